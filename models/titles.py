@@ -1,0 +1,49 @@
+"""How people write the names of torchvision's networks: `resnext50_32x4d` is ResNeXt-50 32x4d."""
+
+from __future__ import annotations
+
+import re
+
+PATTERNS: tuple[tuple[str, str], ...] = (
+    (r"embedded", "Embedded ResNet"),
+    (r"alexnet", "AlexNet"),
+    (r"convnext_(\w+)", "ConvNeXt {}"),
+    (r"densenet(\d+)", "DenseNet-{}"),
+    (r"efficientnet_b(\d)", "EfficientNet-B{}"),
+    (r"efficientnet_v2_(\w)", "EfficientNetV2-{:upper}"),
+    (r"googlenet", "GoogLeNet"),
+    (r"inception_v3", "Inception v3"),
+    (r"maxvit_(\w)", "MaxViT-{:upper}"),
+    (r"mnasnet(\d)_(\d+)", "MNASNet {}.{}"),
+    (r"mobilenet_v2", "MobileNetV2"),
+    (r"mobilenet_v3_(\w+)", "MobileNetV3 {}"),
+    (r"regnet_([xy])_(\d+)_(\d+)gf", "RegNet{:upper}-{}.{}GF"),
+    (r"regnet_([xy])_(\d+)([gm]f)", "RegNet{:upper}-{}{:upper}"),
+    (r"resnet(\d+)", "ResNet-{}"),
+    (r"resnext(\d+)_(\w+)", "ResNeXt-{} {}"),
+    (r"shufflenet_v2_x(\d)_(\d)", "ShuffleNetV2 {}.{}x"),
+    (r"squeezenet1_(\d)", "SqueezeNet 1.{}"),
+    (r"swin_v2_(\w)", "Swin V2-{:upper}"),
+    (r"swin_(\w)", "Swin-{:upper}"),
+    (r"vgg(\d+)", "VGG-{}"),
+    (r"vgg(\d+)_bn", "VGG-{} BN"),
+    (r"vit_(\w)_(\d+)", "ViT-{:upper}/{}"),
+    (r"wide_resnet(\d+)_(\d)", "Wide ResNet-{}-{}"),
+)
+
+
+def title_of(name: str) -> str:
+    """The usual way to write a model's name; weights other than the default ones stand behind it in brackets."""
+    network, _, weights = name.partition(":")
+    for pattern, form in PATTERNS:
+        if found := re.fullmatch(pattern, network):
+            title = form.format(*map(_Word, found.groups()))
+            return f"{title} ({weights.removeprefix('IMAGENET1K_').replace('_', ' ')})" if weights else title
+    return name
+
+
+class _Word(str):
+    """Text that can be formatted in capitals: `{:upper}`."""
+
+    def __format__(self, spec: str) -> str:
+        return self.upper() if spec == "upper" else str(self)
