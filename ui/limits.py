@@ -1,0 +1,48 @@
+"""What one visitor may ask for: sizes, times, memory and queue, in one table. Everything in ui/ reads it; nothing else sets a limit.
+
+The figures are for a machine with two cores and 16 GB (the free hosted kind); a local user meets none of them with a photograph.
+"""
+
+KB, MB = 1024, 1024 * 1024
+
+# One picture.
+FILE = 20 * MB  # bytes; a 60-megapixel camera JPEG is about 15 MB
+PIXELS = 64_000_000  # declared width x height; checked before anything is decoded
+HUGE = 16_000_000  # pictures above this are decoded one at a time, because each takes up to 0.5 GB meanwhile
+SIDE = 1536  # the shorter side is brought down to this; the largest crop on the page is half of it
+WORK_PIXELS = 12_000_000  # and the whole to this, which matters for panoramas only
+RATIO = 20  # longer side / shorter side: resizing 60000x1 to a 256-pixel short side would need 11 GB
+DECODE_SECONDS = 20.0  # files made of millions of tiny blocks take minutes to read; photographs take under two seconds
+SCANS = 100  # scans of a progressive JPEG; encoders write about ten, each costs a pass over all pixels
+PROFILE = 4 * MB  # bytes of a colour profile; larger ones are ignored
+
+# One request. 64 kB is what a multipart envelope may add to the picture.
+BODY = 1 * MB  # any request but an upload: settings are a few kB
+UPLOAD = FILE + 64 * KB
+AGENT = FILE * 4 // 3 + 64 * KB  # agents send pictures as base64 inside JSON
+BODY_SECONDS = 120.0  # a body must have arrived by then
+JSON_DEPTH = 32  # objects inside objects; our own messages have six levels
+JSON_ITEMS = 50_000  # values in one message
+SESSION_NAME = 64  # characters of a session's name; Gradio's own have 11 or 36
+
+# One job, and all of them.
+SECONDS = 60.0  # computing time of one job; the best map so far is kept when it is over
+QUEUE = 32  # jobs that wait; the next visitor is told to try again
+CONCURRENCY = {"model": 1, "slow": 1}  # jobs of a kind that run at once
+MEMORY = 2 * 1024 * MB  # bytes that one job may use for its batches
+SESSIONS = 256  # visitors whose last outputs Gradio remembers
+UPDATES = 5  # partial results a second
+
+# Files that visitors leave behind.
+KEEP = 3600.0  # seconds that an upload stays on the disk
+SWEEP = 300.0  # seconds between two sweeps
+
+
+def body(path: str) -> int:
+    """How many bytes the body of a request to this path may have.
+
+    Returns  bytes: a picture and its envelope for uploads, a base64 picture for agents, `BODY` for everything else.
+    """
+    if path.rstrip("/").endswith("/gradio_api/upload"):
+        return UPLOAD
+    return AGENT if path.startswith("/gradio_api/mcp") else BODY
