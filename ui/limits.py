@@ -6,7 +6,7 @@ The figures are for a machine with two cores and 16 GB (the free hosted kind); a
 KB, MB = 1024, 1024 * 1024
 
 # One picture.
-FILE = 20 * MB  # bytes; a 60-megapixel camera JPEG is about 15 MB
+FILE = 32 * MB  # bytes; a 60-megapixel JPEG is about 15 MB, a 12-megapixel PNG about 25 MB
 PIXELS = 64_000_000  # declared width x height; checked before anything is decoded
 HUGE = 16_000_000  # pictures above this are decoded one at a time, because each takes up to 0.5 GB meanwhile
 SIDE = 1536  # the shorter side is brought down to this; the largest crop on the page is half of it
