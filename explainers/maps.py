@@ -51,7 +51,8 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
     if how == "abs_max":
         return pixels.abs().amax(dim=1)
     if how == "norm":
-        return torch.linalg.vector_norm(pixels, dim=1)
+        lengths: Tensor = torch.linalg.vector_norm(pixels, dim=1)
+        return lengths
     raise ValueError(f"There is no reduction {how!r}; choose one of {', '.join(REDUCTIONS)}.")
 
 
