@@ -103,18 +103,17 @@ def load_model(name: str = "auto", *, progress: Progress | None = None) -> Model
     return _model(name, network, list(weights.meta["categories"]), _preparation(weights))
 
 
-def fetch_better() -> Fetch | None:
+def fetch_better(wanted: str | None = None) -> Fetch | None:
     """Begin to fetch ResNet-50 in the background, for those who were given `embedded` because nothing else was there.
 
-    Returns  the Fetch to look at now and then (`state`, `done`, `total`); it never raises, and fails silently where there
-             is no network. None when there is nothing to do: a model was named, a ResNet-50 is here, or downloads are off.
+    Returns  the Fetch to look at now and then (`state`, `done`, `total`); its name is what load_model takes once it is
+             "whole". It never raises, and where there is no network it ends as "failed" without a word. None when there is
+             nothing to do: `wanted` (a flag) or HOOKLENS_MODEL names a model, a ResNet-50 is here, or downloads are off.
     """
-    if downloads.offline() or default_name() != EMBEDDED or _named():
+    named = {wanted, os.environ.get(VARIABLE)} - {None, "", "auto"}
+    if named or downloads.offline() or default_name() != EMBEDDED:
         return None
     return downloads.start(BETTER, _table()[BETTER].url)
-
-def _named() -> bool:
-    return os.environ.get(VARIABLE, "auto") not in ("", "auto")
 
 
 def _better_names() -> list[str]:
