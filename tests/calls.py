@@ -1,0 +1,43 @@
+"""How contract tests call any method: small options, and the shape that its `returns` promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from explainers import METHODS
+
+SMALL = {"steps": 8, "samples": 4, "window": 4, "stride": 4}
+
+NAMES = list(METHODS)
+OF_LAYERS = [name for name in NAMES if METHODS[name].takes_layer]
+OF_INPUTS = [name for name in NAMES if not METHODS[name].takes_layer]
+LONG = [name for name in NAMES if METHODS[name].long]
+STOCHASTIC = [name for name in NAMES if METHODS[name].stochastic]
+# Methods whose answer depends on the class asked for.
+CLASSY = [name for name in NAMES if METHODS[name].returns != "features"]
+MAPS = [name for name in NAMES if METHODS[name].returns in ("grid", "pixels", "heat")]
+
+
+def small(name: str) -> dict[str, Any]:
+    """Options that make a call of the method cheap."""
+    return {key: value for key, value in SMALL.items() if key in METHODS[name].options}
+
+
+def call(name: str, net: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Tensor:
+    """The method with small options, of which `options` may replace any."""
+    return METHODS[name](net, images, target, **(small(name) | options))
+
+
+def shape(name: str, images: Tensor, layer_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What the method must give for `images` at a layer of shape (N, K, h, w)."""
+    n, c, height, width = images.shape
+    _, k, h, w = layer_shape
+    return {
+        "grid": (n, h, w),
+        "pixels": (n, c, height, width),
+        "heat": (n, height, width),
+        "channels": (n, k),
+        "features": (n, k, h, w),
+    }[METHODS[name].returns]

@@ -1,0 +1,629 @@
+"""The promises of the library, each for each method of `METHODS`; a new method is covered on its first day."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import weakref
+
+import pytest
+import torch
+from calls import CLASSY, LONG, MAPS, NAMES, OF_INPUTS, OF_LAYERS, STOCHASTIC, call, shape, small
+from nets import Residual, pictures, plain, residual, settle, top
+from torch import nn
+from traces import Marker, graphs_alive, nothing_left, tensors_alive
+
+import explainers
+from explainers import METHODS, BadImages, BadOption, BadTarget, ExplainerError, LayerNotFound, NothingSpatial
+
+each = pytest.mark.parametrize("name", NAMES)
+each_of_layers = pytest.mark.parametrize("name", OF_LAYERS)
+each_of_inputs = pytest.mark.parametrize("name", OF_INPUTS)
+each_classy = pytest.mark.parametrize("name", CLASSY)
+each_map = pytest.mark.parametrize("name", MAPS)
+each_long = pytest.mark.parametrize("name", LONG)
+
+LAST = (3, 6, 6, 8)
+
+
+def close(actual, expected, rtol=1e-9, atol=1e-11):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, check_dtype=False)
+
+
+# What comes back
+
+
+@each
+def test_shape_dtype_and_detachment(name):
+    images = pictures()
+
+    result = call(name, residual(), images)
+
+    assert tuple(result.shape) == shape(name, images, LAST)
+    assert result.dtype == torch.float64 and result.device == images.device
+    assert not result.requires_grad and result.grad_fn is None and not result.is_inference()
+    assert result.isfinite().all() and result.any()
+
+
+@each
+def test_result_is_the_callers_own(name):
+    """Writing into a result reaches neither the model, nor the images, nor the next result."""
+    net, images = residual(), pictures()
+    first = call(name, net, images)
+    kept = first.clone()
+    with nothing_left(net, images):
+        first.fill_(7)
+        second = call(name, net, images)
+    assert torch.equal(second, kept)
+
+
+@each
+def test_calling_twice_is_bit_equal(name):
+    net, images = residual(), pictures()
+    assert torch.equal(call(name, net, images), call(name, net, images))
+
+
+# Promise 1: a batch is its pictures
+
+
+@each
+def test_batch_is_one_by_one(name):
+    net, images, classes = residual(), pictures(), [2, 0, 5]
+    batch = call(name, net, images, classes)
+    single = torch.cat([call(name, net, images[i : i + 1], classes[i : i + 1]) for i in range(3)])
+    close(batch, single)
+    order = [2, 0, 1]
+    close(call(name, net, images[order], [classes[i] for i in order]), batch[order])
+
+
+@each_classy
+def test_target_none_is_the_top_class_of_each_picture(name):
+    net, images = residual(), pictures(8)
+    classes = top(net, images)
+    assert len(set(classes)) > 1, "the pictures must have different top classes"
+    close(call(name, net, images), call(name, net, images, classes))
+
+
+@each_classy
+def test_every_form_of_target_means_the_same(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images, [4, 4, 4])
+    forms = [4, (4, 4, 4), torch.tensor([4, 4, 4]), explainers.Logit(4), explainers.Logit([4, 4, 4]), lambda scores: scores[:, 4]]
+    for form in forms:
+        close(call(name, net, images, form), expected)
+    assert not torch.allclose(call(name, net, images, [4, 3, 4]), expected), "the class must matter"
+
+
+# Promise 2: nothing is left behind
+
+
+@each
+def test_normal_use_leaves_nothing(name):
+    net, images = residual(), pictures()
+    with nothing_left(net, images):
+        call(name, net, images)
+
+
+@each
+@pytest.mark.parametrize("target", [5000, [1], [0, 1, 2, 3], -1])
+def test_wrong_target_leaves_nothing(name, target):
+    net, images = residual(), pictures()
+    with nothing_left(net, images):
+        try:
+            call(name, net, images, target)
+        except (ValueError, TypeError):
+            pass
+        else:
+            assert name not in CLASSY, "a wrong target must be refused"
+
+
+@each
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_failing_module_leaves_nothing(name, error, after):
+    """The module fails in the first, a middle or a late forward of the call; the error reaches the caller as it is."""
+    net, images = residual(), pictures()
+    net.fuse.light(error, after)
+    with nothing_left(net, images):
+        try:
+            call(name, net, images)
+        except type(error) as raised:
+            assert raised is error
+        else:
+            calls = net.fuse.state.calls
+            assert calls <= after, f"call {calls} of the module raised and nobody heard it"
+    net.fuse.dampen()
+
+
+@each
+def test_prediction_and_gradient_are_bit_equal_after_a_failure(name):
+    net, images = residual(), pictures()
+
+    def ordinary():
+        x = images.clone().requires_grad_()
+        scores = net(x)
+        return scores.detach(), torch.autograd.grad(scores[:, 1].sum(), x)[0]
+
+    before = ordinary()
+    net.fuse.light(RuntimeError("lit"), 0)
+    try:
+        call(name, net, images)
+    except RuntimeError:
+        pass
+    net.fuse.dampen()
+    call(name, net, images)
+    after = ordinary()
+    assert torch.equal(before[0], after[0]) and torch.equal(before[1], after[1])
+
+
+@each
+def test_failing_backward_leaves_nothing(name):
+    class Trap(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("backward failed")
+
+    class Trapped(nn.Module):
+        def forward(self, x):
+            return Trap.apply(x)
+
+    net, images = residual(), pictures()
+    net.avgpool = nn.Sequential(Trapped(), net.avgpool)
+    with nothing_left(net, images):
+        try:
+            call(name, net, images)
+        except (RuntimeError, ExplainerError):
+            pass
+
+
+@each
+def test_no_graph_and_no_tensor_is_kept_alive(name):
+    net, images = residual(), pictures()
+    call(name, net, images)  # warm caches are allowed, growth is not
+    net.pause2 = Marker()
+    before = tensors_alive()
+    result = call(name, net, images)
+    assert tensors_alive() == before + 1
+    assert graphs_alive() == 0
+    del result
+
+
+@each
+def test_the_model_can_be_freed(name):
+    net = residual()
+    call(name, net, pictures())
+    gone = weakref.ref(net)
+    del net
+    gc.collect()
+    assert gone() is None
+
+
+@each
+@pytest.mark.parametrize("mode", ["train", "mixed"])
+def test_train_mode_explains_the_eval_model_and_stays(name, mode):
+    """Batch norm and dropout act as in eval; no running statistic moves, and each module keeps its own mode."""
+    net, images = residual(), pictures()
+    net.pause1 = nn.Dropout(0.5).eval()
+    expected = call(name, net, images)
+    if mode == "train":
+        net.train()
+    else:
+        net.layer1.train()
+    with nothing_left(net, images):
+        actual = call(name, net, images)
+    close(actual, expected)
+
+
+# Promise 4: where and how it is called
+
+
+@each
+def test_under_no_grad_and_inference_mode(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images)
+    with torch.no_grad(), nothing_left(net, images):
+        close(call(name, net, images), expected)
+    with torch.inference_mode(), nothing_left(net, images):
+        close(call(name, net, images), expected)
+    with torch.inference_mode():
+        born = pictures()
+    result = call(name, net, born)
+    close(result, expected)
+    assert not result.is_inference()
+
+
+@each
+def test_frozen_parameters(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images)
+    net.requires_grad_(False)
+    with nothing_left(net, images):
+        close(call(name, net, images), expected)
+
+
+@each
+def test_images_that_require_grad_and_carry_one(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images)
+    images.requires_grad_()
+    images.grad = torch.full_like(images, 7)
+    with nothing_left(net, images):
+        close(call(name, net, images), expected)
+    with nothing_left(net, images):
+        close(call(name, net, images * 1), expected)
+
+
+@each
+def test_float32_keeps_float32(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images, [2, 0, 5], **({"seed": 3} if name in STOCHASTIC else {}))
+    result = call(name, net.float(), images.float(), [2, 0, 5], **({"seed": 3} if name in STOCHASTIC else {}))
+    assert result.dtype == torch.float32
+    if name not in STOCHASTIC:  # the noise of another dtype is another draw
+        close(result.double(), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+
+
+@each
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_half_precision_gives_float32(name, dtype):
+    net, images = plain(), pictures()
+    layer = {"layer": "relu2"} if name in OF_LAYERS else {}
+    half = call(name, net.to(dtype), images.to(dtype), [2, 0, 5], **layer)
+    assert half.dtype == torch.float32 and half.isfinite().all()
+    if name not in STOCHASTIC:
+        # The same rounded weights and pictures in float32: what remains is the arithmetic of the format.
+        full = call(name, net.float(), images.to(dtype).float(), [2, 0, 5], **layer)
+        cosine = torch.nn.functional.cosine_similarity(half.flatten(), full.flatten(), dim=0)
+        assert cosine > (0.97 if dtype == torch.bfloat16 else 0.995)
+
+
+@each
+def test_channels_last(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images)
+    net.to(memory_format=torch.channels_last)
+    images = images.to(memory_format=torch.channels_last)
+    with nothing_left(net, images):
+        close(call(name, net, images), expected)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+@each
+def test_images_of_any_strides(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images)
+    close(call(name, net, images.transpose(2, 3).contiguous().transpose(2, 3)), expected)
+    one = images[:1].expand(3, -1, -1, -1)
+    close(call(name, net, one, 1), call(name, net, one.clone(), 1))
+
+
+@each
+@pytest.mark.parametrize("channels", [1, 6])
+def test_any_number_of_channels(name, channels):
+    images = pictures(2, channels)
+    result = call(name, residual(channels), images)
+    assert tuple(result.shape) == shape(name, images, (2, *LAST[1:]))
+
+
+@each
+def test_height_and_width_keep_their_places(name):
+    """A high picture and a wide one: neither axis is taken for the other."""
+    for height, width in ((8, 24), (24, 8)):
+        images = pictures(2, 3, height, width)
+        result = call(name, residual(), images)
+        assert tuple(result.shape) == shape(name, images, (2, 6, height // 2, width // 2))
+
+
+# Promise 5: chance
+
+
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_seed_decides_alone(name):
+    net, images = residual(), pictures()
+    torch.manual_seed(1)
+    first = call(name, net, images, 2, seed=5)
+    torch.manual_seed(2)
+    assert torch.equal(call(name, net, images, 2, seed=5), first)
+    assert not torch.allclose(call(name, net, images, 2, seed=6), first)
+    assert torch.equal(call(name, net, images, 2), call(name, net, images, 2, seed=0)), "the default seed is 0"
+
+
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_same_picture_twice_in_a_batch_gives_the_same_map(name):
+    images = pictures(1).repeat(2, 1, 1, 1)
+    result = call(name, residual(), images, 2)
+    close(result[0], result[1])
+
+
+# Promise 6: long methods
+
+
+@each_long
+def test_batch_size_changes_nothing(name):
+    net, images = residual(), pictures()
+    expected = call(name, net, images, [2, 0, 5])
+    for size in (1, 2, 7, 1000):
+        close(call(name, net, images, [2, 0, 5], batch_size=size), expected)
+
+
+@each_long
+def test_progress_rises_to_one_and_shows_the_map(name):
+    seen = []
+    net, images = residual(), pictures(1)
+    result = call(name, net, images, 2, batch_size=2, progress=lambda partial: seen.append(partial))
+    fractions = [partial.fraction for partial in seen]
+    assert len(seen) > 1 and fractions == sorted(fractions) and fractions[-1] == 1 and fractions[0] > 0
+    assert all(0 < partial.done <= partial.total for partial in seen)
+    shown = [partial.map for partial in seen if partial.map is not None]
+    assert shown, "the map so far is shown"
+    assert all(each.shape == shown[-1].shape and not each.requires_grad for each in shown)
+    close(shown[-1].double().reshape(-1), result.reshape(-1))
+
+
+@each_long
+def test_progress_false_stops_and_keeps_the_map_so_far(name):
+    net, images = residual(), pictures(1)
+    count = []
+
+    def stop(partial):
+        count.append(partial.done)
+        return len(count) < 2
+
+    with nothing_left(net, images):
+        result = call(name, net, images, 2, batch_size=1, progress=stop)
+    assert len(count) == 2
+    assert tuple(result.shape) == shape(name, images, (1, *LAST[1:])) and result.isfinite().all()
+
+
+@each_long
+def test_progress_that_raises_leaves_nothing(name):
+    net, images = residual(), pictures(1)
+
+    def fail(partial):
+        raise ZeroDivisionError("from the caller")
+
+    with nothing_left(net, images), pytest.raises(ZeroDivisionError):
+        call(name, net, images, 2, batch_size=1, progress=fail)
+
+
+@each_long
+def test_budget_ends_within_one_batch(name):
+    """4 ms sleeps make each forward at least 8 ms; a budget of 1 ms must end after the first or second batch."""
+    net = residual(seconds=0.004)
+    images, seen = pictures(1), []
+    result = call(name, net, images, 2, batch_size=1, budget=0.001, progress=lambda partial: seen.append(partial.fraction))
+    assert len(seen) <= 2 and seen[-1] < 1
+    assert tuple(result.shape) == shape(name, images, (1, *LAST[1:]))
+
+
+# Promise 7: wrong use is refused before any work, in words
+
+
+class Counting(nn.Module):
+    """Wraps a network and counts its forwards."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.count = [0]
+
+    def forward(self, x):
+        self.count[0] += 1
+        return self.net(x)
+
+
+def refusal(error, name, net, images, target=None, **options):
+    with pytest.raises(error) as raised:
+        METHODS[name](net, images, target, **(small(name) | options))
+    assert isinstance(raised.value, (ValueError, TypeError))
+    return str(raised.value)
+
+
+@each
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda x: (x * 100).to(torch.uint8),
+        lambda x: x.long(),
+        lambda x: x[0],
+        lambda x: x[:, None],
+        lambda x: torch.where(x == x.max(), float("nan"), x),
+        lambda x: torch.where(x == x.max(), float("inf"), x),
+        lambda x: x[:0],
+        lambda x: x.numpy(),
+    ],
+    ids=["uint8", "int64", "3-d", "5-d", "nan", "inf", "empty", "numpy"],
+)
+def test_wrong_images_are_refused(name, spoil):
+    net = Counting(residual())
+    sentence = refusal((BadImages, TypeError), name, net, spoil(pictures()))
+    assert len(sentence) > 20 and net.count == [0], "refused before any work"
+
+
+@each_classy
+@pytest.mark.parametrize(
+    ("target", "word"), [(7, "7"), (5000, "5000"), (-1, "-1"), (True, "True"), ([0, 1], "2"), ([0, 1, 2, 3], "4"), ("cat", "cat")]
+)
+def test_wrong_targets_are_refused(name, target, word):
+    sentence = refusal((BadTarget, TypeError), name, residual(), pictures(), target)
+    assert word in sentence, "the refusal names what was given"
+
+
+@each_classy
+@pytest.mark.parametrize("target", [lambda s: s, lambda s: s.sum(), lambda s: 3.0, lambda s: s[:1, 0]])
+def test_a_callable_that_does_not_give_one_score_a_picture_is_refused(name, target):
+    refusal((BadTarget, TypeError), name, residual(), pictures(), target)
+
+
+@each_of_layers
+def test_unknown_layer_names_the_nearest(name):
+    sentence = refusal(LayerNotFound, name, residual(), pictures(), layer="layre2")
+    assert "layre2" in sentence and "'layer2'" in sentence
+
+
+@each_of_layers
+def test_layer_without_a_grid_is_refused(name):
+    if METHODS[name].returns == "channels":
+        pytest.skip("effects need no grid")
+    sentence = refusal(NothingSpatial, name, residual(), pictures(), layer="fc")
+    assert "fc" in sentence
+
+
+@each_of_layers
+def test_foreign_module_as_layer_is_refused(name):
+    refusal(LayerNotFound, name, residual(), pictures(), layer=nn.ReLU())
+    refusal((TypeError, ExplainerError), name, residual(), pictures(), layer=3)
+
+
+@each_of_layers
+def test_module_as_layer_is_its_name(name):
+    net, images = residual(), pictures()
+    close(call(name, net, images, 1, layer=net.layer1), call(name, net, images, 1, layer="layer1"))
+
+
+@each_of_inputs
+def test_input_methods_take_no_layer(name):
+    refusal((TypeError, BadOption), name, residual(), pictures(), layer="layer1")
+
+
+@each
+def test_unknown_keyword_is_refused(name):
+    sentence = refusal((TypeError, BadOption), name, residual(), pictures(), sampels=3)
+    assert "sampels" in sentence
+
+
+@each
+def test_options_outside_their_range_are_refused(name):
+    for option in METHODS[name].options.values():
+        wrong = {
+            "int": [option.low - 1 if option.low is not None else "x", 1.5, "many"],
+            "float": [option.low - 1 if option.low is not None else "x", float("nan"), "much"],
+            "bool": ["yes", 2],
+            "choice": ["no such choice"],
+        }.get(option.kind, [])
+        for value in wrong:
+            sentence = refusal((BadOption, TypeError), name, residual(), pictures(), **{option.name: value})
+            assert option.name in sentence
+
+
+@each_classy
+def test_scores_that_are_no_matrix_need_a_callable(name):
+    class Dense(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain()[:4]
+
+        def forward(self, x):
+            return self.net(x)
+
+    net, images = Dense().eval(), pictures()
+    refusal((BadTarget, TypeError), name, net, images, 1)
+    layer = {"layer": "net.conv2"} if name in OF_LAYERS else {}
+    result = call(name, net, images, lambda scores: scores[:, 2].mean((1, 2)), **layer)
+    assert result.isfinite().all()
+
+
+@each
+def test_model_that_is_no_module_is_refused(name):
+    refusal(TypeError, name, lambda x: x.mean((2, 3)), pictures())
+
+
+# The registry
+
+
+@each
+def test_registry_entry_is_whole(name):
+    method = METHODS[name]
+    assert method.name == name and callable(method) and method.title and method.summary
+    assert method.returns in ("grid", "pixels", "heat", "channels", "features")
+    assert method.family and isinstance(method.paper, str)
+    assert getattr(explainers, name) is not None and name in explainers.__all__
+    for key, option in method.options.items():
+        assert option.name == key and option.kind in ("int", "float", "bool", "choice", "text")
+        option.check(option.default) if option.default is not None else None
+    text = inspect.getdoc(getattr(explainers, name)) or ""
+    assert "Returns" in text and "Source" in text and "Errors" in text
+
+
+def test_registry_order_is_fixed():
+    assert list(METHODS) == [
+        "grad_cam",
+        "grad_cam_pp",
+        "hires_cam",
+        "layer_cam",
+        "xgrad_cam",
+        "ablation_cam",
+        "feature_maps",
+        "channel_effects",
+        "saliency",
+        "input_x_gradient",
+        "integrated_gradients",
+        "smooth_grad",
+        "guided_backprop",
+        "deconvnet",
+        "guided_grad_cam",
+        "occlusion",
+    ]
+
+
+@each
+def test_direct_call_and_registry_are_one(name):
+    net, images = residual(), pictures()
+    assert torch.equal(getattr(explainers, name)(net, images, 1, **small(name)), METHODS[name](net, images, 1, **small(name)))
+
+
+@each
+def test_applies_says_why_not(name):
+    net, images = residual(), pictures()
+    assert METHODS[name].applies(net) is None
+    scripted = torch.jit.trace(net, images)
+    reason = METHODS[name].applies(scripted)
+    if name in OF_LAYERS:
+        assert isinstance(reason, str) and "traced" in reason
+
+
+# What the method says is signed, is
+
+
+@each_map
+def test_signed_methods_have_both_signs(name):
+    result = call(name, residual(), pictures(8))
+    assert bool((result < 0).any()) == METHODS[name].signed
+
+
+# Units
+
+
+@each_classy
+def test_values_are_in_the_targets_units(name):
+    """Row P19 for all: a head of ten times the weights gives ten times the map (products and squares by their own power)."""
+    net, images = residual(), pictures()
+    first = call(name, net, images, 2)
+    net.fc.weight.data *= 10
+    net.fc.bias.data *= 10
+    second = call(name, net, images, 2)
+    power = {"grad_cam_pp": 1, "guided_grad_cam": 2}.get(name, 1)
+    if name == "grad_cam_pp":
+        assert second.max() > 2 * first.max(), "never scaled to a fixed range"
+    else:
+        close(second, first * 10**power, rtol=1e-8)
+
+
+def test_plain_net_of_floats_in_double_default():
+    """Another default dtype than float32 changes nothing."""
+    net, images = residual(), pictures()
+    expected = explainers.smooth_grad(net, images, 1, samples=3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        close(explainers.smooth_grad(net, images, 1, samples=3), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_residual_is_what_its_tests_think():
+    net = settle(Residual().double())
+    assert tuple(net.layer2(net.maxpool(net.layer1(net.conv1(pictures())))).shape) == LAST
