@@ -139,12 +139,12 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     Returns  the resolved path: links are followed first, so that none leads out of Gradio's upload folder.
     Errors   Refused for anything else: another folder, a folder, a link to a web page, something that is no path.
     """
-    from gradio.utils import get_upload_folder
-
     if not isinstance(path, (str, os.PathLike)):
         raise Refused(FOREIGN)
     if "://" in str(path) or str(path).startswith("data:"):
         raise Refused(LINK)
+    from gradio.utils import get_upload_folder
+
     folder = Path(get_upload_folder()).resolve()
     try:
         resolved = Path(path).resolve(strict=True)
