@@ -1,0 +1,47 @@
+"""Hooklens explainers: what an image network looked at, by hooks and gradients. Needs torch and nothing else.
+
+    import explainers
+    cam = explainers.grad_cam(model, images)                 # [N, h, w], raw values, each picture's top class
+    e = explainers.explain("grad_cam", model, images, 281)   # the same, with scores, statistics and findings
+
+Every method is `method(model, images, target=None, **options)`: `model` any nn.Module from images [N, C, H, W] to scores
+[N, K]; `images` floats, normalised, on the model's device; `target` None (each picture's top class), a class, one class a
+picture, a `Target`, or a function from the output to [N]; `layer`, where there is one, None (`default_layer`), a name from
+`list_layers`, or the module. Results are raw values, detached, float32 (float64 for float64 models):
+
+    grid [N, h, w] at the layer's size · pixels [N, C, H, W] signed · heat [N, H, W] · channels [N, K] · features [N, K, h, w]
+
+Nothing is left in the model: no hook, no `.grad`, no changed mode. One model may serve many threads.
+"""
+
+from .batching import Partial
+from .checks import check_explainer
+from .errors import (
+    BadImages,
+    BadOption,
+    BadTarget,
+    ExplainerError,
+    LayerNotFound,
+    LayerRanRepeatedly,
+    NothingSpatial,
+    UnsupportedModel,
+    UnsupportedOperation,
+)
+from .explanation import Explanation
+from .hooks import capture, edit_gradients, edit_inputs, edit_outputs, input_gradients
+from .layers import Layer, default_layer, list_layers
+from .methods import *  # noqa: F403
+from .methods import __all__ as _methods
+from .options import Choice, Option, Range
+from .overlays import overlay
+from .registry import METHODS, Method, explain
+from .targets import BoxScores, Contrast, Logit, LogProbability, MaskScores, Probability, Similarity, Sum
+
+__all__ = [
+    *_methods,
+    "METHODS", "BadImages", "BadOption", "BadTarget", "BoxScores", "Choice", "Contrast", "Explanation", "ExplainerError",
+    "Layer", "LayerNotFound", "LayerRanRepeatedly", "LogProbability", "Logit", "MaskScores", "Method", "NothingSpatial", "Option",
+    "Partial", "Probability", "Range", "Similarity", "Sum", "UnsupportedModel", "UnsupportedOperation", "capture",
+    "check_explainer", "default_layer", "edit_gradients", "edit_inputs", "edit_outputs", "explain", "input_gradients",
+    "list_layers", "overlay",
+]

@@ -1,0 +1,67 @@
+"""Arrays in NumPy's own file formats, written and read without NumPy and without pickle.
+
+Source   NEP 1, "A Simple File Format for NumPy Arrays"
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import io
+import struct
+import zipfile
+from collections.abc import Mapping
+from typing import IO
+
+import torch
+from torch import Tensor
+
+_NAMES = {
+    torch.float64: "<f8", torch.float32: "<f4", torch.float16: "<f2", torch.int64: "<i8", torch.int32: "<i4",
+    torch.uint8: "|u1", torch.bool: "|b1",
+}
+_TYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def npy_bytes(tensor: Tensor) -> bytes:
+    """The tensor as the content of a `.npy` file, version 1.0, in C order."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype not in _NAMES:
+        tensor = tensor.float()
+    header = repr({"descr": _NAMES[tensor.dtype], "fortran_order": False, "shape": tuple(tensor.shape)})
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    data = ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()) if tensor.numel() else b""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode("latin1") + data
+
+
+def from_npy(content: bytes) -> Tensor:
+    """The tensor in a `.npy` file's content.
+
+    Errors   ValueError for anything but a C-ordered array of plain numbers
+    """
+    if content[:6] != b"\x93NUMPY" or len(content) < 12:
+        raise ValueError("This is not a .npy file.")
+    wide = content[6] >= 2
+    (length,) = struct.unpack("<I" if wide else "<H", content[8 : 12 if wide else 10])
+    start = (12 if wide else 10) + length
+    header = ast.literal_eval(content[start - length : start].decode("latin1"))
+    if header["fortran_order"] or header["descr"] not in _TYPES:
+        raise ValueError(f"Arrays of type {header['descr']!r} are not read here; only plain numbers in C order.")
+    dtype, shape = _TYPES[header["descr"]], header["shape"]
+    data = bytearray(content[start:])
+    return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
+
+
+def save_npz(file: str | IO[bytes], arrays: Mapping[str, Tensor], text: Mapping[str, str]) -> None:
+    """Write arrays, and texts as UTF-8 byte arrays, to an `.npz` file that `numpy.load` reads without pickle."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, tensor in arrays.items():
+            archive.writestr(f"{name}.npy", npy_bytes(tensor))
+        for name, words in text.items():
+            archive.writestr(f"{name}.npy", npy_bytes(torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)))
+
+
+def load_npz(file: str | IO[bytes]) -> dict[str, Tensor]:
+    """All arrays of an `.npz` file by name; texts are uint8 arrays of UTF-8."""
+    with zipfile.ZipFile(file) as archive:
+        return {name.removesuffix(".npy"): from_npy(io.BytesIO(archive.read(name)).getvalue()) for name in archive.namelist()}

@@ -1,0 +1,81 @@
+"""What the score loses when a part of the picture is covered."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from ..baselines import NAMES, baseline_of
+from ..batching import Loop, Progress
+from ..errors import BadOption
+from ..options import Baseline, Choice, Range
+from ..passes import opened, precise
+from ..registry import method
+from ..targets import TargetLike
+
+Pair = int | tuple[int, int]
+
+
+@method(family="perturbation", returns="heat", title="Occlusion", paper="Zeiler & Fergus 2014, arXiv:1311.2901")
+def occlusion(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *,
+    window: Annotated[Pair | None, Range(1, 4096, help="side of the covered square in pixels; empty: an eighth of the picture")] = None,
+    stride: Annotated[Pair | None, Range(1, 4096, help="step of the square in pixels; empty: half the window")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    seed: Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")] = 0,
+    batch_size: int | None = None, progress: Progress | None = None, budget: float | None = None,
+) -> Tensor:
+    """Occlusion: the score lost when a window is covered, spread evenly over the window's pixels.
+
+    A pixel has the mean over the windows that cover it; a window at the border is clipped and counts by the pixels that
+    it has. Where stride and window are equal, the map sums to the sum of all losses: score(x) - score(baseline)
+    for a linear model. Stopped early, pixels not reached are 0.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel
+    Errors   BadTarget; BadOption for a stride larger than the window, which would leave pixels out
+    Source   Zeiler & Fergus 2014, section 4.2, arXiv:1311.2901
+    """
+    height, width = images.shape[-2:]
+    side = max(1, min(height, width) // 8)
+    high, wide = _pair(window, (side, side))
+    down, right = _pair(stride, ((high + 1) // 2, (wide + 1) // 2))
+    if down > high or right > wide:
+        raise BadOption(f"stride={stride!r} is larger than the window {(high, wide)} and would leave pixels out. Give a stride up to the window.")
+    boxes = [
+        (top, left, min(top + high, height), min(left + wide, width))
+        for top in _starts(height, high, down) for left in _starts(width, wide, right)
+    ]
+    with opened(model, images, target) as run:
+        x, full = run.images, run.clean()
+        cover = baseline_of(x, baseline, seed)
+        total = precise(torch.zeros_like(x[:, 0]))
+        times = torch.zeros_like(total[0])
+
+        def work(chunk: range) -> None:
+            for picture in range(len(x)):
+                batch = x[picture].expand(len(chunk), -1, -1, -1).clone()
+                for row, (top, left, bottom, end) in zip(batch, (boxes[i] for i in chunk), strict=True):
+                    row[:, top:bottom, left:end] = cover[picture, :, top:bottom, left:end]
+                lost = full[picture] - run.values(batch, [picture] * len(chunk))
+                for value, (top, left, bottom, end) in zip(lost, (boxes[i] for i in chunk), strict=True):
+                    total[picture, top:bottom, left:end] += value / ((bottom - top) * (end - left))
+            for top, left, bottom, end in (boxes[i] for i in chunk):
+                times[top:bottom, left:end] += 1
+
+        loop = Loop(batch_size, progress, budget)
+        loop.run(len(boxes), loop.rows(x), work, lambda: total / times.clamp(min=1))
+        return total / times.clamp(min=1)
+
+
+def _pair(given: Pair | None, default: tuple[int, int]) -> tuple[int, int]:
+    if given is None:
+        return default
+    return (given, given) if isinstance(given, int) else (given[0], given[1])
+
+
+def _starts(size: int, window: int, stride: int) -> list[int]:
+    """Where windows begin: each `stride` on, until one reaches the border."""
+    last = max(0, size - window)
+    return [*range(0, last, stride), -(-last // stride) * stride]

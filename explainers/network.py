@@ -1,0 +1,76 @@
+"""The network that a call runs: unwrapped, in evaluation mode and uncompiled, without touching the user's modules.
+
+A model that is ready (all modules in eval mode, none compiled) is used as it is. Otherwise its module tree is copied
+shallowly: new module objects that share every parameter and buffer, with `training` off. Flipping the flags of the
+user's own modules, even for a moment, would disturb a training step that runs in another thread.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, TypeVar
+
+from torch import nn
+
+from .errors import UnsupportedModel
+from .hooks import frozen_graph, unwrap
+
+T = TypeVar("T")
+
+
+def ready(model: nn.Module) -> nn.Module:
+    """The model to run: itself, or a view of it in evaluation mode that shares all its tensors."""
+    model = unwrap(model)
+    kind = frozen_graph(model)
+    if kind is not None:
+        if kind != "exported" and model.training:
+            raise UnsupportedModel(f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first.")
+        return model
+    if any(m.training or _compiled(m) for m in model.modules()):
+        return _view(model)
+    return model
+
+
+def _compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _view(model: nn.Module) -> nn.Module:
+    copies: dict[int, nn.Module] = {}
+
+    def copy(module: nn.Module) -> nn.Module:
+        module = unwrap(module)
+        if id(module) in copies:
+            return copies[id(module)]
+        twin = copies[id(module)] = object.__new__(type(module))
+        twin.__dict__.update(module.__dict__)
+        twin.__dict__.update(training=False, _compiled_call_impl=None)
+        for name, value in module.__dict__.items():
+            if name.endswith("_hooks") or name in ("_parameters", "_buffers"):
+                twin.__dict__[name] = value.copy()
+        twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}
+        return twin
+
+    def follow(value: T) -> T:
+        """The same value with every module of this tree replaced by its twin: lists of stages, bound methods."""
+        found: Any = value
+        if isinstance(value, nn.Module):
+            found = copies.get(id(unwrap(value)), value)
+        elif isinstance(value, types.MethodType) and id(value.__self__) in copies:
+            found = types.MethodType(value.__func__, copies[id(value.__self__)])
+        elif type(value) in (list, tuple) and any(map(_may_hold, value)):  # type: ignore[call-overload]
+            found = type(value)(map(follow, value))  # type: ignore[call-overload,call-arg]
+        elif type(value) is dict and any(map(_may_hold, value.values())):
+            found = {key: follow(each) for key, each in value.items()}
+        return found  # type: ignore[no-any-return]
+
+    whole = copy(model)
+    for twin in copies.values():
+        for name, value in twin.__dict__.items():
+            if name not in ("_modules", "_parameters", "_buffers"):
+                twin.__dict__[name] = follow(value)
+    return whole
+
+
+def _may_hold(value: Any) -> bool:
+    return isinstance(value, (nn.Module, types.MethodType, list, tuple, dict))

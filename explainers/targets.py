@@ -1,0 +1,277 @@
+"""What is explained: from a model's output to one score a picture.
+
+A target is a small frozen dataclass, callable on the model's output, that gives [N]. `fix` turns whatever a caller may
+write (None, an int, a list, a Target, a function) into one; classes are then fixed once, from the clean pictures, so
+that every noisy or masked variant of a picture is asked about the same class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import BadTarget
+
+TargetFunction = Callable[[Any], Tensor]
+TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
+
+
+class Target:
+    """Base of the targets below."""
+
+    def __call__(self, output: Any) -> Tensor:
+        """One score a picture, [N]."""
+        raise TypeError(f"{type(self).__name__} does not say how to score an output.")
+
+    def rows(self, pictures: Sequence[int]) -> Target:
+        """The same target for a batch whose rows are variants of these pictures."""
+        return self
+
+
+@dataclass(frozen=True)
+class _OfClasses(Target):
+    classes: int | tuple[int, ...]
+
+    def __init__(self, classes: int | Sequence[int] | Tensor) -> None:
+        object.__setattr__(self, "classes", _class_indices(classes))
+
+    def rows(self, pictures: Sequence[int]) -> Target:
+        if isinstance(self.classes, int):
+            return self
+        return type(self)([self.classes[i] for i in pictures])
+
+    def pick(self, scores: Tensor) -> Tensor:
+        return scores.gather(1, _columns(self.classes, scores)[:, None])[:, 0]
+
+
+class Logit(_OfClasses):
+    """The model's own score of a class: an int for all pictures, or one class a picture."""
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], in the model's units (logits)."""
+        return self.pick(scores_of(output))
+
+
+class Probability(_OfClasses):
+    """Softmax probability of a class. It saturates: near 1 its gradient vanishes, where the logit's does not."""
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], in [0, 1]."""
+        return self.pick(scores_of(output).softmax(1))
+
+
+class LogProbability(_OfClasses):
+    """Logarithm of the softmax probability of a class."""
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], at most 0."""
+        return self.pick(scores_of(output).log_softmax(1))
+
+
+@dataclass(frozen=True)
+class Contrast(Target):
+    """Logit of `class_` minus the mean logit of `against`: what speaks for the one and not for the others."""
+
+    class_: int
+    against: int | tuple[int, ...]
+
+    def __init__(self, class_: int, against: int | Sequence[int]) -> None:
+        object.__setattr__(self, "class_", _class_indices(class_))
+        object.__setattr__(self, "against", _class_indices(against))
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], in logits."""
+        scores = scores_of(output)
+        others = (self.against,) if isinstance(self.against, int) else self.against
+        for index in (self.class_, *others):
+            _columns(index, scores)
+        return scores[:, self.class_] - scores[:, list(others)].mean(1)
+
+
+@dataclass(frozen=True)
+class Sum(Target):
+    """The sum of several targets."""
+
+    targets: tuple[Target, ...]
+
+    def __init__(self, *targets: Target | int) -> None:
+        object.__setattr__(self, "targets", tuple(Logit(t) if isinstance(t, int) else t for t in targets))
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N]."""
+        return torch.stack([target(output) for target in self.targets]).sum(0)
+
+    def rows(self, pictures: Sequence[int]) -> Target:
+        return Sum(*(each.rows(pictures) for each in self.targets))
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity(Target):
+    """Cosine similarity of the model's output [N, D] to an `embedding` [D] or [N, D]."""
+
+    embedding: Tensor
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], in [-1, 1]."""
+        return torch.cosine_similarity(output.flatten(1), self.embedding.to(output).reshape(-1, output.flatten(1).shape[1]), dim=1)
+
+    def rows(self, pictures: Sequence[int]) -> Target:
+        if self.embedding.ndim < 2 or len(self.embedding) == 1:
+            return self
+        return Similarity(self.embedding[list(pictures)])
+
+    def __repr__(self) -> str:
+        return f"Similarity(embedding of {tuple(self.embedding.shape)})"
+
+
+@dataclass(frozen=True, eq=False)
+class MaskScores(Target):
+    """Mean logit of `class_` over the pixels of a `mask` [H, W], for segmentation output [N, K, H, W] or {"out": ...}."""
+
+    mask: Tensor
+    class_: int
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], in logits."""
+        scores = output["out"] if isinstance(output, dict) else output
+        if not 0 <= self.class_ < scores.shape[1]:
+            raise BadTarget(_out_of_range(self.class_, scores.shape[1]))
+        weights = self.mask.to(scores)
+        return (scores[:, self.class_] * weights).sum((1, 2)) / weights.sum().clamp(min=1)
+
+    def __repr__(self) -> str:
+        return f"MaskScores({int(self.mask.count_nonzero())} pixels, class_={self.class_})"
+
+
+@dataclass(frozen=True, eq=False)
+class BoxScores(Target):
+    """For a torchvision detector: the scores of the detections that match given boxes.
+
+    `boxes` [M, 4] as (left, top, right, bottom) and `labels` [M]; a detection of the same label counts by its
+    overlap (intersection over union) where that is at least `overlap`.
+    """
+
+    boxes: Tensor
+    labels: tuple[int, ...]
+    overlap: float = 0.5
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], between 0 and the number of boxes."""
+        return torch.stack([self._of_picture(found) for found in output])
+
+    def _of_picture(self, found: dict[str, Tensor]) -> Tensor:
+        total = found["scores"].sum() * 0
+        for box, label in zip(self.boxes.to(found["boxes"]), self.labels, strict=True):
+            match = found["labels"] == label
+            if match.any():
+                overlaps = _overlap(box, found["boxes"][match])
+                best = overlaps.argmax()
+                if overlaps[best] >= self.overlap:
+                    total = total + overlaps[best] * found["scores"][match][best]
+        return total
+
+    def __repr__(self) -> str:
+        return f"BoxScores({len(self.labels)} boxes, labels={self.labels})"
+
+
+def _overlap(box: Tensor, boxes: Tensor) -> Tensor:
+    sides = (torch.minimum(box[2:], boxes[:, 2:]) - torch.maximum(box[:2], boxes[:, :2])).clamp(min=0)
+    shared = sides.prod(1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    return shared / ((box[2:] - box[:2]).prod() + areas - shared)
+
+
+@dataclass(frozen=True)
+class _Function(Target):
+    function: TargetFunction
+
+    def __call__(self, output: Any) -> Tensor:
+        return self.function(output)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__name__", repr(self.function))
+
+
+def fix(target: TargetLike, output: Any, count: int) -> Target:
+    """The target with its classes fixed: None becomes each picture's top class in `output`.
+
+    Errors   BadTarget for a class out of range, a wrong number of classes, or an output that is not [N, K]
+    """
+    if target is None:
+        return Logit(scores_of(output).argmax(1))
+    if callable(target):
+        if not isinstance(target, Target):
+            return _Function(target)
+        if not isinstance(target, _OfClasses):
+            return target
+    else:
+        target = Logit(target)
+    given = target.classes
+    if not isinstance(given, int) and len(given) != count:
+        raise BadTarget(
+            f"{len(given)} classes were given for {count} image{'s' * (count > 1)}. "
+            "Give one class for all (an int) or one for each image."
+        )
+    _columns(given, scores_of(output))
+    return target
+
+
+def evaluate(target: Target, output: Any, count: int) -> Tensor:
+    """The target's [count] scores, checked."""
+    scores = target(output)
+    if not isinstance(scores, Tensor) or scores.shape != (count,):
+        found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise BadTarget(f"The target gave {found}; it must give one score for each image: shape ({count},).")
+    return scores
+
+
+def scores_of(output: Any) -> Tensor:
+    """The [N, K] scores in a model's output (a tensor, or what has `logits`, as GoogLeNet's named tuple)."""
+    scores = output if isinstance(output, Tensor) else getattr(output, "logits", output)
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        found = f"a tensor of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(output).__name__}"
+        raise BadTarget(
+            f"The model gave {found}, not scores [N, K]. Give a target function that turns this output into one score "
+            "for each image, for example lambda output: output['out'][:, 3].mean((1, 2))."
+        )
+    return scores
+
+
+def described(target: Target, count: int) -> list[int] | str:
+    """Class indices where the target is plain logits, else its repr."""
+    if isinstance(target, Logit):
+        return [target.classes] * count if isinstance(target.classes, int) else list(target.classes)
+    return repr(target)
+
+
+def _class_indices(classes: int | Sequence[int] | Tensor) -> int | tuple[int, ...]:
+    if isinstance(classes, Tensor):
+        if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1:
+            raise BadTarget(f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)}; give class indices as a 1-d LongTensor.")
+        classes = classes.tolist()
+    several = classes if isinstance(classes, (list, tuple, range)) else [classes]
+    for index in several:
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise TypeError(
+                f"target is {classes!r}; give a class index, one index for each image, a Target such as Logit(3), "
+                "or a function from the model's output to [N]."
+            )
+        if index < 0:
+            raise BadTarget(f"Class {index} is negative; classes count from 0.")
+    return several[0] if isinstance(classes, int) else tuple(several)
+
+
+def _columns(classes: int | tuple[int, ...], scores: Tensor) -> Tensor:
+    count = scores.shape[1]
+    for index in (classes,) if isinstance(classes, int) else classes:
+        if index >= count:
+            raise BadTarget(_out_of_range(index, count))
+    return torch.tensor(classes, device=scores.device).expand(len(scores))
+
+
+def _out_of_range(index: int, count: int) -> str:
+    return f"Class {index} does not exist: the model gives {count} scores, so classes are 0 to {count - 1}."
