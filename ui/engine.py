@@ -1,0 +1,412 @@
+"""The only door to torch, explainers and models: a request in, results out, one step at a time.
+
+Nothing here knows gradio or a visitor's browser.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from ui import limits, shelf, uploads, words
+from ui.runs import Run
+from ui.steps import Answer, Channel, Channels, Refining, Refused, Request, Settings, Stages, Step, Waiting
+
+if TYPE_CHECKING:
+    import explainers
+    import torch
+
+CHANNELS_PAGE = 512
+TOP = 5
+_turn = threading.BoundedSemaphore(limits.CONCURRENCY["model"])
+
+
+def resolve(request: Request, report: Callable[[int, int], None] | None = None) -> Settings:
+    """Find everything that the request names; what an old link names wrongly becomes the default and a note.
+
+    Errors   Refused for a model that cannot be had.
+    """
+    import models
+
+    name = request.model or shelf.first_model()
+    try:
+        loaded = shelf.load(name, report)
+    except models.ModelUnavailable as error:
+        raise Refused(words.plain(str(error))) from None
+    notes: list[str] = []
+    layer = _find(request.layer, [each.name for each in loaded.layers], loaded.default, words.LAYER, notes)
+    target = _class(request.target, loaded.names, notes)
+    methods = {method.name: method for method in shelf.list_methods(loaded, layer)}
+    method = methods[_find(request.method, list(methods), next(iter(methods)), words.METHOD, notes)]
+    options = _options(request.options, method, notes)
+    return Settings(loaded, layer, target, method, options, () if request.forgiving else tuple(notes))
+
+
+def _find(name: str, there: list[str], default: str, kind: str, notes: list[str]) -> str:
+    if not name or name in there:
+        return name or default
+    notes.append(words.not_found(kind, name, difflib.get_close_matches(name, there, 3, 0.5), default))
+    return default
+
+
+def _class(name: str, names: list[str], notes: list[str]) -> int | None:
+    if not name:
+        return None
+    if name in names:
+        return names.index(name)
+    folded = [each.casefold() for each in names]
+    if name.casefold() in folded:
+        return folded.index(name.casefold())
+    if name.isdecimal() and len(name) < 7 and int(name) < len(names):
+        return int(name)
+    near = difflib.get_close_matches(name.casefold(), folded, 3, 0.5)
+    notes.append(words.not_found(words.CLASS, name, [names[folded.index(each)] for each in near], words.TOP))
+    return None
+
+
+def _options(given: dict[str, Any], method: explainers.Method, notes: list[str]) -> dict[str, Any]:
+    """The options that this method has, with values that it takes; the others are left out."""
+    kept: dict[str, Any] = {}
+    for name, value in given.items():
+        option = method.options.get(name)
+        if option is None or value is None:
+            continue
+        try:
+            option.check(value)
+        except ValueError as error:
+            notes.append(words.plain(str(error)))
+        else:
+            kept[name] = value
+    return kept
+
+
+def _stream(work: Callable[[Callable[[Any], bool]], Any], run: Run) -> Generator[Any, None, Any]:
+    """Do `work(report)` in a thread; yield what it reports, the newest only and not too often; return its result."""
+    box: dict[str, Any] = {}
+    over, news = threading.Event(), threading.Event()
+
+    def report(step: Any) -> bool:
+        box["step"] = step
+        news.set()
+        return not run.stopped()
+
+    def body() -> None:
+        try:
+            box["result"] = work(report)
+        except BaseException as error:  # raised again where the visitor's handler waits
+            box["error"] = error
+        finally:
+            over.set()
+            news.set()
+
+    threading.Thread(target=body, name="work", daemon=True).start()
+    try:
+        while True:
+            news.wait()
+            news.clear()
+            if over.is_set():
+                break
+            yield box.pop("step", None)
+            over.wait(1 / limits.UPDATES)
+    except GeneratorExit:
+        run.stop()  # the visitor has gone: the work ends at its next report
+        raise
+    if "error" in box:
+        raise box["error"]
+    return box["result"]
+
+
+def _settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
+    """Wait for torch, then for the model; yield how far it is."""
+    yield from shelf.wait(run)
+    name = request.model or shelf.first_model()
+    if shelf.has(name):
+        return resolve(request)
+
+    def work(report: Callable[[Any], bool]) -> Settings:
+        def progress(done: int, total: int) -> None:
+            if not report((done, total)) and run.asked:
+                raise Refused(words.STOPPED_LOADING)
+        report((0, 0))
+        return resolve(request, progress)
+
+    loading = _stream(work, run)
+    try:
+        while True:
+            step = next(loading)
+            if step is not None:
+                yield Waiting(words.fetching(name, *step), step[0] / step[1] if step[1] else None)
+    except StopIteration as end:
+        return end.value
+
+
+def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
+    """Answer a request: what it was resolved to, partial maps of long methods, the map, all stages of the network.
+
+    Errors   Refused, with a sentence for the visitor; whatever a method refuses becomes one as well.
+    """
+    with _sentences():
+        settings = yield from _settled(request, run)
+        yield settings
+        if request.picture is None:
+            return
+        photo = _open(request.picture)
+        with _turn:
+            answer = yield from _explained(settings, photo, run)
+            yield answer
+            if stages and not run.stopped():
+                swept = _sweep(settings, photo, answer)
+                if swept:
+                    yield swept
+
+
+def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[Step, None, Answer]:
+    import explainers
+
+    loaded, method = settings.loaded, settings.method
+    seen, images = loaded.model.crop(photo), loaded.model.prepare(photo).to(loaded.device)
+    keywords: dict[str, Any] = dict(settings.options)
+    if method.takes_layer:
+        keywords["layer"] = settings.layer
+    began, last = time.monotonic(), 1.0
+    if not method.long:
+        result = explainers.explain(method.name, loaded.model.network, images, settings.target, **keywords)
+        return _answer(settings, seen, result, images, 1.0, run)
+
+    def work(report: Callable[[Any], bool]) -> explainers.Explanation:
+        return explainers.explain(method.name, loaded.model.network, images, settings.target, progress=report, **keywords)
+
+    partials = _stream(work, run)
+    yield Refining(settings, seen, None, 0.0, 0.0)
+    try:
+        while True:
+            partial = next(partials)
+            if partial is not None:
+                last = partial.fraction
+                yield Refining(settings, seen, _plane(partial.map), partial.fraction, time.monotonic() - began)
+    except StopIteration as end:
+        return _answer(settings, seen, end.value, images, last if run.stopped() else 1.0, run)
+
+
+def _answer(settings: Settings, seen: Image.Image, result: explainers.Explanation, images: torch.Tensor, share: float, run: Run) -> Answer:
+    import torch
+
+    with torch.inference_mode():
+        scores = result.scores if result.scores is not None else settings.loaded.model.network(images)
+        shares = scores[0].float().softmax(0)
+        top = shares.topk(min(TOP, len(shares)))
+    target = settings.target if settings.target is not None else int(shares.argmax())
+    pairs = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    options = {name: value for name, value in result.options.items() if name in settings.method.options}
+    return Answer(
+        settings, seen, _plane(result.map), result.raw, target, pairs, float(shares[target]), options,
+        result.statistics[0], list(result.findings[0]), result.seconds, share, run.asked,
+    )
+
+
+def _plane(maps: torch.Tensor | None) -> torch.Tensor | None:
+    """The first picture's map as [h, w]; colour channels of a partial result are summed."""
+    if maps is None:
+        return None
+    plane = maps[0].detach().float().cpu()
+    return plane.sum(0) if plane.ndim == 3 else plane
+
+
+def _sweep(settings: Settings, photo: Image.Image, answer: Answer) -> Stages | None:
+    import explainers
+
+    loaded = settings.loaded
+    names = [layer.name for layer in loaded.layers if layer.stage]
+    if len(names) < 2:
+        return None
+    images = loaded.model.prepare(photo).to(loaded.device)
+    try:
+        maps = explainers.grad_cam_sweep(loaded.model.network, images, answer.target, layers=names)
+    except explainers.ExplainerError:
+        return None  # the strip is a way to get around; a network without comparable stages has none
+    return Stages(settings, answer.seen, {name: _plane(each) for name, each in maps.items()})  # type: ignore[misc]
+
+
+def features(request: Request, run: Run, *, sort: str = "activation", page: int = 0, size: int = CHANNELS_PAGE) -> Iterator[Step]:
+    """A page of the layer's channels: `sort` by mean "activation", by "effect" on the class, or by "number".
+
+    Errors   Refused, with a sentence for the visitor.
+    """
+    import explainers
+
+    with _sentences():
+        settings = yield from _settled(request, run)
+        if request.picture is None:
+            raise Refused(words.NO_PICTURE)
+        photo, loaded = _open(request.picture), settings.loaded
+        network = loaded.model.network
+        images = loaded.model.prepare(photo).to(loaded.device)
+        with _turn:
+            maps = explainers.feature_maps(network, images, layer=settings.layer)[0].float().cpu()
+            target = _target(settings, images)
+            effects = None
+            if sort == "effect":
+                effects = yield from _effects(settings, images, target, run)
+        means = maps.mean((1, 2))
+        keys = {"effect": effects, "number": None}.get(sort, means)
+        order = range(len(maps)) if keys is None else keys.argsort(descending=True, stable=True).tolist()
+        pages = -(-len(maps) // size)
+        page = min(max(0, page), pages - 1)
+        numbers = list(order)[page * size : (page + 1) * size]
+        yield Channels(
+            settings, numbers, maps[numbers], means[numbers].tolist(),
+            None if effects is None else effects[numbers].tolist(), target, page, pages, len(maps),
+        )
+
+
+def _target(settings: Settings, images: torch.Tensor) -> int:
+    import torch
+
+    if settings.target is not None:
+        return settings.target
+    with torch.inference_mode():
+        return int(settings.loaded.model.network(images)[0].argmax())
+
+
+def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) -> Generator[Step, None, torch.Tensor]:
+    import explainers
+
+    network = settings.loaded.model.network
+
+    def work(report: Callable[[Any], bool]) -> torch.Tensor:
+        return explainers.channel_effects(network, images, target, layer=settings.layer, progress=report)
+
+    partials = _stream(work, run)
+    try:
+        while True:
+            partial = next(partials)
+            if partial is not None:
+                yield Waiting(words.EFFECTS, partial.fraction)
+    except StopIteration as end:
+        if run.stopped():
+            raise Refused(words.EFFECTS_STOPPED) from None
+        return end.value[0].float().cpu()
+
+
+def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
+    """One channel at its own resolution, with its effect and what its strongest cell can see.
+
+    Errors   Refused, with a sentence for the visitor.
+    """
+    import explainers
+
+    with _sentences():
+        settings = yield from _settled(request, run)
+        if request.picture is None:
+            raise Refused(words.NO_PICTURE)
+        photo, loaded = _open(request.picture), settings.loaded
+        images = loaded.model.prepare(photo).to(loaded.device)
+        with _turn:
+            maps = explainers.feature_maps(loaded.model.network, images, layer=settings.layer)[0].float().cpu()
+            if not 0 <= number < len(maps):
+                raise Refused(words.no_channel(number, settings.layer, len(maps)))
+            target = _target(settings, images)
+            effect = _effect(settings, images, target, number)
+            box = _seen_by_peak(settings, maps[number])
+        yield Channel(settings, loaded.model.crop(photo), number, maps[number], effect, target, box)
+
+
+def _effect(settings: Settings, images: torch.Tensor, target: int, number: int) -> float:
+    """What the class loses without this one channel: two forward passes instead of one for each of its neighbours."""
+    import explainers
+    import torch
+
+    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
+    axis = {"NHWC": 3, "tokens": 2}.get(layer.layout, 1)
+
+    def silence(output: torch.Tensor) -> torch.Tensor:
+        output = output.clone()
+        output.select(axis, number).zero_()
+        return output
+
+    network = settings.loaded.model.network
+    with torch.inference_mode():
+        with explainers.edit_outputs(network, {settings.layer: silence}):
+            without = network(images)
+        return float(network(images)[0, target] - without[0, target])
+
+
+def _seen_by_peak(settings: Settings, plane: torch.Tensor) -> tuple[float, float, float, float] | None:
+    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
+    cell = divmod(int(plane.argmax()), plane.shape[1])
+    try:
+        left, top, right, bottom = layer.receptive_field(cell)
+    except (ValueError, RuntimeError):
+        return None  # a network in which every cell sees everything, or which forbids the question
+    side = settings.loaded.model.side
+    return left / side, top / side, right / side, bottom / side
+
+
+def _open(path: str) -> Image.Image:
+    try:
+        return uploads.open_picture(path)
+    except uploads.Refused as error:
+        raise Refused(str(error)) from None
+
+
+class _sentences:
+    """What the library refuses reaches the visitor as its own sentence; anything else as one that is known."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, (Refused, GeneratorExit)):
+            return
+        import explainers
+
+        if isinstance(error, explainers.ExplainerError):
+            raise Refused(words.plain(str(error))) from error
+        if isinstance(error, MemoryError) or "out of memory" in str(error):
+            raise Refused(words.OUT_OF_MEMORY) from error
+
+
+def changed(request: Request, **changes: Any) -> Request:
+    """The same request with a remedy applied: fields of the request by name, everything else is an option."""
+    options = dict(request.options)
+    fields: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name in ("model", "layer", "target", "method", "picture"):
+            fields[name] = "" if value is None else str(value)
+        else:
+            options[name] = value
+    return replace(request, options=options, **fields)
+
+
+# Answers as files and plain values
+
+def save_array(values: torch.Tensor, path: Any) -> None:
+    """Write a tensor as `.npy`."""
+    import numpy as np
+
+    np.save(path, values.float().cpu().contiguous().numpy(), allow_pickle=False)
+
+
+def save_overlay(answer: Answer, path: Any) -> None:
+    """Write the map over what the network saw, as PNG."""
+    import explainers
+
+    explainers.overlay(answer.seen, answer.map).save(path)
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold: tuples become lists, what is not a number becomes None, the rest its own description."""
+    if isinstance(value, dict):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else repr(value)

@@ -1,0 +1,18 @@
+// Example pictures as buttons; only the example's id is sent, never a path.
+import { follow, make } from "./wire.js";
+
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild;
+  root.setAttribute("role", "group");
+  root.setAttribute("aria-label", "Example pictures");
+  for (const item of props.items || []) {
+    root.append(make("button", { type: "button", title: item.alt, "data-id": item.id,
+      onclick: () => { props.value = { chosen: item.id }; mark(); trigger("select", { example: item.id }); } },
+      make("img", { src: item.src, alt: item.alt, width: 56, height: 56 })));
+  }
+  function mark() {
+    const chosen = props.value && props.value.chosen;
+    for (const button of root.children) button.setAttribute("aria-pressed", String(button.dataset.id === chosen));
+  }
+  follow(props, watch, ["value"], mark);
+}

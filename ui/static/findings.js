@@ -1,0 +1,20 @@
+// Sentences with one button each: what was noticed on a map and its remedy, or a model that has become available.
+import { follow, make, painted } from "./wire.js";
+
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild;
+  follow(props, watch, ["value"], () => {
+    const since = performance.now();
+    const items = (props.value && props.value.items) || [];
+    root.replaceChildren(...items.map((item) => {
+      const row = make("div", { class: "hl-finding" }, make("p", { text: item.sentence }));
+      if (item.label) {
+        row.append(make("button", { type: "button", class: "hl-button", text: item.label,
+          onclick: () => trigger("select", { remedy: item.remedy }) }));
+      }
+      if (item.fraction !== undefined && item.fraction !== null) row.append(make("progress", { class: "hl-progress", max: 1, value: item.fraction }));
+      return row;
+    }));
+    painted(element, props.value && props.value.id, since);
+  });
+}

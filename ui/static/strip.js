@@ -1,0 +1,61 @@
+// Every stage of the network at once: the same picture seen from the first stage to the last; a click moves there.
+import { glaze } from "./colours.js";
+import { colours, field, limits, resize } from "./field.js";
+import { follow, make, painted } from "./wire.js";
+
+const SIDE = 96;
+
+function thumbnail(canvas, image, packed) {
+  const map = field(packed);
+  const context = canvas.getContext("2d");
+  const layer = document.createElement("canvas");
+  layer.width = layer.height = SIDE;
+  const pixels = layer.getContext("2d").createImageData(SIDE, SIDE);
+  const [lo, hi] = limits(map);
+  glaze(resize(map, SIDE, SIDE), pixels.data, SIDE, { lo, hi, colours: colours(map, "auto") });
+  layer.getContext("2d").putImageData(pixels, 0, 0);
+  if (image) context.drawImage(image, 0, 0, SIDE, SIDE);
+  context.globalAlpha = 0.6;
+  context.drawImage(layer, 0, 0);
+}
+
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild;
+  root.setAttribute("role", "radiogroup");
+  root.setAttribute("aria-label", "Layer: all stages of the network");
+  const choose = (button) => {
+    for (const other of root.children) {
+      other.setAttribute("aria-checked", String(other === button));
+      other.tabIndex = other === button ? 0 : -1;
+    }
+    button.focus({ preventScroll: true });
+    trigger("select", { layer: button.dataset.layer });
+  };
+  root.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    const at = [...root.children].indexOf(document.activeElement);
+    if (!step || at < 0) return;
+    event.preventDefault();
+    choose(root.children[(at + step + root.children.length) % root.children.length]);
+  });
+  follow(props, watch, ["value"], () => {
+    const since = performance.now();
+    const value = props.value || { stages: [] };
+    const focused = root.contains(document.activeElement);
+    const image = value.crop ? new Image() : null;
+    root.replaceChildren(...value.stages.map((stage) => {
+      const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
+      const draw = () => thumbnail(canvas, image, stage.map);
+      if (image) image.addEventListener("load", draw);
+      else draw();
+      const chosen = stage.layer === value.chosen;
+      return make("button", { type: "button", role: "radio", "aria-checked": String(chosen), "data-layer": stage.layer,
+        tabindex: chosen || (!value.stages.some((s) => s.layer === value.chosen) && stage === value.stages[0]) ? 0 : -1,
+        onclick: (event) => choose(event.currentTarget) },
+        canvas, make("code", { text: stage.layer }), make("span", { text: stage.grid }));
+    }));
+    if (image) image.src = value.crop.src;
+    if (focused) root.querySelector("[aria-checked=true]")?.focus({ preventScroll: true });
+    painted(element, value.id, since);
+  });
+}
