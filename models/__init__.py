@@ -1,4 +1,4 @@
-"""Image classifiers with their weights, preparation and labels: what there is, what is here already, and how to load it.
+"""Image classifiers with their weights, preparation and labels: what there is, what is here already, how to load it.
 
     model = load_model()                     # `embedded`, or a cached ResNet-50, or what HOOKLENS_MODEL names
     scores = model.network(model.prepare(photo))

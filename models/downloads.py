@@ -1,7 +1,7 @@
 """Weight files: fetched once, whole or not at all, into the folder that torchvision itself looks in.
 
-A file counts as cached when its bytes have the SHA-256 that its own name begins to spell (`resnet50-11ad3fa6.pth`); half a
-download or a damaged one never does. The answer is remembered with the file's size and time, so that it is worked out once.
+A file counts as cached when its bytes have the SHA-256 that its own name begins to spell (`resnet50-11ad3fa6.pth`);
+half a download or a damaged one never does. The answer is kept with the file's size and time, so that it costs once.
 Bytes arrive in `NAME.part`, which is renamed when the sum is right and taken up again after an interruption.
 Every download runs in a thread of its own: whoever asks for a file that is already on its way waits for the same one.
 
@@ -189,7 +189,7 @@ def _download(job: Fetch) -> None:
                 _receive(job, file)
             if not _right(part, job.url):
                 file.truncate(0)
-                raise FetchFailed(f"What arrived for {job.name} is not the file that was asked for; it was thrown away.")
+                raise FetchFailed(f"What arrived for {job.name} is not the file that was asked for; it is thrown away.")
             if os.name == "nt":
                 file.close()  # an open file cannot be renamed there
             os.replace(part, path)

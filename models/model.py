@@ -1,4 +1,4 @@
-"""A network with everything that belongs to it: what it is fed, what it sees of a photograph, what its outputs are called."""
+"""A network with what belongs to it: what it is fed, what it sees of a photograph, what its outputs are called."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
 ELONGATED = 4
-"""Longer pictures are cut to this ratio first: resizing a line one pixel high as torchvision does it asks for gigabytes."""
+"""Longer pictures are cut to this ratio first: a line one pixel high resized as torchvision does it takes gigabytes."""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Shorter side to `resize`, centre crop of `side`, values to [0, 1], then minus `mean` over `std`, as torchvision does."""
+    """Shorter side to `resize`, centre crop of `side`, values to [0, 1], minus `mean`, over `std`: torchvision's way."""
 
     side: int
     resize: int
@@ -33,7 +33,7 @@ class Preparation:
         return F.normalize(F.to_tensor(seen), list(self.mean), list(self.std))[None]
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of what the network sees of such a picture, in its own pixels and parts of them."""
+        """Left, top, right and bottom of what the network sees of such a picture, in (parts of) its own pixels."""
         scale = self.resize / min(width, height)
         # torchvision rounds the longer side down and the crop's corner to whole pixels of the resized picture.
         w, h = (self.resize if side == min(width, height) else int(side * scale) for side in (width, height))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -65,7 +64,7 @@ def list_models() -> list[ModelInfo]:
 
 
 def default_name(wanted: str | None = None) -> str:
-    """The model to begin with: `wanted` (a flag), HOOKLENS_MODEL, a cached ResNet-50, `embedded`; the first that is set."""
+    """The model to begin with: `wanted` (a flag), HOOKLENS_MODEL, a cached ResNet-50, `embedded`; first come."""
     for name in (wanted, os.environ.get(VARIABLE)):
         if name and name != "auto":
             return name
@@ -84,7 +83,7 @@ def labels(name: str = "auto") -> list[str]:
 def load_model(name: str = "auto", *, progress: Progress | None = None) -> Model:
     """Load a network with its own weights, preparation and labels, fetching the weights where they are not cached.
 
-    `progress(done, total)` is called with bytes while they arrive, from the calling thread; what it raises ends the wait.
+    `progress(done, total)` is called with bytes while they arrive, in the calling thread; what it raises ends the wait.
 
     Returns  a Model in evaluation mode with frozen parameters. `embedded` never touches the network.
     Errors   ModelUnavailable, in one sentence that names the models that are ready.
@@ -106,9 +105,10 @@ def load_model(name: str = "auto", *, progress: Progress | None = None) -> Model
 def fetch_better(wanted: str | None = None) -> Fetch | None:
     """Begin to fetch ResNet-50 in the background, for those who were given `embedded` because nothing else was there.
 
-    Returns  the Fetch to look at now and then (`state`, `done`, `total`); its name is what load_model takes once it is
-             "whole". It never raises, and where there is no network it ends as "failed" without a word. None when there is
-             nothing to do: `wanted` (a flag) or HOOKLENS_MODEL names a model, a ResNet-50 is here, or downloads are off.
+    Returns  the Fetch to look at now and then (`state`, `done`, `total`); its name is what load_model takes once it
+             is "whole". It never raises, and where there is no network it ends as "failed" without a word. None when
+             nothing is to be done: `wanted` (a flag) or HOOKLENS_MODEL names a model, a ResNet-50 is here already, or
+             downloads are off.
     """
     named = {wanted, os.environ.get(VARIABLE)} - {None, "", "auto"}
     if named or downloads.offline() or default_name() != EMBEDDED:

@@ -43,7 +43,10 @@ def any_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
     """A smooth coloured picture with some noise; every place looks different."""
     generator = torch.Generator().manual_seed(seed)
-    x, y = torch.linspace(0, 1, width)[None].expand(height, width), torch.linspace(0, 1, height)[:, None].expand(height, width)
+    x, y = (
+        torch.linspace(0, 1, width)[None].expand(height, width),
+        torch.linspace(0, 1, height)[:, None].expand(height, width),
+    )
     noise = torch.rand(3, height, width, generator=generator) * 0.2
     values = (torch.stack([x, y, (x * 9 + y * 5).sin() / 2 + 0.5]) * 0.8 + noise) * 255
     return torchvision.transforms.functional.to_pil_image(values.byte())
@@ -111,7 +114,7 @@ def test_prepare_takes_any_mode(mode: str) -> None:
 @pytest.mark.parametrize(("side", "resize"), [(224, 256), (224, 232), (64, 64), (299, 342), (384, 384)])
 @pytest.mark.parametrize(("width", "height"), [(640, 427), (427, 640), (300, 300), (1601, 512), (50, 37)])
 def test_crop_is_what_the_network_sees(side: int, resize: int, width: int, height: int) -> None:
-    """Oracle: a picture whose red and green are its own coordinates; both ways must show the same coordinates in every place."""
+    """Oracle: a picture whose red and green are its own coordinates; both ways must show the same ones everywhere."""
     x, y = torch.meshgrid(torch.arange(width), torch.arange(height), indexing="xy")
     values = torch.stack([x / width * 255, y / height * 255, x * 0]).round().byte()
     picture = torchvision.transforms.functional.to_pil_image(values)
@@ -147,7 +150,7 @@ def test_a_line_of_pixels_is_cut_before_it_grows() -> None:
 
 
 def test_the_embedded_model_loads_at_once() -> None:
-    """0.3 s is the promise, measured in processor time and as the best of three so that a busy machine does not count."""
+    """0.3 s is the promise, in processor time and as the best of three so that a busy machine does not count."""
     times = []
     for _ in range(3):
         began = time.process_time()
@@ -200,7 +203,9 @@ def test_the_examples_are_small_credited_and_described() -> None:
     licences = (ASSETS / "LICENSES.md").read_text(encoding="utf-8")
     labels = set(models.labels("embedded"))
     assert len(EXAMPLES) >= 6
-    assert {example["file"] for example in EXAMPLES} == {f"examples/{path.name}" for path in (ASSETS / "examples").iterdir()}
+    assert {example["file"] for example in EXAMPLES} == {
+        f"examples/{path.name}" for path in (ASSETS / "examples").iterdir()
+    }
     for example in EXAMPLES:
         path = ASSETS / example["file"]
         assert path.stat().st_size <= 150_000 and max(Image.open(path).size) <= 800
@@ -209,7 +214,7 @@ def test_the_examples_are_small_credited_and_described() -> None:
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "shufflenet_v2_x0_5", "googlenet"])
 def test_loading_gives_the_weights_and_moves_no_generator(name: str, checkpoints: Path, any_sum: None) -> None:
-    """Oracle: the network whose weights were written. Nothing is drawn, so the caller's random numbers go on as they were."""
+    """Oracle: the network whose weights were written. Nothing is drawn, so that generators stay as they were."""
     expected = keep(name, checkpoints)
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -236,7 +241,8 @@ def test_without_a_network_the_error_names_what_is_ready(checkpoints: Path, any_
         models.load_model("resnet18")
 
     assert str(caught.value) == (
-        "ResNet-18 is not on this machine, and HOOKLENS_OFFLINE forbids fetching it; ready at once: embedded, squeezenet1_1."
+        "ResNet-18 is not on this machine, and HOOKLENS_OFFLINE forbids fetching it; "
+        "ready at once: embedded, squeezenet1_1."
     )
 
 

@@ -1,4 +1,4 @@
-"""Downloads against a small server on this machine: progress, interruption, damage, resumption, two at once, no network."""
+"""Downloads against a small server on this machine: progress, interruption, damage, resumption, no network."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def test_progress_rises_to_the_whole(server: Server) -> None:
     downloads.fetch("Net", server.url, progress)
 
     assert seen == sorted(seen) and seen[-1] == (len(CONTENT), len(CONTENT))
-    assert threads == {threading.get_ident()} and len({done for done, _ in seen}) > 2, "it must have been seen on its way"
+    assert threads == {threading.get_ident()} and len({done for done, _ in seen}) > 2, (
+        "it must have been seen on its way"
+    )
 
 
 def test_a_connection_that_breaks_off_is_taken_up_where_it_broke(server: Server) -> None:
@@ -249,7 +251,11 @@ def test_no_network_is_said_in_one_sentence(server: Server) -> None:
 
     fetch = downloads.start("Net", dead)
 
-    assert fetch.wait(10) and fetch.state == "failed" and fetch.sentence == "Net could not be fetched: no answer from the network."
+    assert (
+        fetch.wait(10)
+        and fetch.state == "failed"
+        and fetch.sentence == "Net could not be fetched: no answer from the network."
+    )
 
 
 def test_a_missing_file_names_the_answer(server: Server) -> None:
