@@ -15,7 +15,7 @@ ELONGATED = 4
 
 @dataclass(frozen=True)
 class Preparation:
-    """Shorter side to `resize`, centre crop of `side`, values to [0, 1], minus `mean`, over `std`: torchvision's way."""
+    """Shorter side to `resize`, centre crop of `side`, values to [0, 1], minus `mean`, over `std`, as torchvision."""
 
     side: int
     resize: int
