@@ -110,6 +110,14 @@ def test_the_allow_list_is_complete_and_closed():
         assert "Choose a photograph" in refusal(saved(scene(), kind))
 
 
+def test_the_allow_list_reaches_pillow(monkeypatch):
+    """Some of Pillow's decoders know no signature: a file that begins like a TIFF may still be theirs."""
+    given, real = [], Image.open
+    monkeypatch.setattr(Image, "open", lambda file, **options: (given.append(options), real(file, **options))[1])
+    assert_scene(open_picture(saved(scene(), "PNG")))
+    assert given == [{"formats": uploads.FORMATS}]
+
+
 def test_the_content_decides_and_not_the_name(tmp_path):
     lying = tmp_path / "notes.txt"
     lying.write_bytes(saved(scene(), "PNG"))
@@ -302,6 +310,7 @@ def test_a_broken_note_about_orientation_is_ignored():
         b"Exif\x00\x00II*\x00\x08\x00\x00\x00" + b"\xff" * 40,
     ):
         assert_scene(open_picture(saved(scene(), "JPEG", exif=note, quality=95)))
+    assert_scene(open_picture(saved(scene(), "PNG", exif=b"Exif\x00\x00M\xffT*\x00\x00\x00\x08")))
 
 
 def test_a_turned_and_shrunk_picture_is_both(monkeypatch):
@@ -508,6 +517,8 @@ def test_a_picture_so_narrow_that_resizing_it_would_explode_is_refused():
 def test_a_picture_without_pixels_is_refused():
     for size in ((0, 5), (5, 0), (0, 0)):
         assert "damaged" in refusal(png(*size, 8, 0, b""))
+        for kind in ("BMP", "JPEG", "TIFF"):
+            assert "damaged" in refusal(declared(kind, *size)), kind
 
 
 # What is not a picture

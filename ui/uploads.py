@@ -235,8 +235,6 @@ def _decode(data: bytes) -> Image.Image:
             picture.draft(picture.mode, size)  # JPEG alone listens
             picture.load()
             turn = _turn(picture)
-            if turn is None and picture.size == (height, width):  # TIFF turns itself while loading
-                size = size[::-1]
             plain = _eight_bits(picture)
             if plain.size != size:
                 plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
@@ -257,7 +255,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _turn(picture: Image.Image) -> Image.Transpose | None:
-    """How the camera was held; a broken note about it is no reason to refuse the photograph."""
+    """How the camera was held, after loading (TIFF turns itself); a broken note is no reason to refuse the photograph."""
     try:
         return _TURNS.get(picture.getexif().get(0x0112, 1))
     except _Late:
