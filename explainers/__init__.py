@@ -4,12 +4,17 @@
     cam = explainers.grad_cam(model, images)                 # [N, h, w], raw values, each picture's top class
     e = explainers.explain("grad_cam", model, images, 281)   # the same, with scores, statistics and findings
 
-Every method is `method(model, images, target=None, **options)`: `model` any nn.Module from images [N, C, H, W] to scores
-[N, K]; `images` floats, normalised, on the model's device; `target` None (each picture's top class), a class, one class a
-picture, a `Target`, or a function from the output to [N]; `layer`, where there is one, None (`default_layer`), a name from
-`list_layers`, or the module. Results are raw values, detached, float32 (float64 for float64 models):
+Every method is `method(model, images, target=None, **options)`:
 
-    grid [N, h, w] at the layer's size · pixels [N, C, H, W] signed · heat [N, H, W] · channels [N, K] · features [N, K, h, w]
+    model    any nn.Module from images [N, C, H, W] to scores [N, K]
+    images   floats, normalised for the model, on its device and in its dtype
+    target   None (each picture's top class), a class, one class a picture, a `Target`, or a function output -> [N]
+    layer    where there is one: None (`default_layer`), a name from `list_layers`, or the module itself
+
+Results are raw values, detached, in float32 (float64 for float64 models). `METHODS[name].returns` says which:
+
+    "grid" [N, h, w] at the layer's own size    "pixels" [N, C, H, W], signed    "heat" [N, H, W]
+    "channels" [N, K]                           "features" [N, K, h, w]
 
 Nothing is left in the model: no hook, no `.grad`, no changed mode. One model may serve many threads.
 """
@@ -39,9 +44,39 @@ from .targets import BoxScores, Contrast, Logit, LogProbability, MaskScores, Pro
 
 __all__ = [
     *_methods,
-    "METHODS", "BadImages", "BadOption", "BadTarget", "BoxScores", "Choice", "Contrast", "Explanation", "ExplainerError",
-    "Layer", "LayerNotFound", "LayerRanRepeatedly", "LogProbability", "Logit", "MaskScores", "Method", "NothingSpatial", "Option",
-    "Partial", "Probability", "Range", "Similarity", "Sum", "UnsupportedModel", "UnsupportedOperation", "capture",
-    "check_explainer", "default_layer", "edit_gradients", "edit_inputs", "edit_outputs", "explain", "input_gradients",
-    "list_layers", "overlay",
+    "METHODS",
+    "BadImages",
+    "BadOption",
+    "BadTarget",
+    "BoxScores",
+    "Choice",
+    "Contrast",
+    "Explanation",
+    "ExplainerError",
+    "Layer",
+    "LayerNotFound",
+    "LayerRanRepeatedly",
+    "LogProbability",
+    "Logit",
+    "MaskScores",
+    "Method",
+    "NothingSpatial",
+    "Option",
+    "Partial",
+    "Probability",
+    "Range",
+    "Similarity",
+    "Sum",
+    "UnsupportedModel",
+    "UnsupportedOperation",
+    "capture",
+    "check_explainer",
+    "default_layer",
+    "edit_gradients",
+    "edit_inputs",
+    "edit_outputs",
+    "explain",
+    "input_gradients",
+    "list_layers",
+    "overlay",
 ]

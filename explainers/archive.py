@@ -17,8 +17,13 @@ import torch
 from torch import Tensor
 
 _NAMES = {
-    torch.float64: "<f8", torch.float32: "<f4", torch.float16: "<f2", torch.int64: "<i8", torch.int32: "<i4",
-    torch.uint8: "|u1", torch.bool: "|b1",
+    torch.float64: "<f8",
+    torch.float32: "<f4",
+    torch.float16: "<f2",
+    torch.int64: "<i8",
+    torch.int32: "<i4",
+    torch.uint8: "|u1",
+    torch.bool: "|b1",
 }
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
@@ -64,4 +69,7 @@ def save_npz(file: str | IO[bytes], arrays: Mapping[str, Tensor], text: Mapping[
 def load_npz(file: str | IO[bytes]) -> dict[str, Tensor]:
     """All arrays of an `.npz` file by name; texts are uint8 arrays of UTF-8."""
     with zipfile.ZipFile(file) as archive:
-        return {name.removesuffix(".npy"): from_npy(io.BytesIO(archive.read(name)).getvalue()) for name in archive.namelist()}
+        return {
+            name.removesuffix(".npy"): from_npy(io.BytesIO(archive.read(name)).getvalue())
+            for name in archive.namelist()
+        }

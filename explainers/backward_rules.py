@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from .errors import UnsupportedOperation
@@ -20,12 +19,34 @@ Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | 
 # Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLU with a ceiling.
 _RECTIFIERS = ("ReluBackward", "HardtanhBackward", "ThresholdBackward", "ClampMinBackward")
 _OTHERS = {
-    "SiluBackward": "SiLU", "GeluBackward": "GELU", "HardswishBackward": "Hardswish", "LeakyReluBackward": "LeakyReLU",
-    "PreluBackward": "PReLU", "EluBackward": "ELU", "MishBackward": "Mish", "SoftplusBackward": "Softplus", "CeluBackward": "CELU",
-    "RreluWithNoiseBackward": "RReLU", "LogSigmoidBackward": "LogSigmoid", "SoftshrinkBackward": "Softshrink", "HardshrinkBackward": "Hardshrink",
+    "SiluBackward": "SiLU",
+    "GeluBackward": "GELU",
+    "HardswishBackward": "Hardswish",
+    "LeakyReluBackward": "LeakyReLU",
+    "PreluBackward": "PReLU",
+    "EluBackward": "ELU",
+    "MishBackward": "Mish",
+    "SoftplusBackward": "Softplus",
+    "CeluBackward": "CELU",
+    "RreluWithNoiseBackward": "RReLU",
+    "LogSigmoidBackward": "LogSigmoid",
+    "SoftshrinkBackward": "Softshrink",
+    "HardshrinkBackward": "Hardshrink",
 }
 _HIDDEN = ("CheckpointFunction", "CompiledFunction", "DifferentiableGraph")
-_MODULES = (nn.SiLU, nn.GELU, nn.Hardswish, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.Mish, nn.Softplus, nn.CELU, nn.SELU, nn.RReLU)
+_MODULES = (
+    nn.SiLU,
+    nn.GELU,
+    nn.Hardswish,
+    nn.LeakyReLU,
+    nn.PReLU,
+    nn.ELU,
+    nn.Mish,
+    nn.Softplus,
+    nn.CELU,
+    nn.SELU,
+    nn.RReLU,
+)
 
 
 def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
@@ -53,9 +74,14 @@ def at_rectifiers(total: Tensor, rule: Rule) -> None:
         elif found := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
             raise UnsupportedOperation(not_defined(found))
         elif any(word in node.name() for word in _HIDDEN):
-            raise UnsupportedOperation(f"The network hides operations in {node.name()}, so its ReLUs cannot be seen. Use saliency or integrated_gradients.")
+            raise UnsupportedOperation(
+                f"The network hides operations in {node.name()}, so its ReLUs cannot be seen. Use saliency or "
+                f"integrated_gradients."
+            )
     if not rectifiers:
-        raise UnsupportedOperation("The network has no ReLU, so this rule would give the plain gradient. Use saliency or integrated_gradients.")
+        raise UnsupportedOperation(
+            "The network has no ReLU, so this rule would give the plain gradient. Use saliency or integrated_gradients."
+        )
     for node in rectifiers:
         node.register_hook(rule)
 
@@ -63,7 +89,8 @@ def at_rectifiers(total: Tensor, rule: Rule) -> None:
 def not_defined(activation: str) -> str:
     """The sentence for an activation other than ReLU."""
     return (
-        f"The network uses {activation}, for which guided backpropagation and deconvnet are not defined (their rules are for ReLU). "
+        f"The network uses {activation}, for which guided backpropagation and deconvnet are not defined (their "
+        f"rules are for ReLU). "
         "Use saliency, smooth_grad or integrated_gradients."
     )
 
@@ -72,7 +99,10 @@ def why_not(model: nn.Module) -> str | None:
     """Why rules for ReLU cannot apply to this model, as far as its modules tell; None where they may."""
     model = unwrap(model)
     if (kind := frozen_graph(model)) in ("scripted", "traced"):
-        return f"The model is {kind}: its operations are hidden from a changed backward rule. Give the original nn.Module, or use saliency or integrated_gradients."
+        return (
+            f"The model is {kind}: its operations are hidden from a changed backward rule. Give the original "
+            f"nn.Module, or use saliency or integrated_gradients."
+        )
     other = next((m for m in model.modules() if isinstance(m, _MODULES)), None)
     return None if other is None else not_defined(type(other).__name__)
 

@@ -15,7 +15,8 @@ NAMES = ("blur", "mean", "noise")
 def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     """The baseline for each picture, in the images' shape.
 
-    None: zeros in the model's own units · a number · a tensor that broadcasts to the images · "blur": the picture, blurred
+    None: zeros in the model's own units · a number · a tensor that broadcasts to the images · "blur": the picture,
+    blurred
     over an eighth of its shorter side · "mean": each channel's mean · "noise": uniform between the picture's extremes.
 
     Errors   BadOption for an unknown name or a tensor of another shape
@@ -26,7 +27,9 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         try:
             return baseline.detach().to(images).expand_as(images).clone()
         except RuntimeError as reason:
-            raise BadOption(f"baseline has shape {tuple(baseline.shape)}, which does not broadcast to images {tuple(images.shape)}.") from reason
+            raise BadOption(
+                f"baseline has shape {tuple(baseline.shape)}, which does not broadcast to images {tuple(images.shape)}."
+            ) from reason
     if isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
         return torch.full_like(images, float(baseline))
     if baseline == "mean":
@@ -34,10 +37,14 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     if baseline == "blur":
         return _blurred(images)
     if baseline == "noise":
-        noise = torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(images)
+        noise = torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
+            images
+        )
         low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
         return low + (high - low) * noise
-    raise BadOption(f"baseline={baseline!r} is not possible. Give None (zeros), a number, a tensor, or one of {', '.join(NAMES)}.")
+    raise BadOption(
+        f"baseline={baseline!r} is not possible. Give None (zeros), a number, a tensor, or one of {', '.join(NAMES)}."
+    )
 
 
 def _blurred(images: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The one loop of all slow methods: chunks, progress, stop and time budget.
 
-A method says how many variants it needs and how a range of them is folded into its result; the loop decides how many run
-at once and when to end.
+A method says how many variants it needs and how a range of them is folded into its result; the loop decides how many
+run at once and when to end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Loop:
     def __post_init__(self) -> None:
         size = self.batch_size
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise BadOption(f"batch_size={size!r} is not possible. Give a whole number of at least 1, or None to have it chosen.")
+            raise BadOption(
+                f"batch_size={size!r} is not possible. Give a whole number of at least 1, or None to have it chosen."
+            )
         if self.budget is not None and not self.budget > 0:
             raise BadOption(f"budget={self.budget!r} is not possible. Give seconds above 0, or None for no limit.")
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Explanation:
     """The result of `explain`.
 
-    `map` [N, h, w] as the paper draws it; `raw` what the method gave before its final ReLU or reduction; `scores` [N, K]
-    the model's own output of the same forward, None where the method needs none; `target` class indices or the
+    `map` [N, h, w] as the paper draws it; `raw` what the method gave before its final ReLU or reduction; `scores` [N,
+    K] the model's own output of the same forward, None where the method needs none; `target` class indices or the
     target's repr; `statistics` and `findings` one entry a picture; `seconds` of wall time.
     """
 
@@ -50,7 +50,9 @@ class Explanation:
 
         several = list(photos) if isinstance(photos, Sequence) else [photos]
         if len(several) != len(self.map):
-            raise ValueError(f"{len(several)} photos were given for {len(self.map)} maps. Give one photo for each image, in order.")
+            raise ValueError(
+                f"{len(several)} photos were given for {len(self.map)} maps. Give one photo for each image, in order."
+            )
         return [overlay(photo, one, **options) for photo, one in zip(several, self.map, strict=True)]
 
     def save(self, path: str) -> None:
@@ -59,8 +61,12 @@ class Explanation:
         if self.scores is not None:
             arrays["scores"] = self.scores
         about = {
-            "method": self.method, "layer": self.layer, "target": self.target, "statistics": self.statistics,
-            "findings": [[asdict(each) for each in row] for row in self.findings], "seconds": self.seconds,
+            "method": self.method,
+            "layer": self.layer,
+            "target": self.target,
+            "statistics": self.statistics,
+            "findings": [[asdict(each) for each in row] for row in self.findings],
+            "seconds": self.seconds,
             "options": self.options,
         }
         save_npz(path, arrays, {"about": json.dumps(about, default=_plain)})
@@ -83,7 +89,10 @@ class Explanation:
         notes = f", findings: {', '.join(codes)}" if codes else ""
         low, high = float(self.map.min()), float(self.map.max())
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
-        return f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of {h}x{w} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
+        return (
+            f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of {h}x{w} in "
+            f"[{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .errors import BadOption, LayerNotFound, LayerRanRepeatedly, UnsupportedModel, nearest
+from .errors import BadOption, LayerNotFound, UnsupportedModel, nearest
+from .records import Records, map_tensors
 
 LayerName = str | nn.Module
 Edit = Callable[[Any], Any]
@@ -38,45 +40,62 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def frozen_graph(model: nn.Module) -> str | None:
-    """"scripted", "traced" or "exported" where inner hooks are refused or never fire; None for ordinary modules."""
+    """ "scripted", "traced" or "exported" where inner hooks are refused or never fire; None for ordinary modules."""
     if isinstance(model, torch.jit.ScriptModule):
-        return "traced" if isinstance(model, torch.jit.TopLevelTracedModule) else "scripted"
+        return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
     if isinstance(model, torch.fx.GraphModule):
         calls = any(node.op == "call_module" for node in model.graph.nodes)
         return None if calls or not list(model.children()) else "exported"
     return next((kind for child in model.children() if (kind := frozen_graph(child)) == "exported"), None)
 
 
-class _Site:
-    """A layer as asked for: module, its dotted name, and the number of the call (None: all of them)."""
+@dataclass(frozen=True)
+class Site:
+    """A layer as asked for: its dotted name, the module, and the number of the call (None: all of them)."""
 
-    def __init__(self, model: nn.Module, layer: LayerName) -> None:
-        names = dict(model.named_modules(remove_duplicate=False))
-        if isinstance(layer, nn.Module):
-            inner = unwrap(layer)
-            name = next((n for n, m in names.items() if m is inner), None)
-            if name is None:
-                raise LayerNotFound(
-                    f"The {type(layer).__name__} given as layer is not part of this {type(model).__name__}. "
-                    "Give a module of the same model, or a name from list_layers(model, images)."
-                )
-            layer = name
-        elif not isinstance(layer, str):
-            raise TypeError(f"layer is {layer!r}; give a name from list_layers(model, images) or the module itself.")
-        self.name = layer
-        self.path, _, number = layer.partition("#")
-        if self.path not in names or (number and not number.isdigit()):
-            hint = nearest(self.path, [n for n in names if n])
-            raise LayerNotFound(
-                f"{type(model).__name__} has no layer {layer!r}. {hint}list_layers(model, images) gives every name."
-            )
-        self.module = names[self.path]
-        if isinstance(self.module, torch.jit.ScriptModule) or (kind := frozen_graph(model)):
-            raise UnsupportedModel(no_inner_hooks(kind if not isinstance(self.module, torch.jit.ScriptModule) else "scripted"))
-        self.call = int(number) if number else None
+    name: str
+    module: nn.Module
+    call: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The name without the call's number."""
+        return self.name.partition("#")[0]
 
 
-def no_inner_hooks(kind: str | None) -> str:
+def find_site(model: nn.Module, layer: LayerName) -> Site:
+    """The layer of that name, or that very module, in the model.
+
+    Errors   LayerNotFound with the nearest names; UnsupportedModel where hooks on inner layers never fire; TypeError
+    """
+    names = dict(model.named_modules(remove_duplicate=False))
+    name = layer if isinstance(layer, str) else _name_of(layer, model, names)
+    path, _, number = name.partition("#")
+    if path not in names or (number and not number.isdigit()):
+        hint = nearest(path, [each for each in names if each])
+        raise LayerNotFound(
+            f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
+        )
+    kind = "scripted" if isinstance(names[path], torch.jit.ScriptModule) else frozen_graph(model)
+    if kind is not None:
+        raise UnsupportedModel(no_inner_hooks(kind))
+    return Site(name, names[path], int(number) if number else None)
+
+
+def _name_of(layer: Any, model: nn.Module, names: dict[str, nn.Module]) -> str:
+    if not isinstance(layer, nn.Module):
+        raise TypeError(f"layer is {layer!r}; give a name from list_layers(model, images) or the module itself.")
+    inner = unwrap(layer)
+    for name, module in names.items():
+        if module is inner:
+            return name
+    raise LayerNotFound(
+        f"The {type(layer).__name__} given as layer is not part of this {type(model).__name__}. "
+        "Give a module of the same model, or a name from list_layers(model, images)."
+    )
+
+
+def no_inner_hooks(kind: str) -> str:
     """The sentence for a model of `kind` whose inner modules take no hooks."""
     return (
         f"The model is {kind}: hooks on its inner layers never fire, so a method that reads a layer cannot see it. "
@@ -85,7 +104,7 @@ def no_inner_hooks(kind: str | None) -> str:
     )
 
 
-class _Calls:
+class Calls:
     """Counts the calls of each hooked module within one forward of the model, in one thread."""
 
     def __init__(self, model: nn.Module, stack: ExitStack, on_start: Callable[[], None] | None = None) -> None:
@@ -107,7 +126,7 @@ class _Calls:
     def mine(self) -> bool:
         return threading.get_ident() == self.thread
 
-    def before(self, stack: ExitStack, site: _Site, act: Callable[[int, tuple[Any, ...]], Any]) -> None:
+    def before(self, stack: ExitStack, site: Site, act: Callable[[int, tuple[Any, ...]], Any]) -> None:
         """Call `act(k, inputs)` before call k of the site's module, or only before the call that was asked for."""
         counts: dict[int, int] = self.counts
         key = -1 - id(act)
@@ -121,7 +140,7 @@ class _Calls:
 
         self._keep(stack, site.module.register_forward_pre_hook(hook))
 
-    def after(self, stack: ExitStack, site: _Site, act: Callable[[int, Any], Any]) -> None:
+    def after(self, stack: ExitStack, site: Site, act: Callable[[int, Any], Any]) -> None:
         """Call `act(k, output)` after call k of the site's module, or only after the call that was asked for."""
         counts: dict[int, int] = self.counts
         key = id(act)
@@ -134,52 +153,6 @@ class _Calls:
             return act(k, output) if site.call in (None, k) else None
 
         self._keep(stack, site.module.register_forward_hook(hook))
-
-
-class Records(Mapping[str, Any]):
-    """What was recorded, by layer name; `name#k` names the k-th call where a module ran more than once."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, dict[int, Any]] = {}
-
-    def put(self, path: str, call: int, value: Any) -> None:
-        self._calls.setdefault(path, {})[call] = value
-
-    def clear(self) -> None:
-        self._calls.clear()
-
-    def freeze(self) -> None:
-        """Cut the records from the autograd graph, so that nothing of it stays alive."""
-        for calls in self._calls.values():
-            for k, value in calls.items():
-                calls[k] = _map_tensors(value, Tensor.detach)
-
-    def __getitem__(self, name: str) -> Any:
-        path, _, number = name.partition("#")
-        calls = self._calls.get(path)
-        if not calls or (number and int(number) not in calls):
-            raise LayerNotFound(f"Nothing was recorded for layer {name!r}. Recorded were {', '.join(self) or 'no layers'}.")
-        if number:
-            return calls[int(number)]
-        if len(calls) > 1:
-            raise LayerRanRepeatedly(ran_repeatedly(path, len(calls)))
-        return next(iter(calls.values()))
-
-    def __iter__(self) -> Iterator[str]:
-        for path, calls in self._calls.items():
-            yield from [path] if list(calls) == [0] else [f"{path}#{k}" for k in sorted(calls)]
-
-    def __len__(self) -> int:
-        return sum(len(calls) for calls in self._calls.values())
-
-    def __repr__(self) -> str:
-        return f"Records({', '.join(f'{n}: {_shape(self[n])}' for n in self)})"
-
-
-def ran_repeatedly(path: str, count: int) -> str:
-    """The sentence for a plain name that means several calls."""
-    names = ", ".join(repr(f"{path}#{k}") for k in range(count))
-    return f"Layer {path!r} runs {count} times in one forward pass. Name the call: {names}."
 
 
 class Capture:
@@ -211,9 +184,10 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
             records.clear()
 
     with ExitStack() as stack:
-        stack.callback(lambda: [r.freeze() for r in (found.outputs, found.inputs, found.gradients)])
-        sites = [_Site(model, layer) for layer in _several(layers)]
-        calls = _Calls(model, stack, start)
+        for records in (found.outputs, found.inputs, found.gradients):
+            stack.callback(records.freeze)
+        sites = [find_site(model, layer) for layer in _several(layers)]
+        calls = Calls(model, stack, start)
         for site in sites:
             calls.before(stack, site, _record_inputs(site.path, found.inputs))
             calls.after(stack, site, _record_outputs(site.path, found, stack if gradients else None))
@@ -223,7 +197,7 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
 def _record_inputs(path: str, inputs: Records) -> Callable[[int, tuple[Any, ...]], Any]:
     def act(k: int, given: tuple[Any, ...]) -> Any:
         inputs.put(path, k, given[0] if len(given) == 1 else given)
-        return _map_tensors(given, Tensor.clone)
+        return map_tensors(given, Tensor.clone)
 
     return act
 
@@ -238,7 +212,7 @@ def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Calla
                 handle = output.register_hook(lambda g: found.gradients.put(path, k, g.detach().clone()))
                 stack.callback(handle.remove)
         found.outputs.put(path, k, output)
-        return _map_tensors(output, Tensor.clone)
+        return map_tensors(output, Tensor.clone)
 
     return act
 
@@ -255,9 +229,9 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     """
     model = unwrap(model)
     with ExitStack() as stack:
-        calls = _Calls(model, stack)
+        calls = Calls(model, stack)
         for layer, edit in edits.items():
-            calls.after(stack, _Site(model, layer), lambda k, output, edit=edit: edit(output))  # type: ignore[misc]
+            calls.after(stack, find_site(model, layer), lambda k, output, edit=edit: edit(output))  # type: ignore[misc]
         yield
 
 
@@ -276,9 +250,9 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
         return changed if changed is None or isinstance(changed, tuple) else (changed,)
 
     with ExitStack() as stack:
-        calls = _Calls(model, stack)
+        calls = Calls(model, stack)
         for layer, edit in edits.items():
-            calls.before(stack, _Site(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
+            calls.before(stack, find_site(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
         yield
 
 
@@ -307,7 +281,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
             else:
                 model = unwrap(key[0])
                 act = _hook_output(checked, stack)
-                _Calls(model, stack).after(stack, _Site(model, key[1]), act)
+                Calls(model, stack).after(stack, find_site(model, key[1]), act)
         yield
 
 
@@ -354,7 +328,8 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
     They are taken from the tensors themselves, so that in-place modules (`ReLU(inplace=True)`) work, which
     PyTorch's own full backward hook refuses.
 
-    Returns  an `InputGradients`; a module's `grad_input` is this module's own share where its input is used elsewhere too
+    Returns  an `InputGradients`; a module's `grad_input` is this module's own share where its input is used elsewhere
+             too
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_full_backward_hook
     """
@@ -362,7 +337,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
     found = InputGradients()
 
     def watch(records: Records, path: str, k: int, value: Any) -> Any:
-        handed = _map_tensors(value, Tensor.clone)
+        handed = map_tensors(value, Tensor.clone)
         tensors = [t for t in (handed if isinstance(handed, tuple) else (handed,)) if isinstance(t, Tensor)]
         for index, tensor in enumerate(tensors):
             if tensor.requires_grad:
@@ -375,8 +350,8 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
         found.grad_output.clear()
 
     with ExitStack() as stack:
-        calls = _Calls(model, stack, start)
-        for site in [_Site(model, layer) for layer in _several(layers)]:
+        calls = Calls(model, stack, start)
+        for site in [find_site(model, layer) for layer in _several(layers)]:
             path = site.path
             calls.before(stack, site, lambda k, given, path=path: watch(found.grad_input, path, k, given))  # type: ignore[misc]
             calls.after(stack, site, lambda k, out, path=path: watch(found.grad_output, path, k, out))  # type: ignore[misc]
@@ -397,19 +372,3 @@ def _saver(records: Records, path: str, call: int, index: int, count: int) -> Ca
 
 def _several(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:
     return [layers] if isinstance(layers, (str, nn.Module)) else list(layers)
-
-
-def _map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map_tensors(each, function) for each in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_map_tensors(each, function) for each in value)
-    if isinstance(value, dict):
-        return type(value)({name: _map_tensors(each, function) for name, each in value.items()})
-    return value
-
-
-def _shape(value: Any) -> str:
-    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__

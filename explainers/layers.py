@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, nearest
-from .hooks import LayerName, _Calls, _Site, frozen_graph, no_inner_hooks, ran_repeatedly, unwrap
+from .errors import LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+from .hooks import Calls, LayerName, Site, find_site, frozen_graph, no_inner_hooks, unwrap
 from .network import ready
+from .records import ran_repeatedly
 
 Grid = tuple[int, int]
 
@@ -56,7 +57,8 @@ class Layer:
 
 
 def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> list[Layer]:
-    """All layers of the model, one entry a call, in the order of the calls; with `spatial` only those with a grid > 1x1.
+    """All layers of the model, one entry a call, in the order of the calls; with `spatial` only those with a grid >
+    1x1.
 
     Returns  list of `Layer`, from one forward pass of the first image
     Errors   UnsupportedModel for scripted, traced and exported models, whose inner layers take no hooks
@@ -79,14 +81,19 @@ def default_layer(model: nn.Module, images: Tensor) -> str:
     stages = [layer for layer in layers if layer.stage and _is_spatial(layer)]
     if not stages:
         raise NothingSpatial(
-            f"No layer of this {type(model).__name__} has a grid larger than 1x1 for images of shape {tuple(images.shape)}. "
+            f"No layer of this {type(model).__name__} has a grid larger than 1x1 for images of shape "
+            f"{tuple(images.shape)}. "
             "Give larger images, or use an input-gradient method such as saliency."
         )
     last = stages[-1]
     # `features.7` is the last step of `features`: the same tensor under the name that people use.
     parents = [
-        layer for layer in layers
-        if last.name.startswith(f"{layer.name}.") and layer.name and layer.shape == last.shape and layer.layout == last.layout
+        layer
+        for layer in layers
+        if last.name.startswith(f"{layer.name}.")
+        and layer.name
+        and layer.shape == last.shape
+        and layer.layout == last.layout
         and "#" not in layer.name
     ]
     return min(parents, key=lambda layer: layer.depth, default=last).name
@@ -123,9 +130,10 @@ def place(model: nn.Module, images: Tensor, layer: LayerName | None) -> Place:
         layer = default_layer(model, images)
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
-        layer = _Site(model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
-    site = _Site(ready(model), layer)
-    if _always_channels_first(model):
+        layer = find_site(model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
+    network = ready(model)
+    site = find_site(network, layer)
+    if _always_channels_first(network):
         return Place(site.name, "NCHW")
     found = [each for each in _profile(model, images) if each.name.partition("#")[0] == site.path]
     named = [each for each in found if each.name == site.name]
@@ -181,12 +189,24 @@ def _profile(model: nn.Module, images: Tensor) -> list[Layer]:
 
 def _always_channels_first(model: nn.Module) -> bool:
     """No module that could leave channels last or turn the picture into tokens."""
-    return not any(isinstance(m, (nn.LayerNorm, nn.MultiheadAttention, nn.TransformerEncoderLayer)) or _kind(m) in _MOVES for m in model.modules())
+    return not any(
+        isinstance(m, (nn.LayerNorm, nn.MultiheadAttention, nn.TransformerEncoderLayer)) or _kind(m) in _MOVES
+        for m in model.modules()
+    )
 
 
 _MOVES = {"Permute", "SwapAxes", "WindowPartition", "WindowDepartition"}
-_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.pooling._MaxPoolNd,
-          nn.modules.pooling._AvgPoolNd, nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd, nn.Upsample, nn.PixelShuffle)
+_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._BatchNorm,
+    nn.GroupNorm,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+    nn.Upsample,
+    nn.PixelShuffle,
+)
 
 
 def _kind(module: nn.Module) -> str:
@@ -228,10 +248,10 @@ class _Tracer:
 def _trace(network: nn.Module, images: Tensor, model: Any) -> list[Layer]:
     tracer = _Tracer((images.shape[-2], images.shape[-1]))
     with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
-        calls = _Calls(network, stack)
+        calls = Calls(network, stack)
         for name, module in network.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
-                calls.after(stack, _Site(network, name), lambda k, output, n=name, m=module: tracer.after(n, m, output))  # type: ignore[misc]
+                calls.after(stack, Site(name, module), lambda k, output, n=name, m=module: tracer.after(n, m, output))  # type: ignore[misc]
         network(images.clone())
     counts: dict[str, int] = {}
     for name, _, _ in tracer.calls:
@@ -241,8 +261,14 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> list[Layer]:
     for (name, module, shape), (layout, grid) in zip(tracer.calls, tracer.states, strict=True):
         k = seen[name] = seen.get(name, -1) + 1
         layer = Layer(
-            f"{name}#{k}" if counts[name] > 1 else name, _kind(module), tuple(shape or ()), None, "",
-            depth=name.count(".") + bool(name), _model=model, _input=tuple(images.shape[1:]),
+            f"{name}#{k}" if counts[name] > 1 else name,
+            _kind(module),
+            tuple(shape or ()),
+            None,
+            "",
+            depth=name.count(".") + bool(name),
+            _model=model,
+            _input=tuple(images.shape[1:]),
         )
         if name:
             layers.append(_located(layer, layout, grid, images) if shape is not None else layer)
@@ -254,7 +280,13 @@ def _located(layer: Layer, layout: str, grid: Grid | None, images: Tensor) -> La
     extra = 0
     if len(shape) == 4:
         found = (shape[1], shape[2]) if layout == "NHWC" else (shape[2], shape[3])
-    elif len(shape) == 3 and grid is not None and shape[0] == 1 and 0 <= shape[1] - grid[0] * grid[1] <= 16 and grid[0] * grid[1] > 1:
+    elif (
+        len(shape) == 3
+        and grid is not None
+        and shape[0] == 1
+        and 0 <= shape[1] - grid[0] * grid[1] <= 16
+        and grid[0] * grid[1] > 1
+    ):
         # Tokens of the last grid seen before them, with class and register tokens in front.
         found, layout, extra = grid, "tokens", shape[1] - grid[0] * grid[1]
     else:
@@ -308,7 +340,9 @@ def _outermost(layers: list[Layer], prefix: str) -> list[Layer]:
 
 def _last_attention_input(layers: list[Layer]) -> Layer | None:
     """The layer just before the last attention over tokens with a class token, where no picture comes after it."""
-    last_grid = max((i for i, each in enumerate(layers) if each.layout in ("NCHW", "NHWC") and _is_spatial(each)), default=-1)
+    last_grid = max(
+        (i for i, each in enumerate(layers) if each.layout in ("NCHW", "NHWC") and _is_spatial(each)), default=-1
+    )
     attention = [i for i, each in enumerate(layers) if "Attention" in each.kind and i > last_grid]
     for i in reversed(attention):
         before = [each for each in layers[:i] if each.layout == "tokens"]

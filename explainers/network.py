@@ -8,14 +8,12 @@ user's own modules, even for a moment, would disturb a training step that runs i
 from __future__ import annotations
 
 import types
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from .errors import UnsupportedModel
 from .hooks import frozen_graph, unwrap
-
-T = TypeVar("T")
 
 
 def ready(model: nn.Module) -> nn.Module:
@@ -24,7 +22,9 @@ def ready(model: nn.Module) -> nn.Module:
     kind = frozen_graph(model)
     if kind is not None:
         if kind != "exported" and model.training:
-            raise UnsupportedModel(f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first.")
+            raise UnsupportedModel(
+                f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
+            )
         return model
     if any(m.training or _compiled(m) for m in model.modules()):
         return _view(model)
@@ -51,18 +51,17 @@ def _view(model: nn.Module) -> nn.Module:
         twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}
         return twin
 
-    def follow(value: T) -> T:
+    def follow(value: Any) -> Any:
         """The same value with every module of this tree replaced by its twin: lists of stages, bound methods."""
-        found: Any = value
         if isinstance(value, nn.Module):
-            found = copies.get(id(unwrap(value)), value)
-        elif isinstance(value, types.MethodType) and id(value.__self__) in copies:
-            found = types.MethodType(value.__func__, copies[id(value.__self__)])
-        elif type(value) in (list, tuple) and any(map(_may_hold, value)):  # type: ignore[call-overload]
-            found = type(value)(map(follow, value))  # type: ignore[call-overload,call-arg]
-        elif type(value) is dict and any(map(_may_hold, value.values())):
-            found = {key: follow(each) for key, each in value.items()}
-        return found  # type: ignore[no-any-return]
+            return copies.get(id(unwrap(value)), value)
+        if isinstance(value, types.MethodType) and id(value.__self__) in copies:
+            return types.MethodType(value.__func__, copies[id(value.__self__)])
+        if type(value) in (list, tuple) and any(map(_may_hold, value)):
+            return type(value)(map(follow, value))
+        if type(value) is dict and any(map(_may_hold, value.values())):
+            return {key: follow(each) for key, each in value.items()}
+        return value
 
     whole = copy(model)
     for twin in copies.values():

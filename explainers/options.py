@@ -41,7 +41,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a method. `kind`: "int", "float", "bool", "choice"; a `default` of None means chosen from the picture."""
+    """One keyword of a method. `kind`: "int", "float", "bool", "choice"; a `default` of None means chosen from the
+    picture.
+    """
 
     name: str
     default: Any
@@ -60,7 +62,9 @@ class Option:
             # A tensor or a number may stand where names are offered (`baseline`): the method itself checks those.
             if isinstance(value, str) and value not in self.choices:
                 hint = nearest(value, self.choices)
-                raise BadOption(f"{self.name}={value!r} is not possible. {hint}Choose one of {', '.join(self.choices)}.")
+                raise BadOption(
+                    f"{self.name}={value!r} is not possible. {hint}Choose one of {', '.join(self.choices)}."
+                )
         elif self.kind == "bool":
             if not isinstance(value, bool):
                 raise BadOption(f"{self.name}={value!r} is not possible. Give True or False.")

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from .errors import BadTarget, ExplainerError, LayerNotFound, LayerRanRepeatedly, NothingSpatial
-from .hooks import LayerName, edit_outputs, ran_repeatedly
+from .hooks import LayerName, edit_outputs
 from .layers import Place, nothing_spatial, place
 from .network import ready
+from .records import ran_repeatedly
 from .targets import Target, TargetLike, evaluate, fix
 
 
@@ -188,7 +189,9 @@ def activations_and_gradients_of(
             output = run.network(run.images)
             kept = [cut.only() for cut in cuts.values()]
             total = run.score(output).sum()
-            gradients = torch.autograd.grad(total, kept, allow_unused=True) if total.requires_grad else [None] * len(kept)
+            gradients = (
+                torch.autograd.grad(total, kept, allow_unused=True) if total.requires_grad else [None] * len(kept)
+            )
     found = {}
     for (name, cut), a, g in zip(cuts.items(), kept, gradients, strict=True):
         found[name] = cut.maps(a), cut.maps(torch.zeros_like(a) if g is None else g)
@@ -251,7 +254,9 @@ class Branches:
             try:
                 return self._through(1, edit, count)
             except (RuntimeError, ValueError, IndexError) as reason:
-                if isinstance(reason, ExplainerError) and not isinstance(reason, BadTarget) or "out of memory" in str(reason):
+                if (isinstance(reason, ExplainerError) and not isinstance(reason, BadTarget)) or "out of memory" in str(
+                    reason
+                ):
                     raise
                 self.repeat = True
         return self._through(count, edit, count)

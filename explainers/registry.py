@@ -63,12 +63,19 @@ METHODS: dict[str, Method] = {}
 
 
 def method(
-    *, family: str, returns: str, paper: str, title: str, signed: bool = True, reduce: str = "sum", rectifiers: bool = False
+    *,
+    family: str,
+    returns: str,
+    paper: str,
+    title: str,
+    signed: bool = True,
+    reduce: str = "sum",
+    rectifiers: bool = False,
 ) -> Callable[[F], F]:
     """Enter a function into `METHODS`, with its wrong uses refused before any work.
 
-    `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `rectifiers` says
-    that the rule needs ReLUs; `reduce` how `explain` draws pixels as one map.
+    `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `rectifiers`
+    says that the rule needs ReLUs; `reduce` how `explain` draws pixels as one map.
     """
 
     def join(function: F) -> F:
@@ -82,16 +89,29 @@ def method(
                 if name not in names:
                     possible = [each for each in names if each not in ("model", "images", "target")]
                     hint = nearest(name, possible)
-                    raise BadOption(f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(possible) or 'none'}.")
+                    raise BadOption(
+                        f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(possible) or 'none'}."
+                    )
                 if name in options:
                     options[name].check(value)
             return function(model, images, target, **given)
 
         METHODS[function.__name__] = Method(
-            name=function.__name__, title=title, family=family, returns=returns, paper=paper,
-            summary=(inspect.getdoc(function) or "").partition("\n")[0], function=checked, options=options,
-            takes_layer="layer" in names, signed=signed, stochastic="seed" in names, long="progress" in names,
-            relu=names["relu"].default if "relu" in names else None, reduce=reduce, rectifiers=rectifiers,
+            name=function.__name__,
+            title=title,
+            family=family,
+            returns=returns,
+            paper=paper,
+            summary=(inspect.getdoc(function) or "").partition("\n")[0],
+            function=checked,
+            options=options,
+            takes_layer="layer" in names,
+            signed=signed,
+            stochastic="seed" in names,
+            long="progress" in names,
+            relu=names["relu"].default if "relu" in names else None,
+            reduce=reduce,
+            rectifiers=rectifiers,
         )
         return cast(F, checked)
 
@@ -104,20 +124,36 @@ def check_images(model: nn.Module, images: Tensor) -> None:
     Errors   TypeError where model or images are something else altogether, BadImages otherwise
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; give an nn.Module that maps images [N, C, H, W] to scores [N, K].")
+        raise TypeError(
+            f"model is a {type(model).__name__}; give an nn.Module that maps images [N, C, H, W] to scores [N, K]."
+        )
     if not isinstance(images, Tensor):
-        raise TypeError(f"images is a {type(images).__name__}; give a float tensor [N, C, H, W], normalised for the model.")
+        raise TypeError(
+            f"images is a {type(images).__name__}; give a float tensor [N, C, H, W], normalised for the model."
+        )
     if images.ndim != 4 or 0 in images.shape:
-        remedy = "Add the batch dimension: images[None]." if images.ndim == 3 else "Give a tensor [N, C, H, W] with at least one image."
+        remedy = (
+            "Add the batch dimension: images[None]."
+            if images.ndim == 3
+            else "Give a tensor [N, C, H, W] with at least one image."
+        )
         raise BadImages(f"images has shape {tuple(images.shape)}. {remedy}")
     if not images.is_floating_point():
-        raise BadImages(f"images is {images.dtype}. Give normalised floats, for example images.float() / 255 less mean, over deviation.")
+        raise BadImages(
+            f"images is {images.dtype}. Give normalised floats, for example images.float() / 255 less mean, over "
+            f"deviation."
+        )
     if not bool(torch.isfinite(images).all()):
         n, c, h, w = (int(i) for i in (~torch.isfinite(images)).nonzero()[0])
-        raise BadImages(f"images holds {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite values.")
+        raise BadImages(
+            f"images holds {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite "
+            f"values."
+        )
     own = next((p for p in model.parameters() if p.is_floating_point()), None)
     if own is not None and own.device != images.device:
-        raise BadImages(f"images is on {images.device}, the model on {own.device}. Give images.to({str(own.device)!r}).")
+        raise BadImages(
+            f"images is on {images.device}, the model on {own.device}. Give images.to({str(own.device)!r})."
+        )
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
         raise BadImages(f"images is {images.dtype}, the model {own.dtype}. Give images.to({own.dtype}).")
 
@@ -133,8 +169,14 @@ def find(name: str) -> Method:
 
 
 def explain(
-    method: str, model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None,
-    reduce: str | None = None, **options: Any,
+    method: str,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    reduce: str | None = None,
+    **options: Any,
 ) -> Explanation:
     """Run one method and return its map with scores, statistics and findings, from the same pass.
 
@@ -163,8 +205,14 @@ def explain(
         resolved["reduce"] = how
     flat = raw if raw.ndim == 3 else shown
     return Explanation(
-        method=method, layer=record.layer, target=described(record.target, len(images)) if record.target else None,
-        options=resolved, map=shown, raw=raw, scores=record.scores, seconds=seconds,
+        method=method,
+        layer=record.layer,
+        target=described(record.target, len(images)) if record.target else None,
+        options=resolved,
+        map=shown,
+        raw=raw,
+        scores=record.scores,
+        seconds=seconds,
         statistics=statistics(shown, flat, target_scores=record.target_scores, gradient_norms=record.gradient_norms),
         findings=_findings(chosen, model, images, record, shown, flat, relu),
     )
@@ -195,9 +243,16 @@ def _findings(
         return [[] for _ in images]
     earlier = _stage_before(model, images, record.layer) if record.layer and chosen.returns == "grid" else None
     return diagnose(
-        shown, flat, method=chosen.name, layer=record.layer, target_scores=record.target_scores,
-        gradient_norms=record.gradient_norms, scores=record.scores,
-        probability_target=isinstance(record.target, Probability), earlier_layer=earlier, relu=relu,
+        shown,
+        flat,
+        method=chosen.name,
+        layer=record.layer,
+        target_scores=record.target_scores,
+        gradient_norms=record.gradient_norms,
+        scores=record.scores,
+        probability_target=isinstance(record.target, Probability),
+        earlier_layer=earlier,
+        relu=relu,
     )
 
 
@@ -208,5 +263,9 @@ def _stage_before(model: nn.Module, images: Tensor, layer: str) -> str | None:
     if index is None:
         return None
     own = layers[index].grid or (0, 0)
-    finer = [each.name for each in layers[:index] if each.stage and each.grid and each.grid[0] * each.grid[1] > own[0] * own[1]]
+    finer = [
+        each.name
+        for each in layers[:index]
+        if each.stage and each.grid and each.grid[0] * each.grid[1] > own[0] * own[1]
+    ]
     return finer[-1] if finer else None

@@ -7,6 +7,7 @@ that every noisy or masked variant of a picture is asked about the same class.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +118,9 @@ class Similarity(Target):
 
     def __call__(self, output: Any) -> Tensor:
         """[N], in [-1, 1]."""
-        return torch.cosine_similarity(output.flatten(1), self.embedding.to(output).reshape(-1, output.flatten(1).shape[1]), dim=1)
+        return torch.cosine_similarity(
+            output.flatten(1), self.embedding.to(output).reshape(-1, output.flatten(1).shape[1]), dim=1
+        )
 
     def rows(self, pictures: Sequence[int]) -> Target:
         if self.embedding.ndim < 2 or len(self.embedding) == 1:
@@ -130,7 +133,9 @@ class Similarity(Target):
 
 @dataclass(frozen=True, eq=False)
 class MaskScores(Target):
-    """Mean logit of `class_` over the pixels of a `mask` [H, W], for segmentation output [N, K, H, W] or {"out": ...}."""
+    """Mean logit of `class_` over the pixels of a `mask` [H, W], for segmentation output [N, K, H, W] or {"out":
+    ...}.
+    """
 
     mask: Tensor
     class_: int
@@ -233,7 +238,9 @@ def scores_of(output: Any) -> Tensor:
     """The [N, K] scores in a model's output (a tensor, or what has `logits`, as GoogLeNet's named tuple)."""
     scores = output if isinstance(output, Tensor) else getattr(output, "logits", output)
     if not isinstance(scores, Tensor) or scores.ndim != 2:
-        found = f"a tensor of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(output).__name__}"
+        found = (
+            f"a tensor of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(output).__name__}"
+        )
         raise BadTarget(
             f"The model gave {found}, not scores [N, K]. Give a target function that turns this output into one score "
             "for each image, for example lambda output: output['out'][:, 3].mean((1, 2))."
@@ -251,18 +258,27 @@ def described(target: Target, count: int) -> list[int] | str:
 def _class_indices(classes: int | Sequence[int] | Tensor) -> int | tuple[int, ...]:
     if isinstance(classes, Tensor):
         if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1:
-            raise BadTarget(f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)}; give class indices as a 1-d LongTensor.")
-        classes = classes.tolist()
-    several = classes if isinstance(classes, (list, tuple, range)) else [classes]
-    for index in several:
-        if isinstance(index, bool) or not isinstance(index, int):
-            raise TypeError(
-                f"target is {classes!r}; give a class index, one index for each image, a Target such as Logit(3), "
-                "or a function from the model's output to [N]."
+            raise BadTarget(
+                f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)}; "
+                "give class indices as a 1-d LongTensor."
             )
-        if index < 0:
-            raise BadTarget(f"Class {index} is negative; classes count from 0.")
-    return several[0] if isinstance(classes, int) else tuple(several)
+        classes = classes.tolist()
+    if isinstance(classes, (list, tuple, range)):
+        return tuple(_class_index(each, classes) for each in classes)
+    return _class_index(classes, classes)
+
+
+def _class_index(index: Any, given: Any) -> int:
+    # `__index__` admits NumPy's integers and single-element integer tensors; a bool is a mistake.
+    if isinstance(index, bool) or not hasattr(index, "__index__") or (isinstance(index, Tensor) and index.ndim):
+        raise TypeError(
+            f"target is {given!r}; give a class index, one index for each image, a Target such as Logit(3), "
+            "or a function from the model's output to [N]."
+        )
+    index = operator.index(index)
+    if index < 0:
+        raise BadTarget(f"Class {index} is negative; classes count from 0.")
+    return index
 
 
 def _columns(classes: int | tuple[int, ...], scores: Tensor) -> Tensor:

@@ -10,7 +10,21 @@ from .combined import guided_grad_cam  # isort: skip
 from .masks import occlusion  # isort: skip
 
 __all__ = [
-    "ablation_cam", "channel_effects", "deconvnet", "feature_maps", "grad_cam", "grad_cam_pp", "grad_cam_sweep",
-    "guided_backprop", "guided_grad_cam", "hires_cam", "input_x_gradient", "integrated_gradients", "layer_cam", "occlusion",
-    "saliency", "smooth_grad", "xgrad_cam",
+    "ablation_cam",
+    "channel_effects",
+    "deconvnet",
+    "feature_maps",
+    "grad_cam",
+    "grad_cam_pp",
+    "grad_cam_sweep",
+    "guided_backprop",
+    "guided_grad_cam",
+    "hires_cam",
+    "input_x_gradient",
+    "integrated_gradients",
+    "layer_cam",
+    "occlusion",
+    "saliency",
+    "smooth_grad",
+    "xgrad_cam",
 ]

@@ -15,10 +15,20 @@ from .gradient_cams import grad_cam
 from .modified_backprop import guided_backprop
 
 
-@method(family="backward rule", returns="pixels", title="Guided Grad-CAM", reduce="abs_max", rectifiers=True,
-        paper="Selvaraju et al. 2017, arXiv:1610.02391")
+@method(
+    family="backward rule",
+    returns="pixels",
+    title="Guided Grad-CAM",
+    reduce="abs_max",
+    rectifiers=True,
+    paper="Selvaraju et al. 2017, arXiv:1610.02391",
+)
 def guided_grad_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
     interpolate: Annotated[str, Choice("bilinear", "nearest", help="how the Grad-CAM is enlarged")] = "bilinear",
 ) -> Tensor:
     """Guided Grad-CAM: guided backpropagation times the enlarged Grad-CAM (with its ReLU).

@@ -15,8 +15,16 @@ from ..registry import method
 from ..targets import TargetLike
 
 
-@method(family="features", returns="features", title="Feature maps", reduce="norm", paper="Zeiler & Fergus 2014, arXiv:1311.2901")
-def feature_maps(model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None) -> Tensor:
+@method(
+    family="features",
+    returns="features",
+    title="Feature maps",
+    reduce="norm",
+    paper="Zeiler & Fergus 2014, arXiv:1311.2901",
+)
+def feature_maps(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None
+) -> Tensor:
     """Feature maps: the layer's own values, one map a channel. The target plays no part.
 
     The forward pass ends at the layer.
@@ -30,25 +38,35 @@ def feature_maps(model: nn.Module, images: Tensor, target: TargetLike = None, *,
 
 @method(family="features", returns="channels", title="Channel effects", paper="Morcos et al. 2018, arXiv:1803.06959")
 def channel_effects(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None,
-    batch_size: int | None = None, progress: Progress | None = None, budget: float | None = None,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    budget: float | None = None,
 ) -> Tensor:
     """Channel effects: the score that is lost when one channel of the layer is set to zero, for each channel.
 
-    Returns  (n, k), in logits; positive where the channel speaks for the target. Channels not reached when the method was
-             stopped are 0.
+    Returns  (n, k), in logits; positive where the channel speaks for the target. Channels not reached when the method
+             was stopped are 0.
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Morcos et al. 2018, section 3, arXiv:1803.06959
     """
     with opened(model, images, target) as run:
         place, activations, scores = activation_and_score(run, layer)
-        return channel_drops(run, place, activations, scores, Loop(batch_size, progress, budget), lambda drops: drops[:, None])
+        return channel_drops(
+            run, place, activations, scores, Loop(batch_size, progress, budget), lambda drops: drops[:, None]
+        )
 
 
 def channel_drops(
     run: Run, place: Place, activations: Tensor, scores: Tensor, loop: Loop, shown: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Score less score without channel k, for every picture and channel, (n, k); each layer before runs once a chunk."""
+    """Score less score without channel k, for every picture and channel, (n, k); each layer before runs once a
+    chunk.
+    """
     axis = {"NHWC": 3, "tokens": 2}.get(place.layout, 1)
     count = activations.shape[axis]
     drops = precise(scores.new_zeros(len(scores), count))

@@ -33,11 +33,13 @@ def _rectified(maps: Tensor, relu: bool) -> Tensor:
 
 
 @method(family="cam", returns="grid", title="Grad-CAM", paper="Selvaraju et al. 2017, arXiv:1610.02391")
-def grad_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True) -> Tensor:
+def grad_cam(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+) -> Tensor:
     """Grad-CAM: each channel weighted by its mean gradient; only support is kept.
 
-    Returns  (n, h, w) at the layer's own size, >= 0, in logits. Times h w, before the ReLU, it sums to logit - bias where
-             nothing but average pooling and a linear head follows the layer.
+    Returns  (n, h, w) at the layer's own size, >= 0, in logits. Times h w, before the ReLU, it sums to logit - bias
+             where nothing but average pooling and a linear head follows the layer.
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
     """
@@ -46,11 +48,13 @@ def grad_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, lay
 
 
 @method(family="cam", returns="grid", title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
-def grad_cam_pp(model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True) -> Tensor:
+def grad_cam_pp(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+) -> Tensor:
     """Grad-CAM++: positive gradients, weighted so that each of several objects counts.
 
-    The derivatives are those of exp(score), whose common factor exp(score) is left out; there is no epsilon: a cell whose
-    denominator is 0 has no weight.
+    The derivatives are those of exp(score), whose common factor exp(score) is left out; there is no epsilon: a cell
+    whose denominator is 0 has no weight.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
@@ -65,7 +69,9 @@ def grad_cam_pp(model: nn.Module, images: Tensor, target: TargetLike = None, *, 
 
 
 @method(family="cam", returns="grid", title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
-def hires_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False) -> Tensor:
+def hires_cam(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
+) -> Tensor:
     """HiResCAM: gradient times activation, cell by cell, so that the map shows only what the score was computed from.
 
     Returns  (n, h, w) at the layer's own size, signed (the paper has no ReLU), in logits; it sums to logit - bias
@@ -78,7 +84,9 @@ def hires_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, la
 
 
 @method(family="cam", returns="grid", title="LayerCAM", paper="Jiang et al. 2021, IEEE TIP 30")
-def layer_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True) -> Tensor:
+def layer_cam(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+) -> Tensor:
     """LayerCAM: each cell weighted by its own positive gradient; also good at early layers.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
@@ -90,10 +98,13 @@ def layer_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, la
 
 
 @method(family="cam", returns="grid", title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
-def xgrad_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True) -> Tensor:
+def xgrad_cam(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+) -> Tensor:
     """XGrad-CAM: each channel weighted by its gradients, averaged in proportion to its activations.
 
-    Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to the sum of gradient times activation
+    Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to the sum of gradient times
+             activation
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Fu et al. 2020, eq. 8, arXiv:2008.02312
     """
@@ -104,7 +115,12 @@ def xgrad_cam(model: nn.Module, images: Tensor, target: TargetLike = None, *, la
 
 
 def grad_cam_sweep(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layers: Sequence[LayerName] | None = None, relu: bool = True
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layers: Sequence[LayerName] | None = None,
+    relu: bool = True,
 ) -> dict[str, Tensor]:
     """Grad-CAM at several layers from one forward and one backward pass; by default at every stage.
 
@@ -113,6 +129,10 @@ def grad_cam_sweep(
     Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
     """
     check_images(model, images)
-    names = [each.name for each in list_layers(model, images, spatial=True) if each.stage] if layers is None else list(layers)
+    names = (
+        [each.name for each in list_layers(model, images, spatial=True) if each.stage]
+        if layers is None
+        else list(layers)
+    )
     found = activations_and_gradients_of(model, images, names, target)
     return {name: _rectified(_grad_cam(a, g), relu) for name, (a, g) in found.items()}

@@ -1,7 +1,7 @@
 """Attributions from the gradient at the input.
 
-    x  images              (n, c, h, w)
-    G  d score / d x       (n, c, h, w), score in logits unless the target says otherwise
+x  images              (n, c, h, w)
+G  d score / d x       (n, c, h, w), score in logits unless the target says otherwise
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from ..registry import method
 from ..targets import TargetLike
 
 
-@method(family="gradient", returns="pixels", title="Saliency", reduce="abs_max", paper="Simonyan et al. 2013, arXiv:1312.6034")
+@method(
+    family="gradient",
+    returns="pixels",
+    title="Saliency",
+    reduce="abs_max",
+    paper="Simonyan et al. 2013, arXiv:1312.6034",
+)
 def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Saliency: the gradient of the score, signed.
 
@@ -42,13 +48,24 @@ def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None
         return run.gradient(run.images) * precise(run.images)
 
 
-@method(family="gradient", returns="pixels", title="SmoothGrad", reduce="abs_max", paper="Smilkov et al. 2017, arXiv:1706.03825")
+@method(
+    family="gradient",
+    returns="pixels",
+    title="SmoothGrad",
+    reduce="abs_max",
+    paper="Smilkov et al. 2017, arXiv:1706.03825",
+)
 def smooth_grad(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
     samples: Annotated[int, Range(1, 1000, help="noisy copies of the picture")] = 25,
     sigma: Annotated[float, Range(0, 1, 0.01, help="noise, as a share of the picture's range")] = 0.15,
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0,
-    batch_size: int | None = None, progress: Progress | None = None, budget: float | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    budget: float | None = None,
 ) -> Tensor:
     """SmoothGrad: the mean gradient over noisy copies of the picture, signed.
 

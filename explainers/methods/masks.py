@@ -20,12 +20,19 @@ Pair = int | tuple[int, int]
 
 @method(family="perturbation", returns="heat", title="Occlusion", paper="Zeiler & Fergus 2014, arXiv:1311.2901")
 def occlusion(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *,
-    window: Annotated[Pair | None, Range(1, 4096, help="side of the covered square in pixels; empty: an eighth of the picture")] = None,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    window: Annotated[
+        Pair | None, Range(1, 4096, help="side of the covered square in pixels; empty: an eighth of the picture")
+    ] = None,
     stride: Annotated[Pair | None, Range(1, 4096, help="step of the square in pixels; empty: half the window")] = None,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
     seed: Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")] = 0,
-    batch_size: int | None = None, progress: Progress | None = None, budget: float | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    budget: float | None = None,
 ) -> Tensor:
     """Occlusion: the score lost when a window is covered, spread evenly over the window's pixels.
 
@@ -42,10 +49,14 @@ def occlusion(
     high, wide = _pair(window, (side, side))
     down, right = _pair(stride, ((high + 1) // 2, (wide + 1) // 2))
     if down > high or right > wide:
-        raise BadOption(f"stride={stride!r} is larger than the window {(high, wide)} and would leave pixels out. Give a stride up to the window.")
+        raise BadOption(
+            f"stride={stride!r} is larger than the window {(high, wide)} and would leave pixels out. Give a stride "
+            f"up to the window."
+        )
     boxes = [
         (top, left, min(top + high, height), min(left + wide, width))
-        for top in _starts(height, high, down) for left in _starts(width, wide, right)
+        for top in _starts(height, high, down)
+        for left in _starts(width, wide, right)
     ]
     with opened(model, images, target) as run:
         x, full = run.images, run.clean()

@@ -10,8 +10,14 @@ from ..registry import method
 from ..targets import TargetLike
 
 
-@method(family="backward rule", returns="pixels", title="Guided backpropagation", reduce="abs_max", rectifiers=True,
-        paper="Springenberg et al. 2014, arXiv:1412.6806")
+@method(
+    family="backward rule",
+    returns="pixels",
+    title="Guided backpropagation",
+    reduce="abs_max",
+    rectifiers=True,
+    paper="Springenberg et al. 2014, arXiv:1412.6806",
+)
 def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Guided backpropagation: at every ReLU only positive gradients pass, and only where the input was positive.
 
@@ -25,8 +31,14 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
         return run.gradient(run.images, rule=apply(model, guided))
 
 
-@method(family="backward rule", returns="pixels", title="Deconvnet", reduce="abs_max", rectifiers=True,
-        paper="Zeiler & Fergus 2014, arXiv:1311.2901")
+@method(
+    family="backward rule",
+    returns="pixels",
+    title="Deconvnet",
+    reduce="abs_max",
+    rectifiers=True,
+    paper="Zeiler & Fergus 2014, arXiv:1311.2901",
+)
 def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Deconvnet: at every ReLU only positive gradients pass, whatever the input was.
 

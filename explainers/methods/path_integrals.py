@@ -15,13 +15,23 @@ from ..registry import method
 from ..targets import TargetLike
 
 
-@method(family="gradient", returns="pixels", title="Integrated gradients", paper="Sundararajan et al. 2017, arXiv:1703.01365")
+@method(
+    family="gradient",
+    returns="pixels",
+    title="Integrated gradients",
+    paper="Sundararajan et al. 2017, arXiv:1703.01365",
+)
 def integrated_gradients(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
     steps: Annotated[int, Range(2, 1000, help="points on the path")] = 50,
     baseline: Annotated[Baseline, Choice(*NAMES, help="where the path begins; empty: zeros")] = None,
     seed: Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")] = 0,
-    batch_size: int | None = None, progress: Progress | None = None, budget: float | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    budget: float | None = None,
 ) -> Tensor:
     """Integrated gradients: the mean gradient on the straight path from a baseline, times the way.
 

@@ -17,14 +17,20 @@ from .features import channel_drops
 
 @method(family="cam", returns="grid", title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
 def ablation_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
     relu: Annotated[bool, "Keep only what speaks for the class"] = True,
-    batch_size: int | None = None, progress: Progress | None = None, budget: float | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    budget: float | None = None,
 ) -> Tensor:
     """Ablation-CAM: each channel weighted by the score that is lost when it is set to zero.
 
-    The weights are in logits: score - score without the channel, not divided by the score as in the paper's eq. 3, where
-    a negative score would turn the map around.
+    The weights are in logits: score - score without the channel, not divided by the score as in the paper's eq. 3,
+    where a negative score would turn the map around.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
