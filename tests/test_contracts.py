@@ -14,7 +14,7 @@ from torch import nn
 from traces import Marker, graphs_alive, nothing_left, tensors_alive
 
 import explainers
-from explainers import METHODS, BadImages, BadOption, BadTarget, ExplainerError, LayerNotFound, NothingSpatial
+from explainers import METHODS, BadImages, BadOption, BadTarget, ExplainerError, LayerNotFound, NothingSpatial, explain
 
 each = pytest.mark.parametrize("name", NAMES)
 each_of_layers = pytest.mark.parametrize("name", OF_LAYERS)
@@ -87,11 +87,12 @@ def test_target_none_is_the_top_class_of_each_picture(name):
 @each_classy
 def test_every_form_of_target_means_the_same(name):
     net, images = residual(), pictures()
-    expected = call(name, net, images, [4, 4, 4])
+    signed = {"relu": False} if "relu" in METHODS[name].options else {}
+    expected = call(name, net, images, [4, 4, 4], **signed)
     forms = [4, (4, 4, 4), torch.tensor([4, 4, 4]), explainers.Logit(4), explainers.Logit([4, 4, 4]), lambda scores: scores[:, 4]]
     for form in forms:
-        close(call(name, net, images, form), expected)
-    assert not torch.allclose(call(name, net, images, [4, 3, 4]), expected), "the class must matter"
+        close(call(name, net, images, form, **signed), expected)
+    assert not torch.allclose(call(name, net, images, [4, 3, 4], **signed), expected), "the class must matter"
 
 
 # Promise 2: nothing is left behind
@@ -321,22 +322,32 @@ def test_height_and_width_keep_their_places(name):
 # Promise 5: chance
 
 
+def by_chance(name):
+    """Options under which the method draws: some only where the baseline is noise."""
+    return {"baseline": "noise"} if "baseline" in METHODS[name].options else {}
+
+
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_seed_decides_alone(name):
-    net, images = residual(), pictures()
+    net, images, drawn = residual(), pictures(), by_chance(name)
     torch.manual_seed(1)
-    first = call(name, net, images, 2, seed=5)
+    with nothing_left(net, images):
+        first = call(name, net, images, 2, seed=5, **drawn)
     torch.manual_seed(2)
-    assert torch.equal(call(name, net, images, 2, seed=5), first)
-    assert not torch.allclose(call(name, net, images, 2, seed=6), first)
-    assert torch.equal(call(name, net, images, 2), call(name, net, images, 2, seed=0)), "the default seed is 0"
+    assert torch.equal(call(name, net, images, 2, seed=5, **drawn), first)
+    assert not torch.allclose(call(name, net, images, 2, seed=6, **drawn), first)
+    assert torch.equal(call(name, net, images, 2, **drawn), call(name, net, images, 2, seed=0, **drawn)), "default seed 0"
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
-def test_same_picture_twice_in_a_batch_gives_the_same_map(name):
-    images = pictures(1).repeat(2, 1, 1, 1)
-    result = call(name, residual(), images, 2)
-    close(result[0], result[1])
+def test_chance_belongs_to_the_picture(name):
+    """Neither the pictures beside it nor the chunk size change a picture's draws."""
+    net, images, drawn = residual(), pictures(), by_chance(name)
+    batch = call(name, net, images, [2, 0, 5], **drawn)
+    close(batch[1:2], call(name, net, images[1:2], 0, **drawn))
+    close(batch, call(name, net, images, [2, 0, 5], batch_size=3, **drawn))
+    twice = call(name, net, images[:1].repeat(2, 1, 1, 1), 2, **drawn)
+    close(twice[0], twice[1])
 
 
 # Promise 6: long methods
@@ -361,6 +372,8 @@ def test_progress_rises_to_one_and_shows_the_map(name):
     shown = [partial.map for partial in seen if partial.map is not None]
     assert shown, "the map so far is shown"
     assert all(each.shape == shown[-1].shape and not each.requires_grad for each in shown)
+    if METHODS[name].returns == "pixels":
+        result = explain(name, net, images, 2, **small(name)).map
     close(shown[-1].double().reshape(-1), result.reshape(-1))
 
 
@@ -591,6 +604,7 @@ def test_applies_says_why_not(name):
 
 @each_map
 def test_signed_methods_have_both_signs(name):
+    """`signed` speaks of the default call: a final ReLU leaves one sign."""
     result = call(name, residual(), pictures(8))
     assert bool((result < 0).any()) == METHODS[name].signed
 

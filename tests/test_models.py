@@ -303,3 +303,42 @@ def test_the_better_model_is_fetched_only_for_those_who_left_it_open(monkeypatch
     monkeypatch.setenv("HOOKLENS_MODEL", "auto")
     assert models.fetch_better() is not None
     assert [name for name, _ in started] == ["resnet50"]
+
+
+def test_the_card_is_filled_in_between_its_markers(tmp_path: Path) -> None:
+    """evaluate.py replaces what stands between the markers and nothing else; a second time changes nothing."""
+    from models.embedded import evaluate
+
+    card = tmp_path / "CARD.md"
+    card.write_text("before\n<!-- summary -->\nold\n<!-- /summary -->\nafter\n", encoding="utf-8")
+
+    evaluate.rewrite(card, "summary", ["new"])
+    evaluate.rewrite(card, "summary", ["new"])
+
+    assert card.read_text(encoding="utf-8") == "before\n<!-- summary -->\nnew\n<!-- /summary -->\nafter\n"
+    with pytest.raises(ValueError, match="no place between <!-- classes -->"):
+        evaluate.rewrite(card, "classes", [])
+
+
+def test_the_figures_of_each_class_are_counted() -> None:
+    """Oracle by hand: a network that says class 0 first and class 1 second, whatever it sees."""
+    from models.embedded import evaluate
+
+    class Stubborn(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0]]).expand(len(x), 7)
+
+    model = Model("stub", Stubborn(), list("abcdefg"), Preparation(64, 64, (0.5,) * 3, (0.5,) * 3))
+    data, truth = torch.zeros(4, 3, 64, 64, dtype=torch.uint8), torch.tensor([0, 1, 1, 6])
+
+    found = {row.name: row for row in evaluate.rows(model, data, truth)}
+
+    assert (found["a"].first, found["a"].fifth, found["a"].taken_for) == (100, 100, "")
+    assert (found["b"].pictures, found["b"].first, found["b"].fifth, found["b"].taken_for) == (2, 0, 100, "a")
+    assert (found["g"].first, found["g"].fifth) == (0, 0)
+
+
+def test_the_card_names_every_class() -> None:
+    card = (Path(models.__file__).parent / "embedded" / "CARD.md").read_text(encoding="utf-8")
+
+    assert [name for name in models.labels("embedded") if f"| {name} |" not in card] == []
