@@ -44,7 +44,8 @@ def frozen_graph(model: nn.Module) -> str | None:
     if isinstance(model, torch.jit.ScriptModule):
         return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
     if isinstance(model, torch.fx.GraphModule):
-        calls = any(node.op == "call_module" for node in model.graph.nodes)
+        # An exported program keeps its modules for their parameters alone; all that it calls is its own guards.
+        calls = any(node.op == "call_module" and node.target != "_guards_fn" for node in model.graph.nodes)
         return None if calls or not list(model.children()) else "exported"
     return next((kind for child in model.children() if (kind := frozen_graph(child)) == "exported"), None)
 
@@ -209,6 +210,8 @@ def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Calla
                 # Frozen network, plain input: the output itself becomes the leaf that gradients flow to.
                 output = output.detach().requires_grad_()
             if output.requires_grad:
+                # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+                output = output.view_as(output)
                 handle = output.register_hook(lambda g: found.gradients.put(path, k, g.detach().clone()))
                 stack.callback(handle.remove)
         found.outputs.put(path, k, output)
@@ -287,11 +290,13 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
 
 def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
-        if isinstance(output, Tensor) and output.requires_grad:
-            handed = output.clone()
-            stack.callback(output.register_hook(edit).remove)
-            return handed
-        return None
+        if not isinstance(output, Tensor) or not output.requires_grad:
+            return None
+        # The first block hands a clone on, and later ones use it too: hooks of one tensor act in the order of entry.
+        handed = output if hasattr(output, "_edited") else output.clone()
+        handed._edited = True  # type: ignore[attr-defined]
+        stack.callback(handed.register_hook(edit).remove)
+        return handed
 
     return act
 

@@ -118,8 +118,11 @@ class Place:
         return tensor
 
 
-def place(model: nn.Module, images: Tensor, layer: LayerName | None) -> Place:
+def place(model: nn.Module, images: Tensor, layer: LayerName | None, *, counted: bool = False) -> Place:
     """Find the layer in the user's model and its layout; `None` is the default layer.
+
+    A pass that runs the whole network counts the layer's calls itself; for one that ends at the layer, `counted`
+    looks them up in a profile.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """
@@ -133,7 +136,7 @@ def place(model: nn.Module, images: Tensor, layer: LayerName | None) -> Place:
         layer = find_site(model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
     network = ready(model)
     site = find_site(network, layer)
-    if _always_channels_first(network):
+    if not counted and _always_channels_first(network):
         return Place(site.name, "NCHW")
     found = [each for each in _profile(model, images) if each.name.partition("#")[0] == site.path]
     named = [each for each in found if each.name == site.name]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import BadTarget, ExplainerError, LayerNotFound, LayerRanRepeatedly, NothingSpatial
-from .hooks import LayerName, edit_outputs
+from .hooks import LayerName, edit_outputs, frozen_graph
 from .layers import Place, nothing_spatial, place
 from .network import ready
 from .records import ran_repeatedly
@@ -69,6 +69,18 @@ class Run:
     wanted: TargetLike
     target: Target | None = field(default=None)
 
+    def forward(self, batch: Tensor) -> Any:
+        """The network's output for a batch of variants.
+
+        Traced and exported networks may take no other number of rows than they were made with: the images' own.
+        """
+        count = len(self.images)
+        if len(batch) == count or frozen_graph(self.network) not in ("traced", "exported"):
+            return self.network(batch)
+        rows = [batch[start : start + count] for start in range(0, len(batch), count)]
+        rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
+        return torch.cat([self.network(each) for each in rows])[: len(batch)]
+
     def score(self, output: Any, pictures: Sequence[int] | None = None) -> Tensor:
         """The target's score of each row of an output; `pictures` says which picture a row is a variant of."""
         count = len(self.images)
@@ -95,7 +107,7 @@ class Run:
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
         """Scores [B] of variants, without a graph; row b is a variant of picture `pictures[b]`."""
         with torch.no_grad():
-            return precise(self.score(self.network(batch), pictures))
+            return precise(self.score(self.forward(batch), pictures))
 
     def gradient(
         self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
@@ -104,7 +116,7 @@ class Run:
         with torch.enable_grad():
             leaf = batch.detach().clone().requires_grad_()
             # The network gets a copy: its first operation may work in place, which a leaf does not allow.
-            total = self.score(self.network(leaf.clone()), pictures).sum()
+            total = self.score(self.forward(leaf.clone()), pictures).sum()
             if not total.requires_grad:
                 return precise(torch.zeros_like(batch))
             if rule is not None:
@@ -180,6 +192,9 @@ def activations_and_gradients_of(
             if not tensor.requires_grad:
                 tensor = tensor.detach().requires_grad_()
                 torch.set_grad_enabled(True)
+            else:
+                # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+                tensor = tensor.view_as(tensor)
             cut.outputs.append(tensor)
             # A clone goes on: what follows may overwrite it (ReLU(inplace=True)), and the record must not change.
             return tensor.clone()
@@ -221,7 +236,7 @@ class _Enough(Exception):
 def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
     """The layer's output as [N, K, h, w]; the forward pass ends there."""
     with opened(model, images) as run:
-        cut = _Cut(place(run.model, run.images, layer))
+        cut = _Cut(place(run.model, run.images, layer, counted=True))
 
         def keep(output: Any) -> None:
             cut.outputs.append(_tensor(cut.place.name, output).clone())

@@ -106,7 +106,7 @@ def method(
             function=checked,
             options=options,
             takes_layer="layer" in names,
-            signed=signed,
+            signed=signed and not ("relu" in names and names["relu"].default),
             stochastic="seed" in names,
             long="progress" in names,
             relu=names["relu"].default if "relu" in names else None,

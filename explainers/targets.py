@@ -106,6 +106,9 @@ class Sum(Target):
         """[N]."""
         return torch.stack([target(output) for target in self.targets]).sum(0)
 
+    def __repr__(self) -> str:
+        return f"Sum({', '.join(map(repr, self.targets))})"
+
     def rows(self, pictures: Sequence[int]) -> Target:
         return Sum(*(each.rows(pictures) for each in self.targets))
 

@@ -196,6 +196,7 @@ def test_model_changed_after_listing_is_seen():
 
 
 def test_receptive_field_of_a_cell():
-    layers = by_name(list_layers(plain(), pictures()))
+    net = plain()
+    layers = by_name(list_layers(net, pictures()))
     left, up, right, down = layers["conv1"].receptive_field((5, 7))
     assert (left, up, right, down) == (6, 4, 9, 7), "a 3x3 convolution around row 5, column 7, right and bottom excluded"

@@ -102,4 +102,4 @@ def test_occlusion_agrees_with_captum_in_our_unit(stride):
     net, x = residual(), pictures()
     theirs = captum.Occlusion(net).attribute(x, (3, 4, 4), strides=(3, stride, stride), target=CLASSES, baselines=0)[:, 0]
     ours = occlusion(net, x, CLASSES, window=4, stride=stride)
-    torch.testing.assert_close(ours * 16, theirs, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close((ours * 16).float(), theirs.float(), rtol=1e-4, atol=1e-5)

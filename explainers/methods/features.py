@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
 from torch import Tensor, nn
 
 from ..batching import Loop, Progress
 from ..hooks import LayerName
-from ..layers import Place
-from ..passes import Branches, Run, activation_and_score, features, opened, precise
+from ..passes import activation_and_score, features, opened
 from ..registry import method
 from ..targets import TargetLike
+from .score_cams import channel_drops
 
 
 @method(
@@ -59,33 +56,3 @@ def channel_effects(
         return channel_drops(
             run, place, activations, scores, Loop(batch_size, progress, budget), lambda drops: drops[:, None]
         )
-
-
-def channel_drops(
-    run: Run, place: Place, activations: Tensor, scores: Tensor, loop: Loop, shown: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Score less score without channel k, for every picture and channel, (n, k); each layer before runs once a
-    chunk.
-    """
-    axis = {"NHWC": 3, "tokens": 2}.get(place.layout, 1)
-    count = activations.shape[axis]
-    drops = precise(scores.new_zeros(len(scores), count))
-    branches = [Branches(run, picture, place) for picture in range(len(scores))]
-
-    def work(channels: range) -> None:
-        def silence(copies: Tensor) -> Tensor:
-            rows = torch.arange(len(channels), device=copies.device)
-            copies.movedim(axis, 1)[rows, torch.tensor(channels, device=copies.device)] = 0
-            return copies
-
-        for picture, branch in enumerate(branches):
-            found = branch.values(silence, len(channels))
-            drops[picture, channels.start : channels.stop] = scores[picture] - found
-
-    at_once = loop.batch_size or max(8, min(count, _VALUES // max(1, activations[0].numel())))
-    loop.run(count, at_once, work, lambda: shown(drops))
-    return drops
-
-
-# Values of the layer at once: 512 copies of ResNet-18's last map are 12.8 million, and one chunk is fastest there.
-_VALUES = 16_000_000

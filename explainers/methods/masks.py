@@ -46,8 +46,8 @@ def occlusion(
     """
     height, width = images.shape[-2:]
     side = max(1, min(height, width) // 8)
-    high, wide = _pair(window, (side, side))
-    down, right = _pair(stride, ((high + 1) // 2, (wide + 1) // 2))
+    high, wide = _pair("window", window, (side, side))
+    down, right = _pair("stride", stride, ((high + 1) // 2, (wide + 1) // 2))
     if down > high or right > wide:
         raise BadOption(
             f"stride={stride!r} is larger than the window {(high, wide)} and would leave pixels out. Give a stride "
@@ -80,10 +80,14 @@ def occlusion(
         return total / times.clamp(min=1)
 
 
-def _pair(given: Pair | None, default: tuple[int, int]) -> tuple[int, int]:
+def _pair(name: str, given: Pair | None, default: tuple[int, int]) -> tuple[int, int]:
     if given is None:
         return default
-    return (given, given) if isinstance(given, int) else (given[0], given[1])
+    if isinstance(given, int):
+        return given, given
+    if len(given) != 2:
+        raise BadOption(f"{name}={given!r} has {len(given)} numbers. Give one whole number, or two: (height, width).")
+    return given[0], given[1]
 
 
 def _starts(size: int, window: int, stride: int) -> list[int]:
