@@ -1,8 +1,8 @@
 """Receptive field: the box of input pixels that one cell of a layer can depend on, whatever the weights are.
 
 One forward and one backward pass in which every value is 1 and every rule says only who reads whom: a convolution with
-any weights becomes one with ones, max-pooling an average over the same window, an activation the identity; gradients are
-brought back to 0 or 1 after each step, so that they neither vanish nor cancel. What the cell's gradient reaches is its
+any weights becomes one with ones, max-pooling an average over the same window, an activation the identity; gradients
+are brought back to 0 or 1 at each window, so that they neither vanish nor cancel. What the cell's gradient reaches is its
 receptive field, with padding, dilation, branches, windows and rounding of odd sizes as the network itself does them.
 
 Operations over the whole picture make the whole picture the field: squeeze-and-excitation, attention among all tokens,
@@ -23,9 +23,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from .errors import BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial
-from .hooks import LayerName, edit_outputs, ran_repeatedly
+from .hooks import LayerName, edit_outputs
 from .layers import Grid, nothing_spatial, place
 from .network import ready
+from .records import ran_repeatedly
 
 Box = tuple[int, int, int, int]
 
@@ -42,7 +43,8 @@ def receptive_field(model: nn.Module, images: Tensor, layer: LayerName | None, c
     row, column = cell
     if not (0 <= row < height and 0 <= column < width):
         raise BadOption(
-            f"cell={tuple(cell)!r} is outside the layer's grid. Give (row, column) from (0, 0) to ({height - 1}, {width - 1})."
+            f"cell={tuple(cell)!r} is outside the layer's grid. "
+            f"Give (row, column) from (0, 0) to ({height - 1}, {width - 1})."
         )
     return _box(maps, leaf, row, column)
 
@@ -71,13 +73,21 @@ def stride(model: nn.Module, images: Tensor, layer: LayerName | None) -> tuple[f
 def _follow(model: nn.Module, images: Tensor, layer: LayerName | None) -> tuple[Tensor, Tensor]:
     """The layer's output `[1, K, h, w]` on the graph of who reads whom, and the leaf it is a function of."""
     at = place(model, images, layer)
-    network, found = ready(model), []
+    network = ready(model)
+    found: list[Any] = []
+
+    def record(output: Any) -> None:
+        # A clone: what later modifies the output in place would otherwise become the layer's own history.
+        found.append(output.clone() if isinstance(output, Tensor) else output)
+
     with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
-        with edit_outputs(network, {at.name: found.append}), _WhoReadsWhom():
+        with edit_outputs(network, {at.name: record}), _WhoReadsWhom():
             network(leaf * 1)
     if not found:
-        raise LayerNotFound(f"Layer {at.name!r} did not run in this forward pass. Choose one from list_layers(model, images).")
+        raise LayerNotFound(
+            f"Layer {at.name!r} did not run in this forward pass. Choose one from list_layers(model, images)."
+        )
     if len(found) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(found)))
     maps = at.to_maps(found[0]) if isinstance(found[0], Tensor) else found[0]
@@ -125,7 +135,7 @@ class _WhoReadsWhom(TorchFunctionMode):
         first = args[0] if args else kwargs.get("input", kwargs.get("query"))
         if isinstance(first, Tensor) and first.is_floating_point():
             if name.rstrip("_") in _EACH_ALONE:
-                return _mark(first)
+                return first.clone()
             if name in _RULES:
                 return _RULES[name](*args, **kwargs)
         return func(*args, **kwargs)
@@ -155,8 +165,9 @@ def _each(value: Any, count: int) -> list[int]:
 
 
 def _conv(
-    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Tensor:
+    input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:  # fmt: skip
     kernel = list(weight.shape[2:])
     count = len(kernel)
     dilations = _each(dilation, count)
@@ -166,10 +177,15 @@ def _conv(
     else:
         ends = [(p, p) for p in _each(padding, count)]
     batch = input if input.ndim == count + 2 else input[None]
-    grouped = batch.unflatten(1, (groups, -1)).mean(dim=2)
+    grouped = batch.unflatten(1, (groups, -1)).sum(dim=2)
     found = _spread(grouped, kernel, _each(stride, count), dilations, [p for pair in reversed(ends) for p in pair])
-    found = found.repeat_interleave(weight.shape[0] // groups, dim=1)
-    return _mark(found if input.ndim == count + 2 else found[0])
+    found = _repeat(found, weight.shape[0] // groups)
+    return found if input.ndim == count + 2 else found[0]
+
+
+def _repeat(x: Tensor, times: int) -> Tensor:
+    """Give each channel `times` times. Marking before costs one channel, after it all of them."""
+    return _mark(x)[:, :, None].expand(-1, -1, times, *x.shape[2:]).flatten(1, 2)
 
 
 def _conv_transpose(
@@ -178,12 +194,12 @@ def _conv_transpose(
 ) -> Tensor:  # fmt: skip
     count = weight.ndim - 2
     batch = input if input.ndim == count + 2 else input[None]
-    planes = batch.unflatten(1, (groups, -1)).mean(dim=2).double().flatten(0, 1)[:, None]
+    planes = batch.unflatten(1, (groups, -1)).sum(dim=2).double().flatten(0, 1)[:, None]
     transpose = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[count - 1]
     ones = planes.new_ones(1, 1, *weight.shape[2:])
     found = transpose(planes, ones, None, stride, padding, output_padding, 1, dilation).to(input.dtype)
-    found = found.view(len(batch), groups, *found.shape[2:]).repeat_interleave(weight.shape[1], dim=1)
-    return _mark(found if input.ndim == count + 2 else found[0])
+    found = _repeat(found.view(len(batch), groups, *found.shape[2:]), weight.shape[1])
+    return found if input.ndim == count + 2 else found[0]
 
 
 def _max_pool(
@@ -193,6 +209,9 @@ def _max_pool(
     count = len(kernel_size) if isinstance(kernel_size, Sequence) and len(kernel_size) > 1 else input.ndim - 2
     kernel, pad, wide = (_each(each, count) for each in (kernel_size, padding, dilation))
     step = _each(stride, count) if stride not in (None, [], ()) else kernel
+    if set(wide) == {1} and not return_indices:
+        average = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[count - 1]
+        return average(input, tuple(kernel), tuple(step), tuple(pad), ceil_mode)
     pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[count - 1]
     real = pool(input.detach(), kernel, step, pad, wide, ceil_mode=ceil_mode, return_indices=return_indices)
     sizes = (real[0] if return_indices else real).shape[-count:]
@@ -210,30 +229,30 @@ def _max_pool(
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
-    return _mark(input.mean(dim=-1, keepdim=True).expand(*input.shape[:-1], weight.shape[0]))
+    return _mark(input.sum(dim=-1, keepdim=True)).repeat_interleave(weight.shape[0], dim=-1)
 
 
 def _batch_norm(
     input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     training: bool = False, *_: Any, **__: Any,
 ) -> Tensor:  # fmt: skip
-    return _mark(input + _mean(input, [0, *range(2, input.ndim)]) if training else input)
+    return input + _mean(input, [0, *range(2, input.ndim)]) if training else input.clone()
 
 
 def _instance_norm(
     input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, *_: Any, **__: Any,
 ) -> Tensor:  # fmt: skip
-    return _mark(input + _mean(input, list(range(2, input.ndim))) if use_input_stats else input)
+    return input + _mean(input, list(range(2, input.ndim))) if use_input_stats else input.clone()
 
 
 def _layer_norm(input: Tensor, normalized_shape: Sequence[int], *_: Any, **__: Any) -> Tensor:
-    return _mark(input + _mean(input, list(range(-len(normalized_shape), 0))))
+    return input + _mean(input, list(range(-len(normalized_shape), 0)))
 
 
 def _group_norm(input: Tensor, num_groups: int, *_: Any, **__: Any) -> Tensor:
     grouped = input.unflatten(1, (num_groups, -1))
-    return _mark((grouped + _mean(grouped, list(range(2, grouped.ndim)))).flatten(1, 2))
+    return (grouped + _mean(grouped, list(range(2, grouped.ndim)))).flatten(1, 2)
 
 
 def _mean(x: Tensor, dims: list[int]) -> Tensor:

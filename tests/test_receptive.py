@@ -1,0 +1,214 @@
+"""Receptive fields: published sizes, and every single pixel pushed through positive weights."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from explainers import list_layers
+from explainers.receptive import receptive_field, stride
+
+
+def pushed(model: nn.Module, layer: nn.Module, size: tuple[int, int], cell: tuple[int, int]) -> tuple[int, ...]:
+    """By brute force: one picture a pixel, that pixel lit alone; weights positive, so whatever reads it grows."""
+    for name, parameter in model.named_parameters():
+        parameter.data = torch.full_like(parameter, 0.0 if name.endswith("bias") else 1.0)
+    height, width = size
+    lit = torch.eye(height * width, dtype=torch.float64).view(-1, 1, height, width).repeat(1, 2, 1, 1)
+    box: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda m, i, o: box.append(o.detach().clone()))
+    with torch.no_grad():
+        model(torch.cat([lit, torch.zeros_like(lit[:1])]))
+    handle.remove()
+    values = box[0][:, :, cell[0], cell[1]]
+    seen = (values[:-1] != values[-1]).any(1).view(height, width)
+    rows, columns = seen.any(1).nonzero().flatten(), seen.any(0).nonzero().flatten()
+    if not len(rows):
+        return 0, 0, 0, 0
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+class Branches(nn.Module):
+    """Inception's form: a wide and a dilated branch, joined; an in-place addition; a functional and a reused ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0))
+        self.wide = nn.Conv2d(4, 2, (1, 5), padding=(0, 2), groups=2)
+        self.far = nn.Conv2d(4, 2, 3, padding="same", dilation=(2, 3))
+        self.mix = nn.Conv2d(4, 4, 1)
+        self.last = nn.Conv2d(4, 4, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        y = torch.cat([self.wide(x), self.far(x)], 1)
+        y = torch.relu_(y)
+        y += x
+        return self.last(self.mix(y).relu())
+
+
+def plain(*modules: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*modules)
+
+
+CHAINS = {
+    "stride and padding": plain(nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.ReLU(inplace=True), nn.Conv2d(3, 2, 3)),
+    "max-pool": plain(nn.Conv2d(2, 2, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 2)),
+    "max-pool, ceil": plain(nn.MaxPool2d(3, 2, ceil_mode=True), nn.Conv2d(2, 2, 1)),
+    "max-pool, dilated": plain(nn.Conv2d(2, 2, 3), nn.MaxPool2d(2, 2, dilation=3, ceil_mode=True)),
+    "average and norm": plain(nn.AvgPool2d(2, ceil_mode=True), nn.BatchNorm2d(2), nn.SiLU(), nn.Conv2d(2, 2, (1, 3))),
+    "dilation": plain(nn.Conv2d(2, 2, 3, dilation=2, padding=2), nn.Hardtanh(), nn.Conv2d(2, 2, 3, dilation=(1, 3))),
+    "adaptive": plain(nn.Conv2d(2, 2, 3), nn.AdaptiveAvgPool2d((3, 2))),
+    "adaptive max": plain(nn.Conv2d(2, 2, 3), nn.AdaptiveMaxPool2d((3, 2))),
+    "transposed": plain(nn.Conv2d(2, 2, 3, stride=2), nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1)),
+    "upsampled": plain(nn.Conv2d(2, 2, 3, stride=3), nn.Upsample(scale_factor=2)),
+    "branches": Branches(),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("where", ["corner", "middle", "end"])
+def test_field_is_what_pushing_each_pixel_shows(name, where):
+    """Oracle: brute force over every pixel of an 11 x 14 picture, at the borders and inside."""
+    model = CHAINS[name].double().eval()
+    layer = list(model.named_children())[-1][0]
+    with torch.no_grad():
+        grid = model(torch.zeros(1, 2, 11, 14, dtype=torch.float64)).shape[2:]
+    cell = {"corner": (0, 0), "middle": (grid[0] // 2, grid[1] // 2), "end": (grid[0] - 1, grid[1] - 1)}[where]
+
+    actual = receptive_field(model, torch.randn(2, 2, 11, 14, dtype=torch.float64), layer, cell)
+
+    assert actual == pushed(model, model.get_submodule(layer), (11, 14), cell)
+
+
+@functools.cache
+def zoo(name: str) -> nn.Module:
+    """A torchvision network; of a VGG the convolutions alone, whose head takes a second to make."""
+    models = pytest.importorskip("torchvision").models
+    if name.startswith("vgg"):
+        return models.vgg.make_layers(models.vgg.cfgs[{"vgg11": "A", "vgg16": "D"}[name]]).eval()
+    return models.get_model(name, weights=None).eval()
+
+
+@pytest.mark.parametrize(("name", "layer", "side", "size", "step"), [
+    ("resnet18", "layer1", 96, 43, 4), ("resnet18", "layer2", 192, 99, 8), ("resnet50", "layer2", 160, 91, 8),
+    ("squeezenet1_1", "features.4", 96, 23, 4), ("vgg11", "10", 64, 30, 8), ("vgg16", "29", 232, 196, 16),
+])
+def test_sizes_as_published(name, layer, side, size, step):
+    """Oracle: r = 1 + sum (k - 1) * product of earlier strides (Araujo et al. 2019), by hand."""
+    model, images = zoo(name), torch.zeros(1, 3, side, side)
+    grid = next(each.grid for each in list_layers(model, images) if each.name == layer)
+    cell = grid[0] // 2, grid[1] // 2
+    left, top, right, bottom = receptive_field(model, images, layer, cell)
+
+    assert (right - left, bottom - top) == (size, size)
+    assert stride(model, images, layer) == (step, step)
+
+
+def test_field_of_a_corner_is_cut_at_the_border():
+    """By hand: VGG's 196 px stand 90 px beyond the first cell's 16 on either side, of which the left are cut off."""
+    left, top, right, bottom = receptive_field(zoo("vgg16"), torch.zeros(1, 3, 112, 96), "29", (0, 0))
+
+    assert (left, top, right, bottom) == (0, 0, 96, 106)
+
+
+def test_odd_sizes_keep_the_true_stride():
+    """97 px over 25 cells are 3.9 px a cell; the cells still lie 4 apart, the product of the strides."""
+    assert stride(zoo("resnet18"), torch.zeros(1, 3, 97, 129), "layer1") == (4, 4)
+
+
+class Excited(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.gate = plain(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 4, 1), nn.Hardsigmoid())
+        self.out = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return self.out(x * self.gate(x))
+
+
+@pytest.mark.parametrize("model", [
+    Excited(),
+    plain(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 1)),
+    plain(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.Conv2d(4, 4, 1)),
+], ids=["excitation", "group norm", "instance norm"])
+def test_what_reads_everything_has_the_whole_picture(model):
+    """Their statistics read every pixel; before them the field is the convolution's own 3 x 3."""
+    images = torch.zeros(1, 3, 10, 12)
+    names = [name for name, _ in model.named_children()]
+
+    assert receptive_field(model.eval(), images, names[0], (2, 3)) == (3, 2, 6, 5)
+    assert receptive_field(model.eval(), images, names[-1], (2, 3)) == (0, 0, 12, 10)
+
+
+def test_attention_reads_everything_and_windows_only_themselves():
+    """By hand: patches of 4 px, windows of 7: the first block's field is its window's 28 px, the shifted one's more."""
+    swin = zoo("swin_t")
+    images = torch.zeros(1, 3, 112, 112)
+
+    assert receptive_field(swin, images, "features.0", (9, 5)) == (20, 36, 24, 40)
+    assert receptive_field(swin, images, "features.1.0", (9, 5)) == (0, 28, 28, 56)
+    # Shifted by 3 cells the window covers rows 3..9 and columns 3..9 of the grid, hence whole windows 0 and 1.
+    assert receptive_field(swin, images, "features.1.1", (9, 5)) == (0, 0, 56, 56)
+
+
+def test_vision_transformer_sees_all_tokens():
+    model = pytest.importorskip("torchvision").models.VisionTransformer(
+        image_size=64, patch_size=16, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16
+    ).eval()
+    images = torch.zeros(1, 3, 64, 64)
+
+    assert receptive_field(model, images, "conv_proj", (1, 2)) == (32, 16, 48, 32)
+    assert receptive_field(model, images, "encoder.layers.encoder_layer_0", (1, 2)) == (0, 0, 64, 64)
+    assert receptive_field(model, images, "encoder.layers.encoder_layer_0.ln_1", (1, 2)) == (32, 16, 48, 32)
+
+
+def test_masks_of_scaled_dot_product_attention_count():
+    """A token that may read only earlier ones: the third patch of a 1 x 4 grid sees three of four."""
+
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch = nn.Conv2d(3, 4, 2, 2)
+            self.out = nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.patch(x).flatten(2).transpose(1, 2)
+            tokens = F.scaled_dot_product_attention(tokens, tokens, tokens, is_causal=True)
+            return self.out(tokens.transpose(1, 2).unflatten(2, (1, 4)))
+
+    assert receptive_field(Causal().eval(), torch.zeros(1, 3, 2, 8), "out", (0, 2)) == (0, 0, 6, 2)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_works_wherever_it_is_called(context, dtype):
+    model = plain(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)).to(dtype).requires_grad_(False)
+    with context():
+        images = torch.full((2, 3, 20, 20), torch.nan, dtype=dtype)
+
+        assert receptive_field(model.train(), images, "3", (1, 1)) == (2, 2, 10, 10)
+    assert model.training and not any(m._forward_hooks for m in model.modules())
+
+
+def test_layer_knows_its_own_field():
+    model, images = plain(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.zeros(1, 3, 8, 8)
+
+    assert list_layers(model, images)[0].receptive_field((0, 0)) == (0, 0, 3, 3)
+
+
+@pytest.mark.parametrize(("layer", "cell", "word"), [
+    ("0", (6, 0), r"\(0, 0\) to \(5, 5\)"), ("0", (0, -1), "outside"), ("9", (0, 0), "no layer"),
+    ("1", (0, 0), "'1#0', '1#1'"), ("4", (0, 0), "no height and width"),
+])
+def test_wrong_use_is_refused_with_the_remedy(layer, cell, word):
+    relu = nn.ReLU()
+    model = plain(nn.Conv2d(3, 4, 3), relu, nn.Conv2d(4, 4, 3), relu, nn.Flatten())
+    with pytest.raises(ValueError, match=word):
+        receptive_field(model, torch.zeros(1, 3, 8, 8), layer, cell)
