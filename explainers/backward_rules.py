@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .errors import UnsupportedOperation
-from .hooks import frozen_graph, unwrap
+from .sites import frozen_graph, unwrap
 
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
 

@@ -15,94 +15,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .errors import BadOption, LayerNotFound, UnsupportedModel, nearest
+from .errors import BadOption
 from .records import Records, map_tensors
+from .sites import LayerName, Site, find_site, inside
 
-LayerName = str | nn.Module
 Edit = Callable[[Any], Any]
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The network inside `torch.compile`, DataParallel or DistributedDataParallel; else the model itself."""
-    while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod  # type: ignore[assignment]
-        elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        else:
-            return model
-
-
-def frozen_graph(model: nn.Module) -> str | None:
-    """ "scripted", "traced" or "exported" where inner hooks are refused or never fire; None for ordinary modules."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
-    if isinstance(model, torch.fx.GraphModule):
-        # An exported program keeps its modules for their parameters alone; all that it calls is its own guards.
-        calls = any(node.op == "call_module" and node.target != "_guards_fn" for node in model.graph.nodes)
-        return None if calls or not list(model.children()) else "exported"
-    return next((kind for child in model.children() if (kind := frozen_graph(child)) == "exported"), None)
-
-
-@dataclass(frozen=True)
-class Site:
-    """A layer as asked for: its dotted name, the module, and the number of the call (None: all of them)."""
-
-    name: str
-    module: nn.Module
-    call: int | None = None
-
-    @property
-    def path(self) -> str:
-        """The name without the call's number."""
-        return self.name.partition("#")[0]
-
-
-def find_site(model: nn.Module, layer: LayerName) -> Site:
-    """The layer of that name, or that very module, in the model.
-
-    Errors   LayerNotFound with the nearest names; UnsupportedModel where hooks on inner layers never fire; TypeError
-    """
-    names = dict(model.named_modules(remove_duplicate=False))
-    name = layer if isinstance(layer, str) else _name_of(layer, model, names)
-    path, _, number = name.partition("#")
-    if path not in names or (number and not number.isdigit()):
-        hint = nearest(path, [each for each in names if each])
-        raise LayerNotFound(
-            f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
-        )
-    kind = "scripted" if isinstance(names[path], torch.jit.ScriptModule) else frozen_graph(model)
-    if kind is not None:
-        raise UnsupportedModel(no_inner_hooks(kind))
-    return Site(name, names[path], int(number) if number else None)
-
-
-def _name_of(layer: Any, model: nn.Module, names: dict[str, nn.Module]) -> str:
-    if not isinstance(layer, nn.Module):
-        raise TypeError(f"layer is {layer!r}; give a name from list_layers(model, images) or the module itself.")
-    inner = unwrap(layer)
-    for name, module in names.items():
-        if module is inner:
-            return name
-    raise LayerNotFound(
-        f"The {type(layer).__name__} given as layer is not part of this {type(model).__name__}. "
-        "Give a module of the same model, or a name from list_layers(model, images)."
-    )
-
-
-def no_inner_hooks(kind: str) -> str:
-    """The sentence for a model of `kind` whose inner modules take no hooks."""
-    return (
-        f"The model is {kind}: hooks on its inner layers never fire, so a method that reads a layer cannot see it. "
-        "Give the original nn.Module, or use an input-gradient method (saliency, input_x_gradient, "
-        "integrated_gradients, smooth_grad) or occlusion, which need the output alone."
-    )
 
 
 class Calls:
@@ -177,7 +99,6 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
              of a plain name with several calls, UnsupportedModel for scripted, traced and exported models.
     Source   torch.nn.Module.register_forward_hook, torch.Tensor.register_hook
     """
-    model = unwrap(model)
     found = Capture()
 
     def start() -> None:
@@ -187,6 +108,7 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
     with ExitStack() as stack:
         for records in (found.outputs, found.inputs, found.gradients):
             stack.callback(records.freeze)
+        model = inside(model, stack)
         sites = [find_site(model, layer) for layer in _several(layers)]
         calls = Calls(model, stack, start)
         for site in sites:
@@ -230,8 +152,8 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_forward_hook
     """
-    model = unwrap(model)
     with ExitStack() as stack:
+        model = inside(model, stack)
         calls = Calls(model, stack)
         for layer, edit in edits.items():
             calls.after(stack, find_site(model, layer), lambda k, output, edit=edit: edit(output))  # type: ignore[misc]
@@ -246,13 +168,13 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_forward_pre_hook
     """
-    model = unwrap(model)
 
     def act(k: int, given: tuple[Any, ...], edit: Edit) -> Any:
         changed = edit(given[0] if len(given) == 1 else given)
         return changed if changed is None or isinstance(changed, tuple) else (changed,)
 
     with ExitStack() as stack:
+        model = inside(model, stack)
         calls = Calls(model, stack)
         for layer, edit in edits.items():
             calls.before(stack, find_site(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
@@ -282,7 +204,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
                     )
                 stack.callback(key.register_hook(checked).remove)
             else:
-                model = unwrap(key[0])
+                model = inside(key[0], stack)
                 act = _hook_output(checked, stack)
                 Calls(model, stack).after(stack, find_site(model, key[1]), act)
         yield
@@ -338,7 +260,6 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_full_backward_hook
     """
-    model = unwrap(model)
     found = InputGradients()
 
     def watch(records: Records, path: str, k: int, value: Any) -> Any:
@@ -355,6 +276,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
         found.grad_output.clear()
 
     with ExitStack() as stack:
+        model = inside(model, stack)
         calls = Calls(model, stack, start)
         for site in [find_site(model, layer) for layer in _several(layers)]:
             path = site.path

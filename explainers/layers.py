@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from .errors import LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-from .hooks import Calls, LayerName, Site, find_site, frozen_graph, no_inner_hooks, unwrap
+from .hooks import Calls
 from .network import ready
 from .records import ran_repeatedly
+from .sites import LayerName, Site, find_site, frozen_graph, no_inner_hooks, unwrap
 
 Grid = tuple[int, int]
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import torch
 from torch import nn
 
 from .errors import UnsupportedModel
-from .hooks import frozen_graph, unwrap
+from .sites import frozen_graph, unwrap
 
 
 def ready(model: nn.Module) -> nn.Module:
@@ -40,6 +41,8 @@ def _view(model: nn.Module) -> nn.Module:
 
     def copy(module: nn.Module) -> nn.Module:
         module = unwrap(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            return module  # compiled code has no attributes that could be copied
         if id(module) in copies:
             return copies[id(module)]
         twin = copies[id(module)] = object.__new__(type(module))

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from .errors import BadTarget, ExplainerError, LayerNotFound, LayerRanRepeatedly, NothingSpatial
-from .hooks import LayerName, edit_outputs, frozen_graph
+from .hooks import edit_outputs
 from .layers import Place, nothing_spatial, place
 from .network import ready
 from .records import ran_repeatedly
+from .sites import LayerName, frozen_graph
 from .targets import Target, TargetLike, evaluate, fix
 
 

@@ -23,10 +23,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from .errors import BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial
-from .hooks import LayerName, edit_outputs
+from .hooks import edit_outputs
 from .layers import Grid, nothing_spatial, place
 from .network import ready
 from .records import ran_repeatedly
+from .sites import LayerName
 
 Box = tuple[int, int, int, int]
 

@@ -31,7 +31,7 @@ class Records(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         path, _, number = name.partition("#")
         calls = self._calls.get(path)
-        if not calls or (number and int(number) not in calls):
+        if not calls or (number and not (number.isdigit() and int(number) in calls)):
             raise LayerNotFound(
                 f"Nothing was recorded for layer {name!r}. Recorded were {', '.join(self) or 'no layers'}."
             )

@@ -16,11 +16,11 @@ from . import backward_rules
 from .diagnosis import diagnose, statistics
 from .errors import BadImages, BadOption, nearest
 from .explanation import Explanation
-from .hooks import LayerName, frozen_graph, no_inner_hooks, unwrap
 from .layers import known_layers
 from .maps import reduce_channels
 from .options import Option, options_of
 from .passes import Record, recording
+from .sites import LayerName, frozen_graph, no_inner_hooks, unwrap
 from .targets import Probability, TargetLike, described
 
 F = TypeVar("F", bound=Callable[..., Any])

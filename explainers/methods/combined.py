@@ -6,10 +6,10 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from ..hooks import LayerName
 from ..maps import resize
 from ..options import Choice
 from ..registry import method
+from ..sites import LayerName
 from ..targets import TargetLike
 from .gradient_cams import grad_cam
 from .modified_backprop import guided_backprop

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..batching import Loop, Progress
-from ..hooks import LayerName
 from ..passes import activation_and_score, features, opened
 from ..registry import method
+from ..sites import LayerName
 from ..targets import TargetLike
 from .score_cams import channel_drops
 

@@ -15,10 +15,10 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from ..hooks import LayerName
 from ..layers import list_layers
 from ..passes import activations_and_gradients, activations_and_gradients_of
 from ..registry import check_images, method
+from ..sites import LayerName
 from ..targets import TargetLike
 
 Relu = Annotated[bool, "Keep only what speaks for the class"]
@@ -38,8 +38,8 @@ def grad_cam(
 ) -> Tensor:
     """Grad-CAM: each channel weighted by its mean gradient; only support is kept.
 
-    Returns  (n, h, w) at the layer's own size, >= 0, in logits. Times h w, before the ReLU, it sums to logit - bias
-             where nothing but average pooling and a linear head follows the layer.
+    Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to logit - bias where
+             nothing but average pooling and a linear head follows the layer
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
     """

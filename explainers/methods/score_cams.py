@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..batching import Loop, Progress
-from ..hooks import LayerName
 from ..layers import Place
 from ..passes import Branches, Run, activation_and_score, opened, precise
 from ..registry import method
+from ..sites import LayerName
 from ..targets import TargetLike
 
 
@@ -75,5 +75,5 @@ def channel_drops(
     return drops
 
 
-# Values of the layer at once: 512 copies of ResNet-18's last map are 12.8 million, and one chunk is fastest there.
-_VALUES = 16_000_000
+# Values of the layer at once (256 MB in float32): each chunk runs the layers before it again, so few large ones win.
+_VALUES = 64_000_000
