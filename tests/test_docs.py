@@ -1,0 +1,167 @@
+"""The documents say what the code does: methods, flags, settings, endpoints; the README's example runs.
+
+`python -m tests.test_docs` writes the README's table of methods anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import explainers
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+SHAPES = {
+    "grid": "`[N, h, w]`",
+    "pixels": "`[N, C, H, W]`",
+    "heat": "`[N, H, W]`",
+    "channels": "`[N, K]`",
+    "features": "`[N, K, h, w]`",
+}
+
+
+def methods_table() -> list[str]:
+    """The README's table, made from METHODS: a new method is a new row."""
+    lines = ["| method | what it does | gives | paper |", "|---|---|---|---|"]
+    for name, method in explainers.METHODS.items():
+        summary = method.summary.removeprefix(f"{method.title}: ").rstrip(".")
+        summary = summary[:1].upper() + summary[1:]
+        lines.append(f"| `{name}` | {summary} | {SHAPES[method.returns]} | {method.paper} |")
+    return lines
+
+
+def between(text: str, part: str) -> list[str]:
+    """The lines between `<!-- part -->` and `<!-- /part -->`."""
+    found = re.search(rf"<!-- {part} -->\n(.*?)<!-- /{part} -->", text, re.S)
+    assert found, f"no place for {part}"
+    return found.group(1).splitlines()
+
+
+def front_matter() -> dict[str, str]:
+    block = README.split("---\n")[1]
+    return {key: value.strip().strip('"') for key, value in (line.split(":", 1) for line in block.splitlines())}
+
+
+def test_every_method_stands_in_the_readme() -> None:
+    """When this fails: `python -m tests.test_docs`."""
+    assert between(README, "methods") == methods_table()
+
+
+def test_the_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints what its comment says and writes the picture; five statements besides the imports at most."""
+    example = README.split("```python\n")[1].split("```")[0]
+    assert len([node for node in ast.parse(example).body if not isinstance(node, (ast.Import, ast.ImportFrom))]) <= 5
+    (tmp_path / "assets").symlink_to(ROOT / "assets")
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(example, "README.md", "exec"), {})
+
+    promised = re.search(r"print\(.*# (.*)", example)
+    assert promised
+    assert capsys.readouterr().out.strip() == promised.group(1)
+    assert (tmp_path / "coffee.png").stat().st_size > 10_000
+
+
+def test_the_first_screen_has_what_a_newcomer_needs() -> None:
+    first = "\n".join(README.splitlines()[:45])
+    for needed in ("assets/screenshot.png", "make app", "make test", "pip install -r requirements.txt && python app.py"):
+        assert needed in first
+    assert "explainers.overlay(" in first
+
+
+def test_a_space_finds_its_settings() -> None:
+    settings = front_matter()
+
+    assert (settings["sdk"], settings["app_file"], settings["license"]) == ("gradio", "app.py", "mit")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", settings["sdk_version"])
+    assert (ROOT / settings["app_file"]).exists()
+    assert len(settings["short_description"]) <= 60, "the Hub refuses longer ones"
+
+
+def test_every_flag_and_setting_stands_in_the_readme() -> None:
+    flags = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', (ROOT / "app.py").read_text(encoding="utf-8")))
+    settings = set()
+    for room in ("app.py", "models", "ui", "explainers"):
+        for path in [ROOT / room] if room.endswith(".py") else (ROOT / room).rglob("*.py"):
+            settings |= set(re.findall(r"HOOKLENS_[A-Z_]+", path.read_text(encoding="utf-8")))
+
+    missing = [name for name in sorted(flags | settings) if name not in README]
+
+    assert flags and settings
+    assert missing == []
+
+
+def test_every_endpoint_stands_in_the_readme() -> None:
+    names = re.search(r"for function in \(([^)]*)\)", (ROOT / "ui" / "endpoints.py").read_text(encoding="utf-8"))
+    assert names, "endpoints.build lists them"
+
+    missing = [name.strip() for name in names.group(1).split(",") if f"`{name.strip()}`" not in README]
+
+    assert missing == []
+
+
+def test_linked_files_exist() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        links = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text(encoding="utf-8"))
+        assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_make_target_named_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    named = set(re.findall(r"(?:^    |`)make ([a-z]+)", README + CONTRIBUTING, re.M))
+    run = set(re.findall(r"^step make ([a-z]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M))
+
+    assert {"app", "test"} <= named
+    assert run == {"test", "lint", "types", "smoke"}
+    assert named | run <= targets
+
+
+def test_every_room_is_named_in_contributing() -> None:
+    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    rooms |= {path.name for path in (ROOT / "explainers").glob("*.py")} - {"__init__.py"}
+
+    assert [room for room in sorted(rooms) if f"`{room}" not in CONTRIBUTING] == []
+
+
+def test_only_explainers_is_installed_and_it_needs_torch_alone() -> None:
+    """A package called `models` or `ui` in somebody's environment would shadow their own."""
+    from setuptools import find_packages
+
+    settings = PROJECT["tool"]["setuptools"]
+    packages = find_packages(str(ROOT), include=settings["packages"]["find"]["include"])
+
+    assert set(packages) == {"explainers", "explainers.methods"}
+    assert [line.split(">")[0] for line in PROJECT["project"]["dependencies"]] == ["torch"]
+    assert settings["package-data"] == {"explainers": ["py.typed"]}
+    assert (ROOT / "explainers" / "py.typed").exists()
+
+
+def test_requirements_and_extras_agree() -> None:
+    """What the app needs is said in two places; they must say the same."""
+    lines = set((ROOT / "requirements.txt").read_text(encoding="utf-8").split())
+    extras = PROJECT["project"]["optional-dependencies"]
+
+    assert {line.split(">")[0] for line in lines} == {"torch", "torchvision", "gradio", "pillow", "pytest"}
+    assert set(PROJECT["project"]["dependencies"] + extras["app"]) <= lines
+    assert all(">=" in line and "==" not in line for line in lines), "a Space brings its own gradio"
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    head, _, rest = README.partition("<!-- methods -->\n")
+    tail = rest.partition("<!-- /methods -->\n")[2]
+    written = "\n".join([f"{head}<!-- methods -->", *methods_table(), f"<!-- /methods -->\n{tail}"])
+    (ROOT / "README.md").write_text(written, encoding="utf-8")
+    sys.exit(0)
