@@ -16,7 +16,9 @@ torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also run the tests marked slow (networks over 60 M parameters)")
+    parser.addoption(
+        "--slow", action="store_true", help="also run the tests marked slow (networks over 60 M parameters)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

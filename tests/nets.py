@@ -1,4 +1,4 @@
-"""Small seeded networks with the traps of real ones: reused in-place ReLUs, skips, tokens, tuples, NHWC, stray calls."""
+"""Small seeded networks with the traps of real ones: reused in-place ReLUs, skips, tokens, tuples, stray calls."""
 
 from __future__ import annotations
 

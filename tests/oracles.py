@@ -77,27 +77,32 @@ def _xgrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return torch.einsum("nk,nkhw->nhw", weights, a).relu()
 
 
-def _drops(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor]:
+class _Silencer:
+    """A forward hook that sets one channel of the output to zero, and keeps what it handed on."""
+
+    def __init__(self) -> None:
+        self.channel: int | None = None
+        self.output: Tensor | None = None
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        self.output = output.clone()
+        if self.channel is not None:
+            self.output[:, self.channel] = 0
+        return self.output.clone()
+
+
+def drops_by_hand(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor]:
     """(score - score without channel k, activations), one picture and one channel at a time."""
     drops, kept = [], []
     for picture, c in zip(x, classes, strict=True):
-        off: list[int] = []
-
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-            output = output.clone()
-            for k in off:
-                output[:, k] = 0
-            box[:] = [output]
-            return output.clone()
-
-        box: list[Tensor] = []
-        handle = layer.register_forward_hook(hook)
+        silencer = _Silencer()
+        handle = layer.register_forward_hook(silencer)
         with torch.no_grad():
             full = net(picture[None])[0, c]
-            kept.append(box[0][0])
+            kept.append(silencer.output[0])
             row = []
-            for k in range(kept[-1].shape[0]):
-                off[:] = [k]
+            for k in range(len(kept[-1])):
+                silencer.channel = k
                 row.append(full - net(picture[None])[0, c])
         handle.remove()
         drops.append(torch.stack(row))
@@ -105,7 +110,7 @@ def _drops(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> t
 
 
 def _ablation(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    drops, a = _drops(net, net.layer2, x, classes)
+    drops, a = drops_by_hand(net, net.layer2, x, classes)
     return torch.einsum("nk,nkhw->nhw", drops, a).relu()
 
 
@@ -120,8 +125,8 @@ def differences(net: nn.Module, x: Tensor, classes: list[int], step: float = 1e-
     return result
 
 
-def _rule_by_hand(net: nn.Module, x: Tensor, classes: list[int], gate: bool) -> Tensor:
-    """Backwards through `plain`, layer by layer: only positive gradients pass a ReLU, and with `gate` only where it was open."""
+def rule_by_hand(net: nn.Module, x: Tensor, classes: list[int], gate: bool) -> Tensor:
+    """Backwards through `plain`: only positive gradients pass a ReLU, and with `gate` only where it was open."""
     with torch.no_grad():
         z1 = net.conv1(x)
         z2 = net.conv2(z1.relu())
@@ -135,7 +140,7 @@ def _rule_by_hand(net: nn.Module, x: Tensor, classes: list[int], gate: bool) -> 
 def _guided_cam(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     cam = _zhou(net, x, classes)
     # Nearest from (6, 8) to (12, 16): every cell becomes a 2x2 square.
-    return cam.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None] * _rule_by_hand(net, x, classes, gate=True)
+    return cam.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None] * rule_by_hand(net, x, classes, gate=True)
 
 
 def _smooth(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -153,7 +158,12 @@ def _smooth(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def occlusion_by_hand(
-    net: nn.Module, x: Tensor, classes: list[int], window: tuple[int, int], stride: tuple[int, int], baseline: float = 0.0
+    net: nn.Module,
+    x: Tensor,
+    classes: list[int],
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    baseline: float = 0.0,
 ) -> Tensor:
     """Mean, over the windows that cover a pixel, of score lost / pixels covered; windows at the border are clipped."""
     n, _, height, width = x.shape
@@ -203,21 +213,33 @@ def _tiny() -> Tensor:
 
 
 ORACLES: dict[str, Oracle] = {
-    "grad_cam": Oracle("Zhou et al. 2016: CAM / (h w) under a pooled linear head", plain, _zhou, layer="relu2", bites=_cut),
+    "grad_cam": Oracle(
+        "Zhou et al. 2016: CAM / (h w) under a pooled linear head", plain, _zhou, layer="relu2", bites=_cut
+    ),
     "grad_cam_pp": Oracle("equation 19, cell by cell", curved, _plus_plus, layer="act2", bites=_cut),
     "hires_cam": Oracle("sum of gradient x activation, channel by channel", curved, _hires, layer="act2"),
-    "layer_cam": Oracle("positive gradients x activation, channel by channel", curved, _layer_cam, layer="act2", bites=_cut),
+    "layer_cam": Oracle(
+        "positive gradients x activation, channel by channel", curved, _layer_cam, layer="act2", bites=_cut
+    ),
     "xgrad_cam": Oracle("weights of axiom-based Grad-CAM by hand", curved, _xgrad, layer="act2", bites=_cut),
     "ablation_cam": Oracle("a loop over single channels", residual, _ablation, layer="layer2", bites=_cut),
     "feature_maps": Oracle(
         "the first modules called one after another", plain, lambda net, x, c: net[:3](x).detach(), layer="conv2"
     ),
     "channel_effects": Oracle(
-        "a loop over single channels", residual, lambda net, x, c: _drops(net, net.layer1, x, c)[0], layer="layer1"
+        "a loop over single channels",
+        residual,
+        lambda net, x, c: drops_by_hand(net, net.layer1, x, c)[0],
+        layer="layer1",
     ),
     "saliency": Oracle("central differences", curved, differences, images=_tiny, rtol=1e-6, atol=1e-9),
     "input_x_gradient": Oracle(
-        "central differences x picture", curved, lambda net, x, c: x * differences(net, x, c), images=_tiny, rtol=1e-6, atol=1e-9
+        "central differences x picture",
+        curved,
+        lambda net, x, c: x * differences(net, x, c),
+        images=_tiny,
+        rtol=1e-6,
+        atol=1e-9,
     ),
     "integrated_gradients": Oracle(
         "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
@@ -226,10 +248,14 @@ ORACLES: dict[str, Oracle] = {
         "the same noise drawn by hand", curved, _smooth, options={"samples": 4, "sigma": 0.2, "seed": 3}
     ),
     "guided_backprop": Oracle(
-        "Springenberg et al. 2015 as transposed convolutions", plain, lambda net, x, c: _rule_by_hand(net, x, c, gate=True)
+        "Springenberg et al. 2015 as transposed convolutions",
+        plain,
+        lambda net, x, c: rule_by_hand(net, x, c, gate=True),
     ),
     "deconvnet": Oracle(
-        "Zeiler and Fergus 2014 as transposed convolutions", plain, lambda net, x, c: _rule_by_hand(net, x, c, gate=False)
+        "Zeiler and Fergus 2014 as transposed convolutions",
+        plain,
+        lambda net, x, c: rule_by_hand(net, x, c, gate=False),
     ),
     "guided_grad_cam": Oracle(
         "product of the two closed forms", plain, _guided_cam, layer="relu2", options={"interpolate": "nearest"}

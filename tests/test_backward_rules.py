@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from nets import Activated, OneConv, act_grad, curved, pictures, plain, ramp, rel, residual, settle
-from oracles import _rule_by_hand
+from oracles import rule_by_hand
 from torch import nn
 
 from explainers import ExplainerError, deconvnet, explain, guided_backprop, guided_grad_cam, saliency
@@ -51,20 +51,36 @@ def test_every_spelling_of_relu_is_one_rule(method, act):
 @pytest.mark.parametrize("inplace", [False, True])
 def test_rules_by_hand(method, inplace):
     net, x = plain(inplace=inplace), pictures()
-    expected = _rule_by_hand(plain(), x, CLASSES, gate=method is guided_backprop)
+    expected = rule_by_hand(plain(), x, CLASSES, gate=method is guided_backprop)
     torch.testing.assert_close(method(net, x, CLASSES), expected, rtol=1e-11, atol=1e-14)
 
 
 @each_rule
 @pytest.mark.parametrize(
     "act",
-    [nn.SiLU(), F.silu, nn.GELU(), F.gelu, nn.Hardswish(), F.hardswish, nn.LeakyReLU(), F.leaky_relu, nn.ELU(), F.elu, nn.PReLU(), nn.Mish(), F.softplus],
+    [
+        nn.SiLU(),
+        F.silu,
+        nn.GELU(),
+        F.gelu,
+        nn.Hardswish(),
+        F.hardswish,
+        nn.LeakyReLU(),
+        F.leaky_relu,
+        nn.ELU(),
+        F.elu,
+        nn.PReLU(),
+        nn.Mish(),
+        F.softplus,
+    ],
 )
 def test_other_activations_are_refused_by_name(method, act):
     with pytest.raises(ExplainerError) as raised:
         method(spelled(act), pictures(), CLASSES)
     name = type(act).__name__ if isinstance(act, nn.Module) else act.__name__
-    assert name.lower().replace("_", "") in str(raised.value).lower().replace("_", ""), "the refusal names the operation"
+    assert name.lower().replace("_", "") in str(raised.value).lower().replace("_", ""), (
+        "the refusal names the operation"
+    )
     assert "saliency" in str(raised.value)
 
 
@@ -107,7 +123,9 @@ def test_guided_grad_cam_is_the_product(interpolate):
     net, x = residual(), pictures()
     a, g, _ = act_grad(net, net.layer2, x, CLASSES)
     cam = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
-    large = F.interpolate(cam, x.shape[2:], mode=interpolate, **({"align_corners": False} if interpolate == "bilinear" else {}))
+    large = F.interpolate(
+        cam, x.shape[2:], mode=interpolate, **({"align_corners": False} if interpolate == "bilinear" else {})
+    )
     expected = large * guided_backprop(net, x, CLASSES)
     actual = guided_grad_cam(net, x, CLASSES, layer="layer2", interpolate=interpolate)
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)

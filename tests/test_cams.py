@@ -56,7 +56,9 @@ def test_grad_cam_of_a_head_that_sees_places_by_hand():
     net, images = curved(), pictures()
     expected = cam_by_hand(net, net.act2, images, CLASSES)
     assert (expected > 0).any() and (expected < 0).any()
-    torch.testing.assert_close(grad_cam(net, images, CLASSES, layer="act2", relu=False), expected, rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(
+        grad_cam(net, images, CLASSES, layer="act2", relu=False), expected, rtol=1e-12, atol=1e-15
+    )
     torch.testing.assert_close(grad_cam(net, images, CLASSES, layer="act2"), expected.relu(), rtol=1e-12, atol=1e-15)
 
 
@@ -75,12 +77,16 @@ def test_hires_cam_default_keeps_the_sign_as_its_paper():
     assert torch.equal(hires_cam(net, images, CLASSES, layer="act2", relu=True), signed.relu())
 
 
-@pytest.mark.parametrize("method", [grad_cam, grad_cam_pp, layer_cam, xgrad_cam, ablation_cam], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "method", [grad_cam, grad_cam_pp, layer_cam, xgrad_cam, ablation_cam], ids=lambda m: m.__name__
+)
 def test_relu_is_the_only_difference_of_relu(method):
     net, images = residual(), pictures(4)
     signed = method(net, images, 2, layer="layer2.bn2", relu=False)
     drawn = method(net, images, 2, layer="layer2.bn2")
-    assert torch.equal(drawn, signed.relu()) and torch.equal(drawn, method(net, images, 2, layer="layer2.bn2", relu=True))
+    assert torch.equal(drawn, signed.relu()) and torch.equal(
+        drawn, method(net, images, 2, layer="layer2.bn2", relu=True)
+    )
     assert signed.min() < 0
 
 
@@ -187,16 +193,20 @@ def test_ablation_cam_of_a_linear_head_is_closed():
     a = net[:4](images).detach()
     weights = net.head.weight[CLASSES].detach() * a.mean((2, 3))
     expected = torch.einsum("nk,nkhw->nhw", weights, a)
-    torch.testing.assert_close(ablation_cam(net, images, CLASSES, layer="relu2", relu=False), expected, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(
+        ablation_cam(net, images, CLASSES, layer="relu2", relu=False), expected, rtol=1e-10, atol=1e-13
+    )
 
 
 def test_effects_through_a_skip_that_leaves_before_the_layer():
     """The branch at a layer inside a residual block meets the skip of one picture: it must broadcast."""
     net, images = residual(), pictures()
-    from oracles import _drops
+    from oracles import drops_by_hand
 
-    expected, _ = _drops(net, net.layer2.bn2, images, CLASSES)
-    torch.testing.assert_close(channel_effects(net, images, CLASSES, layer="layer2.bn2"), expected, rtol=1e-9, atol=1e-12)
+    expected, _ = drops_by_hand(net, net.layer2.bn2, images, CLASSES)
+    torch.testing.assert_close(
+        channel_effects(net, images, CLASSES, layer="layer2.bn2"), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_effects_where_the_rest_fixes_its_batch_size():
@@ -212,9 +222,9 @@ def test_effects_where_the_rest_fixes_its_batch_size():
             return self.head(self.first(x).view(x.shape[0], 8, -1).mean(2))
 
     net, images = settle(Fixed().double()), pictures()
-    from oracles import _drops
+    from oracles import drops_by_hand
 
-    expected, _ = _drops(net, net.first.relu2, images, [1, 2, 3])
+    expected, _ = drops_by_hand(net, net.first.relu2, images, [1, 2, 3])
     actual = channel_effects(net, images, [1, 2, 3], layer="first.relu2")
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
@@ -233,10 +243,12 @@ def test_effects_do_not_fold_the_copies_into_one_picture():
             return self.head(y.reshape(-1, 8, y.shape[2] * y.shape[3]).mean(2))
 
     net, images = settle(One().double()), pictures()
-    from oracles import _drops
+    from oracles import drops_by_hand
 
-    expected, _ = _drops(net, net.first.relu2, images, [1, 2, 3])
-    torch.testing.assert_close(channel_effects(net, images, [1, 2, 3], layer="first.relu2"), expected, rtol=1e-9, atol=1e-12)
+    expected, _ = drops_by_hand(net, net.first.relu2, images, [1, 2, 3])
+    torch.testing.assert_close(
+        channel_effects(net, images, [1, 2, 3], layer="first.relu2"), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_feature_maps_end_the_forward_at_the_layer():

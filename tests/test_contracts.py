@@ -89,7 +89,14 @@ def test_every_form_of_target_means_the_same(name):
     net, images = residual(), pictures()
     signed = {"relu": False} if "relu" in METHODS[name].options else {}
     expected = call(name, net, images, [4, 4, 4], **signed)
-    forms = [4, (4, 4, 4), torch.tensor([4, 4, 4]), explainers.Logit(4), explainers.Logit([4, 4, 4]), lambda scores: scores[:, 4]]
+    forms = [
+        4,
+        (4, 4, 4),
+        torch.tensor([4, 4, 4]),
+        explainers.Logit(4),
+        explainers.Logit([4, 4, 4]),
+        lambda scores: scores[:, 4],
+    ]
     for form in forms:
         close(call(name, net, images, form, **signed), expected)
     assert not torch.allclose(call(name, net, images, [4, 3, 4], **signed), expected), "the class must matter"
@@ -336,7 +343,9 @@ def test_seed_decides_alone(name):
     torch.manual_seed(2)
     assert torch.equal(call(name, net, images, 2, seed=5, **drawn), first)
     assert not torch.allclose(call(name, net, images, 2, seed=6, **drawn), first)
-    assert torch.equal(call(name, net, images, 2, **drawn), call(name, net, images, 2, seed=0, **drawn)), "default seed 0"
+    assert torch.equal(call(name, net, images, 2, **drawn), call(name, net, images, 2, seed=0, **drawn)), (
+        "default seed 0"
+    )
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
@@ -408,7 +417,9 @@ def test_budget_ends_within_one_batch(name):
     """4 ms sleeps make each forward at least 8 ms; a budget of 1 ms must end after the first or second batch."""
     net = residual(seconds=0.004)
     images, seen = pictures(1), []
-    result = call(name, net, images, 2, batch_size=1, budget=0.001, progress=lambda partial: seen.append(partial.fraction))
+    result = call(
+        name, net, images, 2, batch_size=1, budget=0.001, progress=lambda partial: seen.append(partial.fraction)
+    )
     assert len(seen) <= 2 and seen[-1] < 1
     assert tuple(result.shape) == shape(name, images, (1, *LAST[1:]))
 
@@ -459,7 +470,8 @@ def test_wrong_images_are_refused(name, spoil):
 
 @each_classy
 @pytest.mark.parametrize(
-    ("target", "word"), [(7, "7"), (5000, "5000"), (-1, "-1"), (True, "True"), ([0, 1], "2"), ([0, 1, 2, 3], "4"), ("cat", "cat")]
+    ("target", "word"),
+    [(7, "7"), (5000, "5000"), (-1, "-1"), (True, "True"), ([0, 1], "2"), ([0, 1, 2, 3], "4"), ("cat", "cat")],
 )
 def test_wrong_targets_are_refused(name, target, word):
     sentence = refusal((BadTarget, TypeError), name, residual(), pictures(), target)
@@ -586,7 +598,9 @@ def test_registry_order_is_fixed():
 @each
 def test_direct_call_and_registry_are_one(name):
     net, images = residual(), pictures()
-    assert torch.equal(getattr(explainers, name)(net, images, 1, **small(name)), METHODS[name](net, images, 1, **small(name)))
+    assert torch.equal(
+        getattr(explainers, name)(net, images, 1, **small(name)), METHODS[name](net, images, 1, **small(name))
+    )
 
 
 @each
@@ -614,7 +628,7 @@ def test_signed_methods_have_both_signs(name):
 
 @each_classy
 def test_values_are_in_the_targets_units(name):
-    """Row P19 for all: a head of ten times the weights gives ten times the map (products and squares by their own power)."""
+    """Row P19 for all: a head of ten times the weights gives ten times the map (a product of two, a hundred)."""
     net, images = residual(), pictures()
     first = call(name, net, images, 2)
     net.fc.weight.data *= 10

@@ -58,7 +58,9 @@ def test_integrated_gradients_are_exact_for_cubics_from_two_points_on(steps):
 @pytest.mark.parametrize("baseline", [0.5, "tensor", "picture"])
 def test_integrated_gradients_from_other_baselines(baseline):
     net, x = curved(), pictures()
-    start = {"tensor": torch.full((3, 1, 1), 0.3, dtype=torch.float64), "picture": pictures(seed=3)}.get(baseline, baseline)
+    start = {"tensor": torch.full((3, 1, 1), 0.3, dtype=torch.float64), "picture": pictures(seed=3)}.get(
+        baseline, baseline
+    )
     full = torch.zeros_like(x) + start
     expected = (net(x) - net(full))[range(3), CLASSES].detach()
     found = integrated_gradients(net, x, CLASSES, steps=60, baseline=start)
@@ -144,7 +146,9 @@ def test_saliency_and_input_x_gradient_agree_with_captum():
 def test_integrated_gradients_agree_with_captum(steps):
     captum = pytest.importorskip("captum.attr")
     net, x = residual(), pictures()
-    theirs = captum.IntegratedGradients(net).attribute(x, target=CLASSES, n_steps=steps, method="gausslegendre").detach()
+    theirs = (
+        captum.IntegratedGradients(net).attribute(x, target=CLASSES, n_steps=steps, method="gausslegendre").detach()
+    )
     assert rel(integrated_gradients(net, x, CLASSES, steps=steps), theirs) < 1e-6
 
 

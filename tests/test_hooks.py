@@ -273,7 +273,7 @@ def test_other_threads_pass_untouched(block):
         thread.join()
         if hasattr(seen, "outputs"):
             assert not list(seen.outputs), "nothing of the other thread is recorded"
-    (result, step), = found
+    ((result, step),) = found
     assert torch.equal(result[0], plain_result[0]) and torch.equal(result[1], plain_result[1])
     assert all(torch.equal(step[name], plain_step[name]) for name in step)
 
@@ -514,7 +514,9 @@ def test_input_gradients_are_the_modules_own_share():
     net, x = residual(), pictures()
     with input_gradients(net, "layer2.conv1") as seen:
         backward(net, x)
-    expected = torch.nn.functional.conv_transpose2d(seen.grad_output["layer2.conv1"], net.layer2.conv1.weight, padding=1)
+    expected = torch.nn.functional.conv_transpose2d(
+        seen.grad_output["layer2.conv1"], net.layer2.conv1.weight, padding=1
+    )
     torch.testing.assert_close(seen.grad_input["layer2.conv1"], expected.detach())
 
 

@@ -120,7 +120,12 @@ def test_stages_are_a_resnets_layers():
 
 def test_stages_of_a_convnext():
     layers = list_layers(torchvision.models.convnext_tiny(weights=None).eval(), torch.randn(1, 3, 64, 96))
-    assert [layer.name for layer in layers if layer.stage][-4:] == ["features.1", "features.3", "features.5", "features.7"]
+    assert [layer.name for layer in layers if layer.stage][-4:] == [
+        "features.1",
+        "features.3",
+        "features.5",
+        "features.7",
+    ]
 
 
 def test_tokens_have_the_grid_of_their_patches():
@@ -199,4 +204,6 @@ def test_receptive_field_of_a_cell():
     net = plain()
     layers = by_name(list_layers(net, pictures()))
     left, up, right, down = layers["conv1"].receptive_field((5, 7))
-    assert (left, up, right, down) == (6, 4, 9, 7), "a 3x3 convolution around row 5, column 7, right and bottom excluded"
+    assert (left, up, right, down) == (6, 4, 9, 7), (
+        "a 3x3 convolution around row 5, column 7, right and bottom excluded"
+    )

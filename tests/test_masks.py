@@ -14,12 +14,23 @@ CLASSES = [2, 0, 5]
 
 @pytest.mark.parametrize(
     ("window", "stride"),
-    [((4, 4), (4, 4)), ((4, 4), (2, 2)), ((4, 4), (3, 3)), ((5, 3), (5, 3)), ((5, 3), (2, 3)), ((12, 16), (12, 16)), ((1, 1), (1, 1)), ((7, 16), (7, 16))],
+    [
+        ((4, 4), (4, 4)),
+        ((4, 4), (2, 2)),
+        ((4, 4), (3, 3)),
+        ((5, 3), (5, 3)),
+        ((5, 3), (2, 3)),
+        ((12, 16), (12, 16)),
+        ((1, 1), (1, 1)),
+        ((7, 16), (7, 16)),
+    ],
 )
 def test_occlusion_by_a_slow_loop(window, stride):
     net, x = curved(), pictures()
     expected = occlusion_by_hand(net, x, CLASSES, window, stride)
-    torch.testing.assert_close(occlusion(net, x, CLASSES, window=window, stride=stride), expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        occlusion(net, x, CLASSES, window=window, stride=stride), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_one_number_is_both_sides():
@@ -45,7 +56,9 @@ def test_single_pixels_of_a_linear_model_are_its_terms():
 def test_baselines():
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
     for baseline in (0.7, torch.tensor([0.1, -0.5, 2.0], dtype=torch.float64).view(3, 1, 1), pictures(seed=5), "mean"):
-        start = x.mean((2, 3), keepdim=True) if baseline == "mean" else baseline if not isinstance(baseline, str) else None
+        start = (
+            x.mean((2, 3), keepdim=True) if baseline == "mean" else baseline if not isinstance(baseline, str) else None
+        )
         expected = (net(x) - net(torch.zeros_like(x) + start))[range(3), CLASSES].detach()
         found = occlusion(net, x, CLASSES, window=4, stride=4, baseline=baseline)
         torch.testing.assert_close(found.sum((1, 2)), expected, rtol=1e-9, atol=1e-12)
@@ -100,6 +113,8 @@ def test_occlusion_agrees_with_captum_in_our_unit(stride):
     """captum gives the mean drop of the covering windows; where no window is clipped that is ours times its area."""
     captum = pytest.importorskip("captum.attr")
     net, x = residual(), pictures()
-    theirs = captum.Occlusion(net).attribute(x, (3, 4, 4), strides=(3, stride, stride), target=CLASSES, baselines=0)[:, 0]
+    theirs = captum.Occlusion(net).attribute(x, (3, 4, 4), strides=(3, stride, stride), target=CLASSES, baselines=0)[
+        :, 0
+    ]
     ours = occlusion(net, x, CLASSES, window=4, stride=stride)
     torch.testing.assert_close((ours * 16).float(), theirs.float(), rtol=1e-4, atol=1e-5)

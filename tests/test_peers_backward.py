@@ -42,7 +42,9 @@ def test_p57_functional_relus_are_guided(method, act):
     assert rel(expected, saliency(settle(Activated(act).double()), x, 1)) > 0.1
 
 
-@pytest.mark.parametrize("act", [F.silu, F.gelu, F.hardswish, F.leaky_relu], ids=["SiLU", "GELU", "Hardswish", "LeakyReLU"])
+@pytest.mark.parametrize(
+    "act", [F.silu, F.gelu, F.hardswish, F.leaky_relu], ids=["SiLU", "GELU", "Hardswish", "LeakyReLU"]
+)
 @pytest.mark.parametrize("method", [guided_backprop, deconvnet, guided_grad_cam], ids=lambda m: m.__name__)
 def test_p57_other_activations_are_refused_by_name(method, act):
     name = {F.silu: "SiLU", F.gelu: "GELU", F.hardswish: "Hardswish", F.leaky_relu: "LeakyReLU"}[act]
@@ -99,6 +101,8 @@ def test_p60_agrees_with_captum_at_nearest():
     captum = pytest.importorskip("captum.attr")
     net, x = plain(), pictures()
     module = plain()
-    expected = captum.GuidedGradCam(module, module.relu2).attribute(x.clone(), [2, 0, 5], interpolate_mode="nearest").detach()
+    expected = (
+        captum.GuidedGradCam(module, module.relu2).attribute(x.clone(), [2, 0, 5], interpolate_mode="nearest").detach()
+    )
     actual = guided_grad_cam(net, x, [2, 0, 5], layer="relu2", interpolate="nearest")
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)

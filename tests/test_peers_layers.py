@@ -53,7 +53,9 @@ def photos(n=2, height=64, width=96, seed=0, channels=3):
 def network(name):
     """Only the features of VGG are needed; its 120 M parameters of classifier are not."""
     if name == "vgg11":
-        net = torchvision.models.VGG(torchvision.models.vgg11(weights=None, init_weights=False).features, num_classes=9, init_weights=False)
+        net = torchvision.models.VGG(
+            torchvision.models.vgg11(weights=None, init_weights=False).features, num_classes=9, init_weights=False
+        )
         net.classifier = nn.Sequential(nn.Linear(512 * 49, 9))
         return settle(net)
     return settle(getattr(torchvision.models, name)(weights=None))
@@ -292,7 +294,8 @@ def test_p74_layers_are_found_with_the_real_input(channels):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("vgg11", "features"), ("squeezenet1_1", "features"), ("densenet121", "features"), ("mobilenet_v2", "features")]
+    ("name", "expected"),
+    [("vgg11", "features"), ("squeezenet1_1", "features"), ("densenet121", "features"), ("mobilenet_v2", "features")],
 )
 def test_p75_default_layer_is_the_last_spatial_stage(name, expected):
     assert default_layer(network(name), photos(1)) == expected
@@ -368,7 +371,11 @@ def test_p77_input_gradient_methods_and_occlusion_work(kind):
 def test_p77_exported_models_of_a_fixed_batch_are_served():
     """The default options work too: a batch size that the export does not take is not chosen by us."""
     net, x = frozen("exported"), pictures()
-    for method, options in ((integrated_gradients, {"steps": 8}), (smooth_grad, {"samples": 4}), (occlusion, {"window": 4})):
+    for method, options in (
+        (integrated_gradients, {"steps": 8}),
+        (smooth_grad, {"samples": 4}),
+        (occlusion, {"window": 4}),
+    ):
         try:
             found = method(net, x, 1, **options)
         except ExplainerError as refusal:
@@ -433,7 +440,8 @@ def test_p79_distributed_data_parallel_is_unwrapped(tmp_path):
 def test_p80_a_refused_model_fails_once_and_prints_nothing():
     code = (
         "import torch, explainers\n"
-        "net = torch.jit.script(torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()))\n"
+        "net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())\n"
+        "net = torch.jit.script(net)\n"
         "try:\n    explainers.grad_cam(net, torch.rand(1, 3, 4, 4))\n"
         "except explainers.UnsupportedModel:\n    pass\n"
     )
@@ -468,7 +476,7 @@ def test_p81_vit_blocks_give_the_grid_of_their_patches():
 def test_p82_the_last_block_has_no_gradient_on_patches_and_the_default_has():
     net, x = vit(), photos(2, 64, 64)
     last = "encoder.layers.encoder_layer_2"
-    a, g, _ = act_grad(net, net.get_submodule(last), x, [1, 2])
+    _, g, _ = act_grad(net, net.get_submodule(last), x, [1, 2])
     assert g[:, 1:].abs().max() == 0 and g[:, 0].abs().max() > 0
     assert default_layer(net, x) == f"{last}.ln_1"
     assert grad_cam(net, x, [1, 2], relu=False).abs().max() > 0

@@ -6,14 +6,25 @@ import pytest
 import torch
 from nets import Weighted, curved, pictures, residual, settle
 
-from explainers import ablation_cam, channel_effects, explain, grad_cam, integrated_gradients, occlusion, saliency, smooth_grad
+from explainers import (
+    ablation_cam,
+    channel_effects,
+    explain,
+    grad_cam,
+    integrated_gradients,
+    occlusion,
+    saliency,
+    smooth_grad,
+)
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 100])
 def test_p97_same_seed_same_result_for_every_chunk_size(size):
     net, x = residual(), pictures()
     expected = smooth_grad(net, x, 1, samples=8, seed=4)
-    torch.testing.assert_close(smooth_grad(net, x, 1, samples=8, seed=4, batch_size=size), expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(
+        smooth_grad(net, x, 1, samples=8, seed=4, batch_size=size), expected, rtol=1e-10, atol=1e-14
+    )
 
 
 def test_p97_more_samples_begin_with_the_same_draws():
@@ -45,7 +56,9 @@ def test_p98_noise_is_relative_to_the_pictures_range():
     x = pictures(2)
     first = smooth_grad(Scaled(1.0).eval(), x, 1, samples=5)
     for scale in (255.0, 0.01):
-        torch.testing.assert_close(smooth_grad(Scaled(scale).eval(), x * scale, 1, samples=5) * scale, first, rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(
+            smooth_grad(Scaled(scale).eval(), x * scale, 1, samples=5) * scale, first, rtol=1e-8, atol=1e-12
+        )
 
 
 def test_p98_default_noise_keeps_the_map_related_to_the_gradient():
@@ -72,7 +85,9 @@ def test_p100_and_nearly_on_a_net_with_kinks_at_many_steps():
 def test_p100_chunks_are_harmless(size):
     net, x = residual(), pictures()
     expected = integrated_gradients(net, x, 1, steps=20)
-    torch.testing.assert_close(integrated_gradients(net, x, 1, steps=20, batch_size=size), expected, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(
+        integrated_gradients(net, x, 1, steps=20, batch_size=size), expected, rtol=1e-9, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("window", [4, 3, 5])

@@ -21,7 +21,7 @@ def together(*works):
         gate.wait()
         try:
             work()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(work,)) for work in works]
@@ -114,7 +114,7 @@ def test_p96_a_training_step_beside_it_has_its_own_gradients(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_p96_a_model_that_trains_elsewhere_keeps_its_mode_throughout(name):
-    """Batch norm in train mode: at no moment may the other thread meet it in eval mode, or an explanation in train mode."""
+    """At no moment may the training thread meet batch norm in eval mode, or an explanation meet it in train mode."""
     net, x = residual(seconds=0.001), pictures(2)
     expected = call(name, net, x, 2)
     net.train()

@@ -42,7 +42,11 @@ def photos(n=2, height=64, width=96, seed=0):
     return torch.randn(n, 3, height, width, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("method", [grad_cam, hires_cam, layer_cam, xgrad_cam, ablation_cam, channel_effects, saliency], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "method",
+    [grad_cam, hires_cam, layer_cam, xgrad_cam, ablation_cam, channel_effects, saliency],
+    ids=lambda m: m.__name__,
+)
 def test_p19_a_head_of_a_thousand_gives_a_thousand(method):
     net, x = residual(), pictures()
     first = method(net, x, 2)
@@ -81,7 +85,9 @@ def test_p21_the_remedy_is_a_call_that_shows_something():
     x[0, 0, 0, 0] = 3.0
     first = explain("grad_cam", Uniform(), x, 1, layer="conv")
     (finding,) = [f for f in first.findings[0] if f.code == "nothing_positive"]
-    again = explain(**({"method": "grad_cam", "model": Uniform(), "images": x, "target": 1, "layer": "conv"} | finding.remedy))
+    again = explain(
+        **({"method": "grad_cam", "model": Uniform(), "images": x, "target": 1, "layer": "conv"} | finding.remedy)
+    )
     assert again.map.any()
 
 
@@ -149,7 +155,9 @@ def test_p26_int_list_tensor_and_callable_are_accepted(name):
 
 
 @pytest.mark.parametrize("name", CLASSY)
-@pytest.mark.parametrize("target", [-1, [0, -1, 2], True, [True, False, True], torch.tensor([True, False, True]), torch.tensor([-1, 0, 1])])
+@pytest.mark.parametrize(
+    "target", [-1, [0, -1, 2], True, [True, False, True], torch.tensor([True, False, True]), torch.tensor([-1, 0, 1])]
+)
 def test_p27_negative_and_bool_classes_are_refused(name, target):
     with pytest.raises((ValueError, TypeError)):
         call(name, residual(), pictures(), target)
@@ -207,9 +215,9 @@ def test_p37_ablation_weights_are_drops_also_where_the_score_is_negative():
     net.fc.bias.data -= scores.max() + 1
     scores = net(x).detach()
     assert (scores < 0).all()
-    from oracles import _drops
+    from oracles import drops_by_hand
 
-    drops, a = _drops(net, net.layer2, x, [2] * 6)
+    drops, a = drops_by_hand(net, net.layer2, x, [2] * 6)
     expected = torch.einsum("nk,nkhw->nhw", drops, a)
     torch.testing.assert_close(ablation_cam(net, x, 2, layer="layer2", relu=False), expected, rtol=1e-9, atol=1e-11)
 
@@ -217,13 +225,15 @@ def test_p37_ablation_weights_are_drops_also_where_the_score_is_negative():
 def test_p38_ablation_of_a_layer_with_negative_values_for_every_chunk():
     """Zero is the baseline, whatever the sign of the layer, and the chunk size plays no part."""
     net, x = residual(), pictures(2)
-    from oracles import _drops
+    from oracles import drops_by_hand
 
-    drops, a = _drops(net, net.layer2.bn2, x, [2, 0])
+    drops, a = drops_by_hand(net, net.layer2.bn2, x, [2, 0])
     assert a.min() < 0
     expected = torch.einsum("nk,nkhw->nhw", drops, a)
     for size in (1, 4, 32):
-        torch.testing.assert_close(channel_effects(net, x, [2, 0], layer="layer2.bn2", batch_size=size), drops, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            channel_effects(net, x, [2, 0], layer="layer2.bn2", batch_size=size), drops, rtol=1e-9, atol=1e-12
+        )
         found = ablation_cam(net, x, [2, 0], layer="layer2.bn2", relu=False, batch_size=size)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 

@@ -9,7 +9,18 @@ import torch
 from nets import DictNet, curved, pictures, settle
 
 import explainers
-from explainers import BadTarget, Contrast, LogProbability, Logit, Probability, Similarity, Sum, explain, grad_cam, saliency
+from explainers import (
+    BadTarget,
+    Contrast,
+    Logit,
+    LogProbability,
+    Probability,
+    Similarity,
+    Sum,
+    explain,
+    grad_cam,
+    saliency,
+)
 
 SCORES = torch.tensor([[1.0, 2.0, 4.0], [0.5, -1.0, 3.0]], dtype=torch.float64)
 
@@ -46,14 +57,20 @@ def test_mask_scores_of_a_segmentation():
 def test_box_scores_of_a_detector():
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
     found = [
-        {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0]]), "labels": torch.tensor([3, 3]), "scores": torch.tensor([0.9, 0.8])},
+        {
+            "boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0]]),
+            "labels": torch.tensor([3, 3]),
+            "scores": torch.tensor([0.9, 0.8]),
+        },
         {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0]]), "labels": torch.tensor([4]), "scores": torch.tensor([0.7])},
     ]
     scores = explainers.BoxScores(boxes, (3,))(found)
     assert scores.shape == (2,) and scores[0] > 0 and scores[1] == 0
 
 
-@pytest.mark.parametrize("target", [Logit(2), Logit([0, 1]), Probability(1), LogProbability(0), Contrast(2, 0), Sum(Logit(0), Logit(1))])
+@pytest.mark.parametrize(
+    "target", [Logit(2), Logit([0, 1]), Probability(1), LogProbability(0), Contrast(2, 0), Sum(Logit(0), Logit(1))]
+)
 def test_frozen_equal_and_readable(target):
     assert dataclasses.is_dataclass(target)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -84,7 +101,10 @@ def test_targets_in_perturbation_methods_keep_to_their_picture():
     for per_batch, singles in [
         (Probability([1, 2, 3]), [Probability(1), Probability(2), Probability(3)]),
         (Sum(Logit([1, 2, 3]), Logit(0)), [Sum(Logit(k), Logit(0)) for k in (1, 2, 3)]),
-        (Similarity(torch.eye(7, dtype=torch.float64)[:3]), [Similarity(torch.eye(7, dtype=torch.float64)[k]) for k in range(3)]),
+        (
+            Similarity(torch.eye(7, dtype=torch.float64)[:3]),
+            [Similarity(torch.eye(7, dtype=torch.float64)[k]) for k in range(3)],
+        ),
     ]:
         batch = explainers.occlusion(net, x, per_batch, **options)
         single = torch.cat([explainers.occlusion(net, x[i : i + 1], singles[i], **options) for i in range(3)])
@@ -93,7 +113,13 @@ def test_targets_in_perturbation_methods_keep_to_their_picture():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: Logit(-1), lambda: Logit(True), lambda: Logit(1.5), lambda: Logit("cat"), lambda: Logit(torch.tensor([0.5]))],
+    [
+        lambda: Logit(-1),
+        lambda: Logit(True),
+        lambda: Logit(1.5),
+        lambda: Logit("cat"),
+        lambda: Logit(torch.tensor([0.5])),
+    ],
     ids=["negative", "bool", "float", "text", "float tensor"],
 )
 def test_wrong_classes_are_refused(make):

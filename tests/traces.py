@@ -12,15 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-HOOKS = [name for name in vars(nn.Module()) if name.endswith("hooks") or name.endswith("hooks_with_kwargs")]
-HOOKS += [name for name in vars(nn.Module()) if name.endswith("hooks_always_called")]
+_ENDINGS = ("hooks", "hooks_with_kwargs", "hooks_always_called")
+HOOKS = [name for name in vars(nn.Module()) if name.endswith(_ENDINGS)]
 
 
 def hook_count(model: nn.Module) -> int:
     """All hooks on all modules, and the global ones."""
     own = sum(len(vars(module).get(name) or {}) for module in model.modules() for name in HOOKS)
     everywhere = vars(torch.nn.modules.module)
-    return own + sum(len(value) for name, value in everywhere.items() if name.startswith("_global_") and hasattr(value, "keys"))
+    return own + sum(
+        len(value) for name, value in everywhere.items() if name.startswith("_global_") and hasattr(value, "keys")
+    )
 
 
 def _frozen(value: Any) -> Any:
@@ -28,7 +30,13 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Tensor):
         # Inference tensors keep no version counter.
         version = None if value.is_inference() else value._version
-        return (id(value), version, value.requires_grad, value.detach().clone(), None if value.grad is None else _frozen(value.grad))
+        return (
+            id(value),
+            version,
+            value.requires_grad,
+            value.detach().clone(),
+            None if value.grad is None else _frozen(value.grad),
+        )
     if isinstance(value, dict):
         return {key: _frozen(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,0 +1,144 @@
+"""What is timed: a network, a size, a method, and who else can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import explainers
+
+from . import peers
+from .timing import UNIT
+
+Contenders = dict[str, Callable[[], object]]
+OURS = "hooklens"
+CLASS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table: `make` builds the contenders; `slow` ones run once; `rounds` where fewer than asked for are enough."""
+
+    title: str
+    make: Callable[[], Contenders]
+    rounds: int | None = None
+    slow: tuple[str, ...] = ()
+
+
+def network(name: str) -> tuple[nn.Module, int, list[str]]:
+    """(network in eval mode, side in pixels, its stages); weights are random except those of the embedded model."""
+    torch.manual_seed(0)
+    if name == "embedded":
+        from models import load_model
+
+        model = load_model("embedded")
+        side, net = int(model.side), model.network
+    else:
+        import torchvision
+
+        net, side = torchvision.models.get_model(name, weights=None).eval(), 224
+    stages = [layer.name for layer in explainers.list_layers(net, torch.zeros(1, 3, side, side)) if layer.stage]
+    return net, side, stages[-4:]
+
+
+def _ready(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
+    net, side, stages = network(name)
+    x = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+    def bare() -> object:
+        with torch.inference_mode():
+            return net(x)
+
+    return net, x, stages, {UNIT: bare}
+
+
+def grad_cam(name: str) -> Contenders:
+    """Grad-CAM at the last stage."""
+    net, x, stages, found = _ready(name)
+    last = stages[-1]
+    found[OURS] = lambda: explainers.grad_cam(net, x, CLASS, layer=last)
+    return found | peers.grad_cams(net, x, CLASS, [last])
+
+
+def sweep(name: str) -> Contenders:
+    """Grad-CAM at four stages; the peers' calls for several layers."""
+    net, x, stages, found = _ready(name)
+    found[OURS] = lambda: explainers.grad_cam_sweep(net, x, CLASS, layers=stages)
+    return found | peers.grad_cams(net, x, CLASS, stages)
+
+
+def ablation(name: str) -> Contenders:
+    """Ablation-CAM and channel effects at the last stage."""
+    net, x, stages, found = _ready(name)
+    last = stages[-1]
+    found[OURS] = lambda: explainers.ablation_cam(net, x, CLASS, layer=last)
+    found[f"{OURS}, channel effects"] = lambda: explainers.channel_effects(net, x, CLASS, layer=last)
+    return found | peers.ablation(net, x, CLASS, last)
+
+
+def saliency(name: str) -> Contenders:
+    """The input gradient."""
+    net, x, _, found = _ready(name)
+    found[OURS] = lambda: explainers.saliency(net, x, CLASS)
+    return found | peers.saliency(net, x, CLASS)
+
+
+def guided(name: str) -> Contenders:
+    """Guided backpropagation."""
+    net, x, _, found = _ready(name)
+    found[OURS] = lambda: explainers.guided_backprop(net, x, CLASS)
+    return found | peers.guided_backprop(net, x, CLASS)
+
+
+def integrated(name: str, steps: int) -> Contenders:
+    """Integrated gradients with `steps` points."""
+    net, x, _, found = _ready(name)
+    found[OURS] = lambda: explainers.integrated_gradients(net, x, CLASS, steps=steps)
+    return found | peers.integrated_gradients(net, x, CLASS, steps)
+
+
+def smooth(name: str, samples: int) -> Contenders:
+    """SmoothGrad with `samples` draws."""
+    net, x, _, found = _ready(name)
+    found[OURS] = lambda: explainers.smooth_grad(net, x, CLASS, samples=samples)
+    return found | peers.smooth_grad(net, x, CLASS, samples)
+
+
+def occlusion(name: str) -> Contenders:
+    """Occlusion with windows of an eighth of the side, half overlapping."""
+    net, x, _, found = _ready(name)
+    window = x.shape[-1] // 8
+    found[OURS] = lambda: explainers.occlusion(net, x, CLASS, window=window, stride=window // 2)
+    return found | peers.occlusion(net, x, CLASS, window, window // 2)
+
+
+def whole() -> Iterator[Case]:
+    """All cases of the full run."""
+    for name in ("resnet18", "resnet50", "embedded"):
+        yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name))  # type: ignore[misc]
+        yield Case(f"Grad-CAM, four stages, {name}", lambda name=name: sweep(name))  # type: ignore[misc]
+    yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18"), rounds=5, slow=("grad-cam",))
+    yield Case("Ablation-CAM, last stage, embedded", lambda: ablation("embedded"), rounds=5, slow=("grad-cam",))
+    yield Case("Saliency, resnet18", lambda: saliency("resnet18"))
+    yield Case("Guided backpropagation, resnet18", lambda: guided("resnet18"))
+    yield Case("Integrated gradients, 50 points, resnet18", lambda: integrated("resnet18", 50), rounds=3)
+    yield Case("Integrated gradients, 50 points, embedded", lambda: integrated("embedded", 50), rounds=5)
+    yield Case("SmoothGrad, 25 samples, resnet18", lambda: smooth("resnet18", 25), rounds=3)
+    yield Case("Occlusion, resnet18", lambda: occlusion("resnet18"), rounds=2)
+    yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=5)
+
+
+def smoke() -> Iterator[Case]:
+    """A small version of every kind of case, under two minutes on two cores."""
+    yield Case("Grad-CAM, last stage, resnet18", lambda: grad_cam("resnet18"))
+    yield Case("Grad-CAM, four stages, resnet18", lambda: sweep("resnet18"), rounds=3)
+    yield Case("Grad-CAM, last stage, embedded", lambda: grad_cam("embedded"))
+    yield Case("Ablation-CAM, last stage, embedded", lambda: ablation("embedded"), rounds=2, slow=("grad-cam",))
+    yield Case("Saliency, embedded", lambda: saliency("embedded"))
+    yield Case("Guided backpropagation, embedded", lambda: guided("embedded"))
+    yield Case("Integrated gradients, 10 points, embedded", lambda: integrated("embedded", 10), rounds=2)
+    yield Case("SmoothGrad, 10 samples, embedded", lambda: smooth("embedded", 10), rounds=2)
+    yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=2)

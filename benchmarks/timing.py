@@ -1,0 +1,86 @@
+"""Interleaved rounds in one process: every contender runs once a round, and is measured in that round's bare forward.
+
+A busy machine slows a whole round, not one contender, so ratios within a round are what can be trusted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+UNIT = "bare forward"
+
+
+@dataclass
+class Measured:
+    """One contender of one case: ratios to the bare forward, seconds, peak of memory, or why it could not run."""
+
+    name: str
+    ratios: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    megabytes: float | None = None
+    failed: str | None = None
+
+    @property
+    def median(self) -> float:
+        """The median ratio."""
+        return statistics.median(self.ratios)
+
+
+def _once(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequence[str] = ()) -> list[Measured]:
+    """Time the contenders, of which `UNIT` must be one; those in `slow` run in the first round only.
+
+    The order turns by one each round, so that nobody always runs after the same other one.
+    """
+    found = {name: Measured(name) for name in contenders}
+    for name, work in contenders.items():
+        if name in slow:
+            continue
+        try:
+            work()  # warm-up: caches, lazily built kernels, our own list of layers
+        except Exception as error:  # a peer may refuse the model: its row says so, the others go on
+            found[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+    names = list(contenders)
+    for number in range(rounds):
+        turned = names[number % len(names) :] + names[: number % len(names)]
+        unit = _once(contenders[UNIT])
+        for name in turned:
+            one = found[name]
+            if one.failed or (name in slow and number) or name == UNIT:
+                continue
+            seconds = _once(contenders[name])
+            one.seconds.append(seconds)
+            one.ratios.append(seconds / unit)
+        found[UNIT].seconds.append(unit)
+        found[UNIT].ratios.append(1.0)
+    for name, one in found.items():
+        if not one.failed and name not in slow:
+            one.megabytes = peak_megabytes(contenders[name])
+    return list(found.values())
+
+
+def peak_megabytes(work: Callable[[], object]) -> float | None:
+    """The most that tensors on the CPU held at once during `work`, above what they held before; None where not told."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        work()
+    inner = getattr(profile, "profiler", None)
+    events = inner.kineto_results.events() if inner is not None and inner.kineto_results is not None else []
+    steps = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    if not steps:
+        return None
+    held = peak = 0
+    for _, size in steps:
+        held += size
+        peak = max(peak, held)
+    return peak / 2**20

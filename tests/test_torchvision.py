@@ -1,0 +1,195 @@
+"""Every torchvision classifier: the default layer, Grad-CAM against the hand computation, a finite saliency.
+
+Networks are built with `weights=None`, seeded weights and batch-norm statistics, one at a time, at small sizes
+where the architecture allows it. Those of more than 60 M parameters are marked slow.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torchvision.models as zoo
+from nets import rel
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from explainers import default_layer, explain, grad_cam, list_layers, saliency
+
+NAMES = zoo.list_models(module=zoo)
+
+# More than 60 M parameters: gigabytes and minutes.
+SLOW = set(
+    """
+    alexnet convnext_base convnext_large efficientnet_b7 efficientnet_v2_l regnet_x_32gf regnet_y_16gf regnet_y_32gf
+    regnet_y_128gf resnet152 resnext101_32x8d resnext101_64x4d swin_b swin_v2_b vgg11 vgg11_bn vgg13 vgg13_bn vgg16
+    vgg16_bn vgg19 vgg19_bn vit_b_16 vit_b_32 vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
+    """.split()
+)
+
+FAMILIES = {
+    ("resnet", "resnext", "wide_resnet"): "layer4",
+    ("alexnet", "vgg", "densenet", "efficientnet", "mobilenet", "convnext", "squeezenet"): "features",
+    ("regnet",): "trunk_output",
+    ("shufflenet",): "conv5",
+    ("mnasnet",): "layers",
+    ("inception_v3",): "Mixed_7c",
+    ("googlenet",): "inception5b",
+    ("maxvit",): "blocks.3",
+    ("swin",): "norm",
+}
+
+
+def expected_layer(name: str, net: nn.Module) -> str:
+    if name.startswith("vit"):
+        return f"encoder.layers.encoder_layer_{len(net.encoder.layers) - 1}.ln_1"
+    return next(layer for starts, layer in FAMILIES.items() if name.startswith(starts))
+
+
+def size(name: str) -> tuple[int, int]:
+    """Height and width: not square where the architecture allows it, and large enough for a grid above 1x1."""
+    if name.startswith(("vit", "maxvit")):
+        return (224, 224)
+    if name == "inception_v3":
+        return (112, 144)
+    return (64, 96)
+
+
+class _Skip(TorchFunctionMode):
+    """No initialisation: it takes longer than everything else here, and `settle_fast` writes every value anyway."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return (kwargs or {}).get("tensor", args[0] if args else None)
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def uninitialised() -> Iterator[None]:
+    """Build without initialising; `trunc_normal_` does not ask function modes."""
+    kept = nn.init.trunc_normal_
+    nn.init.trunc_normal_ = lambda tensor, *a, **k: tensor  # type: ignore[assignment]
+    try:
+        with _Skip():
+            yield
+    finally:
+        nn.init.trunc_normal_ = kept
+
+
+def settle_fast(net: nn.Module) -> nn.Module:
+    """Seeded weights, biases and batch-norm statistics; layer scales of a half, so that every branch counts."""
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.randn(1 << 20, generator=generator)
+
+    def fill(tensor: Tensor, scale: float, shift: float = 0.0) -> None:
+        flat = tensor.view(-1)
+        for start in range(0, flat.numel(), pool.numel()):
+            part = flat[start : start + pool.numel()]
+            part.copy_(pool[: part.numel()]).mul_(scale).add_(shift)
+
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if name.endswith("layer_scale"):
+                fill(parameter, 0.1, 0.5)
+            elif parameter.dim() > 1:
+                fill(parameter, math.sqrt(2 / parameter[0].numel()))
+            else:
+                fill(parameter, 0.1)
+        for module in net.modules():
+            if isinstance(module, (nn.BatchNorm2d, nn.LayerNorm)) and module.weight is not None:
+                module.weight.add_(1)
+            if isinstance(module, nn.BatchNorm2d):
+                fill(module.running_mean, 0.1)
+                module.running_var.fill_(1)
+    return net.eval()
+
+
+def build(name: str) -> nn.Module:
+    with uninitialised():
+        net = zoo.get_model(name, weights=None)
+    return settle_fast(net)
+
+
+def by_hand(
+    net: nn.Module, layer: nn.Module, x: Tensor, class_: int, layout: str, grid: tuple[int, int], extra: int
+) -> Tensor:
+    """The row's own recipe: forward hook that stores and hands on a clone, one gradient, weights times activations."""
+    box: list[Tensor] = []
+
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        box.append(output)
+        return output.clone()
+
+    handle = layer.register_forward_hook(hook)
+    try:
+        scores = net(x.clone().requires_grad_())
+    finally:
+        handle.remove()
+    (g,) = torch.autograd.grad(scores[0, class_], box[0])
+    a = box[0].detach()
+    if layout == "NHWC":
+        a, g = a.permute(0, 3, 1, 2), g.permute(0, 3, 1, 2)
+    if layout == "tokens":
+        a, g = (t[:, extra:].transpose(1, 2).unflatten(2, grid) for t in (a, g))
+    return (g.mean((2, 3), keepdim=True) * a).sum(1)
+
+
+def layout_of(name: str) -> str:
+    return "tokens" if name.startswith("vit") else "NHWC" if name.startswith("swin") else "NCHW"
+
+
+def test_there_are_eighty_names():
+    """A new torchvision brings new names: each must be told where its last stage is."""
+    assert len(NAMES) >= 80 and set(NAMES) >= SLOW
+    for name in NAMES:
+        assert name.startswith("vit") or any(name.startswith(starts) for starts in FAMILIES), name
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NAMES])
+def test_default_layer_grad_cam_and_saliency(name):
+    net = build(name)
+    height, width = size(name)
+    x = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+    layer = expected_layer(name, net)
+
+    assert default_layer(net, x) == layer
+    e = explain("grad_cam", net, x, 5)
+    assert e.layer == layer
+    entry = next(each for each in list_layers(net, x) if each.name == layer)
+    assert entry.layout == layout_of(name) and entry.grid == tuple(e.map.shape[1:]) and entry.grid != (1, 1)
+
+    expected = by_hand(net, net.get_submodule(layer), x, 5, entry.layout, entry.grid, entry.extra_tokens)
+    assert expected.isfinite().all() and expected.any(), "the seeded network must give something to compare"
+    assert rel(e.raw, expected) < 1e-4
+    assert torch.equal(e.map, grad_cam(net, x, 5))
+
+    slope = saliency(net, x, 5)
+    assert slope.shape == x.shape and slope.isfinite().all() and slope.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("resnet18", ["layer1", "layer2", "layer3", "layer4"]),
+        ("convnext_tiny", ["features.1", "features.3", "features.5", "features.7"]),
+        ("swin_t", ["features.1", "features.3", "features.5"]),
+    ],
+)
+def test_stages_end_as_their_family_does(name, layers):
+    net = build(name)
+    stages = [layer.name for layer in list_layers(net, torch.randn(1, 3, 64, 96)) if layer.stage]
+    assert [each for each in stages if each in layers] == layers
