@@ -1,17 +1,19 @@
 """The network that a call runs: unwrapped, in evaluation mode and uncompiled, without touching the user's modules.
 
 A model that is ready (all modules in eval mode, none compiled) is used as it is. Otherwise its module tree is copied
-shallowly: new module objects that share every parameter and buffer, with `training` off. Flipping the flags of the
+shallowly: new module objects that share every parameter and buffer, with `training` off; only what was made in
+inference mode, which autograd refuses, is copied too. Flipping the flags of the
 user's own modules, even for a moment, would disturb a training step that runs in another thread.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .errors import UnsupportedModel
 from .sites import frozen_graph, unwrap
@@ -27,9 +29,26 @@ def ready(model: nn.Module) -> nn.Module:
                 f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
             )
         return model
-    if any(m.training or _compiled(m) for m in model.modules()):
+    if any(m.training or _compiled(m) for m in model.modules()) or any(map(_of_inference, _tensors(model))):
         return _view(model)
     return model
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def _of_inference(tensor: Tensor) -> bool:
+    return tensor.is_inference()
+
+
+def _ordinary(tensor: Tensor | None) -> Tensor | None:
+    """The tensor itself, or a copy that autograd accepts where it was made in inference mode."""
+    if tensor is None or not _of_inference(tensor):
+        return tensor
+    with torch.inference_mode(False):
+        return tensor.clone()
 
 
 def _compiled(module: nn.Module) -> bool:
@@ -49,7 +68,9 @@ def _view(model: nn.Module) -> nn.Module:
         twin.__dict__.update(module.__dict__)
         twin.__dict__.update(training=False, _compiled_call_impl=None)
         for name, value in module.__dict__.items():
-            if name.endswith("_hooks") or name in ("_parameters", "_buffers"):
+            if name in ("_parameters", "_buffers"):
+                twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in value.items()}
+            elif name.endswith("_hooks"):
                 twin.__dict__[name] = value.copy()
         twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}
         return twin

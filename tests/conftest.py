@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imports_are_no_garbage() -> Iterator[None]:
+    """Set aside what the imports made: collections and counts of living tensors then see the tests' own objects."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

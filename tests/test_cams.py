@@ -263,10 +263,10 @@ def test_feature_maps_end_the_forward_at_the_layer():
 def test_feature_maps_of_channels_last_layers_come_channels_first():
     import torchvision
 
-    net = torchvision.models.convnext_tiny(weights=None).eval()
-    images = torch.randn(2, 3, 64, 96)
-    maps = feature_maps(net, images, layer="features.1.0.block.2")
-    assert tuple(maps.shape) == (2, 96, 16, 24)
+    config = torchvision.models.convnext.CNBlockConfig
+    net = torchvision.models.ConvNeXt([config(8, 16, 1), config(16, None, 2)]).eval()
+    maps = feature_maps(net, torch.randn(2, 3, 64, 96), layer="features.1.0.block.2")
+    assert tuple(maps.shape) == (2, 8, 16, 24)
 
 
 # Explanations

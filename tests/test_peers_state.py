@@ -67,7 +67,7 @@ def test_p03_a_thousand_ordinary_forwards_keep_nothing():
     before = tensors_alive()
     with torch.no_grad():
         for _ in range(1000):
-            net(images)
+            net(images[:, :, :4, :4])
     assert tensors_alive() == before
 
 
