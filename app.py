@@ -13,8 +13,14 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     Errors   SystemExit with a usage line for flags that do not exist
     """
     parser = argparse.ArgumentParser(prog="app.py", description=__doc__)
-    parser.add_argument("--model", default="auto", help="first model: embedded, resnet50 … (default: HOOKLENS_MODEL, else the best that is ready)")
-    parser.add_argument("--host", default=None, help="address to listen on (default: this machine only; 0.0.0.0 for everybody)")
+    parser.add_argument(
+        "--model",
+        default="auto",
+        help="first model: embedded, resnet50 … (default: HOOKLENS_MODEL, else the best that is ready)",
+    )
+    parser.add_argument(
+        "--host", default=None, help="address to listen on (default: this machine only; 0.0.0.0 for everybody)"
+    )
     parser.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
     parser.add_argument("--offline", action="store_true", help="never fetch anything")
     return parser.parse_args(given)

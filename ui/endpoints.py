@@ -1,13 +1,13 @@
 """The same questions for programs: typed functions that gradio offers as an API. Every argument is checked by hand.
 
-gradio checks neither types nor paths of such functions: a number may arrive where text is declared, and a file may be any
-dictionary. What is refused is one sentence, which the client raises as its error.
+gradio checks neither types nor paths of such functions: a number may arrive where text is declared, and a file may be
+any dictionary. What is refused is one sentence, which the client raises as its error.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import Any
 
 import gradio as gr
 from gradio.data_classes import FileData
+from gradio.utils import get_upload_folder
 
-from ui import engine, runs, shelf, uploads, words
+from ui import engine, features, runs, shelf, uploads, words
 from ui.steps import Answer, Channels, Refused, Request, Settings
 
 LONGEST = 200
@@ -47,26 +48,40 @@ def explain(
 ) -> dict:
     """Explain one picture: the map as .npy, the overlay as PNG, predictions, statistics and findings.
 
-    image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class name or
-    index, empty for the top prediction. options: the method's options by name.
+    image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class
+    name or index, empty for the top prediction. options: the method's options by name.
     """
-    request = Request(_picture(image), _name("model", model), _name("layer", layer), _name("target", target), _name("method", method), _object(options))
+    request = Request(
+        _picture(image),
+        _name("model", model),
+        _name("layer", layer),
+        _name("target", target),
+        _name("method", method),
+        _object(options),
+    )
     answer = _last(engine.explain, request, Answer, stages=False)
     _no_notes(answer.settings)
     names = answer.settings.loaded.names
     return {
-        **_resolved(answer.settings), "target": {"index": answer.target, "name": names[answer.target], "probability": answer.confidence},
+        **_resolved(answer.settings),
+        "target": {"index": answer.target, "name": names[answer.target], "probability": answer.confidence},
         "options": {name: engine.plain(value) for name, value in answer.options.items()},
         "predictions": [{"index": i, "name": names[i], "probability": share} for i, share in answer.top],
         "statistics": {name: engine.plain(value) for name, value in answer.statistics.items()},
-        "findings": [{"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in answer.findings],
-        "seconds": answer.seconds, "share": answer.share, "shape": list(answer.map.shape),
+        "findings": [
+            {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in answer.findings
+        ],
+        "seconds": answer.seconds,
+        "share": answer.share,
+        "shape": list(answer.map.shape),
         "map": _file("map.npy", lambda path: engine.save_array(answer.map, path)),
         "overlay": _file("overlay.png", lambda path: engine.save_overlay(answer, path)),
     }
 
 
-def feature_maps(image: FileData, model: str = "", layer: str = "", channels: list[int] | None = None, sort: str = "activation") -> dict:
+def feature_maps(
+    image: FileData, model: str = "", layer: str = "", channels: list[int] | None = None, sort: str = "activation"
+) -> dict:
     """The layer's own values for one picture, [channels, height, width] as .npy, with each channel's mean and effect.
 
     channels: which ones, in this order; none for all. sort: "activation", "effect" (on the top class) or "number".
@@ -74,12 +89,15 @@ def feature_maps(image: FileData, model: str = "", layer: str = "", channels: li
     if sort not in SORTS:
         raise Refused(words.no_sort(sort, SORTS))
     request = Request(_picture(image), _name("model", model), _name("layer", layer))
-    found = _last(engine.features, request, Channels, sort=sort, size=1 << 20)
+    found = _last(features.page, request, Channels, sort=sort, size=1 << 20)
     _no_notes(found.settings)
     chosen = _chosen(channels, found)
     rows = [found.numbers.index(number) for number in chosen]
     return {
-        **_resolved(found.settings), "target": found.target, "channels": chosen, "mean": [found.means[row] for row in rows],
+        **_resolved(found.settings),
+        "target": found.target,
+        "channels": chosen,
+        "mean": [found.means[row] for row in rows],
         "effect": None if found.effects is None else [found.effects[row] for row in rows],
         "shape": [len(rows), *found.maps.shape[1:]],
         "maps": _file("maps.npy", lambda path: engine.save_array(found.maps[rows], path)),
@@ -97,8 +115,14 @@ def list_layers(model: str = "") -> list[dict]:
     settings = _settled(Request(model=_name("model", model)))
     default = settings.loaded.default
     return [
-        {"name": each.name, "kind": each.kind, "shape": list(each.shape), "grid": list(each.grid or ()), "stage": each.stage,
-         "default": each.name == default}
+        {
+            "name": each.name,
+            "kind": each.kind,
+            "shape": list(each.shape),
+            "grid": list(each.grid or ()),
+            "stage": each.stage,
+            "default": each.name == default,
+        }
         for each in settings.loaded.layers
     ]
 
@@ -107,13 +131,22 @@ def list_methods(model: str = "", layer: str = "") -> list[dict]:
     """The methods that can explain this model at this layer, with their options."""
     settings = _settled(Request(model=_name("model", model), layer=_name("layer", layer)))
     return [
-        {"name": each.name, "title": each.title, "family": each.family, "returns": each.returns, "paper": each.paper, "summary": each.summary,
-         "takes_layer": each.takes_layer, "options": [engine.plain(vars(option)) for option in each.options.values()]}
+        {
+            "name": each.name,
+            "title": each.title,
+            "family": each.family,
+            "returns": each.returns,
+            "paper": each.paper,
+            "summary": each.summary,
+            "takes_layer": each.takes_layer,
+            "options": [engine.plain(vars(option)) for option in each.options.values()],
+        }
         for each in shelf.list_methods(settings.loaded, settings.layer)
     ]
 
 
 # Arguments and answers
+
 
 def _picture(image: Any) -> str:
     """The path of an uploaded file; a dictionary that names anything else is refused."""
@@ -147,7 +180,9 @@ def _object(value: Any) -> dict[str, Any]:
 def _chosen(channels: Any, found: Channels) -> list[int]:
     if channels is None or channels == []:
         return found.numbers
-    whole = isinstance(channels, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in channels)
+    whole = isinstance(channels, list) and all(
+        isinstance(each, int) and not isinstance(each, bool) for each in channels
+    )
     if not whole or not all(0 <= each < found.total for each in channels):
         raise Refused(words.no_channels(found.settings.layer, found.total))
     return channels[: found.total]
@@ -183,11 +218,16 @@ def _last(function: Callable[..., Iterator[Any]], request: Request, kind: type, 
 
 
 def _resolved(settings: Settings) -> dict[str, Any]:
-    return {"model": settings.loaded.name, "layer": settings.layer if settings.takes_layer else None, "method": settings.method.name}
+    return {
+        "model": settings.loaded.name,
+        "layer": settings.layer if settings.takes_layer else None,
+        "method": settings.method.name,
+    }
 
 
 def _file(name: str, write: Callable[[Path], None]) -> FileData:
-    """A file for the caller, in a folder of its own; gradio copies it into its cache, whose files are swept by age."""
-    path = Path(tempfile.mkdtemp(prefix="hooklens-")) / name
+    """A file for the caller, in a folder whose name nobody can guess, beside the uploads and swept with them by age."""
+    path = Path(get_upload_folder()) / secrets.token_hex(32) / name
+    path.parent.mkdir(parents=True)
     write(path)
     return FileData(path=str(path), orig_name=name)

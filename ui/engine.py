@@ -17,15 +17,15 @@ from PIL import Image
 
 from ui import limits, shelf, uploads, words
 from ui.runs import Run
-from ui.steps import Answer, Channel, Channels, Refining, Refused, Request, Settings, Stages, Step, Waiting
+from ui.steps import Answer, Refining, Refused, Request, Settings, Stages, Step, Waiting
 
 if TYPE_CHECKING:
-    import explainers
     import torch
 
-CHANNELS_PAGE = 512
+    import explainers
+
 TOP = 5
-_turn = threading.BoundedSemaphore(limits.CONCURRENCY["model"])
+turn = threading.BoundedSemaphore(limits.CONCURRENCY["model"])
 
 
 def resolve(request: Request, report: Callable[[int, int], None] | None = None) -> Settings:
@@ -87,7 +87,7 @@ def _options(given: dict[str, Any], method: explainers.Method, notes: list[str])
     return kept
 
 
-def _stream(work: Callable[[Callable[[Any], bool]], Any], run: Run) -> Generator[Any, None, Any]:
+def stream(work: Callable[[Callable[[Any], bool]], Any], run: Run) -> Generator[Any, None, Any]:
     """Do `work(report)` in a thread; yield what it reports, the newest only and not too often; return its result."""
     box: dict[str, Any] = {}
     over, news = threading.Event(), threading.Event()
@@ -123,7 +123,7 @@ def _stream(work: Callable[[Callable[[Any], bool]], Any], run: Run) -> Generator
     return box["result"]
 
 
-def _settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
+def settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
     """Wait for torch, then for the model; yield how far it is."""
     yield from shelf.wait(run)
     name = request.model or shelf.first_model()
@@ -134,10 +134,11 @@ def _settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
         def progress(done: int, total: int) -> None:
             if not report((done, total)) and run.asked:
                 raise Refused(words.STOPPED_LOADING)
+
         report((0, 0))
         return resolve(request, progress)
 
-    loading = _stream(work, run)
+    loading = stream(work, run)
     try:
         while True:
             step = next(loading)
@@ -152,13 +153,13 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
 
     Errors   Refused, with a sentence for the visitor; whatever a method refuses becomes one as well.
     """
-    with _sentences():
-        settings = yield from _settled(request, run)
+    with sentences():
+        settings = yield from settled(request, run)
         yield settings
         if request.picture is None:
             return
-        photo = _open(request.picture)
-        with _turn:
+        photo = open_picture(request.picture)
+        with turn:
             answer = yield from _explained(settings, photo, run)
             yield answer
             if stages and not run.stopped():
@@ -181,9 +182,11 @@ def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[St
         return _answer(settings, seen, result, images, 1.0, run)
 
     def work(report: Callable[[Any], bool]) -> explainers.Explanation:
-        return explainers.explain(method.name, loaded.model.network, images, settings.target, progress=report, **keywords)
+        return explainers.explain(
+            method.name, loaded.model.network, images, settings.target, progress=report, **keywords
+        )
 
-    partials = _stream(work, run)
+    partials = stream(work, run)
     yield Refining(settings, seen, None, 0.0, 0.0)
     try:
         while True:
@@ -195,7 +198,9 @@ def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[St
         return _answer(settings, seen, end.value, images, last if run.stopped() else 1.0, run)
 
 
-def _answer(settings: Settings, seen: Image.Image, result: explainers.Explanation, images: torch.Tensor, share: float, run: Run) -> Answer:
+def _answer(
+    settings: Settings, seen: Image.Image, result: explainers.Explanation, images: torch.Tensor, share: float, run: Run
+) -> Answer:
     import torch
 
     with torch.inference_mode():
@@ -206,8 +211,19 @@ def _answer(settings: Settings, seen: Image.Image, result: explainers.Explanatio
     pairs = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
     options = {name: value for name, value in result.options.items() if name in settings.method.options}
     return Answer(
-        settings, seen, _plane(result.map), result.raw, target, pairs, float(shares[target]), options,
-        result.statistics[0], list(result.findings[0]), result.seconds, share, run.asked,
+        settings,
+        seen,
+        _plane(result.map),
+        result.raw,
+        target,
+        pairs,
+        float(shares[target]),
+        options,
+        result.statistics[0],
+        list(result.findings[0]),
+        result.seconds,
+        share,
+        run.asked,
     )
 
 
@@ -234,129 +250,14 @@ def _sweep(settings: Settings, photo: Image.Image, answer: Answer) -> Stages | N
     return Stages(settings, answer.seen, {name: _plane(each) for name, each in maps.items()})  # type: ignore[misc]
 
 
-def features(request: Request, run: Run, *, sort: str = "activation", page: int = 0, size: int = CHANNELS_PAGE) -> Iterator[Step]:
-    """A page of the layer's channels: `sort` by mean "activation", by "effect" on the class, or by "number".
-
-    Errors   Refused, with a sentence for the visitor.
-    """
-    import explainers
-
-    with _sentences():
-        settings = yield from _settled(request, run)
-        if request.picture is None:
-            raise Refused(words.NO_PICTURE)
-        photo, loaded = _open(request.picture), settings.loaded
-        network = loaded.model.network
-        images = loaded.model.prepare(photo).to(loaded.device)
-        with _turn:
-            maps = explainers.feature_maps(network, images, layer=settings.layer)[0].float().cpu()
-            target = _target(settings, images)
-            effects = None
-            if sort == "effect":
-                effects = yield from _effects(settings, images, target, run)
-        means = maps.mean((1, 2))
-        keys = {"effect": effects, "number": None}.get(sort, means)
-        order = range(len(maps)) if keys is None else keys.argsort(descending=True, stable=True).tolist()
-        pages = -(-len(maps) // size)
-        page = min(max(0, page), pages - 1)
-        numbers = list(order)[page * size : (page + 1) * size]
-        yield Channels(
-            settings, numbers, maps[numbers], means[numbers].tolist(),
-            None if effects is None else effects[numbers].tolist(), target, page, pages, len(maps),
-        )
-
-
-def _target(settings: Settings, images: torch.Tensor) -> int:
-    import torch
-
-    if settings.target is not None:
-        return settings.target
-    with torch.inference_mode():
-        return int(settings.loaded.model.network(images)[0].argmax())
-
-
-def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) -> Generator[Step, None, torch.Tensor]:
-    import explainers
-
-    network = settings.loaded.model.network
-
-    def work(report: Callable[[Any], bool]) -> torch.Tensor:
-        return explainers.channel_effects(network, images, target, layer=settings.layer, progress=report)
-
-    partials = _stream(work, run)
-    try:
-        while True:
-            partial = next(partials)
-            if partial is not None:
-                yield Waiting(words.EFFECTS, partial.fraction)
-    except StopIteration as end:
-        if run.stopped():
-            raise Refused(words.EFFECTS_STOPPED) from None
-        return end.value[0].float().cpu()
-
-
-def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
-    """One channel at its own resolution, with its effect and what its strongest cell can see.
-
-    Errors   Refused, with a sentence for the visitor.
-    """
-    import explainers
-
-    with _sentences():
-        settings = yield from _settled(request, run)
-        if request.picture is None:
-            raise Refused(words.NO_PICTURE)
-        photo, loaded = _open(request.picture), settings.loaded
-        images = loaded.model.prepare(photo).to(loaded.device)
-        with _turn:
-            maps = explainers.feature_maps(loaded.model.network, images, layer=settings.layer)[0].float().cpu()
-            if not 0 <= number < len(maps):
-                raise Refused(words.no_channel(number, settings.layer, len(maps)))
-            target = _target(settings, images)
-            effect = _effect(settings, images, target, number)
-            box = _seen_by_peak(settings, maps[number])
-        yield Channel(settings, loaded.model.crop(photo), number, maps[number], effect, target, box)
-
-
-def _effect(settings: Settings, images: torch.Tensor, target: int, number: int) -> float:
-    """What the class loses without this one channel: two forward passes instead of one for each of its neighbours."""
-    import explainers
-    import torch
-
-    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
-    axis = {"NHWC": 3, "tokens": 2}.get(layer.layout, 1)
-
-    def silence(output: torch.Tensor) -> torch.Tensor:
-        output = output.clone()
-        output.select(axis, number).zero_()
-        return output
-
-    network = settings.loaded.model.network
-    with torch.inference_mode():
-        with explainers.edit_outputs(network, {settings.layer: silence}):
-            without = network(images)
-        return float(network(images)[0, target] - without[0, target])
-
-
-def _seen_by_peak(settings: Settings, plane: torch.Tensor) -> tuple[float, float, float, float] | None:
-    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
-    cell = divmod(int(plane.argmax()), plane.shape[1])
-    try:
-        left, top, right, bottom = layer.receptive_field(cell)
-    except (ValueError, RuntimeError):
-        return None  # a network in which every cell sees everything, or which forbids the question
-    side = settings.loaded.model.side
-    return left / side, top / side, right / side, bottom / side
-
-
-def _open(path: str) -> Image.Image:
+def open_picture(path: str) -> Image.Image:
     try:
         return uploads.open_picture(path)
     except uploads.Refused as error:
         raise Refused(str(error)) from None
 
 
-class _sentences:
+class sentences:
     """What the library refuses reaches the visitor as its own sentence; anything else as one that is known."""
 
     def __enter__(self) -> None:
@@ -387,6 +288,7 @@ def changed(request: Request, **changes: Any) -> Request:
 
 # Answers as files and plain values
 
+
 def save_array(values: torch.Tensor, path: Any) -> None:
     """Write a tensor as `.npy`."""
     import numpy as np
@@ -402,7 +304,7 @@ def save_overlay(answer: Answer, path: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold: tuples become lists, what is not a number becomes None, the rest its own description."""
+    """A value that JSON can hold: tuples become lists, what is not a number None, the rest its description."""
     if isinstance(value, dict):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

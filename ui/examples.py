@@ -41,4 +41,8 @@ def small(example: Example) -> dict[str, str]:
     left, top = (photo.width - side) // 2, (photo.height - side) // 2
     file = io.BytesIO()
     photo.resize((SMALL, SMALL), box=(left, top, left + side, top + side)).save(file, "JPEG", quality=85)
-    return {"id": example.id, "alt": example.alt, "src": "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()}
+    return {
+        "id": example.id,
+        "alt": example.alt,
+        "src": "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode(),
+    }

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from ui import engine, limits, packing, picture_panel, runs, words
+from ui import features, limits, packing, picture_panel, runs, words
 from ui.parts import Choice, canvas
 from ui.picture_panel import Panel
 from ui.steps import Channel, Channels, Refused, Settings, Waiting
@@ -21,7 +21,9 @@ class Features:
 
     def __init__(self) -> None:
         with gr.Row(elem_id="hl-order"):
-            self.sort = Choice(words.SORTS, value="activation", label=words.SORT, elem_id="hl-sort", interactive=True, filterable=False)
+            self.sort = Choice(
+                words.SORTS, value="activation", label=words.SORT, elem_id="hl-sort", interactive=True, filterable=False
+            )
             self.status = canvas("line", "hl-grid-status")
         with gr.Row(elem_id="hl-features"):
             with gr.Column(scale=3, min_width=320):
@@ -32,8 +34,12 @@ class Features:
     def wire(self, panel: Panel) -> None:
         """Ask when the tab is seen with other settings, when the order changes, when a page or a channel is chosen."""
         shared: dict[str, Any] = {
-            "concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private", "show_progress": "minimal",
-            "show_progress_on": [self.status], "trigger_mode": "multiple",
+            "concurrency_id": "model",
+            "concurrency_limit": 1,
+            "api_visibility": "private",
+            "show_progress": "minimal",
+            "show_progress_on": [self.status],
+            "trigger_mode": "multiple",
         }
         page = [*panel.inputs, self.sort]
         gr.on([self.grid.focus, self.grid.submit, self.sort.input], self.page, page, [self.grid, self.status], **shared)
@@ -49,12 +55,16 @@ class Features:
         with runs.begin(f"{request.session_hash}/features") as run:
             try:
                 asked = picture_panel.asked(*settings)
-                for step in engine.features(asked, run, sort=sort, page=page if isinstance(page, int) else 0):
+                for step in features.page(asked, run, sort=sort, number=page if isinstance(page, int) else 0):
                     if isinstance(step, Channels):
                         key = str(data.get("key", ""))[:40]
                         yield {self.grid: packing.channels(step, sort, key, packing.number()), self.status: None}
                     elif isinstance(step, Waiting):
-                        yield {self.status: words.status("busy", step.sentence, ident=packing.number(), fraction=step.fraction)}
+                        yield {
+                            self.status: words.status(
+                                "busy", step.sentence, ident=packing.number(), fraction=step.fraction
+                            )
+                        }
             except Refused as refusal:
                 yield {self.status: words.status("error", str(refusal), ident=packing.number())}
             except Exception:
@@ -68,7 +78,7 @@ class Features:
         with runs.begin(f"{request.session_hash}/features", limits.SECONDS) as run:
             try:
                 asked = picture_panel.asked(*values)
-                for step in engine.channel(asked, number if isinstance(number, int) else -1, run):
+                for step in features.channel(asked, number if isinstance(number, int) else -1, run):
                     if isinstance(step, Channel):
                         yield {self.channel: packing.channel(step, packing.number()), self.status: None}
                     elif not isinstance(step, Settings):

@@ -1,4 +1,4 @@
-"""Settings as query parameters, and back. A link names an example picture; a visitor's own photograph is never in it."""
+"""Settings as query parameters, and back. A link names an example picture, never a visitor's own photograph."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ COPY = """(example, model, layer, target, method, options) => {
   const url = new URL(document.baseURI);
   url.search = "";
   url.hash = "";
-  const chosen = example && example.chosen;
+  const read = (text) => (typeof text === "string" && text ? JSON.parse(text) : {});
+  const { chosen } = read(example);
   const parts = { example: chosen, model, layer, class: target, method };
   for (const [name, value] of Object.entries(parts)) if (value) url.searchParams.set(name, value);
-  const values = (options && options.values) || {};
+  const values = read(options).values || {};
   if (Object.keys(values).length) url.searchParams.set("options", JSON.stringify(values));
   history.replaceState(null, "", url);
-  const say = (text) => ({ id: Date.now(), link: url.href, text: chosen ? text : text + " Your own picture is not part of it." });
+  const more = chosen ? "" : " Your own picture is not part of it.";
+  const say = (text) => JSON.stringify({ link: url.href, text: text + more });
   if (!navigator.clipboard) return Promise.resolve(say("Copy this link:"));
   return navigator.clipboard.writeText(url.href).then(() => say("Link copied."), () => say("Copy this link:"));
 }"""

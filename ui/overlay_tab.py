@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -53,43 +54,57 @@ class Show:
     @property
     def outputs(self) -> list[Any]:
         panel = self.panel
-        return [*panel.outputs, panel.stop, panel.top, *self.overlay.outputs, self.grid, self.snippets]
+        return [*panel.inputs[1:], panel.stop, panel.top, *self.overlay.outputs, self.grid, self.snippets]
+
+    def opened(self, request: gr.Request) -> dict[Any, Any]:
+        """When a page opens: the picture that its link names, else the first example."""
+        chosen, _ = _example(links.read(request.query_params))
+        return {self.panel.picture: str(chosen.path), self.panel.examples: {"chosen": chosen.id}}
 
     def first(self, request: gr.Request) -> Iterator[dict[Any, Any]]:
-        """When a page opens: what its link asks for, else the first example."""
-        wanted, there = links.read(request.query_params), examples.all_examples()
-        notes = []
-        chosen = there.get(wanted.get("example", ""))
-        if chosen is None:
-            chosen = next(iter(there.values()))
-            if "example" in wanted:
-                notes.append(words.not_found(words.EXAMPLE, wanted["example"], [], chosen.id))
-        yield {self.panel.picture: str(chosen.path), self.panel.examples: {"chosen": chosen.id}}
-        asked = Request(
-            str(chosen.path), wanted.get("model", ""), wanted.get("layer", ""), wanted.get("class", ""), wanted.get("method", ""),
-            wanted.get("options", {}),
+        """The answer to what the link asks for."""
+        wanted = links.read(request.query_params)
+        chosen, notes = _example(wanted)
+        names = [wanted.get(name, "") for name in ("model", "layer", "class", "method")]
+        yield from self._answer(
+            lambda: Request(str(chosen.path), *names, wanted.get("options", {})), {}, request, notes
         )
-        yield from self._answer(lambda: asked, {}, request, notes)
 
     def again(self, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
-        """When anything was chosen: the settings as they stand on the page."""
-        yield from self._answer(lambda: picture_panel.asked(*values), values[-1], request, [])
+        """When anything was chosen: the settings as they stand on the page, unless just these are shown already.
 
-    def _answer(self, ask: Any, known: Any, request: gr.Request, notes: list[str]) -> Iterator[dict[Any, Any]]:
-        status = self.overlay.status
+        A choice by mouse raises Gradio's event twice, and a click during a run is repeated after it.
+        """
+        *settings, shown = values
+        if isinstance(shown, dict) and shown.get("asked") == _signature(settings):
+            yield {self.overlay.status: gr.skip()}
+        else:
+            yield from self._answer(lambda: picture_panel.asked(*settings), settings[-1], request, [], shown)
+
+    def _answer(
+        self, ask: Any, known: Any, request: gr.Request, notes: list[str], shown: Any = None
+    ) -> Iterator[dict[Any, Any]]:
         with runs.begin(request.session_hash) as run:
             try:
                 asked = ask()
                 for step in engine.explain(asked, run):
                     if isinstance(step, Settings):
                         yield self._resolved(step, asked, known)
+                    elif isinstance(step, Answer):
+                        yield self._answered(step, asked, notes)
                     else:
-                        yield self._shown(step, notes)
+                        yield self._shown(step)
             except Refused as refusal:
-                yield {status: words.status("error", str(refusal), ident=packing.number()), self.panel.stop: gr.update(interactive=False)}
+                yield self._refused(str(refusal), shown)
             except Exception:
                 log.exception("an explanation failed")  # the visitor gets a sentence, the server's log the rest
-                yield {status: words.status("error", words.UNKNOWN, ident=packing.number()), self.panel.stop: gr.update(interactive=False)}
+                yield self._refused(words.UNKNOWN, shown)
+
+    def _refused(self, sentence: str, shown: Any) -> dict[Any, Any]:
+        """A sentence in the status line; the old result stays, but the same question may be asked again."""
+        line = words.status("error", sentence, ident=packing.number())
+        top = {**shown, "asked": None} if isinstance(shown, dict) else gr.skip()
+        return {self.overlay.status: line, self.panel.stop: gr.update(interactive=False), self.panel.top: top}
 
     def _resolved(self, settings: Settings, asked: Request, known: Any) -> dict[Any, Any]:
         found = picture_panel.resolved(settings, asked, known, self.panel, packing.form(settings))
@@ -97,44 +112,86 @@ class Show:
         if asked.picture is None:
             ident = packing.number()
             found |= {
-                self.overlay.status: words.status("idle", words.NO_PICTURE, ident=ident), self.overlay.view: {"id": ident},
-                self.overlay.strip: None, self.overlay.bars: None, self.overlay.findings: None, self.panel.top: None,
+                self.overlay.status: words.status("idle", words.NO_PICTURE, ident=ident),
+                self.overlay.view: {"id": ident},
+                self.overlay.strip: None,
+                self.overlay.bars: None,
+                self.overlay.findings: None,
+                self.panel.top: None,
             }
         return found
 
-    def _shown(self, step: Step, notes: list[str]) -> dict[Any, Any]:
+    def _shown(self, step: Step) -> dict[Any, Any]:
         overlay, ident = self.overlay, packing.number()
         if isinstance(step, Waiting):
             return {overlay.status: words.status("busy", step.sentence, ident=ident, fraction=step.fraction)}
         if isinstance(step, Refining):
-            line = {overlay.status: words.refining(step.settings, step.fraction, step.seconds, ident), self.panel.stop: gr.update(interactive=True)}
+            line = {
+                overlay.status: words.refining(step.settings, step.fraction, step.seconds, ident),
+                self.panel.stop: gr.update(interactive=True),
+            }
             return line if step.map is None else {**line, overlay.view: packing.refining(step, ident)}
         if isinstance(step, Stages):
             return {overlay.strip: packing.stages(step, ident)}
-        assert isinstance(step, Answer)
-        step = replace(step, settings=replace(step.settings, notes=(*notes, *step.settings.notes)))
+        raise TypeError(f"an explanation has no step {type(step).__name__}")
+
+    def _answered(self, step: Answer, asked: Request, notes: list[str]) -> dict[Any, Any]:
+        overlay, settings, ident = self.overlay, step.settings, packing.number()
+        step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
         classes = packing.classes(step, ident)
+        target = "" if settings.target is None else settings.loaded.names[settings.target]
+        page = [
+            asked.picture,
+            settings.loaded.name,
+            settings.layer,
+            target,
+            settings.method.name,
+            {"values": settings.options},
+        ]
         return {
-            overlay.status: words.answered(step, ident), overlay.view: packing.answer(step, ident), overlay.bars: classes,
-            overlay.findings: packing.findings(step, ident), self.panel.top: classes, self.panel.stop: gr.update(interactive=False),
-            self.grid: gr.HTML(wanted=f"{ident}"),
+            overlay.status: words.answered(step, ident),
+            overlay.view: packing.answer(step, ident),
+            overlay.bars: classes,
+            overlay.findings: packing.findings(step, ident),
+            self.panel.stop: gr.update(interactive=False),
+            self.panel.top: classes | {"asked": _signature(page) if step.share >= 1 else None},
+            self.grid: gr.update(wanted=f"{ident}"),
         }
 
 
+def _example(wanted: dict[str, Any]) -> tuple[examples.Example, list[str]]:
+    """The example that a link names, else the first one and a note."""
+    there = examples.all_examples()
+    first, name = next(iter(there.values())), wanted.get("example", "")
+    if name and name not in there:
+        return first, [words.not_found(words.EXAMPLE, name, [], first.id)]
+    return there.get(name, first), []
+
+
+def _signature(settings: list[Any]) -> str:
+    """Tells settings apart, as the page holds them."""
+    picture, model, layer, target, method, options = settings
+    values = options.get("values") if isinstance(options, dict) else None
+    return json.dumps([picture, model, layer, target or "", method, values or {}], sort_keys=True, default=str)
+
+
 class Turn:
-    """The unqueued step before every question: end what this visitor's page is computing, and change what the click means."""
+    """The unqueued step before every question: end what this visitor's page computes; apply the click."""
 
     def __init__(self, panel: Panel) -> None:
         self.panel = panel
 
-    def __call__(self, event: gr.EventData, request: gr.Request, options: Any) -> dict[Any, Any]:
+    def __call__(self, event: gr.EventData, request: gr.Request, options: Any, top: Any) -> dict[Any, Any]:
         runs.stop(request.session_hash)
         data = getattr(event, "_data", None)
         if event.target is self.panel.picture:
             return {self.panel.examples: {"chosen": None}}
-        if event.target in (self.panel.model, self.panel.layer, self.panel.target, self.panel.method, self.panel.explain):
-            return {}
-        found = picture_panel.changes(data, self.panel)
+        found: dict[Any, Any] = {self.panel.options: gr.skip()}  # gradio takes an empty dictionary for a value
+        if event.target is self.panel.explain and isinstance(top, dict):
+            return {self.panel.top: {**top, "asked": None}}
+        if event.target in (self.panel.model, self.panel.layer, self.panel.target, self.panel.method):
+            return found
+        found |= picture_panel.changes(data, self.panel)
         values = picture_panel.remedied(data, options)
         return {**found, self.panel.options: values} if values else found
 
@@ -142,14 +199,38 @@ class Turn:
 def wire(demo: gr.Blocks, panel: Panel, overlay: Overlay, show: Show) -> None:
     """Every choice first ends the old run (at once, past the queue), then asks anew with what the page shows then."""
     shared: dict[str, Any] = {
-        "outputs": show.outputs, "concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private",
-        "show_progress": "minimal", "show_progress_on": [overlay.status],
+        "outputs": show.outputs,
+        "concurrency_id": "model",
+        "concurrency_limit": 1,
+        "api_visibility": "private",
+        "show_progress": "minimal",
+        "show_progress_on": [overlay.status],
     }
-    demo.load(show.first, None, **shared)
-    clicks = [panel.examples.select, panel.top.select, panel.notice.select, overlay.bars.select, overlay.findings.select, overlay.strip.select]
-    choices = [panel.picture.input, panel.model.input, panel.layer.input, panel.target.input, panel.method.input, panel.explain.click]
+    quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+    # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
+    demo.load(show.opened, None, [panel.picture, panel.examples], **quick).then(show.first, None, **shared)
+    clicks = [
+        panel.examples.select,
+        panel.top.select,
+        panel.notice.select,
+        overlay.bars.select,
+        overlay.findings.select,
+        overlay.strip.select,
+    ]
+    choices = [
+        panel.picture.input,
+        panel.model.input,
+        panel.layer.input,
+        panel.target.input,
+        panel.method.input,
+        panel.explain.click,
+    ]
     turned = gr.on(
-        [*choices, *clicks], Turn(panel), [panel.options], panel.outputs, queue=False, trigger_mode="multiple",
-        show_progress="hidden", api_visibility="private",
+        [*choices, *clicks],
+        Turn(panel),
+        [panel.options, panel.top],
+        [*panel.outputs, panel.top],
+        trigger_mode="multiple",
+        **quick,
     )
-    turned.then(show.again, panel.inputs, trigger_mode="always_last", **shared)
+    turned.then(show.again, [*panel.inputs, panel.top], trigger_mode="always_last", **shared)

@@ -1,8 +1,8 @@
 """Arrays and pictures as the dictionaries that the scripts read: the wire format, in one place.
 
-Maps travel as base64 of little-endian floats (a JSON list of 224 x 224 numbers takes a second to paint), pictures as JPEG
-in a data address. No field is called `path` or `url`: gradio rewrites those. Final maps are float32, so that the value
-under the pointer and the `.npy` file are exact; maps on their way are float16 where they are large.
+Maps travel as base64 of little-endian floats (a JSON list of 224 x 224 numbers takes a second to paint), pictures as
+JPEG in a data address. No field is called `path` or `url`: gradio rewrites those. Final maps are float32, so that
+the value under the pointer and the `.npy` file are exact; maps on their way are float16 where they are large.
 """
 
 from __future__ import annotations
@@ -59,8 +59,13 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
     """The overlay of a finished map."""
     settings = step.settings
     return {
-        "v": 1, "id": ident, "state": "done" if step.share >= 1 else "stopped", "about": _about(settings, step.target),
-        "map": floats(step.map), "crop": picture(step.seen), "name": words.file_name(settings, step.target),
+        "v": 1,
+        "id": ident,
+        "state": "done" if step.share >= 1 else "stopped",
+        "about": _about(settings, step.target),
+        "map": floats(step.map),
+        "crop": picture(step.seen),
+        "name": words.file_name(settings, step.target),
         "words": words.overlay(settings, step.target, step.map),
     }
 
@@ -70,8 +75,13 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
     assert step.map is not None
     settings = step.settings
     return {
-        "v": 1, "id": ident, "state": "partial", "about": _about(settings, settings.target), "map": floats(step.map, exact=False),
-        "crop": picture(step.seen, 384), "name": words.file_name(settings, settings.target),
+        "v": 1,
+        "id": ident,
+        "state": "partial",
+        "about": _about(settings, settings.target),
+        "map": floats(step.map, exact=False),
+        "crop": picture(step.seen, 384),
+        "name": words.file_name(settings, settings.target),
         "words": words.overlay(settings, settings.target, step.map),
     }
 
@@ -114,10 +124,21 @@ def channels(step: Channels, sort: str, key: str, ident: int) -> dict[str, Any]:
 
     planes, low, high = sprite(step.maps, CELL)
     return {
-        "id": ident, "key": key, "sort": sort, "page": step.page, "pages": step.pages, "chosen": None,
-        "cell": [planes.shape[1], planes.shape[2]], "planes": _text(planes.numpy().tobytes()), "lo": _column(low), "hi": _column(high),
-        "numbers": step.numbers, "mean": _safe(step.means), "effect": None if step.effects is None else _safe(step.effects),
-        "measure": words.MEASURE[sort], "note": words.channels(step, sort),
+        "id": ident,
+        "key": key,
+        "sort": sort,
+        "page": step.page,
+        "pages": step.pages,
+        "chosen": None,
+        "cell": [planes.shape[1], planes.shape[2]],
+        "planes": _text(planes.numpy().tobytes()),
+        "lo": _column(low),
+        "hi": _column(high),
+        "numbers": step.numbers,
+        "mean": _safe(step.means),
+        "effect": None if step.effects is None else _safe(step.effects),
+        "measure": words.MEASURE[sort],
+        "note": words.channels(step, sort),
     }
 
 
@@ -129,8 +150,14 @@ def channel(step: Channel, ident: int) -> dict[str, Any]:
     """One channel, large."""
     settings = step.settings
     return {
-        "v": 1, "id": ident, "state": "done", "about": f"{settings.loaded.name}/{settings.layer}/{step.number}",
-        "map": floats(step.map), "crop": picture(step.seen), "box": step.box, "name": words.channel_file(step),
+        "v": 1,
+        "id": ident,
+        "state": "done",
+        "about": f"{settings.loaded.name}/{settings.layer}/{step.number}",
+        "map": floats(step.map),
+        "crop": picture(step.seen),
+        "box": step.box,
+        "name": words.channel_file(step),
         "words": words.channel(step),
     }
 
@@ -138,9 +165,18 @@ def channel(step: Channel, ident: int) -> dict[str, Any]:
 def form(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The method's options as the form draws them, and the values that it starts with."""
     schema = [
-        {"name": o.name, "kind": o.kind, "default": _plain(o.default), "low": o.low, "high": o.high, "step": o.step,
-         "choices": list(o.choices), "help": o.help}
-        for o in settings.method.options.values() if o.default is None or _plain(o.default) is not None
+        {
+            "name": o.name,
+            "kind": o.kind,
+            "default": _plain(o.default),
+            "low": o.low,
+            "high": o.high,
+            "step": o.step,
+            "choices": list(o.choices),
+            "help": o.help,
+        }
+        for o in settings.method.options.values()
+        if o.default is None or _plain(o.default) is not None
     ]
     return schema, {"method": settings.method.name, "values": settings.options}
 

@@ -25,7 +25,11 @@ def build() -> gr.Blocks:
     """The whole page, not yet served."""
     install_no_links()
     with gr.Blocks(title=words.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(600, 3600)) as demo:
-        gr.HTML(f"<a id='hl-skip' href='#hl-status'>{words.SKIP}</a><h1>{words.TITLE}</h1><p>{words.TAGLINE}</p>", elem_id="hl-head", padding=False)
+        gr.HTML(
+            f"<a id='hl-skip' href='#hl-status'>{words.SKIP}</a><h1>{words.TITLE}</h1><p>{words.TAGLINE}</p>",
+            elem_id="hl-head",
+            padding=False,
+        )
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
                 panel = picture_panel.build()
@@ -69,27 +73,56 @@ def _notice(demo: gr.Blocks, panel: picture_panel.Panel) -> None:
 
 def theme() -> gr.themes.Base:
     """Neutral greys and one accent; system fonts, so that nothing is fetched."""
-    sizes = {"spacing_size": gr.themes.sizes.spacing_md, "radius_size": gr.themes.sizes.radius_sm, "text_size": gr.themes.sizes.text_md}
-    plain = gr.themes.Default(primary_hue=gr.themes.colors.indigo, neutral_hue=gr.themes.colors.zinc, font=FONT, font_mono=MONO, **sizes)
+    sizes = {
+        "spacing_size": gr.themes.sizes.spacing_md,
+        "radius_size": gr.themes.sizes.radius_sm,
+        "text_size": gr.themes.sizes.text_md,
+    }
+    plain = gr.themes.Default(
+        primary_hue=gr.themes.colors.indigo, neutral_hue=gr.themes.colors.zinc, font=FONT, font_mono=MONO, **sizes
+    )
     both: dict[str, str] = {}
     for name, (light, dark) in {
-        "body_background_fill": ("#fafafa", "#1b1b1f"), "background_fill_primary": ("#ffffff", "#232328"),
-        "background_fill_secondary": ("#f4f4f5", "#1f1f24"), "block_background_fill": ("#ffffff", "#232328"),
-        "block_label_background_fill": ("#ffffff", "#232328"), "input_background_fill": ("#ffffff", "#2a2a30"),
-        "border_color_primary": ("#e0e0e4", "#3a3a42"), "block_border_color": ("#e0e0e4", "#3a3a42"), "input_border_color": ("#d0d0d6", "#45454e"),
-        "body_text_color": ("#1b1b1f", "#fafafa"), "body_text_color_subdued": ("#5c5c66", "#a9a9b4"),
-        "block_label_text_color": ("#5c5c66", "#a9a9b4"), "block_title_text_color": ("#3a3a42", "#d4d4dc"),
-        "button_primary_background_fill": (ACCENT, ACCENT), "button_primary_background_fill_hover": ("#4a4ac4", "#6d6de0"),
-        "button_primary_text_color": ("#ffffff", "#ffffff"), "button_primary_border_color": (ACCENT, ACCENT),
-        "button_secondary_background_fill": ("#ffffff", "#2a2a30"), "button_secondary_background_fill_hover": ("#f0f0f3", "#34343c"),
-        "button_secondary_border_color": ("#d0d0d6", "#45454e"), "color_accent_soft": ("#ececfb", "#33334d"), "link_text_color": (ACCENT, "#a3a3f0"),
+        "body_background_fill": ("#fafafa", "#1b1b1f"),
+        "background_fill_primary": ("#ffffff", "#232328"),
+        "background_fill_secondary": ("#f4f4f5", "#1f1f24"),
+        "block_background_fill": ("#ffffff", "#232328"),
+        "block_label_background_fill": ("#ffffff", "#232328"),
+        "input_background_fill": ("#ffffff", "#2a2a30"),
+        "border_color_primary": ("#e0e0e4", "#3a3a42"),
+        "block_border_color": ("#e0e0e4", "#3a3a42"),
+        "input_border_color": ("#d0d0d6", "#45454e"),
+        "body_text_color": ("#1b1b1f", "#fafafa"),
+        "body_text_color_subdued": ("#5c5c66", "#a9a9b4"),
+        "block_label_text_color": ("#5c5c66", "#a9a9b4"),
+        "block_title_text_color": ("#3a3a42", "#d4d4dc"),
+        "button_primary_background_fill": (ACCENT, ACCENT),
+        "button_primary_background_fill_hover": ("#4a4ac4", "#6d6de0"),
+        "button_primary_text_color": ("#ffffff", "#ffffff"),
+        "button_primary_border_color": (ACCENT, ACCENT),
+        "button_secondary_background_fill": ("#ffffff", "#2a2a30"),
+        "button_secondary_background_fill_hover": ("#f0f0f3", "#34343c"),
+        "button_secondary_border_color": ("#d0d0d6", "#45454e"),
+        "color_accent_soft": ("#ececfb", "#33334d"),
+        "link_text_color": (ACCENT, "#a3a3f0"),
     }.items():
         both |= {name: light, f"{name}_dark": dark}
-    return plain.set(**both, color_accent=ACCENT, block_shadow="none", block_shadow_dark="none", block_label_shadow="none",
-                     button_primary_shadow="none", button_secondary_shadow="none", input_shadow="none", input_shadow_focus="none")
+    return plain.set(
+        **both,
+        color_accent=ACCENT,
+        block_shadow="none",
+        block_shadow_dark="none",
+        block_label_shadow="none",
+        button_primary_shadow="none",
+        button_secondary_shadow="none",
+        input_shadow="none",
+        input_shadow_focus="none",
+    )
 
 
-def serve(demo: gr.Blocks, *, model: str = "auto", host: str | None = None, port: int | None = None, block: bool = True) -> str:
+def serve(
+    demo: gr.Blocks, *, model: str = "auto", host: str | None = None, port: int | None = None, block: bool = True
+) -> str:
     """Serve the page, then load torch in the background.
 
     Returns  the address, when `block` is False; else at the end of the server
@@ -100,12 +133,27 @@ def serve(demo: gr.Blocks, *, model: str = "auto", host: str | None = None, port
         shelf.ready.wait()
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
     _, address, _ = demo.launch(
-        server_name=host, server_port=port, prevent_thread_lock=True, share=False, ssr_mode=False, pwa=False, run_history=False,
-        footer_links=[], enable_monitoring=False, show_error=False, max_file_size=limits.FILE, state_session_capacity=limits.SESSIONS,
-        theme=theme(), css=(STATIC / "page.css").read_text(encoding="utf-8"), quiet=True,
+        server_name=host,
+        server_port=port,
+        prevent_thread_lock=True,
+        share=False,
+        ssr_mode=False,
+        pwa=False,
+        run_history=False,
+        footer_links=[],
+        enable_monitoring=False,
+        show_error=False,
+        max_file_size=limits.FILE,
+        state_session_capacity=limits.SESSIONS,
+        theme=theme(),
+        css=(STATIC / "page.css").read_text(encoding="utf-8"),
+        quiet=True,
         app_kwargs={
-            "middleware": [Middleware(Guard)], "routes": [Mount("/hl", StaticFiles(directory=STATIC))],
-            "docs_url": None, "redoc_url": None, "openapi_url": None,
+            "middleware": [Middleware(Guard)],
+            "routes": [Mount("/hl", StaticFiles(directory=STATIC))],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
         },
     )
     print(words.served(address), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import gradio as gr
@@ -36,16 +37,37 @@ class Choice(gr.Dropdown):
         raise gr.Error(words.CHOOSE_ONE, print_exception=False)
 
 
-def canvas(module: str, elem_id: str, *, value: Any = None, **props: Any) -> gr.HTML:
-    """A component whose inside belongs to `static/<module>.js`; the data come in `value`, fixed words in `props`.
+class Canvas(gr.HTML):
+    """A component whose inside belongs to one of our scripts. Its value travels as one JSON text.
+
+    Gradio sends a generator's steps as differences and applies them in place, to the very object that the script holds:
+    a dictionary would change, or lose its fields, under the script's hands. A text cannot.
+    """
+
+    def preprocess(self, payload: Any) -> Any:
+        """What the script has set; None for anything that is not our JSON."""
+        if not isinstance(payload, str):
+            return None
+        try:
+            return json.loads(payload)
+        except (ValueError, RecursionError):
+            return None
+
+    def postprocess(self, value: Any) -> str | None:
+        """The value as JSON."""
+        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def canvas(module: str, elem_id: str, *, value: Any = None, **props: Any) -> Canvas:
+    """A component that `static/<module>.js` draws; the data come in `value`, fixed words in `props`.
 
     Its script may raise the events "select", "submit" and "focus".
     """
     script = (
-        f"import(new URL('hl/{module}.js', document.baseURI))"
-        ".then((module) => module.mount(element, props, trigger, watch))"
+        "import(new URL('hl/wire.js', document.baseURI))"
+        f".then((wire) => wire.start('{module}', element, props, trigger, watch))"
     )
-    return gr.HTML(
+    return Canvas(
         value=value,
         html_template=f"<div class='hl-{module}'></div>",
         js_on_load=script,

@@ -46,23 +46,32 @@ def build() -> Panel:
     """Lay the column out."""
     items = [examples.small(each) for each in examples.all_examples().values()]
     picture = Picture(
-        sources=SOURCES, type="filepath", height=240, label=words.PICTURE, elem_id="hl-picture", buttons=[], interactive=True,
-        alt_text=words.PICTURE_ALT, placeholder=words.PLACEHOLDER,
+        sources=SOURCES,
+        type="filepath",
+        height=210,
+        label=words.PICTURE,
+        elem_id="hl-picture",
+        buttons=[],
+        interactive=True,
+        alt_text=words.PICTURE_ALT,
+        placeholder=words.PLACEHOLDER,
     )
     strip = canvas("examples", "hl-examples", items=items)
-    with gr.Group(elem_id="hl-settings"):
+    with gr.Column(elem_id="hl-settings"):
         model = Choice([], label=words.MODEL_LABEL, elem_id="hl-model", interactive=True)
         notice = canvas("findings", "hl-notice")
         layer = Choice([], label=words.LAYER_LABEL, elem_id="hl-layer", interactive=True)
-        target = Choice([(words.TOP_CHOICE, "")], value="", label=words.CLASS_LABEL, elem_id="hl-class", interactive=True)
+        target = Choice(
+            [(words.TOP_CHOICE, "")], value="", label=words.CLASS_LABEL, elem_id="hl-class", interactive=True
+        )
         top = canvas("classes", "hl-top5", look="chips")
         method = Choice([], label=words.METHOD_LABEL, elem_id="hl-method", interactive=True)
         with gr.Accordion(words.OPTIONS, open=False, elem_id="hl-more"):
             options = canvas("options", "hl-options", value={}, schema=[], none=words.NO_OPTIONS)
     with gr.Row(elem_id="hl-actions"):
-        explain = gr.Button(words.EXPLAIN, variant="primary", elem_id="hl-explain", min_width=120, scale=2)
-        stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=80)
-        link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=100)
+        explain = gr.Button(words.EXPLAIN, variant="primary", elem_id="hl-explain", min_width=100, scale=2, size="md")
+        stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=70, size="md")
+        link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
     linked = canvas("linked", "hl-linked")
     return Panel(picture, strip, model, notice, layer, target, top, method, options, explain, stop, link, linked)
 
@@ -71,8 +80,11 @@ def wire(panel: Panel) -> None:
     """What happens within the column alone."""
     panel.stop.click(stopped, queue=False, api_visibility="private", show_progress="hidden")
     panel.link.click(
-        None, [panel.examples, panel.model, panel.layer, panel.target, panel.method, panel.options], panel.linked,
-        js=links.COPY, api_visibility="private",
+        None,
+        [panel.examples, panel.model, panel.layer, panel.target, panel.method, panel.options],
+        panel.linked,
+        js=links.COPY,
+        api_visibility="private",
     )
 
 
@@ -96,7 +108,13 @@ def asked(picture: str | None, model: Any, layer: Any, target: Any, method: Any,
     # After a change of model the old names of layer and class need not exist any more: no fault of the visitor's.
     moved = bool(known.get("model")) and known.get("model") != (model or shelf.first_model())
     return Request(
-        picture, model or "", layer or "", target or "", method or "", values if isinstance(values, dict) else {}, forgiving=moved,
+        picture,
+        model or "",
+        layer or "",
+        target or "",
+        method or "",
+        values if isinstance(values, dict) else {},
+        forgiving=moved,
     )
 
 
@@ -144,7 +162,7 @@ def resolved(settings: Settings, request: Request, known: Any, panel: Panel, for
         found[panel.method] = gr.update(choices=listed, value=now["method"])
     schema, values = form
     if known.get("method") != now["method"]:
-        found[panel.options] = gr.HTML(schema=schema, value={**now, "values": values["values"]})
+        found[panel.options] = gr.update(schema=schema, value={**now, "values": values["values"]})
     elif {**now, "values": values["values"]} != known:
         found[panel.options] = {**now, "values": values["values"]}
     return found

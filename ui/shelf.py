@@ -101,9 +101,10 @@ def wait(run: Run | None = None) -> Iterator[Waiting]:
 
 def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loaded:
     """The model of that name, from the shelf or fetched; the shelf keeps the few that were used last."""
+    import torch
+
     import explainers
     import models
-    import torch
 
     with _lock:
         if name in _shelf:

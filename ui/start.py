@@ -1,7 +1,7 @@
 """What must be set before gradio is imported: nothing is reported to anybody, and no type stubs are written.
 
-Importing gradio parses the source of its sixty components and rewrites their `.pyi` files every time, 1.4 of 3.5 seconds;
-it also writes such files beside our own subclasses. Its metaclass leaves a class alone whose file cannot be found.
+Importing gradio parses the source of its sixty components and rewrites their `.pyi` files every time, 1.4 of 3.5
+seconds; it also writes such files beside our own subclasses. Its metaclass passes over a class whose file is not found.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def without_stubs() -> Iterator[None]:
 
 with without_stubs():
     import gradio
+
     import ui.parts  # noqa: F401
 
 shared_gpu = os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 if TYPE_CHECKING:
+    import torch
+
     import explainers
     import models
-    import torch
 
 
 class Refused(ValueError):

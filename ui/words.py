@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import models
     import torch
+
+    import models
     from ui.steps import Answer, Channel, Channels, Settings
 
 TITLE = "Hooklens"
@@ -17,7 +18,14 @@ SKIP = "Skip to the result"
 PICTURE, MODEL_LABEL, LAYER_LABEL, CLASS_LABEL, METHOD_LABEL = "Picture", "Model", "Layer", "Class", "Method"
 OPTIONS, EXPLAIN, STOP, COPY_LINK = "Options", "Explain", "Stop", "Copy link"
 OVERLAY, FEATURES, API = "Overlay", "Feature maps", "API"
-LAYER, CLASS, METHOD, EXAMPLE, TOP, TOP_CHOICE = "layer", "class", "method", "example", "the top prediction", "Top prediction"
+LAYER, CLASS, METHOD, EXAMPLE, TOP, TOP_CHOICE = (
+    "layer",
+    "class",
+    "method",
+    "example",
+    "the top prediction",
+    "Top prediction",
+)
 PICTURE_ALT = "The picture that is explained"
 PLACEHOLDER = "Drop a picture here\nor click to choose one"
 NO_OPTIONS = "This method has no options."
@@ -30,14 +38,16 @@ MEASURE = {"activation": "mean activation", "effect": "effect", "number": "mean 
 EMPTY_OVERLAY = "Choose a picture or click an example."
 EMPTY_GRID = "The layer's channels appear here once a picture is explained."
 EMPTY_CHANNEL = "Choose a channel to see it large."
-HINT = "Point at the map, or focus it and use the arrow keys, to read its values."
+HINT = "Point at the map, or use the arrow keys on it, to read values."
 UPLOAD_A_FILE = "Upload the picture as a file."
 CHOOSE_ONE = "Choose one name from the list."
 NO_PICTURE = "There is no picture yet. Choose one or click an example."
 GONE = "This picture is no longer on the server. Choose it again."
 NO_LINKS = "Links are not accepted. Upload the picture instead."
 STOPPED_WAITING = "Stopped while the network was loading. Press Explain to go on."
-STOPPED_LOADING = "Stopped while the model was being fetched. What has arrived is kept; choose the model again to go on."
+STOPPED_LOADING = (
+    "Stopped while the model was being fetched. What has arrived is kept; choose the model again to go on."
+)
 EFFECTS = "Measuring what each channel contributes"
 EFFECTS_STOPPED = "Stopped before every channel was measured. Sort by mean activation, or try an earlier page again."
 OUT_OF_MEMORY = "This did not fit into the server's memory. Choose a smaller model or fewer samples."
@@ -66,14 +76,18 @@ def loading(seconds: float) -> str:
 
 def not_loaded(error: BaseException) -> str:
     """When torch or the first model could not be loaded."""
-    return f"The network could not be loaded ({type(error).__name__}). The server's log says why; restart it when that is mended."
+    return f"The network could not be loaded ({type(error).__name__}). The server's log says why."
 
 
 def fetching(name: str, done: int, total: int) -> str:
     """While a model is fetched."""
     if not done:
         return f"Loading {name}…"
-    return f"Fetching {name}: {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"Fetching {name}: {done / 1e6:.0f} MB"
+    return (
+        f"Fetching {name}: {done / 1e6:.0f} of {total / 1e6:.0f} MB"
+        if total
+        else f"Fetching {name}: {done / 1e6:.0f} MB"
+    )
 
 
 def not_found(kind: str, name: str, near: list[str], default: str) -> str:
@@ -130,10 +144,14 @@ def class_name(settings: Settings, target: int | None) -> str:
 
 def overlay(settings: Settings, target: int | None, plane: torch.Tensor) -> dict[str, str]:
     """What the overlay's script says about a map."""
-    row, column = divmod(int(plane.nan_to_num(float("-inf")).argmax()), plane.shape[1])
     place = f" at layer {settings.layer}" if settings.takes_layer else ""
-    alt = f"{settings.method.title}{place} for {class_name(settings, target)}; strongest at row {row + 1} of {plane.shape[0]}, column {column + 1} of {plane.shape[1]}."
+    alt = f"{settings.method.title}{place} for {class_name(settings, target)}; {_strongest(plane)}."
     return {"alt": alt, "unit": unit(settings), "hint": HINT}
+
+
+def _strongest(plane: torch.Tensor) -> str:
+    row, column = divmod(int(plane.nan_to_num(float("-inf")).argmax()), plane.shape[1])
+    return f"strongest at row {row + 1} of {plane.shape[0]}, column {column + 1} of {plane.shape[1]}"
 
 
 def file_name(settings: Settings, target: int | None) -> str:
@@ -147,7 +165,9 @@ def file_name(settings: Settings, target: int | None) -> str:
 
 def channel_file(step: Channel) -> str:
     """The name of a downloaded channel, without its ending."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"{step.settings.loaded.name}-{step.settings.layer}-channel-{step.number}")[:120]
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"{step.settings.loaded.name}-{step.settings.layer}-channel-{step.number}")[
+        :120
+    ]
 
 
 def channel(step: Channel) -> dict[str, Any]:
@@ -162,7 +182,7 @@ def channel(step: Channel) -> dict[str, Any]:
     ]
     if step.effect is not None:
         facts.append((f"Effect on {class_name(settings, step.target)}", f"{step.effect:+.4g} logit"))
-    alt = f"Channel {step.number} of layer {settings.layer}; strongest at row {row + 1} of {plane.shape[0]}, column {column + 1} of {plane.shape[1]}."
+    alt = f"Channel {step.number} of layer {settings.layer}; {_strongest(plane)}."
     return {"title": f"Channel {step.number}", "alt": alt, "unit": "", "hint": HINT, "facts": facts}
 
 
@@ -182,7 +202,12 @@ def channels(step: Channels, sort: str) -> str:
 
 def status(kind: str, *parts: str | dict[str, Any], ident: int, fraction: float | None = None) -> dict[str, Any]:
     """The status line: `kind` is "idle", "busy", "done", "stopped" or "error"."""
-    return {"id": ident, "kind": kind, "fraction": fraction, "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
+    return {
+        "id": ident,
+        "kind": kind,
+        "fraction": fraction,
+        "parts": [{"text": p} if isinstance(p, str) else p for p in parts],
+    }
 
 
 def code(text: str) -> dict[str, Any]:
@@ -229,16 +254,23 @@ def background(fetch: Any) -> dict[str, Any]:
         return {"items": [{"sentence": f"{fetch.name} is ready.", "label": "Use it", "remedy": {"model": "resnet50"}}]}
     total = f" of {fetch.total / 1e6:.0f}" if fetch.total else ""
     share = fetch.done / fetch.total if fetch.total else None
-    return {"items": [{"sentence": f"Fetching {fetch.name}: {fetch.done / 1e6:.0f}{total} MB. You need not wait.", "fraction": share}]}
+    return {
+        "items": [
+            {
+                "sentence": f"Fetching {fetch.name}: {fetch.done / 1e6:.0f}{total} MB. You need not wait.",
+                "fraction": share,
+            }
+        ]
+    }
 
 
 # For programs
 
 API_TEXT = (
-    "Everything on this page can be asked by a program: `explain`, `feature_maps`, `list_models`, `list_layers` and `list_methods`. "
-    "Empty arguments mean the default; a class is a name or an index. These calls follow the settings on the left."
+    "Everything on this page can be asked by a program: `explain`, `feature_maps`, `list_models`, `list_layers` "
+    "and `list_methods`. Empty arguments mean the default; a class is a name or an index. "
 )
-NO_OBJECT = "options must be an object of option names and values, for example {\"samples\": 25}."
+NO_OBJECT = 'options must be an object of option names and values, for example {"samples": 25}.'
 
 
 def no_text(argument: str, value: Any, longest: int) -> str:
@@ -269,28 +301,41 @@ def snippets(settings: Settings) -> list[dict[str, str]]:
     named = "".join(f"    {name}={value!r},\n" for name, value in asked.items())
     python = (
         "from gradio_client import Client, handle_file\n\n"
-        "client = Client(\"{origin}\")\n"
-        f"answer = client.predict(\n    image=handle_file(\"photo.jpg\"),\n{named}    api_name=\"/explain\",\n)\n"
-        "print(answer[\"predictions\"], answer[\"map\"], answer[\"overlay\"])"
+        'client = Client("{origin}")\n'
+        f'answer = client.predict(\n    image=handle_file("photo.jpg"),\n{named}    api_name="/explain",\n)\n'
+        'print(answer["predictions"], answer["map"], answer["overlay"])'
     )
     layer = f", layer={settings.layer!r}" if settings.takes_layer else ""
     index = "" if settings.target is None else f", target={settings.target}"
     options = "".join(f", {name}={value!r}" for name, value in settings.options.items())
     library = (
         "import explainers\nfrom models import load_model\nfrom PIL import Image\n\n"
-        f"model = load_model({settings.loaded.name!r})\nphoto = Image.open(\"photo.jpg\")\n"
-        f"e = explainers.explain({settings.method.name!r}, model.network, model.prepare(photo){index}{layer}{options})\n"
-        "explainers.overlay(model.crop(photo), e.map[0]).save(\"overlay.png\")"
+        f'model = load_model({settings.loaded.name!r})\nphoto = Image.open("photo.jpg")\n'
+        "images = model.prepare(photo)\n"
+        f"e = explainers.explain({settings.method.name!r}, model.network, images{index}{layer}{options})\n"
+        'explainers.overlay(model.crop(photo), e.map[0]).save("overlay.png")'
     )
     shell = (
         "file=$(curl -s -F files=@photo.jpg {origin}gradio_api/upload | tr -d '[]\"')\n"
         "curl -s {origin}gradio_api/call/list_methods -H 'Content-Type: application/json' \\\n"
-        f"  -d '{{\"data\": [\"{settings.loaded.name}\", \"\"]}}'"
+        f'  -d \'{{"data": ["{settings.loaded.name}", ""]}}\''
     )
     return [
-        {"title": "Python", "text": "With gradio_client; the answer holds numbers and the names of two files.", "code": python},
-        {"title": "Library", "text": "The same without a server: explainers needs torch and nothing else.", "code": library},
-        {"title": "Shell", "text": "Two requests: the first names an event, GET on it gives the answer.", "code": shell},
+        {
+            "title": "Python",
+            "text": "With gradio_client; the answer holds numbers and the names of two files.",
+            "code": python,
+        },
+        {
+            "title": "Library",
+            "text": "The same without a server: explainers needs torch and nothing else.",
+            "code": library,
+        },
+        {
+            "title": "Shell",
+            "text": "Two requests: the first names an event, GET on it gives the answer.",
+            "code": shell,
+        },
     ]
 
 

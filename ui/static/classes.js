@@ -6,7 +6,10 @@ function percent(share) {
 }
 
 export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild;
+  const host = element.firstElementChild;
+  const root = make("div", {});
+  if (props.title) host.append(make("h3", { class: "hl-title", text: props.title }));
+  host.append(root);
   root.classList.add(props.look === "bars" ? "hl-bars" : "hl-chips");
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", "Predicted classes");

@@ -20,24 +20,27 @@ class View {
   build(root) {
     this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img", "aria-label": this.props.empty });
     this.box = make("div", { class: "hl-cell", hidden: true });
+    this.field = make("div", { class: "hl-field", hidden: true });
+    this.heading = make("h3", { class: "hl-heading", hidden: true });
+    this.facts = make("dl", { class: "hl-facts" });
     this.empty = make("p", { class: "hl-empty", text: this.props.empty });
-    this.frame = make("div", { class: "hl-frame" }, this.canvas, this.box, this.empty);
+    this.frame = make("div", { class: "hl-frame" }, this.canvas, this.field, this.box, this.empty);
     this.read = make("output", { class: "hl-read", "aria-live": "polite" });
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
     this.ends = make("div", { class: "hl-ends" });
     this.chart = make("div", { class: "hl-chart", role: "img" });
     const scale = make("div", { class: "hl-scale" }, this.bar, this.ends, ...(this.props.chart ? [this.chart] : []));
-    root.replaceChildren(this.frame, this.read, scale, this.tools());
+    root.replaceChildren(this.heading, this.frame, this.read, scale, this.tools(), this.facts);
     this.listen();
   }
 
   tools() {
     const redraw = () => this.draw();
-    this.opacity = make("input", { type: "range", min: 0, max: 100, value: 55, name: "opacity", oninput: redraw });
+    this.opacity = make("input", { type: "range", min: 0, max: 100, value: 70, name: "opacity", oninput: redraw });
     this.tint = make("select", { name: "colours", onchange: () => { this.own = null; this.colour(); } },
       ...NAMES.map(([value, text]) => make("option", { value, text })));
     this.smooth = make("input", { type: "checkbox", name: "smooth", checked: true, onchange: () => this.colour() });
-    this.fade = make("input", { type: "checkbox", name: "fade", onchange: () => this.colour() });
+    this.fade = make("input", { type: "checkbox", name: "fade", checked: true, onchange: () => this.colour() });
     const limit = (name) => make("input", { type: "number", step: "any", name, onchange: () => this.limit() });
     [this.low, this.high] = [limit("low"), limit("high")];
     this.low.setAttribute("aria-label", "Lowest value shown");
@@ -98,7 +101,18 @@ class View {
     for (const button of this.buttons) button.disabled = false;
     this.colour();
     this.point(...(this.cell || [null]));
+    this.describe(value);
     painted(this.element, value.id, since);
+  }
+
+  /** What belongs to one map alone: a heading, its figures, and the part of the picture that its strongest cell can see. */
+  describe(value) {
+    this.heading.hidden = !value.words.title;
+    this.heading.textContent = value.words.title || "";
+    this.facts.replaceChildren(...(value.words.facts || []).flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]));
+    const box = value.box;
+    this.field.hidden = !box;
+    if (box) this.field.style.cssText = `left:${100 * box[0]}%;top:${100 * box[1]}%;width:${100 * (box[2] - box[0])}%;height:${100 * (box[3] - box[1])}%`;
   }
 
   clear(value, since) {
@@ -109,6 +123,8 @@ class View {
     this.canvas.setAttribute("aria-label", this.empty.textContent);
     this.read.textContent = "";
     this.ends.replaceChildren();
+    this.facts.replaceChildren();
+    this.heading.hidden = this.field.hidden = true;
     for (const button of this.buttons) button.disabled = true;
     this.point(null);
     painted(this.element, value && value.id, since);

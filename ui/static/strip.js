@@ -12,15 +12,18 @@ function thumbnail(canvas, image, packed) {
   layer.width = layer.height = SIDE;
   const pixels = layer.getContext("2d").createImageData(SIDE, SIDE);
   const [lo, hi] = limits(map);
-  glaze(resize(map, SIDE, SIDE), pixels.data, SIDE, { lo, hi, colours: colours(map, "auto") });
+  glaze(resize(map, SIDE, SIDE), pixels.data, SIDE, { lo, hi, colours: colours(map, "auto"), fade: true });
   layer.getContext("2d").putImageData(pixels, 0, 0);
   if (image) context.drawImage(image, 0, 0, SIDE, SIDE);
-  context.globalAlpha = 0.6;
+  context.globalAlpha = 0.75;
   context.drawImage(layer, 0, 0);
 }
 
 export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild;
+  const host = element.firstElementChild;
+  const title = make("h3", { class: "hl-title", text: props.title, hidden: true });
+  const root = make("div", { class: "hl-stages" });
+  host.append(title, root);
   root.setAttribute("role", "radiogroup");
   root.setAttribute("aria-label", "Layer: all stages of the network");
   const choose = (button) => {
@@ -54,6 +57,7 @@ export function mount(element, props, trigger, watch) {
         onclick: (event) => choose(event.currentTarget) },
         canvas, make("code", { text: stage.layer }), make("span", { text: stage.grid }));
     }));
+    title.hidden = !value.stages.length;
     if (image) image.src = value.crop.src;
     if (focused) root.querySelector("[aria-checked=true]")?.focus({ preventScroll: true });
     painted(element, value.id, since);

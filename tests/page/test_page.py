@@ -1,0 +1,361 @@
+"""The page as a visitor uses it, in Chromium: every control, every download, hostile files and names, keyboard, narrow and dark."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import urllib.parse
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.page.conftest import PATIENCE, ROOT, Visit, served
+
+HOSTILE = [
+    "${Object.assign(window,{__xss:1})}",
+    "{{value}}",
+    '<img src=x onerror="window.__xss=1">',
+    "<script>window.__xss=1</script>",
+    "`;window.__xss=1;`",
+    "'\"><svg onload=window.__xss=1>",
+]
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A small photograph of our own, as a visitor would upload it."""
+    path = tmp_path / "holiday.jpg"
+    Image.open(ROOT / "assets/examples/cat.jpg").crop((20, 10, 320, 260)).save(path)
+    return path
+
+
+def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
+    visit.open()
+
+    assert re.match(r"Grad-CAM for .+ \(.+\) at layer4 of .+ · \d", visit.status), visit.status
+    assert visit.page.locator("#hl-bars button").count() == 5
+    assert visit.page.locator("#hl-top5 button").count() == 5
+    assert visit.page.locator("#hl-strip button").count() >= 4
+    assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "coffee"
+
+
+def test_an_upload_is_explained(visit: Visit, photo: Path) -> None:
+    visit.open()
+    before = visit.page.locator("#hl-overlay canvas").first.screenshot()
+
+    visit.after(lambda: visit.upload(photo))
+
+    assert visit.page.locator("#hl-overlay canvas").first.screenshot() != before
+    assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+
+
+def test_an_example_is_explained(visit: Visit) -> None:
+    visit.open()
+
+    visit.after(lambda: visit.page.locator("#hl-examples button[data-id=cat]").click())
+
+    assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "cat"
+
+
+def test_layer_class_and_method_are_changed(visit: Visit) -> None:
+    visit.open()
+
+    visit.after(lambda: visit.choose("layer", "layer2.0.conv1"))
+    assert "layer2.0.conv1" in visit.status
+
+    visit.after(lambda: visit.choose("class", "goldfish"))
+    assert "goldfish" in visit.status
+
+    visit.after(lambda: visit.choose("method", "Saliency"))
+    assert "Saliency" in visit.status and "layer2" not in visit.status
+
+
+def test_a_click_on_a_predicted_class_explains_it(visit: Visit) -> None:
+    visit.open()
+    second = visit.page.locator("#hl-top5 button").nth(1)
+    name = second.locator(".hl-name").inner_text()
+
+    visit.after(second.click)
+
+    assert name in visit.status
+    assert visit.page.locator("#hl-class input").first.input_value() == name
+    assert visit.page.locator("#hl-bars button[aria-pressed=true] .hl-name").inner_text() == name
+
+
+def test_a_click_on_a_stage_moves_there(visit: Visit) -> None:
+    visit.open()
+    stage = visit.page.locator("#hl-strip button").nth(1)
+
+    visit.after(stage.click)
+
+    layer = visit.page.locator("#hl-strip button[aria-checked=true]").get_attribute("data-layer")
+    assert layer and f"at {layer} of" in visit.status
+    assert visit.page.locator("#hl-layer input").first.input_value().startswith(layer)
+
+
+def test_options_belong_to_the_method_and_are_used(visit: Visit) -> None:
+    visit.open()
+    visit.after(lambda: visit.choose("method", "SmoothGrad"))
+    visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+    names = visit.page.locator("#hl-options label").all_inner_texts()
+    samples = visit.page.locator("#hl-option-samples")
+    samples.fill("3")
+    samples.blur()
+
+    visit.after(lambda: visit.page.locator("#hl-explain").click())
+
+    assert [name.lower() for name in names] == ["samples", "sigma", "seed"]
+    assert samples.input_value() == "3"
+    visit.page.get_by_role("tab", name="API").click()
+    assert "'samples': 3" in visit.page.locator("#hl-api pre").first.inner_text()
+
+
+def test_opacity_colours_limits_and_values_need_no_request(visit: Visit) -> None:
+    visit.open()
+    canvas = visit.page.locator("#hl-overlay canvas").first
+    before, requests = canvas.screenshot(), len(visit.requests)
+
+    visit.page.evaluate("""() => {
+      const slider = document.querySelector('#hl-overlay input[name=opacity]');
+      for (let i = 0; i <= 100; i++) { slider.value = i; slider.dispatchEvent(new Event('input')); }
+    }""")
+    visit.page.locator("#hl-overlay select[name=colours]").select_option("viridis")
+    visit.page.locator("#hl-overlay input[name=high]").fill("0.05")
+    visit.page.locator("#hl-overlay input[name=high]").blur()
+    visit.page.locator("#hl-overlay input[name=smooth]").uncheck()
+    canvas.hover()
+
+    assert re.search(r"at row \d, column \d of 8 × 8", visit.page.locator("#hl-overlay output").inner_text())
+    assert canvas.screenshot() != before
+    assert [url for url in visit.requests[requests:] if not url.startswith("blob:")] == []
+
+
+def test_png_and_npy_hold_what_is_shown(visit: Visit) -> None:
+    visit.open()
+    with visit.page.expect_download() as png:
+        visit.page.get_by_role("button", name="Save PNG").first.click()
+    with visit.page.expect_download() as npy:
+        visit.page.get_by_role("button", name="Save .npy").first.click()
+
+    picture = Image.open(io.BytesIO(Path(png.value.path()).read_bytes()))
+    values = np.load(io.BytesIO(Path(npy.value.path()).read_bytes()))
+
+    assert png.value.suggested_filename.startswith("embedded-grad_cam-layer4-")
+    assert picture.size[0] == picture.size[1] >= 224
+    assert values.shape == (8, 8) and values.dtype == np.float32 and values.max() > 0
+    shown = visit.page.locator("#hl-overlay .hl-ends span").last.inner_text().split()[0]
+    assert float(shown) == pytest.approx(float(values.max()), rel=1e-3)
+
+
+def test_channels_are_sorted_and_opened(visit: Visit) -> None:
+    visit.open()
+    page = visit.page
+    page.get_by_role("tab", name="Feature maps").click()
+    visit.painted("grid", 0)
+    first = page.locator("#hl-grid [role=option]").first
+    assert page.locator("#hl-grid [role=option]").count() == 512
+
+    visit.after(lambda: first.click(), "channel")
+    number = first.get_attribute("data-channel")
+    assert page.locator("#hl-channel h3").inner_text() == f"Channel {number}"
+    assert "Effect on" in page.locator("#hl-channel dl").inner_text()
+
+    visit.after(lambda: visit.choose("sort", "Effect on the class"), "grid")
+    assert "would lose most" in page.locator("#hl-grid .hl-quiet").inner_text()
+
+
+def test_channels_follow_the_layer(visit: Visit) -> None:
+    visit.open()
+    page = visit.page
+    page.get_by_role("tab", name="Feature maps").click()
+    visit.painted("grid", 0)
+
+    visit.after(lambda: visit.choose("layer", "layer1 "), "grid")
+
+    assert page.locator("#hl-grid .hl-quiet").inner_text().startswith("layer1:")
+    assert page.locator("#hl-grid [role=option]").count() == 64
+
+
+def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
+    visit.open("?method=smooth_grad&options=" + urllib.parse.quote('{"samples": 3}'))
+    visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+    visit.page.locator("#hl-option-samples").fill("1000")
+    visit.page.locator("#hl-option-samples").blur()
+    before = visit.number("overlay")
+    visit.page.locator("#hl-explain").click()
+    visit.painted("overlay", before)
+
+    visit.page.locator("#hl-stop").click()
+
+    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'stopped'", timeout=PATIENCE)
+    assert re.search(r"stopped at \d+%", visit.status)
+    visit.page.wait_for_function("document.querySelector('#hl-stop').disabled", timeout=PATIENCE)
+
+
+def test_a_new_choice_ends_the_old_run(visit: Visit) -> None:
+    visit.open("?method=smooth_grad&options=" + urllib.parse.quote('{"samples": 3}'))
+    visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+    visit.page.locator("#hl-option-samples").fill("1000")
+    visit.page.locator("#hl-option-samples").blur()
+    before = visit.number("overlay")
+    visit.page.locator("#hl-explain").click()
+    visit.painted("overlay", before)
+
+    visit.choose("method", "Grad-CAM")
+
+    visit.page.wait_for_function(
+        "document.querySelector('#hl-status').innerText.startsWith('Grad-CAM for')", timeout=PATIENCE
+    )
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("page.png", b"<html><script>alert(1)</script></html>"),
+        ("empty.jpg", b""),
+        ("broken.jpg", b"\xff\xd8\xff\xe0" + b"\x00" * 200),
+        (
+            "bomb.png",
+            b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5sI", 13, b"IHDR", 60000, 60000, b"\x08\x02\x00\x00\x00", 0),
+        ),
+    ],
+)
+def test_a_file_that_is_no_picture_gets_a_sentence(visit: Visit, tmp_path: Path, name: str, content: bytes) -> None:
+    visit.open()
+    (tmp_path / name).write_bytes(content)
+
+    visit.after(lambda: visit.upload(tmp_path / name), "status")
+    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
+
+    assert len(visit.status) > 30 and visit.status.endswith(".") and "Error" not in visit.status
+    visit.errors[:] = [
+        each for each in visit.errors if "Failed to load resource" not in each
+    ]  # the browser's own preview of it
+
+
+def test_hostile_names_are_only_text(visit: Visit, tmp_path: Path) -> None:
+    """File names, and every name that a link can carry."""
+    for text in HOSTILE:
+        name = urllib.parse.quote(text)
+        visit.open(
+            f"?example={name}&layer={name}&class={name}&method={name}&options={urllib.parse.quote(json.dumps({text: text}))}"
+        )
+        assert "There is no" in visit.page.locator("#hl-findings").inner_text()
+        for tab in ("Feature maps", "API", "Overlay"):
+            visit.page.get_by_role("tab", name=tab).click()
+        assert visit.page.evaluate("window.__xss") is None, text
+    for number, text in enumerate(HOSTILE):
+        path = tmp_path / (text.replace("/", "") + f"{number}.jpg")
+        Image.new("RGB", (80, 80), (number * 20, 90, 120)).save(path, "JPEG")
+        visit.after(lambda path=path: visit.upload(path))
+        assert visit.page.evaluate("window.__xss") is None, text
+
+
+def test_a_link_to_an_unknown_model_is_answered_in_words(visit: Visit) -> None:
+    visit.page.goto(visit.address + "/?model=resnet5000")
+
+    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
+
+    assert "resnet5000" in visit.status and "resnet50" in visit.status.replace("resnet5000", "")
+
+
+def test_a_model_that_cannot_be_fetched_is_answered_in_words(visit: Visit) -> None:
+    visit.open()
+
+    visit.choose("model", "ResNet-18")
+
+    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
+    assert "embedded" in visit.status
+    visit.after(lambda: visit.choose("model", "Embedded"))
+    assert "Grad-CAM" in visit.status
+
+
+def test_the_link_holds_the_settings(visit: Visit) -> None:
+    visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit.open()
+    visit.after(lambda: visit.page.locator("#hl-examples button[data-id=cat]").click())
+    visit.after(lambda: visit.choose("method", "HiResCAM"))
+
+    visit.page.locator("#hl-link").click()
+    visit.page.locator("#hl-linked input").wait_for()
+    link = visit.page.locator("#hl-linked input").input_value()
+
+    wanted = urllib.parse.parse_qs(urllib.parse.urlsplit(link).query)
+    assert wanted["example"] == ["cat"] and wanted["method"] == ["hires_cam"] and wanted["layer"] == ["layer4"]
+    visit.open("?" + urllib.parse.urlsplit(link).query)
+    assert "HiResCAM" in visit.status
+    assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "cat"
+
+
+def test_everything_is_reached_by_keyboard(visit: Visit) -> None:
+    visit.open()
+    page = visit.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "hl-skip"
+
+    page.locator("#hl-overlay canvas").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert re.search(r"at row \d, column \d of 8 × 8", page.locator("#hl-overlay output").inner_text())
+
+    page.locator("#hl-strip button[aria-checked=true]").focus()
+    visit.after(lambda: page.keyboard.press("ArrowLeft"))
+    assert "layer4" not in visit.status
+
+    page.get_by_role("tab", name="Feature maps").click()
+    visit.painted("grid", 0)
+    page.locator("#hl-grid [role=option]").first.focus()
+    page.keyboard.press("ArrowRight")
+    chosen = page.evaluate("document.activeElement.dataset.channel")
+    visit.after(lambda: page.keyboard.press("Enter"), "channel")
+    assert page.locator("#hl-channel h3").inner_text() == f"Channel {chosen}"
+
+
+def test_without_a_picture_the_page_says_what_to_do(visit: Visit) -> None:
+    visit.open()
+
+    visit.page.locator("#hl-picture button[aria-label=Clear], #hl-picture button[title=Clear]").first.click()
+
+    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'idle'", timeout=PATIENCE)
+    assert "click an example" in visit.status
+    assert "click an example" in visit.page.locator("#hl-overlay .hl-empty").inner_text()
+
+
+def test_narrow_and_dark(browser, app: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    visit = Visit(context.new_page(), app).open()
+    page = visit.page
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    background = page.evaluate("getComputedStyle(document.querySelector('.gradio-container')).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", background)[:3])) < 60, background
+    visit.after(lambda: page.locator("#hl-explain").click())
+    page.wait_for_function("document.querySelector('#hl-status').getBoundingClientRect().top < 300", timeout=PATIENCE)
+
+    visit.check()
+    context.close()
+
+
+def test_colours_in_the_browser_are_the_librarys(visit: Visit) -> None:
+    """Oracle: the tables of explainers.overlays, value by value."""
+    from explainers.overlays import colour_map
+
+    visit.open()
+    for name in ("magma", "viridis", "signed"):
+        found = visit.page.evaluate(
+            f"import(new URL('hl/colours.js', document.baseURI)).then((m) => Array.from(m.table('{name}')))"
+        )
+        wanted = colour_map(name).flatten().tolist()
+        assert max(abs(a - b) for a, b in zip(found, wanted, strict=True)) <= 2, name
+
+
+def test_on_a_space_nothing_is_asked_of_other_hosts(browser, tmp_path: Path) -> None:
+    with served(tmp_path, SPACE_ID="somebody/hooklens", SYSTEM="spaces") as address:
+        context = browser.new_context()
+        visit = Visit(context.new_page(), address).open()
+        visit.check()
+        context.close()

@@ -1,0 +1,161 @@
+"""The page's questions asked by a program: gradio_client in front of a running app, every argument given wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+gradio_client = pytest.importorskip("gradio_client", reason="gradio_client is not installed")
+from gradio_client.exceptions import AppError  # noqa: E402
+
+from tests.page.conftest import ROOT, served  # noqa: E402
+
+COFFEE = ROOT / "assets/examples/coffee.jpg"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if given := os.environ.get("HOOKLENS_ADDRESS"):
+        yield given
+        return
+    with served(tmp_path_factory.mktemp("endpoints")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Any:
+    return gradio_client.Client(address, verbose=False)
+
+
+def test_explain_gives_map_overlay_and_words(client: Any) -> None:
+    answer = client.predict(gradio_client.handle_file(str(COFFEE)), api_name="/explain")
+
+    assert (answer["model"], answer["method"], answer["layer"]) == ("embedded", "grad_cam", "layer4")
+    assert len(answer["predictions"]) == 5 and 0 < answer["predictions"][0]["probability"] <= 1
+    assert answer["target"]["name"] == answer["predictions"][0]["name"]
+    values = np.load(_path(answer["map"]))
+    assert values.shape == (8, 8) and values.dtype == np.float32
+    assert answer["statistics"]["max"] == pytest.approx(float(values.max()), rel=1e-5)
+    overlay = Image.open(_path(answer["overlay"]))
+    assert overlay.format == "PNG" and overlay.size == (400, 400)
+
+
+def test_explain_takes_every_setting(client: Any) -> None:
+    answer = client.predict(
+        image=gradio_client.handle_file(str(COFFEE)),
+        model="embedded",
+        method="layer_cam",
+        layer="layer2",
+        target="goldfish",
+        options={"relu": False},
+        api_name="/explain",
+    )
+
+    assert (answer["method"], answer["layer"], answer["target"]["name"]) == ("layer_cam", "layer2", "goldfish")
+    assert answer["options"]["relu"] is False and answer["shape"] == [16, 16]
+
+
+def test_feature_maps_are_the_layers_own_values(client: Any) -> None:
+    answer = client.predict(
+        gradio_client.handle_file(str(COFFEE)), "embedded", "layer3", [5, 3], "effect", api_name="/feature_maps"
+    )
+
+    values = np.load(_path(answer["maps"]))
+    assert answer["channels"] == [5, 3] and values.shape == (2, 8, 8)
+    assert answer["mean"] == pytest.approx(values.mean((1, 2)).tolist(), rel=1e-4, abs=1e-6)
+    assert len(answer["effect"]) == 2
+
+
+def test_feature_maps_are_sorted(client: Any) -> None:
+    answer = client.predict(
+        gradio_client.handle_file(str(COFFEE)), "", "layer1", None, "activation", api_name="/feature_maps"
+    )
+
+    assert answer["mean"] == sorted(answer["mean"], reverse=True) and len(answer["channels"]) == 64
+
+
+def test_lists(client: Any) -> None:
+    models = client.predict(api_name="/list_models")
+    layers = client.predict("embedded", api_name="/list_layers")
+    methods = client.predict("embedded", "layer4", api_name="/list_methods")
+
+    assert models[0]["name"] == "embedded" and {"resnet50", "vit_b_16"} <= {each["name"] for each in models}
+    assert [each["name"] for each in layers if each["default"]] == ["layer4"]
+    assert {"grad_cam", "saliency", "occlusion"} <= {each["name"] for each in methods}
+    assert all(option["name"] for each in methods for option in each["options"])
+
+
+@pytest.mark.parametrize(
+    "wrong, word",
+    [
+        ({"model": "resnet5000"}, "resnet5000"),
+        ({"layer": "layre4"}, "layer4"),
+        ({"method": "grad_cma"}, "grad_cam"),
+        ({"target": "goldfisch"}, "goldfish"),
+        ({"target": "100000"}, "100000"),
+        ({"options": {"relu": "perhaps"}}, "relu"),
+        ({"options": ["relu"]}, "object"),
+        ({"model": 5}, "model"),
+        ({"layer": ["layer4"]}, "layer"),
+        ({"target": "x" * 500}, "200"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_a_sentence(client: Any, wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(AppError) as refused:
+        client.predict(gradio_client.handle_file(str(COFFEE)), **wrong, api_name="/explain")
+
+    assert word in str(refused.value) and "Traceback" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [{"channels": [512]}, {"channels": ["x"]}, {"channels": "all"}, {"sort": "beauty"}])
+def test_wrong_channels_are_refused_in_a_sentence(client: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(AppError, match="channels must be|sort cannot be"):
+        client.predict(gradio_client.handle_file(str(COFFEE)), **wrong, api_name="/feature_maps")
+
+
+def test_a_file_that_was_not_uploaded_is_refused(address: str) -> None:
+    """gradio hands such a dictionary to the function as it is."""
+    for path in ("/etc/passwd", str(ROOT / "app.py"), "../../etc/passwd"):
+        for image in ({"path": path}, {"path": path, "meta": {"_type": "gradio.FileData"}}, path):
+            answer = _call(address, "explain", [image, "", "", "", "", None])
+            assert "root:" not in answer and "argparse" not in answer and "error" in answer, answer
+
+
+def test_a_hostile_file_is_refused_in_a_sentence(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"<svg onload=alert(1)>")
+
+    with pytest.raises(AppError, match="cannot be explained"):
+        client.predict(gradio_client.handle_file(str(tmp_path / "picture.png")), api_name="/explain")
+
+
+def test_only_these_endpoints_are_offered(client: Any) -> None:
+    offered = client.view_api(return_format="dict")["named_endpoints"]
+
+    assert set(offered) == {"/explain", "/feature_maps", "/list_models", "/list_layers", "/list_methods"}
+
+
+def _path(value: Any) -> str:
+    return value["path"] if isinstance(value, dict) else value
+
+
+def _call(address: str, name: str, data: list[Any]) -> str:
+    """What a shell would get: the event, then its stream; or the refusal of the first request."""
+    request = urllib.request.Request(
+        f"{address}/gradio_api/call/{name}", json.dumps({"data": data}).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        event = json.loads(urllib.request.urlopen(request, timeout=60).read())["event_id"]
+        return urllib.request.urlopen(f"{address}/gradio_api/call/{name}/{event}", timeout=180).read().decode()
+    except urllib.error.HTTPError as error:
+        return f"error {error.code}: {error.read().decode()}"

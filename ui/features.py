@@ -1,0 +1,138 @@
+"""The engine's answers about a layer's channels: a page of them in some order, and one of them with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ui import engine, words
+from ui.runs import Run
+from ui.steps import Channel, Channels, Refused, Request, Settings, Step, Waiting
+
+if TYPE_CHECKING:
+    import torch
+
+PAGE = 512
+
+
+def page(request: Request, run: Run, *, sort: str = "activation", number: int = 0, size: int = PAGE) -> Iterator[Step]:
+    """A page of the layer's channels: `sort` by mean "activation", by "effect" on the class, or by "number".
+
+    Errors   Refused, with a sentence for the visitor.
+    """
+    import explainers
+
+    with engine.sentences():
+        settings = yield from engine.settled(request, run)
+        if request.picture is None:
+            raise Refused(words.NO_PICTURE)
+        photo, loaded = engine.open_picture(request.picture), settings.loaded
+        network = loaded.model.network
+        images = loaded.model.prepare(photo).to(loaded.device)
+        with engine.turn:
+            maps = explainers.feature_maps(network, images, layer=settings.layer)[0].float().cpu()
+            target = _target(settings, images)
+            effects = None
+            if sort == "effect":
+                effects = yield from _effects(settings, images, target, run)
+        means = maps.mean((1, 2))
+        keys = {"effect": effects, "number": None}.get(sort, means)
+        order = range(len(maps)) if keys is None else keys.argsort(descending=True, stable=True).tolist()
+        pages = -(-len(maps) // size)
+        number = min(max(0, number), pages - 1)
+        numbers = list(order)[number * size : (number + 1) * size]
+        yield Channels(
+            settings,
+            numbers,
+            maps[numbers],
+            means[numbers].tolist(),
+            None if effects is None else effects[numbers].tolist(),
+            target,
+            number,
+            pages,
+            len(maps),
+        )
+
+
+def _target(settings: Settings, images: torch.Tensor) -> int:
+    import torch
+
+    if settings.target is not None:
+        return settings.target
+    with torch.inference_mode():
+        return int(settings.loaded.model.network(images)[0].argmax())
+
+
+def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) -> Generator[Step, None, torch.Tensor]:
+    import explainers
+
+    network = settings.loaded.model.network
+
+    def work(report: Callable[[Any], bool]) -> torch.Tensor:
+        return explainers.channel_effects(network, images, target, layer=settings.layer, progress=report)
+
+    partials = engine.stream(work, run)
+    try:
+        while True:
+            partial = next(partials)
+            if partial is not None:
+                yield Waiting(words.EFFECTS, partial.fraction)
+    except StopIteration as end:
+        if run.stopped():
+            raise Refused(words.EFFECTS_STOPPED) from None
+        return end.value[0].float().cpu()
+
+
+def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
+    """One channel at its own resolution, with its effect and what its strongest cell can see.
+
+    Errors   Refused, with a sentence for the visitor.
+    """
+    import explainers
+
+    with engine.sentences():
+        settings = yield from engine.settled(request, run)
+        if request.picture is None:
+            raise Refused(words.NO_PICTURE)
+        photo, loaded = engine.open_picture(request.picture), settings.loaded
+        images = loaded.model.prepare(photo).to(loaded.device)
+        with engine.turn:
+            maps = explainers.feature_maps(loaded.model.network, images, layer=settings.layer)[0].float().cpu()
+            if not 0 <= number < len(maps):
+                raise Refused(words.no_channel(number, settings.layer, len(maps)))
+            target = _target(settings, images)
+            effect = _effect(settings, images, target, number)
+            box = _seen_by_peak(settings, maps[number])
+        yield Channel(settings, loaded.model.crop(photo), number, maps[number], effect, target, box)
+
+
+def _effect(settings: Settings, images: torch.Tensor, target: int, number: int) -> float:
+    """What the class loses without this one channel: two forward passes instead of one for each of its neighbours."""
+    import torch
+
+    import explainers
+
+    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
+    axis = {"NHWC": 3, "tokens": 2}.get(layer.layout, 1)
+
+    def silence(output: torch.Tensor) -> torch.Tensor:
+        output = output.clone()
+        output.select(axis, number).zero_()
+        return output
+
+    network = settings.loaded.model.network
+    with torch.inference_mode():
+        with explainers.edit_outputs(network, {settings.layer: silence}):
+            without = network(images)
+        return float(network(images)[0, target] - without[0, target])
+
+
+def _seen_by_peak(settings: Settings, plane: torch.Tensor) -> tuple[float, float, float, float] | None:
+    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
+    cell = divmod(int(plane.argmax()), plane.shape[1])
+    try:
+        left, top, right, bottom = layer.receptive_field(cell)
+    except (ValueError, RuntimeError):
+        return None  # a network in which every cell sees everything, or which forbids the question
+    side = settings.loaded.model.side
+    return left / side, top / side, right / side, bottom / side
