@@ -101,8 +101,10 @@ def test_a_good_request_passes_whole_and_the_visitor_leaving_is_still_heard():
 
 @pytest.mark.parametrize(
     ("path", "cap"),
-    [("/gradio_api/upload", limits.UPLOAD), ("/gradio_api/upload/", limits.UPLOAD), (JOIN, limits.BODY)]
-    + [
+    [
+        ("/gradio_api/upload", limits.UPLOAD),
+        ("/gradio_api/upload/", limits.UPLOAD),
+        (JOIN, limits.BODY),
         ("/gradio_api/mcp/", limits.AGENT),
         ("/gradio_api/call/explain", limits.BODY),
         ("/gradio_api/cancel", limits.BODY),
@@ -290,8 +292,11 @@ def test_open_routes(method, path):
         ("POST", "/gradio_api/stream/1"),
         ("POST", "/gradio_api/else"),
         ("PUT", "/hl/a.js"),
-    ]
-    + [("DELETE", "/gradio_api/upload/x"), ("PATCH", "/config"), ("POST", "/gradio_api/upload/../x"), ("TRACE", "/")],
+        ("DELETE", "/gradio_api/upload/x"),
+        ("PATCH", "/config"),
+        ("POST", "/gradio_api/upload/../x"),
+        ("TRACE", "/"),
+    ],
 )
 def test_only_known_routes_take_anything(method, path):
     assert ask(method, path, b"").status == 403
@@ -560,7 +565,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     def launch(**app_kwargs: Any) -> tuple[gradio.Blocks, str]:
         demo = build().queue()
         _, url, _ = demo.launch(
-            prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", share=False, ssr_mode=False, run_history=False,
+            prevent_thread_lock=True, quiet=True, server_name="127.0.0.1", share=False, ssr_mode=False,
+            run_history=False,
             show_error=False, max_file_size=limits.FILE, app_kwargs=app_kwargs,
         )  # fmt: skip
         return demo, url.rstrip("/")

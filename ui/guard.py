@@ -1,15 +1,16 @@
 """What stands in front of Gradio: an ASGI class that refuses the requests which its routes would take too trustingly.
 
-Measured on Gradio 6.31: bodies have no limit, a multipart field without a file name is kept in memory whole, any argument of any endpoint
-may be a link that the server fetches, a file object without `meta` reaches a handler unchecked, and a dozen routes stand open that this
-page never uses. Refused here, before Gradio sees them:
+Measured on Gradio 6.31: bodies have no limit, a multipart field without a file name is kept in memory whole, any
+argument of any endpoint may be a link that the server fetches, a file object without `meta` reaches a handler
+unchecked, and a dozen routes stand open that this page never uses. Refused here, before Gradio sees them:
 
     403  closed routes, links in the place of files, POST to anything but the listed routes
     413  bodies over `limits.body(path)`, by their declared length and by counting
     408  bodies that do not arrive in time
     400  JSON that is broken, too deep, too long, or names files that nobody uploaded
 
-Pure ASGI: a BaseHTTPMiddleware would break event streams and hide that a visitor has left. `install_no_links` is the second lock behind it.
+Pure ASGI: a BaseHTTPMiddleware would break event streams and hide that a visitor has left. `install_no_links` is the
+second lock behind it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Refusal(Exception):
 
 
 class Guard:
-    """The middleware: `launch(app_kwargs={"middleware": [Middleware(Guard)]})`. It also keeps the upload folder swept."""
+    """For `launch(app_kwargs={"middleware": [Middleware(Guard)]})`; it also sweeps the upload folder."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -130,7 +131,8 @@ class Guard:
 class _Body:
     """A request's body as it arrives: counted, and timed until its end.
 
-    Only where a body is expected: the streams of a GET ask in passing whether the visitor has left, and a timer would hide the answer.
+    Timed only where a body is expected: the streams of a GET ask in passing whether the visitor has left, and a timer
+    would hide the answer.
     """
 
     def __init__(self, receive: Receive, cap: int, *, timed: bool) -> None:
@@ -146,7 +148,7 @@ class _Body:
             self._fail(413, TOO_BIG)
 
     async def receive(self) -> Message:
-        """The next message; after the body's end these say only whether the visitor is still there, and may take for ever."""
+        """The next message; after the body's end these only say that the visitor has left, and may take for ever."""
         if self._whole:
             message = await self._receive()
         else:
@@ -196,9 +198,10 @@ async def _checked_json(body: _Body, receive: Receive, *, agents: bool) -> Recei
 
 
 def check_json(text: bytes, *, agents: bool = False) -> None:
-    """Refuse JSON that no page of ours sends. Agents' messages may carry pictures as data, which `uploads` decodes.
+    """Refuse JSON that no page of ours sends. Agents may send pictures as data, which `uploads` decodes.
 
-    Errors   Refusal 400: unreadable, numbers that are none, too deep, too many values, half characters, files without Gradio's mark.
+    Errors   Refusal 400: unreadable, numbers that are none, too deep, too many values, half characters, files without
+             Gradio's mark. Refusal 403: links in the place of files.
     """
     if not text:
         return
@@ -247,7 +250,7 @@ def _check_text(text: str) -> None:
 
 
 def _check_file(value: dict[str, Any]) -> None:
-    """A file object must be one that Gradio itself will check: a plain path, marked as an upload, with nothing to fetch."""
+    """A file object must be one that Gradio will check: a plain path, marked as an upload, with nothing to fetch."""
     url = value.get("url")
     if isinstance(url, str) and url.lstrip().lower().startswith("data:"):
         raise Refusal(400, NO_FILE)
@@ -269,7 +272,7 @@ async def _refuse(send: Send, refusal: Refusal) -> None:
 
 
 def install_no_links() -> None:
-    """Take from Gradio the functions that fetch: pages, API and agents alike get a sentence, and no name is looked up."""
+    """Take from Gradio the functions that fetch: pages, API and agents get a sentence, and no name is looked up."""
     import gradio
     from gradio import processing_utils, routes
 
@@ -290,7 +293,7 @@ def install_no_links() -> None:
 
 
 def sweep(folder: str | os.PathLike[str], age: float = limits.KEEP) -> int:
-    """Remove what uploads broken off midway have left: files called tmp… in the folder itself, and the empty folders of old uploads.
+    """Remove what uploads broken off midway have left: files called tmp… in the folder itself, and old empty folders.
 
     Returns  how many were removed. Whole uploads are Gradio's to delete (`delete_cache`).
     """

@@ -1,6 +1,7 @@
-"""What one visitor may ask for: sizes, times, memory and queue, in one table. Everything in ui/ reads it; nothing else sets a limit.
+"""What one visitor may ask for: sizes, times, memory and queue, in one table that everything in ui/ reads.
 
-The figures are for a machine with two cores and 16 GB (the free hosted kind); a local user meets none of them with a photograph.
+The figures are for a machine with two cores and 16 GB (the free hosted kind); a local user meets none of them with a
+photograph.
 """
 
 KB, MB = 1024, 1024 * 1024

@@ -1,13 +1,14 @@
 """Hostile bytes in, right pixels out: the one place where a visitor's file becomes a picture.
 
-Nothing that a browser or a client says about a file is believed: not its name, its type or its size. What is decided here:
+Nothing that a browser or a client says about a file is believed: not its name, its type or its size. What is decided:
 
-- The bytes decide the format, out of a short list of decoders; a picture called x.txt opens, a page called x.png does not.
+- The bytes decide the format, out of a short list of decoders: a picture called x.txt opens, a page called x.png not.
 - Size is read from the header and refused before anything is decoded.
-- EXIF orientation is applied, transparency lies on white, embedded colour profiles become sRGB, animations show their first frame.
-- 16-bit greys keep the full range of their type (0 to 65535 becomes 0 to 255) when they use it, that is, when the brightest value is
-  above 4095. Otherwise (12-bit cameras, depth maps) they are stretched from their own minimum to their own maximum, because they would
-  be black. Floats keep 0 to 1 when they lie in it, and are stretched otherwise. Values that are not finite count as the minimum.
+- EXIF orientation is applied, transparency lies on white, colour profiles become sRGB, animations show one frame.
+- 16-bit greys keep the full range of their type (0 to 65535 becomes 0 to 255) when they use it, that is, when the
+  brightest value is above 4095. Otherwise (12-bit cameras, depth maps) they are stretched from their own minimum to
+  their own maximum, because they would be black. Floats keep 0 to 1 when they lie in it, and are stretched otherwise.
+  Values that are not finite count as the minimum.
 - Large pictures come out smaller (`limits.SIDE`), decoded at a fraction of their size where JPEG allows that.
 - What ends too early is refused, never half shown.
 """
@@ -102,7 +103,7 @@ _huge = threading.Lock()
 
 
 class Refused(ValueError):
-    """A file that is not shown; its text is one sentence for the visitor, without any of the visitor's own words in it."""
+    """A file that is not shown; its text is one sentence for the visitor, with none of the visitor's own words."""
 
 
 def open_picture(source: str | os.PathLike[str] | bytes) -> Image.Image:
@@ -246,8 +247,6 @@ def _decode(data: bytes) -> Image.Image:
 
 
 def _check_size(width: int, height: int) -> None:
-    if width < 1 or height < 1:
-        raise ValueError("a picture without pixels")
     if width * height > limits.PIXELS:
         raise Refused(TOO_LARGE.format(width=width, height=height, limit=limits.PIXELS // 10**6))
     if max(width, height) > limits.RATIO * min(width, height):
@@ -255,12 +254,12 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _turn(picture: Image.Image) -> Image.Transpose | None:
-    """How the camera was held, after loading (TIFF turns itself); a broken note is no reason to refuse the photograph."""
+    """How the camera was held, asked after loading (TIFF turns itself); a broken note is no reason to refuse."""
     try:
         return _TURNS.get(picture.getexif().get(0x0112, 1))
     except _Late:
         raise
-    except Exception:  # noqa: BLE001  EXIF is a format of its own, and any bytes may call themselves so
+    except Exception:
         return None
 
 
@@ -324,7 +323,7 @@ def _on_white(picture: Image.Image, profile: object) -> Image.Image:
 
 
 def _to_srgb(picture: Image.Image, profile: object) -> Image.Image:
-    """The picture in sRGB; a profile that is broken, foreign to the mode or too large is passed over, as browsers do."""
+    """The picture in sRGB; a profile that is broken, foreign to the mode or too large is passed over."""
     if isinstance(profile, bytes) and 0 < len(profile) <= limits.PROFILE:
         with contextlib.suppress(ImageCms.PyCMSError, OSError, ValueError, TypeError):
             source = ImageCms.getOpenProfile(io.BytesIO(profile))
