@@ -66,8 +66,9 @@ def tiny(channels: int = 3) -> Tiny:
             for name, tensor in model.state_dict().items():
                 if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
                     tensor.copy_(0.2 * torch.randn(tensor.shape))
-            # Unlike scores: each picture should have a top class of its own.
+            # A grey picture scores 0 in every class, so that pictures unlike one another have unlike top classes.
             model.head.weight.copy_(2 * torch.randn(model.head.weight.shape))
+            model.head.bias.sub_(model(torch.zeros(1, channels, 20, 16))[0])
     return model
 
 
@@ -141,12 +142,15 @@ def steps(model: nn.Module, images: Tensor) -> list[str]:
 
 @contextmanager
 def failing(model: nn.Module, step: str, error: BaseException, after: int = 0) -> Iterator[SimpleNamespace]:
-    """Raise `error` in this thread's call number `after` (from 0) of the module; `.raised` tells if it came to it."""
+    """Raise `error` in this thread's calls of the module from number `after` on; `.raised` tells if it came to it.
+
+    Every later call fails too, so that a second attempt, which some methods may make, does not hide the fault.
+    """
     state = SimpleNamespace(calls=0, raised=False)
 
     def burn(output: Any) -> None:
         state.calls += 1
-        if state.calls == after + 1:
+        if state.calls > after:
             state.raised = True
             raise error
 

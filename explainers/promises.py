@@ -251,6 +251,9 @@ def float64(t: Trial) -> Outcome:
     precise = t.call(t.model(torch.float64), t.images(torch.float64), 1)
     if precise.dtype != torch.float64:
         raise Fail(f"A float64 model gives {precise.dtype}.")
+    if "seed" in t.keywords:
+        # Generators draw other numbers in other precisions, so the maps may differ as two seeds do.
+        return None, "float64 in, float64 out."
     return agree(t.plain(1), precise, "float32 and float64", 1e-2)
 
 
@@ -295,7 +298,7 @@ def wrapped_and_traced(t: Trial) -> Outcome:
     expected = t.call(model, images, 1)
     if not torch.cuda.is_available():
         agree(t.call(nn.DataParallel(model), images, 1), expected, "A model in DataParallel and bare")
-    traced = torch.jit.trace(model, images)
+    traced = torch.jit.trace(model, images, check_trace=False)
     try:
         result = t.call(traced, images, 1)
     except (*REFUSALS, NotImplementedError) as refused:
@@ -310,10 +313,13 @@ def wrapped_and_traced(t: Trial) -> Outcome:
 def seed(t: Trial) -> Outcome:
     if "seed" not in t.keywords:
         raise Skip("It takes no seed.")
-    first = t.plain(1, seed=3)
-    torch.rand(7)
-    agree(t.plain(1, seed=3), first, "Two calls with one seed", 0.0)
-    other = distance_of(t.plain(1, seed=4), first)
+    # Where only a baseline of noise is drawn, the seed has nothing to do without it.
+    noise = {"baseline": "noise"} if "baseline" in t.keywords else {}
+    first = t.plain(1, seed=3, **noise)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        agree(t.plain(1, seed=3, **noise), first, "Two calls with one seed", 0.0)
+    other = distance_of(t.plain(1, seed=4, **noise), first)
     if other == 0:
         raise Fail("Another seed gives the same map.")
     return other, "apart with another seed, bit-equal with the same."

@@ -150,9 +150,9 @@ _EACH_ALONE = frozenset(
 )
 
 
-def _spread(x: Tensor, kernel: Sequence[int], step: Sequence[int], dilation: Sequence[int], pads: Sequence[int]) -> Tensor:
-    """Sum over windows, each channel alone. In float64 torch uses no algorithm whose rounding would reach neighbours."""
-    planes = functional.pad(x.double().flatten(0, 1)[:, None], list(pads))
+def _spread(x: Tensor, kernel: Sequence[int], step: Sequence[int], dilation: Sequence[int], pads: list[int]) -> Tensor:
+    """Sum over windows, each channel alone: in float64, where torch uses no algorithm whose rounding reaches further."""
+    planes = functional.pad(x.double().flatten(0, 1)[:, None], pads)
     ones = planes.new_ones(1, 1, *kernel)
     convolution: Callable[..., Tensor] = (torch.conv1d, torch.conv2d, torch.conv3d)[len(kernel) - 1]
     summed = convolution(planes, ones, None, tuple(step), 0, tuple(dilation))

@@ -43,7 +43,8 @@ def test_statistics_of_each_picture_alone_with_what_is_known():
     """A batch is not mixed, and score and gradient norm stand under their picture."""
     raw = torch.tensor([[[0.0, 4.0]], [[8.0, 8.0]]])
 
-    first, second = statistics(raw, raw, target_scores=torch.tensor([1.5, -2.0]), gradient_norms=torch.tensor([0.0, 3.0]))
+    known = {"target_scores": torch.tensor([1.5, -2.0]), "gradient_norms": torch.tensor([0.0, 3.0])}
+    first, second = statistics(raw, raw, **known)
 
     assert (first["max"], first["entropy"], first["peak"]) == (4, 0, (0, 1))
     assert (second["sum"], second["entropy"], second["peak"]) == (16, 1, (0, 0))
@@ -96,7 +97,7 @@ def test_statistics_are_plain_numbers():
 
 
 def test_a_good_map_has_no_findings():
-    known = {"target_scores": torch.tensor([2.0]), "gradient_norms": torch.tensor([1.0]), "scores": torch.tensor([[2.0, 1]])}
+    known = {"target_scores": torch.tensor([2.0]), "gradient_norms": torch.ones(1), "scores": torch.tensor([[2.0, 1]])}
 
     assert codes(GOOD, **known, earlier_layer="layer3", relu=True) == []
     assert codes(GOOD - 1, relu=False) == []

@@ -121,5 +121,6 @@ def test_rank_correlation_agrees_with_scipy():
 
     actual = rank_correlation(a, b)
 
-    expected = [stats.spearmanr(x.flatten().tolist(), y.flatten().tolist()).statistic for x, y in zip(a, b, strict=True)]
+    pairs = zip(a.flatten(1).tolist(), b.flatten(1).tolist(), strict=True)
+    expected = [stats.spearmanr(x, y).statistic for x, y in pairs]
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64))

@@ -87,7 +87,7 @@ def test_signed_table_has_white_at_zero_and_mirrored_ends():
 
 @pytest.mark.parametrize("kind", ["normal", *BLINDNESS])
 def test_signed_ends_stay_apart_for_every_eye(kind):
-    """Oracle: Machado et al. 2009. From a quarter of the range on, the two signs differ by CIE76 > 10 (2.3 is just seen)."""
+    """Oracle: Machado et al. 2009. From a quarter of the range on the signs differ by CIE76 > 10 (2.3 is just seen)."""
     table = linear(colour_map("signed"))
     if kind in BLINDNESS:
         table = (table @ torch.tensor(BLINDNESS[kind], dtype=torch.float64).T).clamp(0, 1)
