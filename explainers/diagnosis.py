@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A probability this near to 0 or 1 has a gradient below a thousandth of its logit's, and float32 soon rounds it to zero.
+# A probability this near to 0 or 1 has a gradient below a thousandth of its logit's, which float32 soon rounds to zero.
 SATURATED = 1e-3
 # Relative spread of a map below which float32 rounding is all that is left.
 FLAT = 1e-5

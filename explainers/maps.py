@@ -1,6 +1,6 @@
 """Pure functions on maps: another size, one value a pixel, agreement by rank.
 
-Maps are `[N, h, w]`, attributions of single input values `[N, C, H, W]`. Nothing here scales, clips or looks at a model.
+Maps are `[N, h, w]`, attributions of single input values `[N, C, H, W]`. Nothing scales, clips or looks at a model.
 """
 
 from __future__ import annotations

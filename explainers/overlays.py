@@ -210,7 +210,7 @@ def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
     Errors   ValueError for another shape; BadOption for a cell below 1.
     """
     if features.ndim != 3 or not features.numel():
-        raise ValueError(f"sprite takes one picture's channels [K, h, w], not {tuple(features.shape)}; give features[0].")
+        raise ValueError(f"sprite takes one picture's channels [K, h, w], not {tuple(features.shape)}: features[0].")
     if cell < 1:
         raise BadOption(f"cell={cell!r} is not possible. Give a whole number from 1.")
     planes = features.detach().float()

@@ -2,8 +2,8 @@
 
 One forward and one backward pass in which every value is 1 and every rule says only who reads whom: a convolution with
 any weights becomes one with ones, max-pooling an average over the same window, an activation the identity; gradients
-are brought back to 0 or 1 at each window, so that they neither vanish nor cancel. What the cell's gradient reaches is its
-receptive field, with padding, dilation, branches, windows and rounding of odd sizes as the network itself does them.
+are brought back to 0 or 1 at each window, so that they neither vanish nor cancel. What the cell's gradient reaches is
+its receptive field, with padding, dilation, branches, windows and rounding of odd sizes as the network itself does them.
 
 Operations over the whole picture make the whole picture the field: squeeze-and-excitation, attention among all tokens,
 group and instance normalisation (their mean and deviation read every pixel), a linear layer over flattened pixels.
@@ -151,7 +151,7 @@ _EACH_ALONE = frozenset(
 
 
 def _spread(x: Tensor, kernel: Sequence[int], step: Sequence[int], dilation: Sequence[int], pads: list[int]) -> Tensor:
-    """Sum over windows, each channel alone: in float64, where torch uses no algorithm whose rounding reaches further."""
+    """Sum over windows, each channel alone: in float64 torch has no algorithm whose rounding reaches further."""
     planes = functional.pad(x.double().flatten(0, 1)[:, None], pads)
     ones = planes.new_ones(1, 1, *kernel)
     convolution: Callable[..., Tensor] = (torch.conv1d, torch.conv2d, torch.conv3d)[len(kernel) - 1]

@@ -26,7 +26,9 @@ def _classes(target: object, scores: Tensor) -> Tensor | None:
     if callable(target):
         return None
     given = [target] * n if isinstance(target, int) else target
-    found = given.tolist() if isinstance(given, Tensor) else list(given) if isinstance(given, (list, tuple)) else [given]
+    if isinstance(given, Tensor):
+        given = given.tolist()
+    found = list(given) if isinstance(given, (list, tuple)) else [given]
     if len(found) != n or any(isinstance(c, bool) or not isinstance(c, int) or not 0 <= c < k for c in found):
         raise ValueError(f"target={target!r} does not name one of {k} classes for each of {n} images.")
     return torch.tensor(found)
@@ -405,7 +407,8 @@ def test_tiny_touches_no_generator_and_is_always_the_same():
     first, second = tiny(), tiny()
 
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
     classes = first(Trial(good, None, None, {}).images()).argmax(1).tolist()
     assert len(set(classes)) > 1, "pictures of one class alone would hide mixed-up targets"
 
