@@ -56,7 +56,9 @@ def test_every_method_stands_in_the_readme() -> None:
     assert between(README, "methods") == methods_table()
 
 
-def test_the_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It prints what its comment says and writes the picture; five statements besides the imports at most."""
     example = README.split("```python\n")[1].split("```")[0]
     assert len([node for node in ast.parse(example).body if not isinstance(node, (ast.Import, ast.ImportFrom))]) <= 5
@@ -73,7 +75,12 @@ def test_the_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_first_screen_has_what_a_newcomer_needs() -> None:
     first = "\n".join(README.splitlines()[:45])
-    for needed in ("assets/screenshot.png", "make app", "make test", "pip install -r requirements.txt && python app.py"):
+    for needed in (
+        "assets/screenshot.png",
+        "make app",
+        "make test",
+        "pip install -r requirements.txt && python app.py",
+    ):
         assert needed in first
     assert "explainers.overlay(" in first
 
