@@ -229,8 +229,8 @@ ORACLES: dict[str, Oracle] = {
     "channel_effects": Oracle(
         "a loop over single channels",
         residual,
-        lambda net, x, c: drops_by_hand(net, net.layer1, x, c)[0],
-        layer="layer1",
+        lambda net, x, c: drops_by_hand(net, net.layer1.bn2, x, c)[0],
+        layer="layer1.bn2",
     ),
     "saliency": Oracle("central differences", curved, differences, images=_tiny, rtol=1e-6, atol=1e-9),
     "input_x_gradient": Oracle(
