@@ -1,9 +1,9 @@
 """Train the embedded network: `python -m models.embedded.train --data FOLDER`.
 
 FOLDER holds `train/<wnid>/*.JPEG`, `val/<wnid>/*.JPEG` and `classes.tsv` (WordNet id, names) of Tiny ImageNet.
-A checkpoint is written after every epoch, and the same command goes on from it. With the same seed, the same
-torch and the same machine, a resumed run equals an uninterrupted one: all random draws of an epoch come from a generator
-of its own. Nothing here is needed to use the network.
+A checkpoint is written after every epoch, and the same command goes on from it. A resumed run draws the same random
+numbers as an uninterrupted one: those of an epoch come from a generator of its own, made from the seed. Nothing here is
+needed to use the network.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ class Phase(NamedTuple):
     end: float
     mixed: float
     """Share of the batches that are mixed pairwise (mixup)."""
+    smallest: float
+    """Area of the smallest random crop, as a share of the picture."""
 
 
 # Small pictures first: most of what is learnt early does not need the detail, and a step costs a quarter. Random crops
 # show objects larger than they are in whole pictures, so training ends below the side that is used afterwards
-# (Touvron et al. 2019, arXiv:1906.06423).
+# (Touvron et al. 2019, arXiv:1906.06423), and its last epochs see nearly whole pictures, as they will be used.
 PHASES = (
-    Phase(32, 2, 0.02, 0.20, 0.0),
-    Phase(32, 5, 0.20, 0.20, 0.3),
-    Phase(40, 7, 0.20, 0.12, 0.3),
-    Phase(48, 5, 0.12, 0.03, 0.3),
-    Phase(56, 2, 0.03, 0.00, 0.0),
+    Phase(32, 2, 0.02, 0.20, 0.0, 0.35),
+    Phase(32, 5, 0.20, 0.20, 0.3, 0.35),
+    Phase(40, 7, 0.20, 0.12, 0.3, 0.35),
+    Phase(48, 6, 0.12, 0.03, 0.3, 0.35),
+    Phase(56, 3, 0.03, 0.00, 0.0, 0.60),
 )
 BATCH = 128
 SMOOTHING = 0.1
@@ -81,19 +83,19 @@ def normalise(batch: Tensor) -> Tensor:
     return ((batch / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
-def random_crops(batch: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """Random resized crops (35% to 100% of the area, sides 3:4 to 4:3) with flips, in one `grid_sample`."""
+def random_crops(batch: Tensor, phase: Phase, generator: torch.Generator) -> Tensor:
+    """Random resized crops (from the smallest area to the whole, sides 3:4 to 4:3) with flips, in one `grid_sample`."""
 
     def draw(low: float, high: float) -> Tensor:
         return torch.rand(len(batch), generator=generator) * (high - low) + low
 
-    size, ratio = draw(0.35, 1.0).sqrt(), draw(-0.288, 0.288).div(2).exp()
+    size, ratio = draw(phase.smallest, 1.0).sqrt(), draw(-0.288, 0.288).div(2).exp()
     width, height = (size * ratio).clamp(max=1), (size / ratio).clamp(max=1)
     left, top = (1 - width) * draw(-1, 1), (1 - height) * draw(-1, 1)
     flip = draw(-1, 1).sign()
     zero = torch.zeros_like(left)
     boxes = torch.stack([torch.stack([width * flip, zero, left], 1), torch.stack([zero, height, top], 1)], 1)
-    grid = F.affine_grid(boxes, [len(batch), 3, side, side], align_corners=False)
+    grid = F.affine_grid(boxes, [len(batch), 3, phase.side, phase.side], align_corners=False)
     return F.grid_sample(batch, grid, padding_mode="reflection", align_corners=False)
 
 
@@ -143,7 +145,7 @@ class Run:
             share = (within + step / len(order)) / phase.epochs
             for group in self.optimiser.param_groups:
                 group["lr"] = phase.start + (phase.end - phase.start) * share
-            x, y = random_crops(normalise(data[rows]), phase.side, generator), labels[rows]
+            x, y = random_crops(normalise(data[rows]), phase, generator), labels[rows]
             other, weight = y, 1.0
             if torch.rand((), generator=generator) < phase.mixed:
                 weight = 1 - MIX * torch.rand((), generator=generator).item()
@@ -195,7 +197,8 @@ def main() -> None:
         run.save()
         first, fifth = accuracy(run.average.module, held, truth)
         seconds = time.monotonic() - began
-        print(f"epoch {run.epoch:3} {phase.side} px loss {loss:.3f} top-1 {first:.4f} top-5 {fifth:.4f} {seconds:.0f} s", flush=True)
+        figures = f"loss {loss:.3f} top-1 {first:.4f} top-5 {fifth:.4f} {seconds:.0f} s"
+        print(f"epoch {run.epoch:3} {phase.side} px {figures}", flush=True)
 
     halves = {name: t.half() if t.is_floating_point() else t for name, t in run.average.module.state_dict().items()}
     torch.save({name: tensor.contiguous() for name, tensor in halves.items()}, given.out / "weights.pt")
