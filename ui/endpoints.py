@@ -226,8 +226,9 @@ def _resolved(settings: Settings) -> dict[str, Any]:
 
 
 def _file(name: str, write: Callable[[Path], None]) -> FileData:
-    """A file for the caller, in a folder whose name nobody can guess, beside the uploads and swept with them by age."""
-    path = Path(get_upload_folder()) / secrets.token_hex(32) / name
-    path.parent.mkdir(parents=True)
+    """A file for the caller under a name that nobody can guess; the guard sweeps what is called tmp by its age."""
+    folder = Path(get_upload_folder())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"tmp{secrets.token_hex(32)}-{name}"
     write(path)
     return FileData(path=str(path), orig_name=name)

@@ -25,9 +25,10 @@ class Features:
                 words.SORTS, value="activation", label=words.SORT, elem_id="hl-sort", interactive=True, filterable=False
             )
             self.status = canvas("line", "hl-grid-status")
+        self.seen = canvas("seen", "hl-seen")
         with gr.Row(elem_id="hl-features"):
             with gr.Column(scale=3, min_width=320):
-                self.grid = canvas("channels", "hl-grid", empty=words.EMPTY_GRID, wanted=None)
+                self.grid = canvas("channels", "hl-grid", empty=words.EMPTY_GRID)
             with gr.Column(scale=2, min_width=280):
                 self.channel = canvas("overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
 
@@ -42,7 +43,7 @@ class Features:
             "trigger_mode": "multiple",
         }
         page = [*panel.inputs, self.sort]
-        gr.on([self.grid.focus, self.grid.submit, self.sort.input], self.page, page, [self.grid, self.status], **shared)
+        gr.on([self.seen.focus, self.grid.submit, self.sort.input], self.page, page, [self.grid, self.status], **shared)
         self.grid.select(self.open, panel.inputs, [self.channel, self.status], **shared)
 
     def page(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:

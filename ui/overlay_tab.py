@@ -46,15 +46,15 @@ def build(status: gr.HTML) -> Overlay:
 
 
 class Show:
-    """Answers the page's questions, a yield a step; `grid` and `snippets` learn what is shown now."""
+    """Answers the page's questions, a yield a step; `seen` and `snippets` learn what is shown now."""
 
-    def __init__(self, panel: Panel, overlay: Overlay, grid: gr.HTML, snippets: gr.HTML) -> None:
-        self.panel, self.overlay, self.grid, self.snippets = panel, overlay, grid, snippets
+    def __init__(self, panel: Panel, overlay: Overlay, seen: gr.HTML, snippets: gr.HTML) -> None:
+        self.panel, self.overlay, self.seen, self.snippets = panel, overlay, seen, snippets
 
     @property
     def outputs(self) -> list[Any]:
         panel = self.panel
-        return [*panel.inputs[1:], panel.stop, panel.top, *self.overlay.outputs, self.grid, self.snippets]
+        return [*panel.inputs[1:], panel.stop, panel.top, *self.overlay.outputs, self.seen, self.snippets]
 
     def opened(self, request: gr.Request) -> dict[Any, Any]:
         """When a page opens: the picture that its link names, else the first example."""
@@ -155,7 +155,7 @@ class Show:
             overlay.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
             self.panel.top: classes | {"asked": _signature(page) if step.share >= 1 else None},
-            self.grid: gr.update(wanted=f"{ident}"),
+            self.seen: {"key": str(ident)},
         }
 
 

@@ -178,7 +178,7 @@ def form(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         for o in settings.method.options.values()
         if o.default is None or _plain(o.default) is not None
     ]
-    return schema, {"method": settings.method.name, "values": settings.options}
+    return schema, settings.options
 
 
 def _plain(value: Any) -> Any:

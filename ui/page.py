@@ -42,7 +42,7 @@ def build() -> gr.Blocks:
                         features = features_tab.Features()
                     with gr.Tab(words.API, id="api"):
                         snippets = api_tab.build()
-        show = overlay_tab.Show(panel, overlay, features.grid, snippets)
+        show = overlay_tab.Show(panel, overlay, features.seen, snippets)
         picture_panel.wire(panel)
         overlay_tab.wire(demo, panel, overlay, show)
         features.wire(panel)

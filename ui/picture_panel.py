@@ -67,7 +67,7 @@ def build() -> Panel:
         top = canvas("classes", "hl-top5", look="chips")
         method = Choice([], label=words.METHOD_LABEL, elem_id="hl-method", interactive=True)
         with gr.Accordion(words.OPTIONS, open=False, elem_id="hl-more"):
-            options = canvas("options", "hl-options", value={}, schema=[], none=words.NO_OPTIONS)
+            options = canvas("options", "hl-options", value={}, none=words.NO_OPTIONS)
     with gr.Row(elem_id="hl-actions"):
         explain = gr.Button(words.EXPLAIN, variant="primary", elem_id="hl-explain", min_width=100, scale=2, size="md")
         stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=70, size="md")
@@ -161,10 +161,9 @@ def resolved(settings: Settings, request: Request, known: Any, panel: Panel, for
         listed = [(each.title, each.name) for each in shelf.list_methods(loaded, settings.layer)]
         found[panel.method] = gr.update(choices=listed, value=now["method"])
     schema, values = form
-    if known.get("method") != now["method"]:
-        found[panel.options] = gr.update(schema=schema, value={**now, "values": values["values"]})
-    elif {**now, "values": values["values"]} != known:
-        found[panel.options] = {**now, "values": values["values"]}
+    options = {**now, "schema": schema, "values": values}
+    if options != known:
+        found[panel.options] = options
     return found
 
 

@@ -26,7 +26,7 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
-PATIENCE = 180_000
+PATIENCE = 120_000
 """Milliseconds to wait for anything: torch may be imported meanwhile, and the machine may be busy with other work."""
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HOOKLENS_OFFLINE": "1", "HOOKLENS_MODEL": "embedded"}
 

@@ -124,13 +124,5 @@ class Grid {
 
 export function mount(element, props, trigger, watch) {
   const grid = new Grid(element, props, trigger);
-  const stale = () => {                                // settings changed while this tab was open or hidden: ask once, when seen
-    const wanted = props.wanted;
-    if (!wanted || !element.checkVisibility() || wanted === grid.asked) return;
-    grid.asked = wanted;
-    if (!grid.value || grid.value.key !== wanted) trigger("focus", { key: wanted });
-  };
-  watch(["wanted"], stale);
-  new IntersectionObserver(stale).observe(element);
   follow(props, watch, ["value"], () => { grid.show(); });
 }

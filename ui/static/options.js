@@ -33,19 +33,20 @@ function limits(option) {
 export function mount(element, props, trigger, watch) {
   const root = element.firstElementChild;
   let drawn = null;
-  follow(props, watch, ["schema", "value"], () => {
-    const values = { ...((props.value && props.value.values) || {}) };
-    const form = JSON.stringify([props.schema, values]);
+  follow(props, watch, ["value"], () => {
+    const { schema = [], values: given = {} } = props.value || {};
+    const values = { ...given };
+    const form = JSON.stringify([schema, values]);
     if (form === drawn) return;                        // our own change came back: leave the focus where it is
     drawn = form;
-    if (!props.schema || !props.schema.length) {
+    if (!schema.length) {
       root.replaceChildren(make("p", { class: "hl-quiet", text: props.none }));
       return;
     }
-    root.replaceChildren(...props.schema.map((option) => {
+    root.replaceChildren(...schema.map((option) => {
       const changed = (value) => {
         values[option.name] = value;
-        drawn = JSON.stringify([props.schema, values]);
+        drawn = JSON.stringify([schema, values]);
         props.value = { ...props.value, values: { ...values } };
       };
       const field = control(option, values[option.name] ?? option.default, changed);
