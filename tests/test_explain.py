@@ -120,8 +120,9 @@ def test_saved_file_is_numpys_without_pickle(tmp_path):
 
 
 def test_repr_says_what_it_is():
-    text = repr(explain("grad_cam", residual(), pictures(), 2))
-    assert "grad_cam" in text and "layer2" in text and "6x8" in text and "tensor(" not in text and len(text) < 300
+    e = explain("grad_cam", residual(), pictures(), 2)
+    text = repr(e)
+    assert "grad_cam" in text and e.layer in text and "6x8" in text and "tensor(" not in text and len(text) < 300
 
 
 def test_frozen():
