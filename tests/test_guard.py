@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ from ui import guard, limits
 from ui.guard import Guard, Refusal, check_json, sweep
 
 MB = limits.MB
-FILE = {"path": "/tmp/gradio/abc/photo.png", "meta": {"_type": "gradio.FileData"}}
+UPLOADS = os.environ.get("GRADIO_TEMP_DIR") or os.path.join(tempfile.gettempdir(), "gradio")
+FILE = {"path": f"{UPLOADS}/abc/photo.png", "meta": {"_type": "gradio.FileData"}}
 JOIN = "/gradio_api/queue/join"
 
 
@@ -320,7 +322,7 @@ def nested(depth: int, pair: str = "[]") -> bytes:
         },
         {"data": ["https://example.org is text in a text field"], "session_hash": "k3j4h5g6f7d"},
         {
-            "data": [{"path": "x", "meta": {"_type": "gradio.FileData"}}],
+            "data": [FILE],
             "session_hash": "0f8fad5b-d9cb-469f-a165-70867728950e",
         },
         {"data": [], "session_hash": None, "fn_index": 3, "event_data": {"channel": 18}},
@@ -370,6 +372,8 @@ def test_what_our_page_and_clients_send_passes(body):
         json.dumps({"data": [{"path": "/etc/passwd", "meta": {"_type": ["gradio.FileData"]}}]}).encode(),
         json.dumps({"data": [{**FILE, "path": None}]}).encode(),
         json.dumps({"data": [{**FILE, "path": 3}]}).encode(),
+        json.dumps({"data": [{**FILE, "mime_type": ["x"]}]}).encode(),
+        json.dumps({"data": [{**FILE, "orig_name": 5}]}).encode(),
         json.dumps({"data": [{**FILE, "path": ["a"]}]}).encode(),
         json.dumps({"data": [{"path": None, "url": "data:image/png;base64,AAAA"}]}).encode(),
         json.dumps({"data": [{"url": " DATA:image/png;base64,AAAA"}]}).encode(),
@@ -406,6 +410,16 @@ def test_agents_may_send_pictures_as_data_but_not_depth():
     body = json.dumps({"params": {"picture": {"path": "data:image/png;base64,AAAA"}, "url": "data:,"}}).encode()
     assert ask(path="/gradio_api/mcp/", chunks=body).status == 200
     assert ask(path="/gradio_api/mcp/", chunks=nested(900)).status == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "app.py", "", "a\0b", "x" * 100_000, UPLOADS, UPLOADS + "/../x.png", UPLOADS + "-other/x.png"],
+)
+def test_a_marked_file_outside_the_upload_folder_is_refused_in_words(path):
+    """Gradio refuses these as well, and answers `error: null`."""
+    seen = ask(chunks=json.dumps({"data": [{**FILE, "path": path}]}).encode())
+    assert (seen.status, seen.called) == (403, False) and "uploaded here" in seen.detail
 
 
 def test_the_check_is_quick_on_the_largest_body():
@@ -674,8 +688,10 @@ def test_forged_files_do_not_reach_a_handler(served):
                 f"{served.url}/gradio_api/{route}", json={"data": [forged], "fn_index": 1, "session_hash": "abc"}
             )
             assert refused.status_code == 400 and "uploaded" in refused.json()["detail"]
-    kind, _ = result(served.url, "opened", {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}})
-    assert kind == "error", "with its mark Gradio checks the folder itself"
+    marked = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+    assert post(f"{served.url}/gradio_api/call/opened", json={"data": [marked]}).status_code == 403
+    kind, said = result(served.bare, "opened", marked)
+    assert kind == "error" and said["error"] is None, "Gradio says why now: the guard's own check of the folder may go"
 
 
 def test_a_visitor_who_leaves_ends_the_generator(served):

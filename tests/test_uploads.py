@@ -760,7 +760,7 @@ def survives(data: bytes) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_files_end_as_a_picture_or_a_sentence():
-    """The long run behind this: `python tests/test_uploads.py 5000`."""
+    """The long run behind this: `python -m tests.test_uploads 5000`."""
     ends = [survives(data) for data in mutations(fuzz_seeds(), 400, random.Random(20))]
     assert ends.count("picture") > 40 and ends.count("refused") > 40, "both ends must have been reached"
 

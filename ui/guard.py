@@ -261,6 +261,20 @@ def _check_file(value: dict[str, Any]) -> None:
         raise Refusal(403, NO_LINKS)
     if not isinstance(path, str) or not isinstance(meta, dict) or meta.get("_type") != "gradio.FileData":
         raise Refusal(400, NO_FILE)
+    if not all(isinstance(value.get(name), str | None) for name in ("url", "orig_name", "mime_type")):
+        raise Refusal(400, NO_FILE)
+    if not _is_uploaded(path):  # Gradio refuses it as well, but without a word to the visitor
+        raise Refusal(403, NO_FILE)
+
+
+def _is_uploaded(path: str) -> bool:
+    from gradio.utils import get_upload_folder
+
+    folder = os.path.realpath(get_upload_folder())
+    try:
+        return os.path.realpath(path).startswith(folder + os.sep)
+    except (OSError, ValueError):  # names that no file can have
+        return False
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
