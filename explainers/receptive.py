@@ -3,7 +3,7 @@
 One forward and one backward pass in which every value is 1 and every rule says only who reads whom: a convolution with
 any weights becomes one with ones, max-pooling an average over the same window, an activation the identity; gradients
 are brought back to 0 or 1 at each window, so that they neither vanish nor cancel. What the cell's gradient reaches is
-its receptive field, with padding, dilation, branches, windows and rounding of odd sizes as the network itself does them.
+its receptive field: with padding, dilation, branches, windows and odd sizes as the network itself treats them.
 
 Operations over the whole picture make the whole picture the field: squeeze-and-excitation, attention among all tokens,
 group and instance normalisation (their mean and deviation read every pixel), a linear layer over flattened pixels.
