@@ -53,15 +53,18 @@ class Option:
     step: float | None = None
     choices: tuple[str, ...] = ()
     help: str = ""
+    pair: bool = False
+    """Two numbers, (height, width), are possible too."""
+    only_names: bool = False
+    """Nothing but one of `choices`; else a number or a tensor may stand there, which the method checks."""
 
     def check(self, value: Any) -> None:
         """Raise `BadOption` unless `value` is possible."""
         if value is None and self.default is None:
             return
         if self.kind == "choice":
-            # A tensor or a number may stand where names are offered (`baseline`): the method itself checks those.
-            if isinstance(value, str) and value not in self.choices:
-                hint = nearest(value, self.choices)
+            if value not in self.choices if isinstance(value, str) else self.only_names:
+                hint = nearest(str(value), self.choices)
                 raise BadOption(
                     f"{self.name}={value!r} is not possible. {hint}Choose one of {', '.join(self.choices)}."
                 )
@@ -72,7 +75,7 @@ class Option:
             self._check_number(value)
 
     def _check_number(self, value: Any) -> None:
-        values = value if isinstance(value, (tuple, list)) else (value,)
+        values = value if self.pair and isinstance(value, (tuple, list)) else (value,)
         wanted = int if self.kind == "int" else (int, float)
         low, high = self.low, self.high
         for each in values:
@@ -96,12 +99,15 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
 def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
     kind, bounds = annotation[0], annotation[1]
     if isinstance(bounds, Choice):
-        return Option(name, default, "choice", choices=bounds.values, help=bounds.help)
+        return Option(name, default, "choice", choices=bounds.values, help=bounds.help, only_names=kind is str)
     if isinstance(bounds, str):
         return Option(name, default, "bool", help=bounds)
-    whole = kind is int or int in get_args(kind)
+    possible = get_args(kind) or (kind,)
+    whole = int in possible
     step = bounds.step if bounds.step is not None else (1 if whole else None)
-    return Option(name, default, "int" if whole else "float", bounds.low, bounds.high, step, help=bounds.help)
+    pair = any(get_origin(each) is tuple for each in possible)
+    word = "int" if whole else "float"
+    return Option(name, default, word, bounds.low, bounds.high, step, help=bounds.help, pair=pair)
 
 
 Baseline = str | float | Tensor | None
