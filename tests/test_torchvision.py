@@ -150,11 +150,8 @@ def test_there_are_eighty_names():
 
 
 @pytest.fixture(autouse=True)
-def _two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
+def _one_network_at_a_time() -> Iterator[None]:
     yield
-    torch.set_num_threads(before)
     gc.collect()
 
 
