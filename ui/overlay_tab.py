@@ -85,6 +85,7 @@ class Show:
         self, ask: Any, known: Any, request: gr.Request, notes: list[str], shown: Any = None
     ) -> Iterator[dict[Any, Any]]:
         with runs.begin(request.session_hash) as run:
+            done = None
             try:
                 asked = ask()
                 for step in engine.explain(asked, run):
@@ -92,8 +93,11 @@ class Show:
                         yield self._resolved(step, asked, known)
                     elif isinstance(step, Answer):
                         yield self._answered(step, asked, notes)
+                        done = step
                     else:
                         yield self._shown(step)
+                if done and done.share >= 1 and not run.asked:  # whole, with its strip: not to be computed again
+                    yield {self.panel.top: packing.classes(done, packing.number()) | {"asked": _shows(done, asked)}}
             except Refused as refusal:
                 yield self._refused(str(refusal), shown)
             except Exception:
@@ -139,22 +143,13 @@ class Show:
         overlay, settings, ident = self.overlay, step.settings, packing.number()
         step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
         classes = packing.classes(step, ident)
-        target = "" if settings.target is None else settings.loaded.names[settings.target]
-        page = [
-            asked.picture,
-            settings.loaded.name,
-            settings.layer,
-            target,
-            settings.method.name,
-            {"values": settings.options},
-        ]
         return {
             overlay.status: words.answered(step, ident),
             overlay.view: packing.answer(step, ident),
             overlay.bars: classes,
             overlay.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
-            self.panel.top: classes | {"asked": _signature(page) if step.share >= 1 else None},
+            self.panel.top: classes,
             self.seen: {"key": str(ident)},
         }
 
@@ -166,6 +161,14 @@ def _example(wanted: dict[str, Any]) -> tuple[examples.Example, list[str]]:
     if name and name not in there:
         return first, [words.not_found(words.EXAMPLE, name, [], first.id)]
     return there.get(name, first), []
+
+
+def _shows(step: Answer, asked: Request) -> str:
+    """The signature of the settings that this answer shows."""
+    found = step.settings
+    target = "" if found.target is None else found.loaded.names[found.target]
+    names = [asked.picture, found.loaded.name, found.layer, target, found.method.name]
+    return _signature([*names, {"values": found.options}])
 
 
 def _signature(settings: list[Any]) -> str:

@@ -149,7 +149,8 @@ class Visit:
         """Choose from a drop-down list by typing and pressing Enter."""
         field = self.page.locator(f"#hl-{name} input").first
         field.click()
-        field.fill(text)
+        if field.is_editable():
+            field.fill(text)
         self.page.locator(f"#hl-{name} ul[role=listbox] li").filter(has_text=re.compile(re.escape(text))).first.click()
 
     @property
@@ -161,7 +162,7 @@ class Visit:
         """Give the page a file, as a visitor would."""
         page = self.page
         if page.locator("#hl-picture input[type=file]").count() == 0:
-            page.locator("#hl-picture button[aria-label=Clear], #hl-picture button[title=Clear]").first.click()
+            page.locator("#hl-picture button[aria-label='Remove Image']").first.click()
         page.locator("#hl-picture input[type=file]").first.set_input_files(str(path))
 
     def check(self) -> None:

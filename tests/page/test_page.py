@@ -1,4 +1,4 @@
-"""The page as a visitor uses it, in Chromium: every control, every download, hostile files and names, keyboard, narrow and dark."""
+"""The page as a visitor uses it, in Chromium: controls, downloads, hostile files and names, keyboard, narrow and dark."""
 
 from __future__ import annotations
 
@@ -101,8 +101,9 @@ def test_options_belong_to_the_method_and_are_used(visit: Visit) -> None:
     visit.open()
     visit.after(lambda: visit.choose("method", "SmoothGrad"))
     visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
-    names = visit.page.locator("#hl-options label").all_inner_texts()
     samples = visit.page.locator("#hl-option-samples")
+    samples.wait_for()
+    names = visit.page.locator("#hl-options label").all_inner_texts()
     samples.fill("3")
     samples.blur()
 
@@ -241,9 +242,8 @@ def test_hostile_names_are_only_text(visit: Visit, tmp_path: Path) -> None:
     """File names, and every name that a link can carry."""
     for text in HOSTILE:
         name = urllib.parse.quote(text)
-        visit.open(
-            f"?example={name}&layer={name}&class={name}&method={name}&options={urllib.parse.quote(json.dumps({text: text}))}"
-        )
+        options = urllib.parse.quote(json.dumps({text: text}))
+        visit.open(f"?example={name}&layer={name}&class={name}&method={name}&options={options}")
         assert "There is no" in visit.page.locator("#hl-findings").inner_text()
         for tab in ("Feature maps", "API", "Overlay"):
             visit.page.get_by_role("tab", name=tab).click()
@@ -318,7 +318,7 @@ def test_everything_is_reached_by_keyboard(visit: Visit) -> None:
 def test_without_a_picture_the_page_says_what_to_do(visit: Visit) -> None:
     visit.open()
 
-    visit.page.locator("#hl-picture button[aria-label=Clear], #hl-picture button[title=Clear]").first.click()
+    visit.page.locator("#hl-picture button[aria-label='Remove Image']").first.click()
 
     visit.page.wait_for_function("document.documentElement.dataset.hlState === 'idle'", timeout=PATIENCE)
     assert "click an example" in visit.status

@@ -9,7 +9,7 @@ export function mount(element, props, trigger, watch) {
   const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": "Share of the work that is done" });
   root.replaceChildren(line, bar);
   let asked = false;
-  document.getElementById("hl-explain")?.addEventListener("click", () => { asked = true; });
+  document.addEventListener("click", (event) => { if (event.target.closest?.("#hl-explain")) asked = true; });
   follow(props, watch, ["value"], () => {
     const since = performance.now();
     const value = props.value || { kind: "idle", parts: [] };
