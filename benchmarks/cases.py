@@ -35,7 +35,8 @@ def network(name: str) -> tuple[nn.Module, int, list[str]]:
         from models import load_model
 
         model = load_model("embedded")
-        side, net = int(model.side), model.network
+        # Its parameters are frozen, which two of the peers refuse.
+        side, net = int(model.side), model.network.requires_grad_(True)
     else:
         import torchvision
 
