@@ -1,7 +1,7 @@
 """How long a visitor waits: process start to page ready, and click to overlay. `python -m benchmarks.page` prints both.
 
-Needs playwright and a Chromium. "Ready" is the moment at which the page can be used: its controls and the status line are
-there; "overlay" the moment at which the first example is explained.
+Needs playwright and a Chromium. "Ready" is the moment at which the page can be used: its controls and the status line
+are there; "overlay" the moment at which the first example is explained.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def main() -> None:
             served, ready, overlay, clicks = one_start(browser, folder)
             shown = ", ".join(f"{name} {value:.0f} ms" for name, value in clicks.items())
             print(
-                f"served {served:.1f} s, page ready {ready:.1f} s, first overlay {overlay:.1f} s; click to overlay: {shown}"
+                f"served {served:.1f} s, page ready {ready:.1f} s, first overlay {overlay:.1f} s; "
+                f"click to overlay: {shown}"
             )
         browser.close()
 

@@ -132,7 +132,8 @@ class Visit:
     def settled(self) -> None:
         """Wait until nothing is computed any more: the strip comes last."""
         self.page.wait_for_function(
-            "Number(document.getElementById('hl-strip')?.dataset.id || 0) > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
+            "Number(document.getElementById('hl-strip')?.dataset.id || 0)"
+            " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
             " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)",
             timeout=PATIENCE,
         )

@@ -1,4 +1,4 @@
-"""The page as a visitor uses it, in Chromium: controls, downloads, hostile files and names, keyboard, narrow and dark."""
+"""The page as a visitor uses it, in Chromium: controls, downloads, hostile files, keyboard, narrow and dark."""
 
 from __future__ import annotations
 
