@@ -69,7 +69,7 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     ranks_a, ranks_b = (_centred_ranks(maps.detach().flatten(1)) for maps in (a, b))
     lengths = torch.linalg.vector_norm(ranks_a, dim=1) * torch.linalg.vector_norm(ranks_b, dim=1)
     agreement = (ranks_a * ranks_b).sum(dim=1) / lengths
-    ordered = a.flatten(1).isfinite().all(dim=1) & b.flatten(1).isfinite().all(dim=1) & (lengths > 0)
+    ordered = a.flatten(1).isfinite().all(dim=1) & b.flatten(1).isfinite().all(dim=1)
     return torch.where(ordered, agreement.clamp(-1, 1), torch.nan)
 
 
