@@ -131,8 +131,7 @@ def remedy(changes: dict[str, Any]) -> str:
 
 def unit(settings: Settings) -> str:
     """What a map's values are measured in."""
-    returns, family = settings.method.returns, settings.method.family
-    if returns == "pixels" and family == "gradient" and settings.method.name in ("saliency", "smooth_grad"):
+    if settings.method.name in ("saliency", "smooth_grad", "guided_backprop", "deconvnet"):
         return "logit per unit of input"
     return "logit"
 
