@@ -259,7 +259,8 @@ def float64(t: Trial) -> Outcome:
 
 @_promise
 def half_precision(t: Trial) -> Outcome:
-    worst, done = 0.0, []
+    worst = 0.0
+    done: list[str] = []
     for dtype in (torch.bfloat16, torch.float16):
         try:
             t.model(dtype)(t.images(dtype))
@@ -268,7 +269,8 @@ def half_precision(t: Trial) -> Outcome:
         result = t.call(t.model(dtype), t.images(dtype), 1)
         if result.dtype != torch.float32 or not result.isfinite().all():
             raise Fail(f"{dtype} gives {result.dtype}, {int((~result.isfinite()).sum())} values not finite.")
-        worst, done = max(worst, distance_of(result, t.plain(1))), [*done, str(dtype).removeprefix("torch.")]
+        worst = max(worst, distance_of(result, t.plain(1)))
+        done.append(str(dtype).removeprefix("torch."))
     if not done:
         raise Skip("The model runs in no half precision here.")
     return worst, f"from float32; {' and '.join(done)} give finite float32 maps."
@@ -276,7 +278,7 @@ def half_precision(t: Trial) -> Outcome:
 
 @_promise
 def channels_last(t: Trial) -> Outcome:
-    model = t.model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = t.model().to(memory_format=torch.channels_last)
     images = t.images().contiguous(memory_format=torch.channels_last)
     return agree(t.call(model, images, 1), t.plain(1), "Memory formats")
 

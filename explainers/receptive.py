@@ -102,7 +102,7 @@ def _box(maps: Tensor, leaf: Tensor, row: int, column: int) -> Box:
         return 0, 0, 0, 0
     with torch.inference_mode(False), torch.enable_grad():
         value = maps[:1, :, row, column].sum()
-        (reached,) = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)
+        reached: Tensor | None = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
     if reached is None:
         return 0, 0, 0, 0
     seen = (reached != 0)[0].any(dim=0)
@@ -118,12 +118,12 @@ class _Mark(torch.autograd.Function):
         return torch.ones_like(x, memory_format=torch.contiguous_format)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return (gradient != 0).to(gradient.dtype)
 
 
 def _mark(x: Tensor) -> Tensor:
-    marked: Tensor = _Mark.apply(x)  # type: ignore[no-untyped-call]
+    marked: Tensor = _Mark.apply(x)
     return marked
 
 
@@ -213,7 +213,7 @@ def _max_pool(
     if set(wide) == {1} and not return_indices:
         average = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[count - 1]
         return average(input, tuple(kernel), tuple(step), tuple(pad), ceil_mode)
-    pool = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[count - 1]
+    pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[count - 1]
     real = pool(input.detach(), kernel, step, pad, wide, ceil_mode=ceil_mode, return_indices=return_indices)
     sizes = (real[0] if return_indices else real).shape[-count:]
     batch = input if input.ndim == count + 2 else input[None]

@@ -42,7 +42,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.own = self.given is None
-        self.name = getattr(self.function, "name", None) or getattr(self.function, "__name__", repr(self.function))
+        self.name = str(getattr(self.function, "name", None) or getattr(self.function, "__name__", repr(self.function)))
         inner = getattr(self.function, "function", self.function)
         self.keywords = set(inspect.signature(inner).parameters)
         if self.own and {"window", "stride"} <= self.keywords:
