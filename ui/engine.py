@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from ui import limits, shelf, uploads, words
+from ui import compute, limits, shelf, uploads, words
 from ui.runs import Run
 from ui.steps import Answer, Refining, Refused, Request, Settings, Stages, Step, Waiting
 
@@ -169,22 +169,18 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
 
 
 def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[Step, None, Answer]:
-    import explainers
-
     loaded, method = settings.loaded, settings.method
-    seen, images = loaded.model.crop(photo), loaded.model.prepare(photo).to(loaded.device)
+    seen, images = loaded.model.crop(photo), loaded.model.prepare(photo)
     keywords: dict[str, Any] = dict(settings.options)
     if method.takes_layer:
         keywords["layer"] = settings.layer
     began, last = time.monotonic(), 1.0
     if not method.long:
-        result = explainers.explain(method.name, loaded.model.network, images, settings.target, **keywords)
+        result = compute.explain(loaded.name, method.name, images, target=settings.target, **keywords)
         return _answer(settings, seen, result, images, 1.0, run)
 
     def work(report: Callable[[Any], bool]) -> explainers.Explanation:
-        return explainers.explain(
-            method.name, loaded.model.network, images, settings.target, progress=report, **keywords
-        )
+        return compute.explain(loaded.name, method.name, images, report, target=settings.target, **keywords)
 
     partials = stream(work, run)
     yield Refining(settings, seen, None, 0.0, 0.0)
@@ -201,12 +197,9 @@ def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[St
 def _answer(
     settings: Settings, seen: Image.Image, result: explainers.Explanation, images: torch.Tensor, share: float, run: Run
 ) -> Answer:
-    import torch
-
-    with torch.inference_mode():
-        scores = result.scores if result.scores is not None else settings.loaded.model.network(images)
-        shares = scores[0].float().softmax(0)
-        top = shares.topk(min(TOP, len(shares)))
+    scores = compute.scores(settings.loaded.name, images) if result.scores is None else result.scores[0].float()
+    shares = scores.softmax(0)
+    top = shares.topk(min(TOP, len(shares)))
     target = settings.target if settings.target is not None else int(shares.argmax())
     pairs = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
     options = {name: value for name, value in result.options.items() if name in settings.method.options}
@@ -242,9 +235,8 @@ def _sweep(settings: Settings, photo: Image.Image, answer: Answer) -> Stages | N
     names = [layer.name for layer in loaded.layers if layer.stage]
     if len(names) < 2:
         return None
-    images = loaded.model.prepare(photo).to(loaded.device)
     try:
-        maps = explainers.grad_cam_sweep(loaded.model.network, images, answer.target, layers=names)
+        maps = compute.sweep(loaded.name, loaded.model.prepare(photo), answer.target, names)
     except explainers.ExplainerError:
         return None  # the strip is a way to get around; a network without comparable stages has none
     return Stages(settings, answer.seen, {name: _plane(each) for name, each in maps.items()})  # type: ignore[misc]

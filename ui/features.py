@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ui import engine, words
+from ui import compute, engine, words
 from ui.runs import Run
 from ui.steps import Channel, Channels, Refused, Request, Settings, Step, Waiting
 
@@ -20,17 +20,14 @@ def page(request: Request, run: Run, *, sort: str = "activation", number: int = 
 
     Errors   Refused, with a sentence for the visitor.
     """
-    import explainers
-
     with engine.sentences():
         settings = yield from engine.settled(request, run)
         if request.picture is None:
             raise Refused(words.NO_PICTURE)
         photo, loaded = engine.open_picture(request.picture), settings.loaded
-        network = loaded.model.network
-        images = loaded.model.prepare(photo).to(loaded.device)
+        images = loaded.model.prepare(photo)
         with engine.turn:
-            maps = explainers.feature_maps(network, images, layer=settings.layer)[0].float().cpu()
+            maps = compute.features(loaded.name, images, settings.layer)
             target = _target(settings, images)
             effects = None
             if sort == "effect":
@@ -55,21 +52,14 @@ def page(request: Request, run: Run, *, sort: str = "activation", number: int = 
 
 
 def _target(settings: Settings, images: torch.Tensor) -> int:
-    import torch
-
     if settings.target is not None:
         return settings.target
-    with torch.inference_mode():
-        return int(settings.loaded.model.network(images)[0].argmax())
+    return int(compute.scores(settings.loaded.name, images).argmax())
 
 
 def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) -> Generator[Step, None, torch.Tensor]:
-    import explainers
-
-    network = settings.loaded.model.network
-
     def work(report: Callable[[Any], bool]) -> torch.Tensor:
-        return explainers.channel_effects(network, images, target, layer=settings.layer, progress=report)
+        return compute.effects(settings.loaded.name, images, target, settings.layer, report)
 
     partials = engine.stream(work, run)
     try:
@@ -80,7 +70,7 @@ def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) ->
     except StopIteration as end:
         if run.stopped():
             raise Refused(words.EFFECTS_STOPPED) from None
-        return end.value[0].float().cpu()
+        return end.value
 
 
 def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
@@ -88,16 +78,14 @@ def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
 
     Errors   Refused, with a sentence for the visitor.
     """
-    import explainers
-
     with engine.sentences():
         settings = yield from engine.settled(request, run)
         if request.picture is None:
             raise Refused(words.NO_PICTURE)
         photo, loaded = engine.open_picture(request.picture), settings.loaded
-        images = loaded.model.prepare(photo).to(loaded.device)
+        images = loaded.model.prepare(photo)
         with engine.turn:
-            maps = explainers.feature_maps(loaded.model.network, images, layer=settings.layer)[0].float().cpu()
+            maps = compute.features(loaded.name, images, settings.layer)
             if not 0 <= number < len(maps):
                 raise Refused(words.no_channel(number, settings.layer, len(maps)))
             target = _target(settings, images)
@@ -107,24 +95,9 @@ def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
 
 
 def _effect(settings: Settings, images: torch.Tensor, target: int, number: int) -> float:
-    """What the class loses without this one channel: two forward passes instead of one for each of its neighbours."""
-    import torch
-
-    import explainers
-
     layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
     axis = {"NHWC": 3, "tokens": 2}.get(layer.layout, 1)
-
-    def silence(output: torch.Tensor) -> torch.Tensor:
-        output = output.clone()
-        output.select(axis, number).zero_()
-        return output
-
-    network = settings.loaded.model.network
-    with torch.inference_mode():
-        with explainers.edit_outputs(network, {settings.layer: silence}):
-            without = network(images)
-        return float(network(images)[0, target] - without[0, target])
+    return compute.effect(settings.loaded.name, images, target, settings.layer, axis, number)
 
 
 def _seen_by_peak(settings: Settings, plane: torch.Tensor) -> tuple[float, float, float, float] | None:
