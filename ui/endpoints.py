@@ -7,6 +7,7 @@ any dictionary. What is refused is one sentence, which the client raises as its 
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -20,6 +21,7 @@ from gradio.utils import get_upload_folder
 from ui import engine, features, runs, shelf, uploads, words
 from ui.steps import Answer, Channels, Refused, Request, Settings
 
+log = logging.getLogger(__name__)
 LONGEST = 200
 SORTS = ("activation", "effect", "number")
 
@@ -39,6 +41,9 @@ def _sentences(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*values, **named)
         except (Refused, uploads.Refused) as refusal:
             raise gr.Error(str(refusal), print_exception=False) from None
+        except Exception:
+            log.exception("%s failed", function.__name__)
+            raise gr.Error(words.UNKNOWN_TO_A_PROGRAM, print_exception=False) from None
 
     return guarded
 

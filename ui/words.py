@@ -51,6 +51,7 @@ STOPPED_LOADING = (
 EFFECTS = "Measuring what each channel contributes"
 EFFECTS_STOPPED = "Stopped before every channel was measured. Sort by mean activation, or try an earlier page again."
 OUT_OF_MEMORY = "This did not fit into the server's memory. Choose a smaller model or fewer samples."
+UNKNOWN_TO_A_PROGRAM = "Something went wrong on the server; its log says what. The same call may work again."
 UNKNOWN = "Something went wrong on the server. Nothing of yours is lost: press Explain to try again."
 READY = "Ready."
 
@@ -133,6 +134,8 @@ def unit(settings: Settings) -> str:
     """What a map's values are measured in."""
     if settings.method.name in ("saliency", "smooth_grad", "guided_backprop", "deconvnet"):
         return "logit per unit of input"
+    if settings.method.returns == "heat":
+        return "logit per pixel"
     return "logit"
 
 
@@ -274,7 +277,8 @@ NO_OBJECT = 'options must be an object of option names and values, for example {
 
 def no_text(argument: str, value: Any, longest: int) -> str:
     """When a program sends something else where a name belongs."""
-    return f"{argument} must be a text of at most {longest} characters, not {short(type(value).__name__)}."
+    found = f"one of {len(value)} characters" if isinstance(value, str) else short(type(value).__name__)
+    return f"{argument} must be a text of at most {longest} characters, not {found}."
 
 
 def no_sort(value: Any, sorts: tuple[str, ...]) -> str:
