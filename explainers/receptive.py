@@ -185,8 +185,11 @@ def _conv(
 
 
 def _repeat(x: Tensor, times: int) -> Tensor:
-    """Give each channel `times` times. Marking before costs one channel, after it all of them."""
-    return _mark(x)[:, :, None].expand(-1, -1, times, *x.shape[2:]).flatten(1, 2)
+    """Give each channel `times` times. Marking before costs one channel, after it all of them.
+
+    A copy for certain: an expanded view would refuse the network's in-place additions.
+    """
+    return _mark(x)[:, :, None].expand(-1, -1, times, *x.shape[2:]).flatten(1, 2).contiguous()
 
 
 def _conv_transpose(

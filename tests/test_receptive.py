@@ -62,6 +62,7 @@ CHAINS = {
     "max-pool, dilated": plain(nn.Conv2d(2, 2, 3), nn.MaxPool2d(2, 2, dilation=3, ceil_mode=True)),
     "average and norm": plain(nn.AvgPool2d(2, ceil_mode=True), nn.BatchNorm2d(2), nn.SiLU(), nn.Conv2d(2, 2, (1, 3))),
     "dilation": plain(nn.Conv2d(2, 2, 3, dilation=2, padding=2), nn.Hardtanh(), nn.Conv2d(2, 2, 3, dilation=(1, 3))),
+    "same, even": plain(nn.Conv2d(2, 2, (2, 4), padding="same"), nn.Conv2d(2, 2, 1)),
     "adaptive": plain(nn.Conv2d(2, 2, 3), nn.AdaptiveAvgPool2d((3, 2))),
     "adaptive max": plain(nn.Conv2d(2, 2, 3), nn.AdaptiveMaxPool2d((3, 2))),
     "transposed": plain(nn.Conv2d(2, 2, 3, stride=2), nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1)),
@@ -70,6 +71,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("where", ["corner", "middle", "end"])
 def test_field_is_what_pushing_each_pixel_shows(name, where):
@@ -83,6 +85,8 @@ def test_field_is_what_pushing_each_pixel_shows(name, where):
     actual = receptive_field(model, torch.randn(2, 2, 11, 14, dtype=torch.float64), layer, cell)
 
     assert actual == pushed(model, model.get_submodule(layer), (11, 14), cell)
+    with pytest.raises(ValueError, match="outside"):
+        receptive_field(model, torch.zeros(1, 2, 11, 14, dtype=torch.float64), layer, tuple(grid))
 
 
 @functools.cache
@@ -114,6 +118,40 @@ def test_field_of_a_corner_is_cut_at_the_border():
     left, top, right, bottom = receptive_field(zoo("vgg16"), torch.zeros(1, 3, 112, 96), "29", (0, 0))
 
     assert (left, top, right, bottom) == (0, 0, 96, 106)
+
+
+def test_later_in_place_additions_are_not_the_layers_own():
+    """`near` reads one pixel; what is added to its output afterwards reads five."""
+
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.near, self.far = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 5, padding=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.near(x)
+            y += self.far(x)
+            return y
+
+    assert receptive_field(Added(), torch.zeros(1, 3, 9, 9), "near", (4, 3)) == (3, 4, 4, 5)
+
+
+def test_weights_of_zero_change_nothing():
+    """The field is what the network can read, not what these weights happen to; a Linear over channels included."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.mix, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4, 4), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.mix(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+
+    model = Mixed()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+
+    assert receptive_field(model, torch.zeros(1, 3, 9, 9), "out", (4, 3)) == (3, 4, 6, 7)
 
 
 def test_odd_sizes_keep_the_true_stride():
