@@ -85,8 +85,9 @@ def test_field_is_what_pushing_each_pixel_shows(name, where):
     actual = receptive_field(model, torch.randn(2, 2, 11, 14, dtype=torch.float64), layer, cell)
 
     assert actual == pushed(model, model.get_submodule(layer), (11, 14), cell)
-    with pytest.raises(ValueError, match="outside"):
-        receptive_field(model, torch.zeros(1, 2, 11, 14, dtype=torch.float64), layer, tuple(grid))
+    for beyond in ((grid[0], 0), (0, grid[1])):
+        with pytest.raises(ValueError, match="outside"):
+            receptive_field(model, torch.zeros(1, 2, 11, 14, dtype=torch.float64), layer, beyond)
 
 
 @functools.cache
