@@ -1,7 +1,7 @@
 """check_explainer: all the library's promises, as small named checks on any `f(model, images, target=None, **options)`.
 
-The checks stand in promises.py. Each measures and returns (figure, sentence), or raises `Fail` where the promise is
-broken and `Skip` where it does not apply; whatever else is raised counts as a failure and is told as it is.
+The checks stand in promises.py and conditions.py. Each measures and returns (figure, sentence), or raises `Fail` where
+the promise is broken and `Skip` where it does not apply; whatever else is raised is a failure, told as it is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .promises import CHECKS
-from .trial import Fail, Outcome, Skip, Trial
+from . import conditions, promises  # noqa: F401  they fill CHECKS
+from .trial import CHECKS, Fail, Outcome, Skip, Trial
 
 
 @dataclass(frozen=True)

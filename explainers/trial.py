@@ -107,3 +107,13 @@ def untouched(model: nn.Module, images: Tensor, act: Callable[[], Any], when: st
     left = changes(before, snapshot(model, images))
     if left:
         raise Fail(f"Changed {when}: {', '.join(left)}.", len(left))
+
+
+CHECKS: dict[str, Callable[[Trial], Outcome]] = {}
+"""All promises by name in the order in which they run; the first decides whether the others make sense."""
+
+
+def promise(check: Callable[[Trial], Outcome]) -> Callable[[Trial], Outcome]:
+    """Enter a check into `CHECKS`."""
+    CHECKS[check.__name__] = check
+    return check

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from explainers import check_explainer
 from explainers.checks import CHECKS, Report
+from explainers.conditions import seed as seed_promise
 from explainers.probes import Fault, changes, failing, snapshot, steps, tiny
-from explainers.promises import seed as seed_promise
 from explainers.trial import Fail, Skip, Trial
 
 
