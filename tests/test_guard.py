@@ -10,6 +10,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,12 @@ class Seen:
     @property
     def detail(self) -> str:
         return json.loads(self.answer)["detail"]
+
+
+def finished(work: Any) -> Any:
+    """What a coroutine gives, from a loop in a thread of its own: the browser's tests keep one in this thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def reading(seen: Seen, headers: list[tuple[bytes, bytes]]) -> guard.App:
@@ -91,7 +98,7 @@ def ask(
 
     pairs = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     request = {"type": "http", "method": method, "path": path, "headers": pairs, **scope}
-    asyncio.run(Guard(app or reading(seen, answered or []))(request, receive, send))
+    finished(Guard(app or reading(seen, answered or []))(request, receive, send))
     return seen
 
 
@@ -190,7 +197,7 @@ def test_a_visitor_who_leaves_halfway_is_not_waited_for():
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": JOIN, "headers": []}
-    asyncio.run(asyncio.wait_for(Guard(reading(Seen(), []))(scope, gone, send), 2))
+    finished(asyncio.wait_for(Guard(reading(Seen(), []))(scope, gone, send), 2))
     assert sent[0]["status"] == 400
 
 
@@ -215,7 +222,7 @@ def test_a_stream_that_asks_in_passing_hears_that_the_visitor_left():
         return None
 
     scope = {"type": "http", "method": "GET", "path": "/gradio_api/queue/data", "headers": []}
-    asyncio.run(Guard(app)(scope, receive, send))
+    finished(Guard(app)(scope, receive, send))
     assert heard == ["http.disconnect"] * 3
 
 
@@ -463,7 +470,7 @@ def test_web_sockets_are_closed():
     async def never(*_: Any) -> None:
         pytest.fail("the app was reached")
 
-    asyncio.run(Guard(never)({"type": "websocket", "path": "/", "headers": []}, never, send))
+    finished(Guard(never)({"type": "websocket", "path": "/", "headers": []}, never, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
@@ -487,7 +494,7 @@ def test_while_the_server_lives_leftovers_are_swept(tmp_path, monkeypatch):
         await asyncio.sleep(0)
         return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
-    assert all(task.cancelling() or task.done() for task in asyncio.run(live())), "the sweeper must end with the server"
+    assert all(task.cancelling() or task.done() for task in finished(live())), "the sweeper must end with the server"
 
 
 def test_sweeping_takes_old_leftovers_alone(tmp_path):
