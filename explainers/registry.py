@@ -21,7 +21,7 @@ from .maps import reduce_channels
 from .options import Option, options_of
 from .passes import Record, recording
 from .sites import LayerName, frozen_graph, no_inner_hooks, unwrap
-from .targets import Probability, TargetLike, described
+from .targets import LogProbability, Probability, TargetLike, described
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COST = ("batch_size", "progress", "budget")
@@ -213,7 +213,7 @@ def explain(
         raw=raw,
         scores=record.scores,
         seconds=seconds,
-        statistics=statistics(shown, flat, target_scores=record.target_scores, gradient_norms=record.gradient_norms),
+        statistics=statistics(shown, raw, target_scores=record.target_scores, gradient_norms=record.gradient_norms),
         findings=_findings(chosen, model, images, record, shown, flat, relu),
     )
 
@@ -250,7 +250,7 @@ def _findings(
         target_scores=record.target_scores,
         gradient_norms=record.gradient_norms,
         scores=record.scores,
-        probability_target=isinstance(record.target, Probability),
+        probability_target=isinstance(record.target, (Probability, LogProbability)),
         earlier_layer=earlier,
         relu=relu,
     )

@@ -115,7 +115,7 @@ class Run:
             self.restore()
 
     @staticmethod
-    def blend(kept: Tensor, new: Tensor, steps: Tensor) -> Tensor:
+    def blend(kept: Tensor, new: Tensor, steps: Tensor | int) -> Tensor:
         # Early averages forget quickly, or they would drag the random start along.
         share = min(AVERAGE, (1 + int(steps)) / (10 + int(steps)))
         return kept + (1 - share) * (new - kept) if kept.is_floating_point() else new
