@@ -52,7 +52,7 @@ def _ordinary(tensor: Tensor | None) -> Tensor | None:
 
 
 def _compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _view(model: nn.Module) -> nn.Module:

@@ -18,7 +18,7 @@ LayerName = str | nn.Module
 def unwrap(model: nn.Module) -> nn.Module:
     """The network inside `torch.compile`, DataParallel or DistributedDataParallel; else the model itself."""
     while True:
-        if hasattr(model, "_orig_mod"):
+        if "_orig_mod" in model._modules:
             model = model._orig_mod  # type: ignore[assignment]
         elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module
@@ -53,7 +53,9 @@ _eager = _Eager()
 def inside(model: nn.Module, stack: ExitStack) -> nn.Module:
     """The network inside its wrappers; where it is compiled, it runs eagerly for the length of the block."""
     inner = unwrap(model)
-    if hasattr(model, "_orig_mod") or any(getattr(m, "_compiled_call_impl", None) is not None for m in inner.modules()):
+    if "_orig_mod" in model._modules or any(
+        getattr(m, "_compiled_call_impl", None) is not None for m in inner.modules()
+    ):
         stack.enter_context(_eager)
     return inner
 
@@ -66,7 +68,7 @@ def frozen_graph(model: nn.Module) -> str | None:
         # An exported program keeps its modules for their parameters alone; all that it calls is its own guards.
         calls = any(node.op == "call_module" and node.target != "_guards_fn" for node in model.graph.nodes)
         return None if calls or not list(model.children()) else "exported"
-    return next((kind for child in model.children() if (kind := frozen_graph(child)) == "exported"), None)
+    return None
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ def find_site(model: nn.Module, layer: LayerName) -> Site:
         raise LayerNotFound(
             f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
         )
-    kind = "scripted" if isinstance(names[path], torch.jit.ScriptModule) else frozen_graph(model)
+    parts = path.split(".") if path else []
+    around = (names[".".join(parts[:depth])] for depth in range(len(parts) + 1))
+    kind = next((kind for module in around if (kind := frozen_graph(module))), None)
     if kind is not None:
         raise UnsupportedModel(no_inner_hooks(kind))
     return Site(name, names[path], int(number) if number else None)
