@@ -119,11 +119,18 @@ class Place:
         return tensor
 
 
-def place(model: nn.Module, images: Tensor, layer: LayerName | None, *, counted: bool = False) -> Place:
+def place(
+    model: nn.Module,
+    images: Tensor,
+    layer: LayerName | None,
+    *,
+    counted: bool = False,
+    network: nn.Module | None = None,
+) -> Place:
     """Find the layer in the user's model and its layout; `None` is the default layer.
 
     A pass that runs the whole network counts the layer's calls itself; for one that ends at the layer, `counted`
-    looks them up in a profile.
+    looks them up in a profile. `network` is the model as `ready` gave it, where that is known.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """
@@ -135,7 +142,7 @@ def place(model: nn.Module, images: Tensor, layer: LayerName | None, *, counted:
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
         layer = find_site(model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
-    network = ready(model)
+    network = ready(model) if network is None else network
     site = find_site(network, layer)
     if not counted and _always_channels_first(network):
         return Place(site.name, "NCHW")

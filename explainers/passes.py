@@ -186,7 +186,8 @@ def activations_and_gradients_of(
     is asked for a gradient.
     """
     with opened(model, images, target) as run:
-        cuts = {found.name: _Cut(found) for found in (place(run.model, run.images, layer) for layer in layers)}
+        places = [place(run.model, run.images, layer, network=run.network) for layer in layers]
+        cuts = {found.name: _Cut(found) for found in places}
 
         def keep(cut: _Cut, output: Any) -> Tensor:
             tensor = _tensor(cut.place.name, output)
@@ -237,7 +238,7 @@ class _Enough(Exception):
 def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
     """The layer's output as [N, K, h, w]; the forward pass ends there."""
     with opened(model, images) as run:
-        cut = _Cut(place(run.model, run.images, layer, counted=True))
+        cut = _Cut(place(run.model, run.images, layer, counted=True, network=run.network))
 
         def keep(output: Any) -> None:
             cut.outputs.append(_tensor(cut.place.name, output).clone())
@@ -295,7 +296,7 @@ class Branches:
 
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[Place, Tensor, Tensor]:
     """The layer's place, its output [N, ...] as it is, and the scores [N], from one forward pass."""
-    cut = _Cut(place(run.model, run.images, layer))
+    cut = _Cut(place(run.model, run.images, layer, network=run.network))
 
     def keep(output: Any) -> Tensor:
         cut.outputs.append(_tensor(cut.place.name, output))
