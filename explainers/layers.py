@@ -157,6 +157,11 @@ def place(
     return Place(site.name, named[0].layout, named[0].extra_tokens, named[0].grid)
 
 
+def channel_axis(layout: str) -> int:
+    """Where the channels stand in a layer's tensor of that layout."""
+    return {"NHWC": 3, "tokens": 2}.get(layout, 1)
+
+
 def nothing_spatial(name: str, shape: tuple[int, ...]) -> str:
     """The sentence for a layer that has no grid."""
     return (

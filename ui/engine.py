@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -283,9 +284,9 @@ def changed(request: Request, **changes: Any) -> Request:
 
 def save_array(values: torch.Tensor, path: Any) -> None:
     """Write a tensor as `.npy`."""
-    import numpy as np
+    from explainers.archive import npy_bytes
 
-    np.save(path, values.float().cpu().contiguous().numpy(), allow_pickle=False)
+    Path(path).write_bytes(npy_bytes(values.float()))
 
 
 def save_overlay(answer: Answer, path: Any) -> None:

@@ -95,9 +95,10 @@ def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
 
 
 def _effect(settings: Settings, images: torch.Tensor, target: int, number: int) -> float:
+    from explainers.layers import channel_axis
+
     layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
-    axis = {"NHWC": 3, "tokens": 2}.get(layer.layout, 1)
-    return compute.effect(settings.loaded.name, images, target, settings.layer, axis, number)
+    return compute.effect(settings.loaded.name, images, target, settings.layer, channel_axis(layer.layout), number)
 
 
 def _seen_by_peak(settings: Settings, plane: torch.Tensor) -> tuple[float, float, float, float] | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batching import Loop, Progress
-from ..layers import Place
+from ..layers import Place, channel_axis
 from ..passes import Branches, Run, activation_and_score, opened, precise
 from ..registry import method
 from ..sites import LayerName
@@ -55,7 +55,7 @@ def channel_drops(
     """Score less score without channel k, for every picture and channel, (n, k); each layer before runs once a
     chunk.
     """
-    axis = {"NHWC": 3, "tokens": 2}.get(place.layout, 1)
+    axis = channel_axis(place.layout)
     count = activations.shape[axis]
     drops = precise(scores.new_zeros(len(scores), count))
     branches = [Branches(run, picture, place) for picture in range(len(scores))]
