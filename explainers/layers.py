@@ -118,6 +118,15 @@ class Place:
             return patches.unflatten(2, self.grid)
         return tensor
 
+    def from_maps(self, maps: Tensor, like: Tensor) -> Tensor:
+        """Maps [N, K, h, w] in the layer's own layout and dtype; class and register tokens are those of `like`."""
+        if self.layout == "NHWC":
+            return maps.permute(0, 2, 3, 1).to(like)
+        if self.layout == "tokens":
+            patches = maps.flatten(2).transpose(1, 2).to(like)
+            return torch.cat([like[:, : self.extra_tokens], patches], dim=1)
+        return maps.to(like)
+
 
 def place(
     model: nn.Module,

@@ -110,5 +110,8 @@ def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
     return Option(name, default, word, bounds.low, bounds.high, step, help=bounds.help, pair=pair)
 
 
+Precision = Annotated[str, Choice("float32", "bf16", help="bf16 is faster and coarser; README states the drift")]
+Seed = Annotated[int, Range(0, 2**31 - 1, help="other random numbers")]
+
 Baseline = str | float | Tensor | None
 """What a pixel is replaced by: None or a number (model's units), a tensor that broadcasts to the images, or a name."""
