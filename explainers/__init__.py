@@ -40,7 +40,19 @@ from .methods import __all__ as _methods
 from .options import Choice, Option, Range
 from .overlays import overlay
 from .registry import METHODS, Method, explain
-from .targets import BoxScores, Contrast, Logit, LogProbability, MaskScores, Probability, Similarity, Sum
+from .targets import (
+    BoxScores,
+    Contrast,
+    Logit,
+    LogProbability,
+    MaskScores,
+    Probability,
+    Similarity,
+    Sum,
+    Through,
+    Unit,
+    unit,
+)
 
 __all__ = [
     *_methods,
@@ -67,6 +79,8 @@ __all__ = [
     "Range",
     "Similarity",
     "Sum",
+    "Through",
+    "Unit",
     "UnsupportedModel",
     "UnsupportedOperation",
     "capture",
@@ -79,4 +93,5 @@ __all__ = [
     "input_gradients",
     "list_layers",
     "overlay",
+    "unit",
 ]

@@ -3,7 +3,8 @@
     activations_and_gradients   one forward, one backward down to the layer (the class-activation maps)
     Run.gradient                one forward, one backward down to the input (the input-gradient methods)
     Run.values                  forwards only, of many variants (the perturbation methods)
-    Run.branches                one prefix, many edited copies of a layer's output through the rest
+    Run.at                      as the first, for variants and with a layer's output replaced
+    Branches                    one prefix, many edited copies of a layer's output through the rest
     features                    a forward that ends at the layer
 
 None of them touches the model: see network.py for the mode, hooks.py for the hooks.
@@ -11,9 +12,8 @@ None of them touches the model: see network.py for the mode, hooks.py for the ho
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,42 +22,24 @@ from torch import Tensor, nn
 
 from .errors import BadTarget, ExplainerError, LayerNotFound, LayerRanRepeatedly, NothingSpatial
 from .hooks import edit_outputs
-from .layers import Place, nothing_spatial, place
+from .layers import Place, channel_axis, nothing_spatial, place
 from .network import ready
+from .recording import is_recording, note_finding, note_gradient, note_layer, note_scores
 from .records import ran_repeatedly
 from .sites import LayerName, frozen_graph
-from .targets import Target, TargetLike, evaluate, fix
+from .targets import Target, TargetLike, Through, Unit, evaluate, fix
 
-
-@dataclass
-class Record:
-    """What the passes of one call saw on their way, for `explain`: nothing is computed for it."""
-
-    scores: Tensor | None = None
-    target: Target | None = None
-    target_scores: Tensor | None = None
-    gradient_norms: Tensor | None = None
-    layer: str | None = None
-
-
-_record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record", default=None)
-
-
-@contextmanager
-def recording() -> Iterator[Record]:
-    """Collect what the passes inside the block see."""
-    record = Record()
-    token = _record.set(record)
-    try:
-        yield record
-    finally:
-        _record.reset(token)
+Edit = Callable[[Any], Any]
 
 
 def precise(tensor: Tensor) -> Tensor:
     """Detached, in float32, or in float64 where it is."""
     tensor = tensor.detach()
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+class _Enough(Exception):
+    """Ends a forward pass at the layer whose output is all that was asked for."""
 
 
 @dataclass
@@ -68,19 +50,52 @@ class Run:
     network: nn.Module
     images: Tensor
     wanted: TargetLike
-    target: Target | None = field(default=None)
+    precision: str = "float32"
+    target: Target | None = None
+    _through: Through | None = field(default=None, init=False)
+    _passed: Tensor | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.wanted, Through):
+            self._through, self.wanted = self.wanted, self.wanted.target
+
+    def place(self, layer: LayerName | None, *, counted: bool = False) -> Place:
+        """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
+        return place(self.model, self.images, layer, counted=counted, network=self.network)
 
     def forward(self, batch: Tensor) -> Any:
-        """The network's output for a batch of variants.
+        """What the target scores: the network's output for a batch of variants, or a unit's layer."""
+        with ExitStack() as stack:
+            if self._through is not None:
+                site = self.place(self._through.layer).name
+                stack.enter_context(edit_outputs(self.network, {site: self._pass}))
+            if batch.device.type in ("cpu", "cuda") and self.precision == "bf16":
+                stack.enter_context(torch.autocast(batch.device.type, torch.bfloat16))
+            if isinstance(self.wanted, Unit):
+                found = self.place(self.wanted.layer, counted=True)
+                return found.to_maps(self.outputs(found, batch))
+            return self._all_rows(batch)
 
-        Traced and exported networks may take no other number of rows than they were made with: the images' own.
-        """
+    def _all_rows(self, batch: Tensor) -> Any:
+        """Traced and exported networks may take no other number of rows than they were made with: the images' own."""
         count = len(self.images)
         if len(batch) == count or frozen_graph(self.network) not in ("traced", "exported"):
             return self.network(batch)
         rows = [batch[start : start + count] for start in range(0, len(batch), count)]
         rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
         return torch.cat([self.network(each) for each in rows])[: len(batch)]
+
+    def outputs(self, where: Place, batch: Tensor) -> Tensor:
+        """The layer's own output for a batch; the forward pass ends there."""
+        cut = _Cut(where)
+
+        def keep(output: Any) -> None:
+            cut.outputs.append(_tensor(where.name, output).clone())
+            raise _Enough
+
+        with edit_outputs(self.network, {where.name: keep}), suppress(_Enough):
+            self.network(batch)
+        return cut.only()
 
     def score(self, output: Any, pictures: Sequence[int] | None = None) -> Tensor:
         """The target's score of each row of an output; `pictures` says which picture a row is a variant of."""
@@ -90,23 +105,19 @@ class Run:
         if pictures is not None:
             return evaluate(self.target.rows(pictures), output, len(pictures))
         scores = evaluate(self.target, output, count)
-        self._note(output, scores)
+        whole = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        known = precise(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
+        note_scores(known, self.target, precise(scores))
         return scores
 
-    def _note(self, output: Any, scores: Tensor) -> None:
-        record = _record.get()
-        if record is not None and record.scores is None:
-            whole = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-            record.scores = precise(whole) if isinstance(whole, Tensor) else None
-            record.target, record.target_scores = self.target, precise(scores)
-
     def clean(self) -> Tensor:
-        """Scores [N] of the images themselves, without a graph."""
+        """Scores [N] of the images themselves, without a graph; classes are fixed by them."""
         with torch.no_grad():
-            return precise(self.score(self.network(self.images.clone())))
+            return precise(self.score(self.forward(self.images.clone())))
 
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
         """Scores [B] of variants, without a graph; row b is a variant of picture `pictures[b]`."""
+        self.refuse_through()
         with torch.no_grad():
             return precise(self.score(self.forward(batch), pictures))
 
@@ -118,29 +129,103 @@ class Run:
             leaf = batch.detach().clone().requires_grad_()
             # The network gets a copy: its first operation may work in place, which a leaf does not allow.
             total = self.score(self.forward(leaf.clone()), pictures).sum()
-            if not total.requires_grad:
-                return precise(torch.zeros_like(batch))
-            if rule is not None:
+            if total.requires_grad and rule is not None:
                 rule(total)
-            (gradient,) = torch.autograd.grad(total, leaf, allow_unused=True)
-        found = precise(torch.zeros_like(batch) if gradient is None else gradient)
+            (found,) = self.pull(total, [leaf], stated=rule is None)
         if pictures is None:
             note_gradient(found)
-        return found
+        return precise(found)
+
+    def at(
+        self,
+        places: Sequence[Place],
+        batch: Tensor,
+        pictures: Sequence[int] | None = None,
+        *,
+        instead: Mapping[str, Edit] | None = None,
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Each layer's own output A for the batch and d score / dA, in the layer's layout, by layer name.
+
+        The network runs without a graph up to the first of the layers. Its output, cut off, becomes the leaf from which
+        the graph is built; layers after it are recorded on that graph. One backward pass then serves all, and no
+        parameter is asked for a gradient. `instead` has functions that replace a layer's output before it is cut.
+        """
+        cuts = {found.name: _Cut(found, (instead or {}).get(found.name)) for found in places}
+        edits: dict[LayerName, Edit] = {name: cut.keep for name, cut in cuts.items()}
+        with torch.no_grad(), edit_outputs(self.network, edits):
+            output = self.forward(batch)
+            kept = [cut.only() for cut in cuts.values()]
+            gradients = self.pull(self.score(output, pictures).sum(), kept)
+        return {name: (a, g) for name, a, g in zip(cuts, kept, gradients, strict=True)}
+
+    def pull(self, total: Tensor, leaves: Sequence[Tensor], *, stated: bool = True) -> list[Tensor]:
+        """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        if self._through is None:
+            return _dense(torch.autograd.grad(total, leaves, allow_unused=True), leaves)
+        passed, self._passed = self._passed, None
+        if passed is None or not passed.requires_grad:
+            raise BadTarget(
+                f"Nothing passes layer {self._through.layer!r} on the way back to what is explained. Choose a layer "
+                "that runs, and after the one explained, for through=(layer, channels)."
+            )
+        (arriving,) = _dense(torch.autograd.grad(total, passed, retain_graph=True, allow_unused=True), [passed])
+        chosen = self._through.only(arriving, channel_axis(self.place(self._through.layer).layout))
+        if stated and is_recording():
+            self._state_bypass(total, passed, arriving, leaves)
+        return _dense(torch.autograd.grad(passed, leaves, chosen, allow_unused=True), leaves)
+
+    def _pass(self, output: Any) -> Tensor:
+        if self._through is None:
+            raise AssertionError
+        self._passed = _tensor(str(self._through.layer), output)
+        if self._passed.requires_grad:
+            # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+            self._passed = self._passed.view_as(self._passed)
+        return self._passed.clone()
+
+    def _state_bypass(self, total: Tensor, passed: Tensor, arriving: Tensor, leaves: Sequence[Tensor]) -> None:
+        """Say how much of the gradient goes around the layer of a `Through` target."""
+        whole = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
+        inside = torch.autograd.grad(passed, leaves, arriving, retain_graph=True, allow_unused=True)
+        layer = self._through.layer if self._through else ""
+        for a, b in zip(_dense(whole, leaves), _dense(inside, leaves), strict=True):
+            size, around = float(a.norm()), float((a - b).norm())
+            share = around / size if size else 0.0
+            if share > 1e-4:
+                note_finding(
+                    "bypass",
+                    f"Not every path passes layer {layer!r}: {share:.0%} of the gradient goes around it and is in no "
+                    "channel's map.",
+                )
+
+    def refuse_through(self) -> None:
+        """Refuse a `Through` target where no gradient is taken.
+
+        Errors   BadTarget
+        """
+        if self._through is not None:
+            raise BadTarget(
+                "through=(layer, channels) restricts gradients, and this method takes none: it measures scores. Choose "
+                "a gradient method or a gradient-weighted CAM."
+            )
 
 
-def note_gradient(gradient: Tensor) -> None:
-    """Remember the gradient's norm for each picture."""
-    record = _record.get()
-    if record is not None:
-        record.gradient_norms = gradient.flatten(1).norm(dim=1)
+def _dense(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(a) if g is None else g for g, a in zip(gradients, like, strict=True)]
 
 
 @contextmanager
-def opened(model: nn.Module, images: Tensor, target: TargetLike = None) -> Iterator[Run]:
-    """A `Run` of the model on copies of the images; the caller's gradient mode is back after the block."""
+def opened(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, many: bool = False, precision: str = "float32"
+) -> Iterator[Run]:
+    """A `Run` of the model on copies of the images; the caller's gradient mode is back after the block.
+
+    `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible.
+    """
     with torch.inference_mode(False), torch.no_grad():
-        yield Run(model, ready(model), images.detach().clone(), target)
+        yield Run(model, ready(model), images.detach().clone(), target, precision)
 
 
 @dataclass
@@ -148,7 +233,23 @@ class _Cut:
     """What a hook keeps at one layer: its place, its outputs, one for each call."""
 
     place: Place
+    instead: Edit | None = None
     outputs: list[Tensor] = field(default_factory=list)
+
+    def keep(self, output: Any) -> Tensor:
+        """Record the output as a leaf, or as a point of the graph that an earlier leaf began, and hand it on."""
+        tensor = _tensor(self.place.name, output)
+        if self.instead is not None:
+            tensor = self.instead(tensor)
+        if not tensor.requires_grad:
+            tensor = tensor.detach().requires_grad_()
+            torch.set_grad_enabled(True)
+        else:
+            # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+            tensor = tensor.view_as(tensor)
+        self.outputs.append(tensor)
+        # A clone goes on: what follows may overwrite it (ReLU(inplace=True)), and the record must not change.
+        return tensor.clone()
 
     def only(self) -> Tensor:
         path = self.place.name
@@ -160,11 +261,16 @@ class _Cut:
             raise LayerRanRepeatedly(ran_repeatedly(path, len(self.outputs)))
         return self.outputs[0]
 
-    def maps(self, tensor: Tensor) -> Tensor:
-        maps = self.place.to_maps(precise(tensor))
-        if maps.ndim != 4:
-            raise NothingSpatial(nothing_spatial(self.place.name, tuple(tensor.shape)))
-        return maps
+
+def maps_of(where: Place, tensor: Tensor) -> Tensor:
+    """A layer's tensor as [N, K, h, w] in float32 or float64.
+
+    Errors   NothingSpatial where it has no height and width
+    """
+    maps = where.to_maps(precise(tensor))
+    if maps.ndim != 4:
+        raise NothingSpatial(nothing_spatial(where.name, tuple(tensor.shape)))
+    return maps
 
 
 def _tensor(name: str, output: Any) -> Tensor:
@@ -179,48 +285,17 @@ def _tensor(name: str, output: Any) -> Tensor:
 def activations_and_gradients_of(
     model: nn.Module, images: Tensor, layers: Sequence[LayerName | None], target: TargetLike
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Activations A and gradients d score / dA of several layers, each [N, K, h, w], by layer name.
-
-    The network runs without a graph up to the first of the layers. Its output, cut off, becomes the leaf from which the
-    graph is built; layers after it are recorded on that graph. One backward pass then serves all, and no parameter
-    is asked for a gradient.
-    """
+    """Activations A and gradients d score / dA of several layers, each [N, K, h, w], by layer name, by `Run.at`."""
     with opened(model, images, target) as run:
-        places = [place(run.model, run.images, layer, network=run.network) for layer in layers]
-        cuts = {found.name: _Cut(found) for found in places}
-
-        def keep(cut: _Cut, output: Any) -> Tensor:
-            tensor = _tensor(cut.place.name, output)
-            if not tensor.requires_grad:
-                tensor = tensor.detach().requires_grad_()
-                torch.set_grad_enabled(True)
-            else:
-                # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
-                tensor = tensor.view_as(tensor)
-            cut.outputs.append(tensor)
-            # A clone goes on: what follows may overwrite it (ReLU(inplace=True)), and the record must not change.
-            return tensor.clone()
-
-        edits = {name: (lambda output, cut=cut: keep(cut, output)) for name, cut in cuts.items()}
-        with torch.no_grad(), edit_outputs(run.network, edits):  # type: ignore[arg-type]
-            output = run.network(run.images)
-            kept = [cut.only() for cut in cuts.values()]
-            total = run.score(output).sum()
-            gradients = (
-                torch.autograd.grad(total, kept, allow_unused=True) if total.requires_grad else [None] * len(kept)
-            )
+        places = [run.place(layer) for layer in layers]
+        both = run.at(places, run.images)
     found = {}
-    for (name, cut), a, g in zip(cuts.items(), kept, gradients, strict=True):
-        found[name] = cut.maps(a), cut.maps(torch.zeros_like(a) if g is None else g)
-        note_gradient(found[name][1])
-        _note_layer(name)
+    for each in places:
+        a, g = both[each.name]
+        found[each.name] = maps_of(each, a), maps_of(each, g)
+        note_gradient(found[each.name][1])
+        note_layer(each.name)
     return found
-
-
-def _note_layer(name: str) -> None:
-    record = _record.get()
-    if record is not None:
-        record.layer = name
 
 
 def activations_and_gradients(
@@ -231,25 +306,12 @@ def activations_and_gradients(
     return found
 
 
-class _Enough(Exception):
-    """Ends a forward pass at the layer whose output is all that was asked for."""
-
-
 def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
     """The layer's output as [N, K, h, w]; the forward pass ends there."""
     with opened(model, images) as run:
-        cut = _Cut(place(run.model, run.images, layer, counted=True, network=run.network))
-
-        def keep(output: Any) -> None:
-            cut.outputs.append(_tensor(cut.place.name, output).clone())
-            raise _Enough
-
-        with edit_outputs(run.network, {cut.place.name: keep}):
-            try:
-                run.network(run.images)
-            except _Enough:
-                _note_layer(cut.place.name)
-    return cut.maps(cut.only())
+        where = run.place(layer, counted=True)
+        note_layer(where.name)
+        return maps_of(where, run.outputs(where, run.images))
 
 
 @dataclass
@@ -269,16 +331,16 @@ class Branches:
         """Scores [count] of the copies that `edit` makes: it gets the output [count, ...] and returns it changed."""
         if not self.repeat:
             try:
-                return self._through(1, edit, count)
+                return self._once(1, edit, count)
             except (RuntimeError, ValueError, IndexError) as reason:
                 if (isinstance(reason, ExplainerError) and not isinstance(reason, BadTarget)) or "out of memory" in str(
                     reason
                 ):
                     raise
                 self.repeat = True
-        return self._through(count, edit, count)
+        return self._once(count, edit, count)
 
-    def _through(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
+    def _once(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
         ran = 0
 
         def branch(output: Any) -> Tensor:
@@ -291,20 +353,21 @@ class Branches:
 
         batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
         with torch.no_grad(), edit_outputs(self.run.network, {self.place.name: branch}):
-            return precise(self.run.score(self.run.network(batch), [self.picture] * count))
+            return precise(self.run.score(self.run.forward(batch), [self.picture] * count))
 
 
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[Place, Tensor, Tensor]:
     """The layer's place, its output [N, ...] as it is, and the scores [N], from one forward pass."""
-    cut = _Cut(place(run.model, run.images, layer, network=run.network))
+    run.refuse_through()
+    cut = _Cut(run.place(layer))
 
     def keep(output: Any) -> Tensor:
         cut.outputs.append(_tensor(cut.place.name, output))
         return cut.outputs[-1].clone()
 
     with edit_outputs(run.network, {cut.place.name: keep}):
-        output = run.network(run.images.clone())
+        output = run.forward(run.images.clone())
     kept = cut.only()
-    _note_layer(cut.place.name)
-    cut.maps(kept)
+    note_layer(cut.place.name)
+    maps_of(cut.place, kept)
     return cut.place, kept, precise(run.score(output))

@@ -12,16 +12,15 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from . import backward_rules
-from .diagnosis import diagnose, statistics
+from .diagnosis import Finding, diagnose, statistics
 from .errors import BadImages, BadOption, nearest
 from .explanation import Explanation
 from .layers import known_layers
 from .maps import reduce_channels
 from .options import Option, options_of
-from .passes import Record, recording
+from .recording import Record, recording
 from .sites import LayerName, frozen_graph, no_inner_hooks, unwrap
-from .targets import LogProbability, Probability, TargetLike, described
+from .targets import LogProbability, Probability, TargetLike, Through, described
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COST = ("batch_size", "progress", "budget")
@@ -45,7 +44,8 @@ class Method:
     long: bool
     relu: bool | None
     reduce: str
-    rectifiers: bool
+    scale_free: str
+    needs: Callable[[nn.Module], str | None] | None = field(repr=False)
 
     def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
         """The method itself."""
@@ -55,7 +55,7 @@ class Method:
         """None where the method can explain this model, else the reason why not, in a sentence."""
         if self.takes_layer and (kind := frozen_graph(unwrap(model))):
             return no_inner_hooks(kind)
-        return backward_rules.why_not(model) if self.rectifiers else None
+        return self.needs(model) if self.needs else None
 
 
 METHODS: dict[str, Method] = {}
@@ -70,12 +70,14 @@ def method(
     title: str,
     signed: bool = True,
     reduce: str = "sum",
-    rectifiers: bool = False,
+    scale_free: str = "",
+    needs: Callable[[nn.Module], str | None] | None = None,
 ) -> Callable[[F], F]:
     """Enter a function into `METHODS`, with its wrong uses refused before any work.
 
-    `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `rectifiers`
-    says that the rule needs ReLUs; `reduce` how `explain` draws pixels as one map.
+    `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `reduce` how
+    `explain` draws pixels as one map; `scale_free` a sentence where values are shares or ranks by definition and do not
+    grow with the score; `needs` gives the reason why the method cannot explain a model, or None.
     """
 
     def join(function: F) -> F:
@@ -85,6 +87,8 @@ def method(
         @functools.wraps(function)
         def checked(model: nn.Module, images: Tensor, target: TargetLike = None, **given: Any) -> Any:
             check_images(model, images)
+            if (through := given.pop("through", None)) is not None:
+                target = _restricted(target, through)
             for name, value in given.items():
                 if name not in names:
                     possible = [each for each in names if each not in ("model", "images", "target")]
@@ -111,11 +115,18 @@ def method(
             long="progress" in names,
             relu=names["relu"].default if "relu" in names else None,
             reduce=reduce,
-            rectifiers=rectifiers,
+            scale_free=scale_free,
+            needs=needs,
         )
         return cast(F, checked)
 
     return join
+
+
+def _restricted(target: TargetLike, through: Any) -> Through:
+    if not isinstance(through, (tuple, list)) or len(through) != 2:
+        raise BadOption(f"through={through!r} is not possible. Give (layer, channels), for example ('layer3', [17]).")
+    return Through(target, through[0], through[1])
 
 
 def check_images(model: nn.Module, images: Tensor) -> None:
@@ -214,7 +225,7 @@ def explain(
         scores=record.scores,
         seconds=seconds,
         statistics=statistics(shown, raw, target_scores=record.target_scores, gradient_norms=record.gradient_norms),
-        findings=_findings(chosen, model, images, record, shown, flat, relu),
+        findings=_with_own(_findings(chosen, model, images, record, shown, flat, relu), record),
     )
 
 
@@ -234,6 +245,17 @@ def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
     if chosen.returns in ("pixels", "features"):
         return reduce_channels(raw, how)
     return raw[:, None] if chosen.returns == "channels" else raw
+
+
+def _with_own(found: list[list[Finding]], record: Record) -> list[list[Finding]]:
+    """What the method itself had to say stands first."""
+    for picture, row in enumerate(found):
+        own: list[Finding] = []
+        for where, finding in record.findings:
+            if where in (None, picture) and finding not in own:
+                own.append(finding)
+        row[:0] = own
+    return found
 
 
 def _findings(

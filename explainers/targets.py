@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .errors import BadTarget
+from .sites import LayerName
 
 TargetFunction = Callable[[Any], Tensor]
 TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
@@ -111,6 +112,94 @@ class Sum(Target):
 
     def rows(self, pictures: Sequence[int]) -> Target:
         return Sum(*(each.rows(pictures) for each in self.targets))
+
+
+@dataclass(frozen=True)
+class Unit(Target):
+    """One channel of a layer: why did it fire? The forward pass ends at that layer.
+
+    `at` is a cell (row, column), "max" for the strongest cell of each clean picture, or None for the channel's mean.
+    """
+
+    layer: LayerName
+    channel: int
+    at: tuple[int, int] | str | None = None
+    cells: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+
+    def fixed(self, maps: Tensor, count: int) -> Unit:
+        """With "max" resolved to the strongest cell of each picture, so that variants are asked about the same one."""
+        channel, at = self._channel(maps), self.at
+        height, width = channel.shape[1:]
+        if at is None:
+            return self
+        if isinstance(at, str):
+            if at != "max":
+                raise BadTarget(f"at={at!r} is not possible. Give None, a cell (row, column), or 'max'.")
+            peaks = channel.flatten(1).argmax(1).tolist()
+            return replace(self, cells=tuple(divmod(peak, width) for peak in peaks))
+        if len(at) != 2 or not (0 <= at[0] < height and 0 <= at[1] < width):
+            raise BadTarget(
+                f"Cell {at} does not exist: layer {self.layer!r} has rows 0 to {height - 1} and columns 0 to "
+                f"{width - 1}."
+            )
+        return replace(self, cells=((int(at[0]), int(at[1])),) * count)
+
+    def __call__(self, output: Any) -> Tensor:
+        """[N], in the layer's own units; `output` is the layer's, [N, K, h, w]."""
+        channel = self._channel(output)
+        if not self.cells:
+            return channel.mean((1, 2))
+        rows, columns = zip(*self.cells, strict=True)
+        return channel[range(len(channel)), rows, columns]
+
+    def rows(self, pictures: Sequence[int]) -> Target:
+        return replace(self, cells=tuple(self.cells[i] for i in pictures)) if self.cells else self
+
+    def _channel(self, maps: Tensor) -> Tensor:
+        maps = maps[:, :, None, None] if maps.ndim == 2 else maps
+        if isinstance(self.channel, bool) or not 0 <= self.channel < maps.shape[1]:
+            raise BadTarget(_no_channel(self.channel, self.layer, maps.shape[1]))
+        return maps[:, self.channel]
+
+
+def unit(layer: LayerName, channel: int, at: tuple[int, int] | str | None = None) -> Unit:
+    """A target: channel `channel` of `layer`, at a cell (row, column), at its strongest cell ("max"), or its mean.
+
+    Returns  a `Unit`, for every gradient and perturbation method
+    """
+    return Unit(layer, channel, at)
+
+
+@dataclass(frozen=True)
+class Through(Target):
+    """`target`, but only what passes the chosen channels of `layer`, for methods that take gradients.
+
+    Where every path passes the layer, the maps of all channels sum to the target's own map.
+    """
+
+    target: TargetLike
+    layer: LayerName
+    channels: tuple[int, ...]
+
+    def __init__(self, target: TargetLike, layer: LayerName, channels: int | Sequence[int]) -> None:
+        chosen = (channels,) if isinstance(channels, int) else tuple(channels)
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "layer", layer)
+        object.__setattr__(self, "channels", chosen)
+
+    def only(self, gradient: Tensor, axis: int) -> Tensor:
+        """The gradient at the layer, zero in all other channels.
+
+        Errors   BadTarget for a channel that does not exist
+        """
+        count = gradient.shape[axis]
+        for channel in self.channels:
+            if isinstance(channel, bool) or not isinstance(channel, int) or not 0 <= channel < count:
+                raise BadTarget(_no_channel(channel, self.layer, count))
+        kept = torch.zeros_like(gradient).movedim(axis, 0)
+        chosen = list(dict.fromkeys(self.channels))
+        kept[chosen] = gradient.movedim(axis, 0)[chosen]
+        return kept.movedim(0, axis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +303,8 @@ def fix(target: TargetLike, output: Any, count: int) -> Target:
     if callable(target):
         if not isinstance(target, Target):
             return _Function(target)
+        if isinstance(target, Unit):
+            return target.fixed(output, count)
         if not isinstance(target, _OfClasses):
             return target
     else:
@@ -290,6 +381,10 @@ def _columns(classes: int | tuple[int, ...], scores: Tensor) -> Tensor:
         if index >= count:
             raise BadTarget(_out_of_range(index, count))
     return torch.tensor(classes, device=scores.device).expand(len(scores))
+
+
+def _no_channel(channel: Any, layer: LayerName, count: int) -> str:
+    return f"Channel {channel!r} does not exist: layer {layer!r} has channels 0 to {count - 1}."
 
 
 def _out_of_range(index: int, count: int) -> str:

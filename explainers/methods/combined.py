@@ -6,6 +6,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from ..backward_rules import why_not
 from ..maps import resize
 from ..options import Choice
 from ..registry import method
@@ -20,7 +21,7 @@ from .modified_backprop import guided_backprop
     returns="pixels",
     title="Guided Grad-CAM",
     reduce="abs_max",
-    rectifiers=True,
+    needs=why_not,
     paper="Selvaraju et al. 2017, arXiv:1610.02391",
 )
 def guided_grad_cam(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..backward_rules import apply, deconv, guided
+from ..backward_rules import apply, deconv, guided, why_not
 from ..passes import opened
 from ..registry import method
 from ..targets import TargetLike
@@ -15,7 +15,7 @@ from ..targets import TargetLike
     returns="pixels",
     title="Guided backpropagation",
     reduce="abs_max",
-    rectifiers=True,
+    needs=why_not,
     paper="Springenberg et al. 2014, arXiv:1412.6806",
 )
 def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
@@ -36,7 +36,7 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
     returns="pixels",
     title="Deconvnet",
     reduce="abs_max",
-    rectifiers=True,
+    needs=why_not,
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
 )
 def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
