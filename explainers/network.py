@@ -30,7 +30,7 @@ def ready(model: nn.Module) -> nn.Module:
             )
         return model
     if any(m.training or _compiled(m) for m in model.modules()) or any(map(_of_inference, _tensors(model))):
-        return _view(model)
+        return view(model)
     return model
 
 
@@ -55,7 +55,7 @@ def _compiled(module: nn.Module) -> bool:
     return "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
 
 
-def _view(model: nn.Module) -> nn.Module:
+def view(model: nn.Module) -> nn.Module:
     copies: dict[int, nn.Module] = {}
 
     def copy(module: nn.Module) -> nn.Module:

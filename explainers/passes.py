@@ -22,11 +22,12 @@ from torch import Tensor, nn
 
 from .errors import BadTarget, ExplainerError, LayerNotFound, LayerRanRepeatedly, NothingSpatial
 from .hooks import edit_outputs
+from .inference_copy import InferenceCopy, channels_last, inference_copy
 from .layers import Place, channel_axis, nothing_spatial, place
 from .network import ready
 from .recording import is_recording, note_finding, note_gradient, note_layer, note_scores
 from .records import ran_repeatedly
-from .sites import LayerName, frozen_graph
+from .sites import LayerName, frozen_graph, unwrap
 from .targets import Target, TargetLike, Through, Unit, evaluate, fix
 
 Edit = Callable[[Any], Any]
@@ -50,8 +51,11 @@ class Run:
     network: nn.Module
     images: Tensor
     wanted: TargetLike
+    many: bool = False
     precision: str = "float32"
     target: Target | None = None
+    _clean: Any = field(default=None, init=False)
+    _copy: InferenceCopy | None = field(default=None, init=False)
     _through: Through | None = field(default=None, init=False)
     _passed: Tensor | None = field(default=None, init=False)
 
@@ -63,7 +67,7 @@ class Run:
         """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
         return place(self.model, self.images, layer, counted=counted, network=self.network)
 
-    def forward(self, batch: Tensor) -> Any:
+    def forward(self, batch: Tensor, network: nn.Module | None = None) -> Any:
         """What the target scores: the network's output for a batch of variants, or a unit's layer."""
         with ExitStack() as stack:
             if self._through is not None:
@@ -74,7 +78,24 @@ class Run:
             if isinstance(self.wanted, Unit):
                 found = self.place(self.wanted.layer, counted=True)
                 return found.to_maps(self.outputs(found, batch))
-            return self._all_rows(batch)
+            return self._all_rows(batch) if network is None else network(batch)
+
+    def quick(self, layer: str | None = None) -> nn.Module | None:
+        """The private copy that answers faster, where many variants will run; None where the network runs itself.
+
+        With `layer`, only where that layer's output is the network's own in the copy too.
+        """
+        if not self.many or self._through is not None or isinstance(self.wanted, Unit) or frozen_graph(self.network):
+            return None
+        if self._clean is None:
+            self.clean()
+        if self._copy is None and isinstance(self._clean, Tensor):
+            self._copy = inference_copy(unwrap(self.model), self.network, self.images, self._clean)
+        if self._copy is None:
+            self.many = False
+        elif layer is None or layer.partition("#")[0] not in self._copy.folded:
+            return self._copy.network
+        return None
 
     def _all_rows(self, batch: Tensor) -> Any:
         """Traced and exported networks may take no other number of rows than they were made with: the images' own."""
@@ -113,22 +134,26 @@ class Run:
     def clean(self) -> Tensor:
         """Scores [N] of the images themselves, without a graph; classes are fixed by them."""
         with torch.no_grad():
-            return precise(self.score(self.forward(self.images.clone())))
+            self._clean = self.forward(self.images.clone())
+            return precise(self.score(self._clean))
 
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
         """Scores [B] of variants, without a graph; row b is a variant of picture `pictures[b]`."""
         self.refuse_through()
         with torch.no_grad():
-            return precise(self.score(self.forward(batch), pictures))
+            network = self.quick()
+            batch = batch if network is None else channels_last(batch)
+            return precise(self.score(self.forward(batch, network), pictures))
 
     def gradient(
         self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
     ) -> Tensor:
         """d score / d batch, [B, C, H, W]; `rule` changes this call's backward graph before it runs."""
+        network = self.quick() if rule is None and pictures is not None else None
         with torch.enable_grad():
-            leaf = batch.detach().clone().requires_grad_()
+            leaf = (batch.detach().clone() if network is None else channels_last(batch.detach())).requires_grad_()
             # The network gets a copy: its first operation may work in place, which a leaf does not allow.
-            total = self.score(self.forward(leaf.clone()), pictures).sum()
+            total = self.score(self.forward(leaf.clone(), network), pictures).sum()
             if total.requires_grad and rule is not None:
                 rule(total)
             (found,) = self.pull(total, [leaf], stated=rule is None)
@@ -225,7 +250,7 @@ def opened(
     `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible.
     """
     with torch.inference_mode(False), torch.no_grad():
-        yield Run(model, ready(model), images.detach().clone(), target, precision)
+        yield Run(model, ready(model), images.detach().clone(), target, many, precision)
 
 
 @dataclass
@@ -352,8 +377,9 @@ class Branches:
             return edit(copies.clone())
 
         batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
-        with torch.no_grad(), edit_outputs(self.run.network, {self.place.name: branch}):
-            return precise(self.run.score(self.run.forward(batch), [self.picture] * count))
+        network = self.run.quick(self.place.name)
+        with torch.no_grad(), edit_outputs(network or self.run.network, {self.place.name: branch}):
+            return precise(self.run.score(self.run.forward(batch, network), [self.picture] * count))
 
 
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[Place, Tensor, Tensor]:

