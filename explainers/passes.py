@@ -13,7 +13,7 @@ None of them touches the model: see network.py for the mode, hooks.py for the ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,8 +73,6 @@ class Run:
             if self._through is not None:
                 site = self.place(self._through.layer).name
                 stack.enter_context(edit_outputs(self.network, {site: self._pass}))
-            if batch.device.type in ("cpu", "cuda") and self.precision == "bf16":
-                stack.enter_context(torch.autocast(batch.device.type, torch.bfloat16))
             if isinstance(self.wanted, Unit):
                 found = self.place(self.wanted.layer, counted=True)
                 return found.to_maps(self.outputs(found, batch))
@@ -132,16 +130,26 @@ class Run:
         return scores
 
     def clean(self) -> Tensor:
-        """Scores [N] of the images themselves, without a graph; classes are fixed by them."""
+        """Scores [N] of the images themselves, without a graph; classes are fixed by them.
+
+        The classes are always those of full precision; the scores are in the precision of the variants' scores, so that
+        their difference holds no rounding of its own.
+        """
         with torch.no_grad():
             self._clean = self.forward(self.images.clone())
-            return precise(self.score(self._clean))
+            scores = precise(self.score(self._clean))
+        return self.values(self.images, range(len(scores))) if self.precision == "bf16" else scores
+
+    def casting(self) -> AbstractContextManager[Any]:
+        """Where variants run: bfloat16 where it was asked for."""
+        wanted = self.precision == "bf16"
+        return torch.autocast(self.images.device.type, torch.bfloat16) if wanted else nullcontext()
 
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
         """Scores [B] of variants, without a graph; row b is a variant of picture `pictures[b]`."""
         self.refuse_through()
-        with torch.no_grad():
-            network = self.quick()
+        network = self.quick()
+        with torch.no_grad(), self.casting():
             batch = batch if network is None else channels_last(batch)
             return precise(self.score(self.forward(batch, network), pictures))
 
@@ -150,7 +158,7 @@ class Run:
     ) -> Tensor:
         """d score / d batch, [B, C, H, W]; `rule` changes this call's backward graph before it runs."""
         network = self.quick() if rule is None and pictures is not None else None
-        with torch.enable_grad():
+        with torch.enable_grad(), self.casting():
             leaf = (batch.detach().clone() if network is None else channels_last(batch.detach())).requires_grad_()
             # The network gets a copy: its first operation may work in place, which a leaf does not allow.
             total = self.score(self.forward(leaf.clone(), network), pictures).sum()
@@ -177,7 +185,7 @@ class Run:
         """
         cuts = {found.name: _Cut(found, (instead or {}).get(found.name)) for found in places}
         edits: dict[LayerName, Edit] = {name: cut.keep for name, cut in cuts.items()}
-        with torch.no_grad(), edit_outputs(self.network, edits):
+        with torch.no_grad(), self.casting(), edit_outputs(self.network, edits):
             output = self.forward(batch)
             kept = [cut.only() for cut in cuts.values()]
             gradients = self.pull(self.score(output, pictures).sum(), kept)
@@ -378,7 +386,7 @@ class Branches:
 
         batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
         network = self.run.quick(self.place.name)
-        with torch.no_grad(), edit_outputs(network or self.run.network, {self.place.name: branch}):
+        with torch.no_grad(), self.run.casting(), edit_outputs(network or self.run.network, {self.place.name: branch}):
             return precise(self.run.score(self.run.forward(batch, network), [self.picture] * count))
 
 
