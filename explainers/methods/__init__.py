@@ -1,30 +1,63 @@
 """All methods; importing this package fills `registry.METHODS`, in this order."""
 
-from .gradient_cams import grad_cam, grad_cam_pp, grad_cam_sweep, hires_cam, layer_cam, xgrad_cam  # isort: skip
-from .score_cams import ablation_cam  # isort: skip
+from .gradient_cams import grad_cam, grad_cam_pp, hires_cam, element_wise_grad_cam, layer_cam, xgrad_cam  # isort: skip
+from .gradient_cams import finer_cam, shapley_cam, smooth_grad_cam_pp  # isort: skip
+from .activation_cams import cam, eigen_cam, eigen_grad_cam, fem, kpca_cam, seg_eigen_cam  # isort: skip
+from .score_cams import ablation_cam, is_cam, score_cam, ss_cam  # isort: skip
+from .sweeps import grad_cam_sweep, sweep  # isort: skip
 from .features import channel_effects, feature_maps  # isort: skip
-from .gradients import input_x_gradient, saliency, smooth_grad  # isort: skip
-from .path_integrals import integrated_gradients  # isort: skip
+from .gradients import input_x_gradient, saliency  # isort: skip
+from .noisy_gradients import smooth_grad, smooth_grad_squared, var_grad  # isort: skip
+from .path_integrals import blur_integrated_gradients, gradient_shap, integrated_gradients  # isort: skip
+from .guided_paths import guided_integrated_gradients  # isort: skip
+from .filtered_gradients import forgrad  # isort: skip
+from .layer_paths import internal_influence, layer_conductance, layer_integrated_gradients  # isort: skip
 from .modified_backprop import deconvnet, guided_backprop  # isort: skip
 from .combined import guided_grad_cam  # isort: skip
+from .full_grad import full_grad, full_gradients  # isort: skip
 from .masks import occlusion  # isort: skip
 
 __all__ = [
     "ablation_cam",
+    "blur_integrated_gradients",
+    "cam",
     "channel_effects",
     "deconvnet",
+    "eigen_cam",
+    "eigen_grad_cam",
+    "element_wise_grad_cam",
     "feature_maps",
+    "fem",
+    "finer_cam",
+    "forgrad",
+    "full_grad",
+    "full_gradients",
     "grad_cam",
     "grad_cam_pp",
     "grad_cam_sweep",
+    "gradient_shap",
     "guided_backprop",
     "guided_grad_cam",
+    "guided_integrated_gradients",
     "hires_cam",
     "input_x_gradient",
     "integrated_gradients",
+    "internal_influence",
+    "is_cam",
+    "kpca_cam",
     "layer_cam",
+    "layer_conductance",
+    "layer_integrated_gradients",
     "occlusion",
     "saliency",
+    "score_cam",
+    "seg_eigen_cam",
+    "shapley_cam",
     "smooth_grad",
+    "smooth_grad_cam_pp",
+    "smooth_grad_squared",
+    "ss_cam",
+    "sweep",
+    "var_grad",
     "xgrad_cam",
 ]

@@ -1,0 +1,216 @@
+"""Path integrals of an inner layer: what each of its units has to do with the score.
+
+x     images, b the baseline             (n, c, h, w)
+A(x)  the layer's output                 (n, k, h, w)
+G     d score / d A                      (n, k, h, w), score in logits unless the target says otherwise
+
+All three give one value a unit, "features" [N, K, h, w], which `explain` draws as the sum over the channels k. Class
+and register tokens are no place in the picture and are left out, with their share of the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from ..baselines import baseline_of
+from ..batching import Loop, Progress
+from ..layers import Place
+from ..options import Precision, Range
+from ..passes import Branches, Run, maps_of, opened
+from ..recording import note_layer
+from ..registry import method
+from ..sites import LayerName
+from ..targets import TargetLike
+from .path_integrals import Start, gauss_legendre, measures_gap, note_gap, spread
+
+Steps = Annotated[int, Range(2, 1000, help="points on the path")]
+Noise = Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")]
+
+
+@method(
+    family="gradient",
+    returns="features",
+    title="Layer integrated gradients",
+    paper="Sundararajan et al. 2017, arXiv:1703.01365",
+)
+def layer_integrated_gradients(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    steps: Steps = 50,
+    baseline: Start = None,
+    seed: Noise = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Layer integrated gradients: the layer's output goes straight from the baseline's to the picture's.
+
+    What passes around the layer stays the picture's own. Gauss-Legendre quadrature; stopped early, the points done
+    stand for all.
+
+    Returns  (n, k, h, w), in logits; sums to score(x) - score with A(b) in place of A(x) as the number of steps grows,
+             and a finding states the gap where it is above 1%; drift in bf16: see README
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Sundararajan et al. 2017, eq. 1, at a layer, arXiv:1703.01365
+    """
+    with opened(model, images, target, many=True, precision=precision) as run:
+        x, where = run.images, run.place(layer)
+        full = run.clean()
+        begin, end = run.outputs(where, baseline_of(x, baseline, seed)), run.outputs(where, x.clone())
+        way = end - begin
+        points, weights = gauss_legendre(steps)
+
+        def gradients(picture: int, chosen: Tensor) -> Tensor:
+            at = points[chosen].to(way).view(-1, *[1] * (way.ndim - 1))
+            batch = x[picture].expand(len(chosen), -1, -1, -1)
+            move = {where.name: lambda output: begin[picture] + at * way[picture]}
+            return run.at([where], batch, [picture] * len(chosen), instead=move)[where.name][1]
+
+        maps = maps_of(where, way)
+        mean = _mean_gradient(run, where, Loop(batch_size, progress, budget), weights, gradients, maps)
+        found = mean * maps
+
+        def from_start(picture: int) -> Tensor:
+            return Branches(run, picture, where).values(lambda copies: begin[picture : picture + 1], 1)
+
+        if measures_gap(target):
+            note_gap(found, full - torch.cat([from_start(n) for n in range(len(x))]), {"steps": min(1000, 4 * steps)})
+        note_layer(where.name)
+        return found
+
+
+@method(family="gradient", returns="features", title="Internal influence", paper="Leino et al. 2018, arXiv:1802.03788")
+def internal_influence(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    steps: Steps = 50,
+    baseline: Start = None,
+    seed: Noise = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Internal influence: the mean gradient at the layer while the picture goes straight from the baseline to itself.
+
+    A gradient, not a share: it is not multiplied by the units' values. Gauss-Legendre quadrature; stopped early, the
+    points done stand for all.
+
+    Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: see README
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Leino et al. 2018, definition 1 with the path's uniform distribution, arXiv:1802.03788
+    """
+    with opened(model, images, target, many=True, precision=precision) as run:
+        x, where = run.images, run.place(layer)
+        run.clean()
+        start = baseline_of(x, baseline, seed)
+        points, weights = gauss_legendre(steps)
+
+        def gradients(picture: int, chosen: Tensor) -> Tensor:
+            at = points[chosen].to(x).view(-1, 1, 1, 1)
+            batch = start[picture] + at * (x[picture] - start[picture])
+            return run.at([where], batch, [picture] * len(chosen))[where.name][1]
+
+        found = _mean_gradient(run, where, Loop(batch_size, progress, budget), weights, gradients)
+        note_layer(where.name)
+        return found
+
+
+@method(
+    family="gradient", returns="features", title="Layer conductance", paper="Dhamdhere et al. 2018, arXiv:1805.12233"
+)
+def layer_conductance(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    steps: Steps = 50,
+    baseline: Start = None,
+    seed: Noise = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Conductance: how much of the integrated gradients flows through each unit of the layer.
+
+    On the straight path from the baseline to the picture, the integral of G dA, taken over `steps` pieces by the
+    trapezoidal rule from the path's first point to its last. Stopped early, the part of the path that was done stands
+    for all of it.
+
+    Returns  (n, k, h, w), in logits; sums to score(x) - score(b) where every path passes the layer, as the number of
+             steps grows; drift in bf16: see README
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Dhamdhere et al. 2018, eq. 2, arXiv:1805.12233; the sum over pieces as in Shrikumar et al. 2018,
+             arXiv:1807.09946
+    """
+    with opened(model, images, target, many=True, precision=precision) as run:
+        x, where = run.images, run.place(layer)
+        run.clean()
+        start = baseline_of(x, baseline, seed)
+        total: list[Tensor] = []
+        last: list[tuple[Tensor, Tensor] | None] = [None] * len(x)
+        done = 0
+
+        def work(chunk: range) -> None:
+            nonlocal done
+            at = torch.tensor(chunk, dtype=torch.float64).to(x).view(-1, 1, 1, 1) / steps
+            for picture in range(len(x)):
+                batch = start[picture] + at * (x[picture] - start[picture])
+                both = run.at([where], batch, [picture] * len(chunk))[where.name]
+                a, g = (maps_of(where, each) for each in both)
+                if not total:
+                    total.append(a.new_zeros(len(x), *a.shape[1:]))
+                if (before := last[picture]) is not None:
+                    a, g = torch.cat([before[0], a]), torch.cat([before[1], g])
+                last[picture] = a[-1:].clone(), g[-1:].clone()
+                total[0][picture] += ((g[1:] + g[:-1]) / 2 * (a[1:] - a[:-1])).sum(0)
+            done = chunk.stop - 1
+
+        def conductance() -> Tensor:
+            return total[0] * (steps / max(1, done))
+
+        loop = Loop(batch_size, progress, budget)
+        loop.run(steps + 1, loop.rows(x), work, lambda: conductance().sum(1))
+        note_layer(where.name)
+        return conductance()
+
+
+def _mean_gradient(
+    run: Run,
+    where: Place,
+    loop: Loop,
+    weights: Tensor,
+    gradients: Callable[[int, Tensor], Tensor],
+    times: Tensor | float = 1.0,
+) -> Tensor:
+    """The weighted mean [N, K, h, w] of the layer's gradients at points of a path; `times` is for what is shown."""
+    count = len(run.images)
+    total: list[Tensor] = []
+    reached = 0.0
+    order = spread(len(weights))
+
+    def work(chunk: range) -> None:
+        nonlocal reached
+        chosen = order[chunk.start : chunk.stop]
+        for picture in range(count):
+            g = maps_of(where, gradients(picture, chosen))
+            if not total:
+                total.append(g.new_zeros(count, *g.shape[1:]))
+            total[0][picture] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)
+        reached += float(weights[chosen].sum())
+
+    loop.run(len(weights), loop.rows(run.images), work, lambda: (total[0] / reached * times).sum(1))
+    return total[0] / reached
