@@ -32,6 +32,7 @@ from .errors import (
     UnsupportedModel,
     UnsupportedOperation,
 )
+from .explaining import explain
 from .explanation import Explanation
 from .hooks import capture, edit_gradients, edit_inputs, edit_outputs, input_gradients
 from .layers import Layer, default_layer, list_layers
@@ -39,7 +40,7 @@ from .methods import *  # noqa: F403
 from .methods import __all__ as _methods
 from .options import Choice, Option, Range
 from .overlays import overlay
-from .registry import METHODS, Method, explain
+from .registry import METHODS, Method
 from .targets import (
     BoxScores,
     Contrast,

@@ -16,14 +16,19 @@ from torch import Tensor
 SATURATED = 1e-3
 # Relative spread of a map below which float32 rounding is all that is left.
 FLAT = 1e-5
+# A class with less than this share, and not among the first five, is not what the network sees in the picture.
+UNLIKELY = 0.01
+# Rank correlation with the runner-up's map above which the class hardly matters.
+ALIKE = 0.99
 
 
 @dataclass(frozen=True)
 class Finding:
     """Something the reader of a map must know: `code`, a `sentence`, and `remedy`, keywords to change in the same call.
 
-    Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat". A remedy may be
-    empty; else `explain(**{**the_same_call, **finding.remedy})` is the better question.
+    Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
+    "unusual_size", "class_insensitive", and those that methods give themselves. A remedy may be empty; else
+    `explain(**{**the_same_call, **finding.remedy})` is the better question.
     """
 
     code: str
@@ -78,12 +83,18 @@ def diagnose(
     probability_target: bool = False,
     earlier_layer: str | None = None,
     relu: bool | None = None,
+    target: list[int] | None = None,
+    sizes: tuple[int, int] | None = None,
+    broken_layer: str | None = None,
+    likeness: Tensor | None = None,
 ) -> list[list[Finding]]:
     """Say what is wrong with each picture's map, worst first; nothing where nothing is.
 
     `map` is the map as drawn, `raw` the same before its ReLU or reduction; `probability_target` tells that the target
     is a softmax probability or its logarithm; `earlier_layer` is the next earlier stage, for remedies; `relu` is the
-    method's option of that name, None where it has none.
+    method's option of that name, None where it has none; `target` the class indices, where they are; `sizes` the
+    shorter side of the pictures and of those that the network was trained on; `broken_layer` the first layer whose
+    output is not finite; `likeness` the rank correlation with the runner-up's map.
 
     Returns  one list of `Finding` a picture
     Errors   ValueError when map and raw do not hold the same number of pictures.
@@ -95,7 +106,7 @@ def diagnose(
     found: list[list[Finding]] = []
     for n in range(len(map)):
         own = scores[n].detach().double() if scores is not None and scores.ndim == 2 else None
-        broken = _non_finite(method, raw[n], own, None if gradient_norms is None else gradient_norms[n])
+        broken = _non_finite(method, raw[n], own, None if gradient_norms is None else gradient_norms[n], broken_layer)
         if broken:
             found.append([broken])
             continue
@@ -106,15 +117,24 @@ def diagnose(
         ]
         known = [cause for cause in causes if cause]
         shape = [_nothing_positive(raw[n], place, relu), _flat(raw[n], map[n], place, earlier, explained=bool(known))]
-        found.append(known + [each for each in shape if each])
+        rest = [
+            _unlikely(target[n], own) if target is not None and own is not None else None,
+            _unusual_size(sizes) if sizes is not None else None,
+            _class_insensitive(float(likeness[n])) if likeness is not None else None,
+        ]
+        found.append(known + [each for each in [*shape, *rest] if each])
     return found
 
 
-def _non_finite(method: str, raw: Tensor, scores: Tensor | None, gradient_norm: Tensor | None) -> Finding | None:
-    """Name the first tensor at fault: scores come before gradients, gradients before the map."""
+def _non_finite(
+    method: str, raw: Tensor, scores: Tensor | None, gradient_norm: Tensor | None, layer: str | None
+) -> Finding | None:
+    """Name the first tensor at fault: layers come before scores, scores before gradients, gradients before the map."""
     bad = int((~raw.isfinite()).sum())
     first = None
-    if scores is not None and not scores.isfinite().all():
+    if layer is not None:
+        first = f"Layer {layer!r} is the first whose output is NaN or infinite, so no map can be trusted."
+    elif scores is not None and not scores.isfinite().all():
         wrong = int((~scores.isfinite()).sum())
         first = f"The model's own scores are NaN or infinite ({wrong} of {scores.numel()}), so no map can be trusted."
     elif gradient_norm is not None and not gradient_norm.isfinite():
@@ -187,6 +207,41 @@ def _flat(raw: Tensor, map: Tensor, place: str, earlier: dict[str, Any], *, expl
     fact = "zero everywhere" if size == 0 else f"flat, {_figure(raw.max())} everywhere"
     advice = _advice(earlier, " Try another class or layer." if size == 0 else "")
     return Finding("flat", f"The map of {place} is {fact}: no place stands out.{advice}", earlier)
+
+
+def _unlikely(target: int, scores: Tensor) -> Finding | None:
+    """The map of a class that the network does not see shows little but what it sees instead."""
+    shares = scores.softmax(0)
+    share, rank, top = float(shares[target]), int((scores > scores[target]).sum()) + 1, int(scores.argmax())
+    if share >= UNLIKELY or rank <= 5:
+        return None
+    return Finding(
+        "unlikely_target",
+        f"Class {target} is number {rank} of {len(scores)} with a probability of {share:.2g}; the network sees class "
+        f"{top} ({float(shares[top]):.2g}). The map says what would speak for {target}, not that it is there.",
+        {"target": top},
+    )
+
+
+def _unusual_size(sizes: tuple[int, int]) -> Finding | None:
+    given, trained = sizes
+    if 0.5 <= given / trained <= 2:
+        return None
+    return Finding(
+        "unusual_size",
+        f"The shorter side has {given} pixels, and the network was trained on {trained}: things have another size than "
+        f"it knows. Resize the picture to about {trained}.",
+    )
+
+
+def _class_insensitive(likeness: float) -> Finding | None:
+    if not likeness > ALIKE:
+        return None
+    return Finding(
+        "class_insensitive",
+        f"The map of the runner-up class is nearly the same (rank correlation {likeness:.3f}): it shows what is there, "
+        "not what speaks for this class. For the difference, take Contrast(class, runner-up) as target.",
+    )
 
 
 def _advice(earlier: dict[str, Any], otherwise: str) -> str:

@@ -92,13 +92,16 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def _made(network: nn.Module, image: Tensor, fingerprint: Any) -> InferenceCopy:
-    pairs = _pairs(network, image)
+    pairs, head = _seen(network, image)
     copy = view(network)
     modules = dict(copy.named_modules())
     for first, second in pairs:
         conv, norm = modules[first], modules[second]
-        _fold(conv, norm)
+        if isinstance(conv, _Convolution) and isinstance(norm, _Norm):
+            _fold(conv, norm)
         norm.__class__ = nn.Identity  # the twin is ours; whoever refers to it now refers to an identity
+    if head is not None:
+        modules[head].__class__ = _PreciseLinear
     for module in copy.modules():
         own = {name: None if p is None else p.detach() for name, p in module._parameters.items()}
         if isinstance(module, _Convolution):
@@ -107,33 +110,41 @@ def _made(network: nn.Module, image: Tensor, fingerprint: Any) -> InferenceCopy:
     return InferenceCopy(copy, frozenset(name for pair in pairs for name in pair), fingerprint)
 
 
-def _fold(conv: nn.Module, norm: nn.Module) -> None:
+def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    mean, variance = norm.running_mean, norm.running_var
+    if mean is None or variance is None:
+        raise TypeError("A batch norm without running statistics cannot be folded.")
     with torch.no_grad():
-        weight, bias = fuse_conv_bn_weights(
-            conv.weight,
-            conv.bias,
-            norm.running_mean,
-            norm.running_var,
-            norm.eps,
-            norm.weight,
-            norm.bias,  # type: ignore[arg-type]
-        )
+        weight, bias = fuse_conv_bn_weights(conv.weight, conv.bias, mean, variance, norm.eps, norm.weight, norm.bias)
     conv.__dict__["_parameters"] = {"weight": weight, "bias": bias}
 
 
-def _pairs(network: nn.Module, image: Tensor) -> list[tuple[str, str]]:
-    """(convolution, batch norm) where the second is the only one to read what the first gives, seen in one forward."""
+class _PreciseLinear(nn.Linear):
+    """A last layer that stays in float32: rounded scores would hide the small differences that masks make."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
+
+
+def _seen(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None]:
+    """What one forward shows.
+
+    Returns  (convolution, batch norm) where the second is the only one to read what the first gives; and the linear
+             layer that ran last
+    """
     names = {module: name for name, module in network.named_modules()}
     watch = _Uses()
     with torch.no_grad(), ExitStack() as stack:
         calls = Calls(network, stack)
         for module, name in names.items():
-            if type(module) in (_Convolution, _Norm):
+            if type(module) in (_Convolution, _Norm, nn.Linear):
                 calls.before(stack, Site(name, module), watch.before(module))
                 calls.after(stack, Site(name, module), watch.after(module))
         with watch:
             network(image.clone())
-    return [(names[a], names[b]) for a, b in watch.pairs() if _plain(a) and _plain(b)]
+    pairs = [(names[a], names[b]) for a, b in watch.pairs() if _plain(a) and _plain(b)]
+    return pairs, None if watch.head is None else names[watch.head]
 
 
 def _plain(module: nn.Module) -> bool:
@@ -151,6 +162,7 @@ class _Uses(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.head: nn.Module | None = None
         self._made: dict[int, tuple[nn.Module, Tensor]] = {}
         self._uses: dict[int, int] = {}
         self._read: dict[nn.Module, list[int]] = {}
@@ -175,13 +187,15 @@ class _Uses(TorchFunctionMode):
     def after(self, module: nn.Module) -> Callable[[int, Any], None]:
         def act(k: int, output: Any) -> None:
             self._calls[module] = self._calls.get(module, 0) + 1
-            if type(module) is _Convolution:
+            if type(module) is nn.Linear:
+                self.head = module
+            elif type(module) is _Convolution:
                 self._made[id(output)] = module, output  # the tensor is kept, so that no other takes its id
 
         return act
 
     def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
-        found = []
+        found: list[tuple[nn.Module, nn.Module]] = []
         for norm, read in self._read.items():
             if type(norm) is not _Norm or len(read) != 1 or read[0] not in self._made:
                 continue

@@ -54,6 +54,10 @@ def finite_and_detached(t: Trial) -> Outcome:
 @promise
 def raw_units(t: Trial) -> Outcome:
     """Scores a thousand times larger must show: a map scaled by its own range cannot be compared with another."""
+    if reason := getattr(t.function, "scale_free", ""):
+        raise Skip(str(reason))
+    if not t.reads_class():
+        raise Skip("The class makes no difference to this method.")
     model = t.model()
     heads = [m for m in model.modules() if isinstance(m, nn.Linear)]
     before = t.call(model, t.images(), 1, **t.signed())

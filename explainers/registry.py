@@ -1,10 +1,9 @@
-"""The table of methods, and `explain`, which runs one and returns it with everything around it."""
+"""The table of methods, and the decorator by which a function joins it, with its wrong uses refused."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -12,15 +11,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from .diagnosis import Finding, diagnose, statistics
 from .errors import BadImages, BadOption, nearest
-from .explanation import Explanation
-from .layers import known_layers
-from .maps import reduce_channels
 from .options import Option, options_of
-from .recording import Record, recording
 from .sites import LayerName, frozen_graph, no_inner_hooks, unwrap
-from .targets import LogProbability, Probability, TargetLike, Through, described
+from .targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COST = ("batch_size", "progress", "budget")
@@ -177,117 +171,3 @@ def find(name: str) -> Method:
     if name not in METHODS:
         raise BadOption(f"There is no method {name!r}. {nearest(str(name), METHODS)}METHODS lists all {len(METHODS)}.")
     return METHODS[name]
-
-
-def explain(
-    method: str,
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    reduce: str | None = None,
-    **options: Any,
-) -> Explanation:
-    """Run one method and return its map with scores, statistics and findings, from the same pass.
-
-    `reduce` ("sum", "abs_max", "norm") says how methods with one value a pixel and channel become one map.
-
-    Returns  an `Explanation`: `map` [N, h, w] as the paper draws it, `raw` before the final ReLU or reduction
-    Errors   those of the method; BadOption for an unknown method or `reduce`
-    """
-    chosen = find(method)
-    if layer is not None and not chosen.takes_layer:
-        raise BadOption(f"{method} has no layer: it explains the input. Leave layer out.")
-    given = dict(options) if layer is None else {**options, "layer": layer}
-    relu = options.get("relu", chosen.relu)
-    if chosen.relu is not None:
-        chosen.options["relu"].check(relu)
-        given["relu"] = False
-        given = _with_clamped_progress(given) if relu else given
-    began = time.perf_counter()
-    with recording() as record:
-        raw = chosen(model, images, target, **given)
-    seconds = time.perf_counter() - began
-    how = reduce or chosen.reduce
-    shown = _as_map(chosen, raw, how).relu() if relu else _as_map(chosen, raw, how)
-    resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()}
-    if chosen.returns in ("pixels", "features"):
-        resolved["reduce"] = how
-    flat = raw if raw.ndim == 3 else shown
-    return Explanation(
-        method=method,
-        layer=record.layer,
-        target=described(record.target, len(images)) if record.target else None,
-        options=resolved,
-        map=shown,
-        raw=raw,
-        scores=record.scores,
-        seconds=seconds,
-        statistics=statistics(shown, raw, target_scores=record.target_scores, gradient_norms=record.gradient_norms),
-        findings=_with_own(_findings(chosen, model, images, record, shown, flat, relu), record),
-    )
-
-
-def _with_clamped_progress(given: dict[str, Any]) -> dict[str, Any]:
-    progress = given.get("progress")
-    if progress is None:
-        return given
-
-    def clamped(partial: Any) -> Any:
-        shown = None if partial.map is None else partial.map.relu()
-        return progress(type(partial)(partial.fraction, shown, partial.done, partial.total))
-
-    return {**given, "progress": clamped}
-
-
-def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
-    if chosen.returns in ("pixels", "features"):
-        return reduce_channels(raw, how)
-    return raw[:, None] if chosen.returns == "channels" else raw
-
-
-def _with_own(found: list[list[Finding]], record: Record) -> list[list[Finding]]:
-    """What the method itself had to say stands first."""
-    for picture, row in enumerate(found):
-        own: list[Finding] = []
-        for where, finding in record.findings:
-            if where in (None, picture) and finding not in own:
-                own.append(finding)
-        row[:0] = own
-    return found
-
-
-def _findings(
-    chosen: Method, model: nn.Module, images: Tensor, record: Record, shown: Tensor, flat: Tensor, relu: bool | None
-) -> list[list[Any]]:
-    if chosen.returns == "channels":
-        return [[] for _ in images]
-    earlier = _stage_before(model, images, record.layer) if record.layer and chosen.returns == "grid" else None
-    return diagnose(
-        shown,
-        flat,
-        method=chosen.name,
-        layer=record.layer,
-        target_scores=record.target_scores,
-        gradient_norms=record.gradient_norms,
-        scores=record.scores,
-        probability_target=isinstance(record.target, (Probability, LogProbability)),
-        earlier_layer=earlier,
-        relu=relu,
-    )
-
-
-def _stage_before(model: nn.Module, images: Tensor, layer: str) -> str | None:
-    """The last stage before `layer` with a finer grid, where a profile of the model is already known."""
-    layers = known_layers(model, images)
-    index = next((i for i, each in enumerate(layers) if each.name == layer), None)
-    if index is None:
-        return None
-    own = layers[index].grid or (0, 0)
-    finer = [
-        each.name
-        for each in layers[:index]
-        if each.stage and each.grid and each.grid[0] * each.grid[1] > own[0] * own[1]
-    ]
-    return finer[-1] if finer else None
