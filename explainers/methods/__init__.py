@@ -12,17 +12,21 @@ from .path_integrals import blur_integrated_gradients, gradient_shap, integrated
 from .guided_paths import guided_integrated_gradients  # isort: skip
 from .filtered_gradients import forgrad  # isort: skip
 from .layer_paths import internal_influence, layer_conductance, layer_integrated_gradients  # isort: skip
+from .regions import xrai  # isort: skip
 from .modified_backprop import deconvnet, guided_backprop  # isort: skip
 from .combined import guided_grad_cam  # isort: skip
 from .full_grad import full_grad, full_gradients  # isort: skip
 from .masks import occlusion  # isort: skip
+from .controls import centre_control, edge_control, random_control  # isort: skip
 
 __all__ = [
     "ablation_cam",
     "blur_integrated_gradients",
     "cam",
+    "centre_control",
     "channel_effects",
     "deconvnet",
+    "edge_control",
     "eigen_cam",
     "eigen_grad_cam",
     "element_wise_grad_cam",
@@ -49,6 +53,7 @@ __all__ = [
     "layer_conductance",
     "layer_integrated_gradients",
     "occlusion",
+    "random_control",
     "saliency",
     "score_cam",
     "seg_eigen_cam",
@@ -60,4 +65,5 @@ __all__ = [
     "sweep",
     "var_grad",
     "xgrad_cam",
+    "xrai",
 ]
