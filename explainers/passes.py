@@ -56,26 +56,30 @@ class Run:
     target: Target | None = None
     _clean: Any = field(default=None, init=False)
     _copy: InferenceCopy | None = field(default=None, init=False)
+    _unit: Place | None = field(default=None, init=False)
     _through: Through | None = field(default=None, init=False)
+    _gate: Place | None = field(default=None, init=False)
     _passed: Tensor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.wanted, Through):
             self._through, self.wanted = self.wanted, self.wanted.target
+            self._gate = self.place(self._through.layer)
+        if isinstance(self.wanted, Unit):
+            # Looked up before any hook is there: the look-up may run the network.
+            self._unit = self.place(self.wanted.layer, counted=True, spatial=False)
 
-    def place(self, layer: LayerName | None, *, counted: bool = False) -> Place:
+    def place(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> Place:
         """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
-        return place(self.model, self.images, layer, counted=counted, network=self.network)
+        return place(self.model, self.images, layer, counted=counted, spatial=spatial, network=self.network)
 
     def forward(self, batch: Tensor, network: nn.Module | None = None) -> Any:
         """What the target scores: the network's output for a batch of variants, or a unit's layer."""
         with ExitStack() as stack:
-            if self._through is not None:
-                site = self.place(self._through.layer).name
-                stack.enter_context(edit_outputs(self.network, {site: self._pass}))
-            if isinstance(self.wanted, Unit):
-                found = self.place(self.wanted.layer, counted=True)
-                return found.to_maps(self.outputs(found, batch))
+            if self._gate is not None:
+                stack.enter_context(edit_outputs(self.network, {self._gate.name: self._pass}))
+            if self._unit is not None:
+                return self._unit.to_maps(self.outputs(self._unit, batch))
             return self._all_rows(batch) if network is None else network(batch)
 
     def quick(self, layer: str | None = None) -> nn.Module | None:
@@ -83,7 +87,7 @@ class Run:
 
         With `layer`, only where that layer's output is the network's own in the copy too.
         """
-        if not self.many or self._through is not None or isinstance(self.wanted, Unit) or frozen_graph(self.network):
+        if not self.many or self._gate is not None or self._unit is not None or frozen_graph(self.network):
             return None
         if self._clean is None:
             self.clean()
@@ -195,7 +199,7 @@ class Run:
         """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
         if not total.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves]
-        if self._through is None:
+        if self._through is None or self._gate is None:
             return _dense(torch.autograd.grad(total, leaves, allow_unused=True), leaves)
         passed, self._passed = self._passed, None
         if passed is None or not passed.requires_grad:
@@ -204,15 +208,13 @@ class Run:
                 "that runs, and after the one explained, for through=(layer, channels)."
             )
         (arriving,) = _dense(torch.autograd.grad(total, passed, retain_graph=True, allow_unused=True), [passed])
-        chosen = self._through.only(arriving, channel_axis(self.place(self._through.layer).layout))
+        chosen = self._through.only(arriving, channel_axis(self._gate.layout))
         if stated and is_recording():
             self._state_bypass(total, passed, arriving, leaves)
         return _dense(torch.autograd.grad(passed, leaves, chosen, allow_unused=True), leaves)
 
     def _pass(self, output: Any) -> Tensor:
-        if self._through is None:
-            raise AssertionError
-        self._passed = _tensor(str(self._through.layer), output)
+        self._passed = _tensor("of through=(layer, channels)", output)
         if self._passed.requires_grad:
             # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
             self._passed = self._passed.view_as(self._passed)
