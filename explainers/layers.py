@@ -9,11 +9,21 @@ from torch import Tensor, nn
 
 from .errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
 from .network import ready
-from .profiles import Grid, Layer, always_channels_first, is_attention, is_spatial, known_layers, profile
+from .profiles import (
+    Grid,
+    Layer,
+    always_channels_first,
+    is_attention,
+    is_spatial,
+    known_layers,
+    profile,
+    speaks_of_attention,
+)
 from .records import ran_repeatedly
 from .sites import LayerName, find_site, frozen_graph, no_inner_hooks, unwrap
 
-__all__ = ["Grid", "Layer", "Place", "channel_axis", "default_layer", "known_layers", "list_layers", "place"]
+__all__ = ["Grid", "Layer", "known_layers", "speaks_of_attention"]
+"""Passed on from profiles.py, beside what is written here."""
 
 
 def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> list[Layer]:
@@ -80,6 +90,12 @@ def _attention_inputs(layers: list[Layer]) -> list[Layer]:
     return found
 
 
+def token_grid(model: nn.Module, images: Tensor, count: int) -> tuple[Grid, int] | None:
+    """The grid of the patches among `count` tokens and how many tokens stand before them; None where they are none."""
+    found = [each for each in profile(model, images) if each.layout == "tokens" and each.shape[1] == count]
+    return (found[-1].grid, found[-1].extra_tokens) if found and found[-1].grid is not None else None
+
+
 def layer_whose_patches_count(model: nn.Module, images: Tensor, name: str) -> str | None:
     """The input of the last attention before the layer `name`: what comes between may read the class token alone."""
     layers = profile(model, images)
@@ -122,12 +138,13 @@ def place(
     layer: LayerName | None,
     *,
     counted: bool = False,
+    spatial: bool = True,
     network: nn.Module | None = None,
 ) -> Place:
     """Find the layer in the user's model and its layout; `None` is the default layer.
 
     A pass that runs the whole network counts the layer's calls itself; for one that ends at the layer, `counted`
-    looks them up in a profile. `network` is the model as `ready` gave it, where that is known.
+    looks them up in a profile; without `spatial` a layer without a grid will do. `network` is the model as `ready` gave it, where that is known.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """
@@ -150,7 +167,9 @@ def place(
     if not named or not named[0].shape:
         return Place(site.name, "NCHW")  # it did not run, or gives no tensor: the pass says so
     if named[0].grid is None:
-        raise NothingSpatial(nothing_spatial(site.name, named[0].shape))
+        if spatial:
+            raise NothingSpatial(nothing_spatial(site.name, named[0].shape))
+        return Place(site.name, "")
     return Place(site.name, named[0].layout, named[0].extra_tokens, named[0].grid)
 
 

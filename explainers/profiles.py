@@ -94,7 +94,7 @@ def always_channels_first(model: nn.Module) -> bool:
     return not any(
         isinstance(m, (nn.LayerNorm, nn.RMSNorm, nn.TransformerEncoderLayer))
         or _kind(m) in _MOVES
-        or _speaks_of_attention(name, _kind(m))
+        or speaks_of_attention(name, _kind(m))
         for name, m in model.named_modules()
     )
 
@@ -122,10 +122,11 @@ def _kind(module: nn.Module) -> str:
 
 def is_attention(layer: Layer) -> bool:
     """Whether this call is one of an attention, by the class or the name of its module."""
-    return _speaks_of_attention(layer.name.partition("#")[0], layer.kind)
+    return speaks_of_attention(layer.name.partition("#")[0], layer.kind)
 
 
-def _speaks_of_attention(name: str, kind: str) -> bool:
+def speaks_of_attention(name: str, kind: str) -> bool:
+    """Whether a module's dotted name or class calls it attention."""
     own = name.rpartition(".")[2]
     return own in _ATTENTION or any(word in kind.lower() for word in ("attention", "attn"))
 

@@ -5,7 +5,7 @@ from .gradient_cams import finer_cam, shapley_cam, smooth_grad_cam_pp  # isort: 
 from .activation_cams import cam, eigen_cam, eigen_grad_cam, fem, kpca_cam, seg_eigen_cam  # isort: skip
 from .score_cams import ablation_cam, is_cam, score_cam, ss_cam  # isort: skip
 from .sweeps import grad_cam_sweep, sweep  # isort: skip
-from .features import channel_effects, feature_maps  # isort: skip
+from .features import attention_heads, channel_effects, feature_maps, token_pca  # isort: skip
 from .gradients import input_x_gradient, saliency  # isort: skip
 from .noisy_gradients import smooth_grad, smooth_grad_squared, var_grad  # isort: skip
 from .path_integrals import blur_integrated_gradients, gradient_shap, integrated_gradients  # isort: skip
@@ -18,9 +18,12 @@ from .combined import guided_grad_cam  # isort: skip
 from .full_grad import full_grad, full_gradients  # isort: skip
 from .masks import occlusion  # isort: skip
 from .controls import centre_control, edge_control, random_control  # isort: skip
+from .attention import attention_rollout, le_grad, transformer_attribution  # isort: skip
 
 __all__ = [
     "ablation_cam",
+    "attention_heads",
+    "attention_rollout",
     "blur_integrated_gradients",
     "cam",
     "centre_control",
@@ -52,6 +55,7 @@ __all__ = [
     "layer_cam",
     "layer_conductance",
     "layer_integrated_gradients",
+    "le_grad",
     "occlusion",
     "random_control",
     "saliency",
@@ -63,6 +67,8 @@ __all__ = [
     "smooth_grad_squared",
     "ss_cam",
     "sweep",
+    "token_pca",
+    "transformer_attribution",
     "var_grad",
     "xgrad_cam",
     "xrai",

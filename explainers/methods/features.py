@@ -1,10 +1,15 @@
-"""A layer's channels: what they show, and what each is worth to the score."""
+"""What a layer shows: its channels and what each is worth to the score, its principal directions, its attention."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import torch
 from torch import Tensor, nn
 
+from ..attention_weights import attention_at, why_not
 from ..batching import Loop, Progress
+from ..options import Choice, Range
 from ..passes import activation_and_score, features, opened
 from ..registry import method
 from ..sites import LayerName
@@ -31,6 +36,75 @@ def feature_maps(
     Source   Zeiler & Fergus 2014, arXiv:1311.2901
     """
     return features(model, images, layer)
+
+
+@method(
+    family="features",
+    returns="features",
+    title="Token PCA",
+    reduce="norm",
+    paper="Amir et al. 2021, arXiv:2112.05814",
+)
+def token_pca(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    components: Annotated[int, Range(1, 64, help="how many directions, the strongest first")] = 3,
+) -> Tensor:
+    """Token PCA: each cell's place along the directions in which a picture's cells differ most. No target plays a part.
+
+    The cells of one picture, tokens or positions of a convolution, are centred on their mean and projected on their own
+    principal directions. A direction has no sign of its own: each map is turned so that its largest value by size is
+    positive. Where fewer directions exist than were asked for, the last maps are 0.
+
+    Returns  (n, components, h, w), in the layer's own units; the sum of squares of a map is the variance it explains,
+             times the number of cells
+    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Pearson 1901; on the tokens of vision transformers Amir et al. 2021, section 4, arXiv:2112.05814
+    """
+    a = features(model, images, layer)
+    cells = a.flatten(2).transpose(1, 2).double()
+    u, s, _ = torch.linalg.svd(cells - cells.mean(dim=1, keepdim=True), full_matrices=False)
+    # Directions whose spread is rounding alone have no direction at all.
+    s = torch.where(s > s[:, :1] * 1e-6, s, 0)
+    along = (u * s[:, None])[:, :, :components].transpose(1, 2)
+    along = along * along.gather(2, along.abs().argmax(dim=2, keepdim=True)).sign()
+    maps = along.new_zeros(len(a), components, a.shape[2] * a.shape[3])
+    maps[:, : along.shape[1]] = along
+    return maps.unflatten(2, a.shape[2:]).to(a.dtype)
+
+
+@method(
+    family="features",
+    returns="features",
+    title="Attention heads",
+    reduce="sum",
+    needs=why_not,
+    paper="Caron et al. 2021, arXiv:2104.14294",
+)
+def attention_heads(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    query: Annotated[str, Choice("class", "mean", help="who attends: the class token, or all patches alike")] = "class",
+) -> Tensor:
+    """Attention heads: what each head of a block attends to, one map a head. No target plays a part.
+
+    `layer` is any layer in which attention runs, by default the last; where it holds several blocks, the heads of the
+    first come first. "class" is the token before the patches; without one it is the mean of the patches.
+
+    Returns  (n, heads, h, w), shares of attention: with the class and register tokens each head's sum is one
+    Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT);
+             LayerNotFound where nothing attends inside the layer
+    Source   Caron et al. 2021, figure 1 and section 4.2.2, arXiv:2104.14294
+    """
+    a, grid, extra = attention_at(model, images, layer)
+    rows = a[:, :, 0] if query == "class" and extra else a[:, :, extra:].mean(dim=2)
+    return rows[:, :, extra:].unflatten(2, grid)
 
 
 @method(family="features", returns="channels", title="Channel effects", paper="Morcos et al. 2018, arXiv:1803.06959")

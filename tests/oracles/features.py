@@ -8,6 +8,7 @@ import torch
 from nets import plain, residual
 from torch import Tensor, nn
 
+from .attention import attend_by_hand, two_blocks, wide_pictures
 from .oracle import Oracle
 
 
@@ -43,9 +44,37 @@ def drops_by_hand(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int
     return torch.stack(drops), torch.stack(kept)
 
 
+def _heads(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """The class token's row of each head, without its own column."""
+    return torch.stack([a[:, 0, 1:].reshape(-1, 2, 8) for a in attend_by_hand(net, x)[0][0].detach().unbind(1)], 1)
+
+
+def _principal(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Eigenvectors of the channels' covariance, picture by picture; the longest arm of each map points up."""
+    rows = []
+    for cells in net[:3](x).detach().flatten(2):
+        centred = cells - cells.mean(1, keepdim=True)
+        _, vectors = torch.linalg.eigh(centred @ centred.T)
+        maps = vectors.flip(1)[:, :4].T @ centred
+        rows.append(torch.stack([m if m.max() > -m.min() else -m for m in maps]).reshape(4, 6, 8))
+    return torch.stack(rows)
+
+
 ORACLES: dict[str, Oracle] = {
     "feature_maps": Oracle(
         "the first modules called one after another", plain, lambda net, x, c: net[:3](x).detach(), layer="conv2"
+    ),
+    "attention_heads": Oracle(
+        "two blocks written out",
+        two_blocks,
+        _heads,
+        wide_pictures,
+        [2, 0, 4],
+        layer="blocks.0",
+        bites=lambda expected: bool(expected.std() > 1e-3),
+    ),
+    "token_pca": Oracle(
+        "eigenvectors of the covariance matrix", plain, _principal, layer="conv2", options={"components": 4}
     ),
     "channel_effects": Oracle(
         "a loop over single channels",
