@@ -20,6 +20,7 @@ Nothing is left in the model: no hook, no `.grad`, no changed mode. One model ma
 """
 
 from .batching import Partial
+from .boxes import Region, regions
 from .checks import check_explainer
 from .errors import (
     BadImages,
@@ -78,6 +79,7 @@ __all__ = [
     "Partial",
     "Probability",
     "Range",
+    "Region",
     "Similarity",
     "Sum",
     "Through",
@@ -94,5 +96,6 @@ __all__ = [
     "input_gradients",
     "list_layers",
     "overlay",
+    "regions",
     "unit",
 ]

@@ -39,6 +39,7 @@ class Method:
     relu: bool | None
     reduce: str
     scale_free: str
+    reads_class: bool
     needs: Callable[[nn.Module], str | None] | None = field(repr=False)
 
     def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
@@ -65,13 +66,15 @@ def method(
     signed: bool = True,
     reduce: str = "sum",
     scale_free: str = "",
+    reads_class: bool = True,
     needs: Callable[[nn.Module], str | None] | None = None,
 ) -> Callable[[F], F]:
     """Enter a function into `METHODS`, with its wrong uses refused before any work.
 
     `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `reduce` how
     `explain` draws pixels as one map; `scale_free` a sentence where values are shares or ranks by definition and do not
-    grow with the score; `needs` gives the reason why the method cannot explain a model, or None.
+    grow with the score; `reads_class` is False where the target plays no part; `needs` gives the reason why the method
+    cannot explain a model, or None.
     """
 
     def join(function: F) -> F:
@@ -110,6 +113,7 @@ def method(
             relu=names["relu"].default if "relu" in names else None,
             reduce=reduce,
             scale_free=scale_free,
+            reads_class=reads_class,
             needs=needs,
         )
         return cast(F, checked)

@@ -16,7 +16,7 @@ OF_INPUTS = [name for name in NAMES if not METHODS[name].takes_layer]
 LONG = [name for name in NAMES if METHODS[name].long]
 STOCHASTIC = [name for name in NAMES if METHODS[name].stochastic]
 # Methods whose answer depends on the class asked for.
-CLASSY = [name for name in NAMES if METHODS[name].returns != "features"]
+CLASSY = [name for name in NAMES if METHODS[name].reads_class]
 MAPS = [name for name in NAMES if METHODS[name].returns in ("grid", "pixels", "heat")]
 
 
