@@ -3,8 +3,10 @@
 from .gradient_cams import grad_cam, grad_cam_pp, hires_cam, element_wise_grad_cam, layer_cam, xgrad_cam  # isort: skip
 from .gradient_cams import finer_cam, shapley_cam, smooth_grad_cam_pp  # isort: skip
 from .activation_cams import cam, eigen_cam, eigen_grad_cam, fem, kpca_cam, seg_eigen_cam  # isort: skip
+from .activation_cams import Factors, deep_feature_factorization, feature_factors  # isort: skip
 from .score_cams import ablation_cam, is_cam, score_cam, ss_cam  # isort: skip
 from .sweeps import grad_cam_sweep, sweep  # isort: skip
+from ..fusion import fuse  # isort: skip
 from .features import attention_heads, channel_effects, feature_maps, token_pca  # isort: skip
 from .gradients import input_x_gradient, saliency  # isort: skip
 from .noisy_gradients import smooth_grad, smooth_grad_squared, var_grad  # isort: skip
@@ -13,14 +15,17 @@ from .guided_paths import guided_integrated_gradients  # isort: skip
 from .filtered_gradients import forgrad  # isort: skip
 from .layer_paths import internal_influence, layer_conductance, layer_integrated_gradients  # isort: skip
 from .regions import xrai  # isort: skip
-from .modified_backprop import deconvnet, guided_backprop  # isort: skip
-from .combined import guided_grad_cam  # isort: skip
-from .full_grad import full_grad, full_gradients  # isort: skip
+from .modified_backprop import deconvnet, excitation_backprop, guided_backprop  # isort: skip
+from .relevance import lrp  # isort: skip
+from .combined import guided_grad_cam, refine_cam, sess  # isort: skip
+from .full_grad import FullGradients, full_grad, full_gradients  # isort: skip
 from .masks import occlusion  # isort: skip
 from .controls import centre_control, edge_control, random_control  # isort: skip
 from .attention import attention_rollout, le_grad, transformer_attribution  # isort: skip
 
 __all__ = [
+    "Factors",
+    "FullGradients",
     "ablation_cam",
     "attention_heads",
     "attention_rollout",
@@ -29,16 +34,20 @@ __all__ = [
     "centre_control",
     "channel_effects",
     "deconvnet",
+    "deep_feature_factorization",
     "edge_control",
     "eigen_cam",
     "eigen_grad_cam",
     "element_wise_grad_cam",
+    "excitation_backprop",
+    "feature_factors",
     "feature_maps",
     "fem",
     "finer_cam",
     "forgrad",
     "full_grad",
     "full_gradients",
+    "fuse",
     "grad_cam",
     "grad_cam_pp",
     "grad_cam_sweep",
@@ -56,11 +65,14 @@ __all__ = [
     "layer_conductance",
     "layer_integrated_gradients",
     "le_grad",
+    "lrp",
     "occlusion",
     "random_control",
+    "refine_cam",
     "saliency",
     "score_cam",
     "seg_eigen_cam",
+    "sess",
     "shapley_cam",
     "smooth_grad",
     "smooth_grad_cam_pp",

@@ -1,19 +1,35 @@
-"""Products of two methods."""
+"""Methods made of others: products of two, of several layers' maps, and means over windows of the picture."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
+import torch
 from torch import Tensor, nn
 
 from ..backward_rules import why_not
+from ..batching import Loop, Progress
+from ..fusion import fuse
+from ..layers import Place
 from ..maps import resize
-from ..options import Choice
+from ..options import Choice, Precision, Range
+from ..passes import Run, maps_of, opened, precise
+from ..recording import note_layer
 from ..registry import method
-from ..sites import LayerName
-from ..targets import TargetLike
-from .gradient_cams import grad_cam
+from ..sites import LayerName, frozen_graph, no_inner_hooks, unwrap
+from ..targets import LogProbability, Probability, TargetLike, scores_of
+from .gradient_cams import FORMULAS, grad_cam
 from .modified_backprop import guided_backprop
+from .sweeps import stages, sweep
+
+Inner = Annotated[str, Choice(*FORMULAS, help="whose maps are joined")]
+
+
+def _hooks_needed(model: nn.Module) -> str | None:
+    kind = frozen_graph(unwrap(model))
+    return no_inner_hooks(kind) if kind else None
 
 
 @method(
@@ -42,3 +58,157 @@ def guided_grad_cam(
     cam = grad_cam(model, images, target, layer=layer)
     height, width = images.shape[-2:]
     return pixels * resize(cam, (height, width), mode=interpolate)[:, None]
+
+
+@method(
+    family="cam",
+    returns="grid",
+    title="RefineCAM",
+    signed=False,
+    needs=_hooks_needed,
+    scale_free="a product of shares of each layer's own maximum",
+    paper="Domeniconi et al. 2026, arXiv:2605.14641",
+)
+def refine_cam(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layers: Sequence[LayerName] | None = None,
+    inner: Inner = "grad_cam_pp",
+) -> Tensor:
+    """RefineCAM: the product of several layers' maps, the early ones giving detail and the late ones the class.
+
+    The order: each layer's map is rectified and divided by its own maximum, then enlarged to the finest grid, then all
+    are multiplied. One forward and one backward pass serve all layers. Default layers are the last three stages.
+
+    Returns  (n, h, w) at the finest layer's size, in [0, 1]
+    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Domeniconi et al. 2026, arXiv:2605.14641
+    """
+    chosen = stages(model, images)[-3:] if layers is None else layers
+    return fuse(sweep(inner, model, images, target, layers=chosen), "product")
+
+
+@method(family="cam", returns="heat", title="SESS", signed=False, paper="Tursun et al. 2022, arXiv:2207.01769")
+def sess(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    inner: Inner = "grad_cam",
+    scales: Annotated[int, Range(1, 24, help="sizes of the picture, the first its own")] = 6,
+    growth: Annotated[float, Range(0.05, 2, 0.05, help="how much each size adds, as a share of the first")] = 0.3,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """SESS: maps of windows that slide over the picture at growing sizes, joined.
+
+    Windows have the picture's own height and width and stand side by side, the last ones moved back inside. Each
+    window's map is rectified, multiplied by the class's probability in that window as a share of the highest, and put
+    back where the window was; a pixel has the mean of the windows whose map is positive there. Where the model gives no
+    class scores, windows count alike. The paper takes 12 sizes, each 2/7 larger. Stopped early, the mean is over the
+    windows done, small sizes first.
+
+    Returns  (n, h, w) at the input's resolution, >= 0, in logits
+    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, BadOption
+    Source   Tursun et al. 2022, section 3, arXiv:2207.01769
+    """
+    height, width = images.shape[-2:]
+    windows = [
+        _Window((tall, wide), top, left)
+        for step in range(scales)
+        for tall, wide in [(round(height * (1 + step * growth)), round(width * (1 + step * growth)))]
+        for top in _starts(tall, height)
+        for left in _starts(wide, width)
+    ]
+    loop = Loop(batch_size, progress, budget)
+    with opened(model, images, target, many=True, precision=precision) as run:
+        run.clean()
+        mean = _WindowMean(run, run.place(layer), inner)
+
+        def work(chunk: range) -> None:
+            for picture in range(len(images)):
+                mean.add(picture, windows[chunk.start : chunk.stop])
+
+        loop.run(len(windows), loop.rows(run.images), work, mean.map)
+        note_layer(mean.place.name)
+        return mean.map()
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Where a window stands in a picture of the size `within`."""
+
+    within: tuple[int, int]
+    top: int
+    left: int
+
+
+@dataclass
+class _WindowMean:
+    """The mean of the windows' maps at each pixel, over the windows that say something there."""
+
+    run: Run
+    place: Place
+    inner: str
+    total: Tensor = field(init=False)
+    times: Tensor = field(init=False)
+    highest: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = precise(torch.zeros_like(self.run.images[:, 0]))
+        self.times = torch.zeros_like(self.total)
+        self.highest = torch.full_like(self.total[:, 0, 0], -torch.inf)
+
+    def add(self, picture: int, windows: Sequence[_Window]) -> None:
+        height, width = self.total.shape[1:]
+        x = self.run.images[picture : picture + 1]
+        sizes = {each.within: _resized(x, each.within) for each in windows}
+        batch = torch.cat(
+            [sizes[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows]
+        )
+        rows = [picture] * len(windows)
+        shares = self._shares(picture, self._log_probability(batch, rows))
+        raw, g = self.run.at([self.place], batch, rows)[self.place.name]
+        maps = FORMULAS[self.inner](maps_of(self.place, raw), maps_of(self.place, g)).relu()
+        for each, share, w in zip(resize(maps, (height, width)), shares, windows, strict=True):
+            canvas = each.new_zeros(1, *w.within)
+            canvas[0, w.top : w.top + height, w.left : w.left + width] = each
+            back = resize(canvas, (height, width))[0]
+            self.total[picture] += share * back
+            self.times[picture] += back > 0
+
+    def _shares(self, picture: int, logarithms: Tensor) -> Tensor:
+        """Probabilities as shares of the highest so far; what was added before is brought to the same measure."""
+        logarithms = logarithms.clamp(min=torch.finfo(logarithms.dtype).min)  # a probability of 0
+        highest = torch.maximum(self.highest[picture], logarithms.max().to(self.highest))
+        self.total[picture] *= (self.highest[picture] - highest).exp()
+        self.highest[picture] = highest
+        return (logarithms.to(highest) - highest).exp()
+
+    def _log_probability(self, batch: Tensor, rows: Sequence[int]) -> Tensor:
+        with torch.no_grad(), self.run.casting():
+            output = self.run.forward(batch)
+            scores = precise(self.run.score(output, rows))
+        if isinstance(self.run.target, Probability):
+            return scores.log()
+        if isinstance(self.run.target, LogProbability):
+            return scores
+        if not isinstance(output, Tensor) or output.ndim != 2:
+            return torch.zeros_like(scores)
+        return scores - precise(scores_of(output)).logsumexp(1)
+
+    def map(self) -> Tensor:
+        return (self.total / self.times).where(self.times > 0, 0)
+
+
+def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:
+    return torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=False)
+
+
+def _starts(length: int, window: int) -> list[int]:
+    return [*range(0, length - window, window), length - window]

@@ -1,0 +1,88 @@
+"""Second derivatives at a layer: the Hessian of the score times the activations, without the Hessian."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .errors import BadTarget
+from .hooks import edit_outputs
+from .passes import maps_of, opened
+from .recording import note_gradient, note_layer
+from .sites import LayerName
+from .targets import TargetLike, Through
+
+
+def curved_activations(
+    model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Activations A of a layer, G = d score / dA, and H A with H = d²score / dA², each [N, K, h, w].
+
+    The graph begins at the layer; one backward pass through it gives G, one through that pass gives H A.
+
+    Errors   BadTarget for a target restricted to channels of another layer; those of the layer
+    """
+    if isinstance(target, Through):
+        raise BadTarget("through=(layer, channels) restricts first derivatives only. Choose a method without Hessian.")
+    leaves: list[Tensor] = []
+
+    def cut(output: Any) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        torch.set_grad_enabled(True)
+        return leaves[-1].clone()
+
+    with opened(model, images, target) as run:
+        place = run.place(layer, counted=True)
+        with torch.no_grad(), edit_outputs(run.network, {place.name: cut}), _PlainAttention():
+            total = run.score(run.forward(run.images.clone())).sum()
+            a = leaves[0]
+            g = h = torch.zeros_like(a)
+            if total.requires_grad:
+                g = _gradient(total, a, create_graph=True)
+                h = _gradient(g, a, a.detach()) if g.requires_grad else h
+        a, g, h = (maps_of(place, each) for each in (a, g, h))
+        note_gradient(g)
+        note_layer(place.name)
+        return a, g, h
+
+
+def _gradient(value: Tensor, leaf: Tensor, along: Tensor | None = None, *, create_graph: bool = False) -> Tensor:
+    (found,) = torch.autograd.grad(value, leaf, along, create_graph=create_graph, allow_unused=True)
+    return torch.zeros_like(leaf) if found is None else found
+
+
+class _PlainAttention(TorchFunctionMode):
+    """Attention in single steps, in this thread: the fused kernel has no second derivative."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is F.multi_head_attention_forward and not given.get("need_weights", True):
+            return func(*args, **{**given, "need_weights": True})[0], None
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **given)
+        return func(*args, **given)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **_: Any,
+) -> Tensor:
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return scores.softmax(-1) @ value
