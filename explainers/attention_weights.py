@@ -146,22 +146,29 @@ def _readers(gradient: Tensor, extra: int) -> Tensor:
 
 
 def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> tuple[Tensor, Grid, int]:
-    """Weights [N, heads, T, T] of the last attention, or of all inside `layer`, heads of the first one first.
+    """Weights [N, heads, T, T] of all attentions inside `layer`, heads of the first one first; by default of the last.
+
+    Where nothing attends inside the layer, it is the first attention after it: the one that reads it.
 
     Returns  the weights, the grid of the patches, the number of tokens before them
-    Errors   UnsupportedModel as `attended`; LayerNotFound where nothing attends inside the layer
+    Errors   UnsupportedModel as `attended`; LayerNotFound where nothing attends inside the layer or after it
     """
     refuse_without_attention(model)
+    path = None if layer is None else find_site(unwrap(model), layer).path
+    before: list[int] = []
     with opened(model, images) as run:
-        with torch.no_grad(), watched(run.network, leaves=False) as seen:
-            run.network(run.images)
+        with watched(run.network, leaves=False) as seen:
+            mark: dict[LayerName, Any] = {} if path is None else {path: lambda output: before.append(len(seen))}
+            with torch.no_grad(), edit_outputs(run.network, mark):
+                run.network(run.images)
         grid, extra = grid_of(run, seen)
-        path = seen[-1].path if layer is None else find_site(unwrap(model), layer).path
-    chosen = [each for each in seen if each.path == path or each.path.startswith(f"{path}.")]
+    inside = [each for each in seen if path is not None and f"{each.path}.".startswith(f"{path}.")]
+    after = seen[-1:] if path is None else seen[before[0] :] if before else []
+    chosen = inside or after[:1]
     if not chosen:
         names = ", ".join(repr(each.path) for each in seen)
-        raise LayerNotFound(f"Nothing attends inside layer {path!r}. Choose one of {names}, or a layer around them.")
-    note_layer(path)
+        raise LayerNotFound(f"Nothing attends inside layer {path!r} or after it. Choose one of {names}.")
+    note_layer(path if inside and path is not None else chosen[0].path)
     return torch.cat([_by_head(each.weights, len(images)) for each in chosen], dim=1), grid, extra
 
 

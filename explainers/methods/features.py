@@ -94,12 +94,13 @@ def attention_heads(
 ) -> Tensor:
     """Attention heads: what each head of a block attends to, one map a head. No target plays a part.
 
-    `layer` is any layer in which attention runs, by default the last; where it holds several blocks, the heads of the
-    first come first. "class" is the token before the patches; without one it is the mean of the patches.
+    `layer` is a layer in which attention runs, or one that attention reads next; by default the last. Where it holds
+    several blocks, the heads of the first come first. "class" is the token before the patches; without one it is the
+    mean of the patches.
 
     Returns  (n, heads, h, w), shares of attention: with the class and register tokens each head's sum is one
     Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT);
-             LayerNotFound where nothing attends inside the layer
+             LayerNotFound where nothing attends inside the layer or after it
     Source   Caron et al. 2021, figure 1 and section 4.2.2, arXiv:2104.14294
     """
     a, grid, extra = attention_at(model, images, layer)
