@@ -168,9 +168,7 @@ class _WindowMean:
         height, width = self.total.shape[1:]
         x = self.run.images[picture : picture + 1]
         sizes = {each.within: _resized(x, each.within) for each in windows}
-        batch = torch.cat(
-            [sizes[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows]
-        )
+        batch = torch.cat([sizes[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
         rows = [picture] * len(windows)
         shares = self._shares(picture, self._log_probability(batch, rows))
         raw, g = self.run.at([self.place], batch, rows)[self.place.name]
