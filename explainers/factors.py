@@ -9,6 +9,7 @@ from .sampling import Draws
 # Sweeps over all factors, fewer once a sweep moves the maps by less than this share of their size.
 _SWEEPS = 200
 _STILL = 1e-4
+_ATTEMPTS, _SHORT = 4, 15
 
 
 def factors_of(planes: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -20,7 +21,10 @@ def factors_of(planes: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     Source   Lee & Seung 1999; coordinate descent of Cichocki & Phan 2009, algorithm 2
     """
     rows = (planes - lowest(planes)[:, None, None]).flatten(1).T.double()
-    maps, directions = _fit(rows, *_start(rows, count, seed))
+    draws = Draws(1, seed)
+    # Two places may begin as one factor and never part, so the best of several short attempts goes on.
+    tried = [_fit(rows, *_start(rows, count, draws), _SHORT) for _ in range(_ATTEMPTS if count > 1 else 1)]
+    maps, directions = _fit(rows, *min(tried, key=lambda each: float((rows - each[0] @ each[1]).norm())), _SWEEPS)
     lengths = directions.norm(dim=1)
     directions = (directions / lengths[:, None]).where(lengths[:, None] > 0, 0)
     maps = maps * lengths
@@ -33,16 +37,16 @@ def lowest(planes: Tensor) -> Tensor:
     return planes.flatten(1).amin(1).clamp(max=0)
 
 
-def _start(rows: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    draws, size = Draws(1, seed), (rows.mean() / count).sqrt()
+def _start(rows: Tensor, count: int, draws: Draws) -> tuple[Tensor, Tensor]:
+    size = (rows.mean() / count).sqrt()
     maps = draws.uniform(0, len(rows), count)
     directions = draws.uniform(0, count, rows.shape[1])
     return maps.to(rows) * size, directions.to(rows) * size
 
 
-def _fit(rows: Tensor, maps: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+def _fit(rows: Tensor, maps: Tensor, directions: Tensor, sweeps: int) -> tuple[Tensor, Tensor]:
     """rows (cells, k) ~ maps (cells, f) @ directions (f, k), one column after the other, none below 0."""
-    for _ in range(_SWEEPS):
+    for _ in range(sweeps):
         before = maps.clone()
         _improve(maps, rows @ directions.T, directions @ directions.T)
         _improve(directions.T, rows.T @ maps, maps.T @ maps)
