@@ -30,7 +30,7 @@ from .targets import TargetLike
 
 Keep = Callable[[Tensor], Tensor]
 _STEM = 8
-"""Convolutions that a patch embedding may have; more, and nothing called attention, is a convolutional network."""
+"""A patch embedding has no more convolutions; a network of more, with nothing called attention, is convolutional."""
 
 
 @dataclass
@@ -206,8 +206,9 @@ def why_not(model: nn.Module) -> str | None:
             )
     if any(speaks_of_attention(path, type(each).__name__) for path, each in model.named_modules()):
         return None
+    convolutions = [each for each in modules if isinstance(each, nn.modules.conv._ConvNd)]
     normed = any(isinstance(each, (nn.LayerNorm, nn.RMSNorm)) for each in modules)
-    if not normed or sum(isinstance(each, nn.modules.conv._ConvNd) for each in modules) > _STEM:
+    if not normed or len(convolutions) > _STEM or any(each.groups > 1 for each in convolutions):
         return f"{name} has no attention among tokens, which this method follows. {_INSTEAD}"
     return None
 

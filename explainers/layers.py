@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
 from .network import ready
 from .profiles import (
+    EXTRA_TOKENS,
     Grid,
     Layer,
     always_channels_first,
@@ -92,8 +93,15 @@ def _attention_inputs(layers: list[Layer]) -> list[Layer]:
 
 def token_grid(model: nn.Module, images: Tensor, count: int) -> tuple[Grid, int] | None:
     """The grid of the patches among `count` tokens and how many tokens stand before them; None where they are none."""
-    found = [each for each in profile(model, images) if each.layout == "tokens" and each.shape[1] == count]
-    return (found[-1].grid, found[-1].extra_tokens) if found and found[-1].grid is not None else None
+    layers = profile(model, images)
+    for each in reversed(layers):
+        if each.grid is not None and each.layout == "tokens" and each.shape[1] == count:
+            return each.grid, each.extra_tokens
+    # No module may give tokens out: then they are the cells of the last picture of fitting size.
+    for each in reversed(layers):
+        if each.grid is not None and is_spatial(each) and 0 <= count - each.grid[0] * each.grid[1] <= EXTRA_TOKENS:
+            return each.grid, count - each.grid[0] * each.grid[1]
+    return None
 
 
 def layer_whose_patches_count(model: nn.Module, images: Tensor, name: str) -> str | None:
@@ -144,7 +152,8 @@ def place(
     """Find the layer in the user's model and its layout; `None` is the default layer.
 
     A pass that runs the whole network counts the layer's calls itself; for one that ends at the layer, `counted`
-    looks them up in a profile; without `spatial` a layer without a grid will do. `network` is the model as `ready` gave it, where that is known.
+    looks them up in a profile; without `spatial` a layer without a grid will do. `network` is the model as `ready`
+    gave it, where that is known.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """

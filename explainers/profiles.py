@@ -100,7 +100,7 @@ def always_channels_first(model: nn.Module) -> bool:
 
 
 # As many class and register tokens as any network is known to put before its patches, and room to spare.
-_EXTRA = 16
+EXTRA_TOKENS = 16
 _ATTENTION = {"attn", "attention", "self_attn", "self_attention", "mha", "mhsa"}
 _MOVES = {"Permute", "SwapAxes", "WindowPartition", "WindowDepartition"}
 _FIRST = (
@@ -170,7 +170,7 @@ class _Tracer:
     def _sequence(self, count: int) -> None:
         if not self.pictures:
             self.grid = _patches(self.size, count) or self.grid
-        if 0 <= count - self.grid[0] * self.grid[1] <= _EXTRA:
+        if 0 <= count - self.grid[0] * self.grid[1] <= EXTRA_TOKENS:
             self.tokens = count
 
     def _follow(self, module: nn.Module, output: Tensor) -> None:
@@ -189,7 +189,7 @@ class _Tracer:
 def _patches(size: Grid, count: int) -> Grid | None:
     """The grid of square patches that leaves the fewest tokens over, where the network cuts the picture by itself."""
     grids = [(size[0] // p, size[1] // p) for p in range(2, min(size) + 1) if size[0] % p == size[1] % p == 0]
-    fitting = [grid for grid in grids if 0 <= count - grid[0] * grid[1] <= _EXTRA]
+    fitting = [grid for grid in grids if 0 <= count - grid[0] * grid[1] <= EXTRA_TOKENS]
     return max(fitting, key=lambda grid: grid[0] * grid[1], default=None)
 
 
@@ -235,7 +235,7 @@ def _located(layer: Layer, layout: str, grid: Grid | None, images: Tensor) -> La
         len(shape) == 3
         and grid is not None
         and shape[0] == 1
-        and 0 <= shape[1] - grid[0] * grid[1] <= _EXTRA
+        and 0 <= shape[1] - grid[0] * grid[1] <= EXTRA_TOKENS
         and grid[0] * grid[1] > 1
     ):
         # Tokens of the last grid seen before them, with class and register tokens in front.

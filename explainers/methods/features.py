@@ -67,8 +67,8 @@ def token_pca(
     a = features(model, images, layer)
     cells = a.flatten(2).transpose(1, 2).double()
     u, s, _ = torch.linalg.svd(cells - cells.mean(dim=1, keepdim=True), full_matrices=False)
-    # Directions whose spread is rounding alone have no direction at all.
-    s = torch.where(s > s[:, :1] * 1e-6, s, 0)
+    # A spread that is the activations' own rounding is no direction.
+    s = torch.where(s > 8 * torch.finfo(a.dtype).eps * cells.norm(dim=(1, 2))[:, None], s, 0)
     along = (u * s[:, None])[:, :, :components].transpose(1, 2)
     along = along * along.gather(2, along.abs().argmax(dim=2, keepdim=True)).sign()
     maps = along.new_zeros(len(a), components, a.shape[2] * a.shape[3])
