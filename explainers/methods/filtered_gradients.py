@@ -7,9 +7,9 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..baselines import NAMES, baseline_of
+from ..baselines import baseline_of
 from ..batching import Loop, Progress
-from ..options import Baseline, Choice, Precision, Range, Seed
+from ..options import Baseline, Choice, Precision, Range
 from ..passes import opened, precise
 from ..registry import method
 from ..targets import TargetLike
@@ -35,8 +35,9 @@ def forgrad(
         float, Range(0, 4096, 0.5, help="highest frequency that stays, in cycles over the picture's shorter side")
     ] = 15.0,
     steps: Annotated[int, Range(2, 1000, help="for integrated gradients: points on the path")] = 50,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="for integrated gradients: where the path begins")] = None,
-    seed: Seed = 0,
+    baseline: Annotated[
+        Baseline, Choice("blur", "mean", help="for integrated gradients: where the path begins")
+    ] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
@@ -62,7 +63,7 @@ def forgrad(
         if base == "integrated_gradients":
             run.clean()
             points, weights = gauss_legendre(steps)
-            path = straight(x, baseline_of(x, baseline, seed), points)
+            path = straight(x, baseline_of(x, baseline), points)
             return low_pass(integrate(run, loop, weights, path, shown), cutoff)
         gradient = precise(torch.zeros_like(x))
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..baselines import baseline_of
 from ..batching import Loop, Progress
 from ..layers import Place
-from ..options import Precision, Range
+from ..options import Baseline, Choice, Precision, Range
 from ..passes import Branches, Run, maps_of, opened
 from ..recording import note_layer
 from ..registry import method
@@ -95,8 +95,7 @@ def internal_influence(
     *,
     layer: LayerName | None = None,
     steps: Steps = 50,
-    baseline: Start = None,
-    seed: Noise = 0,
+    baseline: Annotated[Baseline, Choice("blur", "mean", help="where the path begins; empty: zeros")] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
@@ -114,7 +113,7 @@ def internal_influence(
     with opened(model, images, target, many=True, precision=precision) as run:
         x, where = run.images, run.place(layer)
         run.clean()
-        start = baseline_of(x, baseline, seed)
+        start = baseline_of(x, baseline)
         points, weights = gauss_legendre(steps)
 
         def gradients(picture: int, chosen: Tensor) -> Tensor:

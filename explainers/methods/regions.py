@@ -19,6 +19,8 @@ from .path_integrals import gauss_legendre, integrate, measures_gap, note_gap
 
 # About how many regions an over-segmentation has; the paper's six scales of another algorithm, from fine to coarse.
 _COUNTS = (128, 64, 32, 16, 8, 4)
+# Pixels that a region should have at least: fewer say no more than the pixels themselves.
+_LEAST = 16
 # Pixels along the shorter side up to which a picture is cut as it is.
 _SIDE = 112
 
@@ -90,7 +92,7 @@ def _regions(x: Tensor, segments: Tensor | None, dilation: int | None) -> list[T
     factor = max(1, min(height, width) // _SIDE)
     small = functional.avg_pool2d(precise(x), factor, ceil_mode=True)
     down, right = torch.arange(height) // factor, torch.arange(width) // factor
-    scales = [superpixels(small, count) for count in _COUNTS if count < height * width]
+    scales = [superpixels(small, count) for count in _COUNTS if count * _LEAST <= height * width or count == 4]
     found = []
     for picture in range(len(x)):
         masks = torch.cat([labels[picture] == labels[picture].unique().view(-1, 1, 1) for labels in scales])

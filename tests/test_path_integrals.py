@@ -1,0 +1,337 @@
+"""Path integrals: completeness, closed forms, limits, gaps told, captum, SciPy."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from nets import Cubic, Weighted, curved, pictures, rel, residual, settle
+from oracles.gradients import blurred, filtered, gradient, guided_path, straight_integral
+
+from explainers import (
+    BadOption,
+    blur_integrated_gradients,
+    explain,
+    forgrad,
+    gradient_shap,
+    guided_integrated_gradients,
+    integrated_gradients,
+    saliency,
+)
+from explainers.methods.filtered_gradients import low_pass
+from explainers.methods.path_integrals import spread
+
+CLASSES = [2, 0, 5]
+
+
+def drop(net, x, start, classes=CLASSES):
+    return (net(x) - net(start))[range(len(x)), classes].detach()
+
+
+def quadratic():
+    net = settle(Cubic((3, 12, 16), 6).double())
+    net.a.data.zero_()
+    return net
+
+
+def linear():
+    return settle(Weighted((3, 12, 16), 6).double())
+
+
+# Blur
+
+
+@pytest.mark.parametrize("blur", [0.7, 3.0, None])
+def test_blur_integrated_gradients_are_complete_to_the_blurred_picture(blur):
+    net, x = curved(), pictures()
+    start = torch.stack([blurred(each, 3.0 if blur is None else blur) for each in x])
+    found = blur_integrated_gradients(net, x, CLASSES, steps=60, blur=blur)
+    torch.testing.assert_close(found.sum((1, 2, 3)), drop(net, x, start), rtol=1e-9, atol=1e-11)
+
+
+def test_blur_of_a_linear_model_is_weight_times_what_the_blur_took():
+    net, x = linear(), pictures()
+    took = x - torch.stack([blurred(each, 2.0) for each in x])
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * took
+    torch.testing.assert_close(
+        blur_integrated_gradients(net, x, CLASSES, steps=20, blur=2.0), expected, rtol=1e-8, atol=1e-11
+    )
+
+
+def test_a_strong_blur_leaves_the_mean_of_each_channel():
+    net, x = curved(), pictures()
+    start = x.mean((2, 3), keepdim=True).expand_as(x)
+    found = blur_integrated_gradients(net, x, CLASSES, steps=150, blur=40.0)
+    torch.testing.assert_close(found.sum((1, 2, 3)), drop(net, x, start), rtol=1e-5, atol=1e-7)
+
+
+def test_an_even_picture_has_nothing_to_come_out_of_a_blur():
+    x = torch.full((1, 3, 12, 16), 0.4, dtype=torch.float64)
+    assert blur_integrated_gradients(curved(), x, 1).abs().max() < 1e-12
+
+
+def test_the_blur_is_near_scipys_gaussian():
+    """SciPy samples the bell at pixels, which differs a little from the heat equation on the grid."""
+    ndimage = pytest.importorskip("scipy.ndimage")
+    net, x = linear(), pictures()
+    theirs = torch.from_numpy(ndimage.gaussian_filter(x.numpy(), (0, 0, 2.5, 2.5), mode="reflect"))
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * (x - theirs)
+    assert rel(blur_integrated_gradients(net, x, CLASSES, steps=20, blur=2.5), expected) < 0.02
+
+
+# Guided
+
+
+def test_guided_paths_are_complete_on_a_smooth_network():
+    net, x = curved(), pictures()
+    expected = drop(net, x, torch.zeros_like(x))
+    for steps, bound in ((60, 1e-2), (500, 1e-3)):
+        found = guided_integrated_gradients(net, x, CLASSES, steps=steps).sum((1, 2, 3))
+        assert (found - expected).abs().max() < bound * expected.abs().max(), steps
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 30])
+@pytest.mark.parametrize("anchors", [0, 3])
+def test_guided_paths_are_complete_for_quadratic_scores_whatever_the_steps(steps, anchors):
+    """On a straight move the gradient of a quadratic changes evenly: the trapezoidal rule is exact."""
+    net, x = quadratic(), pictures()
+    found = guided_integrated_gradients(net, x, CLASSES, steps=max(2, steps), anchors=anchors)
+    torch.testing.assert_close(found.sum((1, 2, 3)), drop(net, x, torch.zeros_like(x)), rtol=1e-10, atol=1e-11)
+
+
+def test_guided_paths_of_a_linear_model_are_weight_times_picture():
+    net, x = linear(), pictures()
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * x
+    torch.testing.assert_close(guided_integrated_gradients(net, x, CLASSES), expected, rtol=1e-10, atol=1e-13)
+
+
+def test_moved_all_at_once_the_path_is_straight():
+    net, x = curved(), pictures()
+    points = [k / 8 for k in range(9)]
+    weights = [(0.5 if k in (0, 8) else 1) / 8 for k in range(9)]
+    for n, c in enumerate(CLASSES):
+        expected = sum(w * gradient(net, t * x[n], c) * x[n] for t, w in zip(points, weights, strict=True))
+        found = guided_integrated_gradients(net, x[n : n + 1], c, steps=8, fraction=1.0, anchors=0)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_many_anchors_lead_to_integrated_gradients():
+    net, x = curved(), pictures(1)
+    straight = integrated_gradients(net, x, 1)
+    near, far = (
+        rel(guided_integrated_gradients(net, x, 1, steps=400, anchors=anchors), straight) for anchors in (100, 0)
+    )
+    assert near < 0.02 < far
+
+
+def test_the_guided_path_moves_what_matters_least_and_ends_at_the_picture():
+    """The slow way's own path: nothing overshoots, and each point is nearer to the picture by an even part."""
+    net, x = curved(), pictures(1, height=6, width=8)[0]
+    expected, path = guided_path(net, x, 1, 6, 0.1, 0)
+    lengths = [float((x - point).abs().sum()) for point in path]
+    assert lengths == pytest.approx([lengths[0] * (1 - k / 6) for k in range(7)], abs=1e-9)
+    found = guided_integrated_gradients(net, x[None], 1, steps=6, fraction=0.1, anchors=0)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert rel(found, straight_integral(net, x, 1, torch.zeros_like(x))) > 0.05, "the path must not be straight"
+
+
+def test_guided_paths_from_another_baseline_and_from_the_picture_itself():
+    net, x = curved(), pictures()
+    start = pictures(seed=3)
+    found = guided_integrated_gradients(net, x, CLASSES, steps=400, baseline=start).sum((1, 2, 3))
+    torch.testing.assert_close(found, drop(net, x, start), rtol=5e-3, atol=1e-4)
+    assert not guided_integrated_gradients(net, x, CLASSES, baseline=x).any()
+
+
+# Gradient SHAP
+
+
+def test_gradient_shap_of_a_linear_model_is_exact_where_each_baseline_counts_alike():
+    net, x, some = linear(), pictures(), pictures(4, seed=2)
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * (x - some.mean(0))
+    found = gradient_shap(net, x, CLASSES, samples=8, baselines=some)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
+
+
+def test_gradient_shap_tends_to_the_mean_of_integrated_gradients_and_is_complete():
+    net, x, some = curved(), pictures(1), pictures(3, seed=2)
+    limit = torch.stack([straight_integral(net, x[0], 1, start) for start in some]).mean(0)
+    errors = [rel(gradient_shap(net, x, 1, samples=n, baselines=some)[0], limit) for n in (30, 3000)]
+    assert errors[1] < 0.02 < errors[0]
+    found = gradient_shap(net, x, 1, samples=3000, baselines=some)
+    expected = (net(x) - net(some).mean(0))[0, 1].detach()
+    assert float(found.sum()) == pytest.approx(float(expected), rel=0.02)
+
+
+def test_gradient_shap_with_one_baseline_is_nearly_complete_after_few_samples():
+    """The places on the way are even, not independent: the gap falls with the samples, not with their root."""
+    net, x = curved(), pictures()
+    found = gradient_shap(net, x, CLASSES, samples=50, baseline=None).sum((1, 2, 3))
+    expected = drop(net, x, torch.zeros_like(x))
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_gradient_shap_agrees_with_captum_in_the_mean():
+    captum = pytest.importorskip("captum.attr")
+    numpy = pytest.importorskip("numpy")
+    net, x, some = curved(), pictures(1), pictures(3, seed=2)
+    torch.manual_seed(0)
+    numpy.random.seed(0)
+    theirs = captum.GradientShap(net).attribute(x, some, target=1, n_samples=1000, stdevs=0.0).detach()
+    assert rel(gradient_shap(net, x, 1, samples=1000, baselines=some), theirs) < 0.1
+
+
+def test_p99_one_seed_suffices():
+    """No global generator has a say, torch's or NumPy's, and none is moved."""
+    numpy = pytest.importorskip("numpy")
+    net, x = residual(), pictures()
+    maps = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        numpy.random.seed(seed)
+        before = torch.get_rng_state(), numpy.random.get_state()[1].copy()
+        maps.append(gradient_shap(net, x, 1, samples=6, seed=11, sigma=0.1, baselines=pictures(4, seed=5)))
+        assert torch.equal(before[0], torch.get_rng_state()) and (before[1] == numpy.random.get_state()[1]).all()
+    assert torch.equal(*maps)
+    assert rel(gradient_shap(net, x, 1, samples=6, seed=12, sigma=0.1, baselines=pictures(4, seed=5)), maps[0]) > 0.01
+
+
+def gap_told(e):
+    """The sentences about a gap, one list a picture."""
+    return [[each for each in row if each.code == "incomplete"] for row in e.findings]
+
+
+def told_sizes(told):
+    return sum(float(re.search(r"a gap of ([^ ]+) ", each.sentence)[1]) for row in told for each in row)
+
+
+def test_p99_the_gap_of_few_samples_is_told_with_its_size():
+    net, x, some = curved(), pictures(), pictures(4, seed=2)
+    e = explain("gradient_shap", net, x, CLASSES, samples=4, baselines=some)
+    expected = (net(x) - net(some).mean(0))[range(3), CLASSES].detach()
+    gaps = (e.raw.sum((1, 2, 3)) - expected).abs() / expected.abs()
+    for row, gap, whole in zip(gap_told(e), gaps.tolist(), expected.tolist(), strict=True):
+        assert bool(row) == (gap > 0.01)
+        if row:
+            assert f"({gap:.1%})" in row[0].sentence and f"{whole:.4g}" in row[0].sentence
+            assert row[0].remedy == {"samples": 16}
+    assert any(gap_told(e))
+
+
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [
+        ("integrated_gradients", {"steps": 2}),
+        ("blur_integrated_gradients", {"steps": 2}),
+        ("guided_integrated_gradients", {"steps": 2, "anchors": 0}),
+        ("layer_integrated_gradients", {"steps": 2, "layer": "layer1"}),
+        ("xrai", {"steps": 2}),
+    ],
+)
+def test_p100_the_gap_is_told_and_its_remedy_makes_it_smaller(name, few):
+    net, x = residual(), pictures()
+    coarse = explain(name, net, x, 1, **few)
+    told = gap_told(coarse)
+    assert any(told)
+    first = next(row[0] for row in told if row)
+    assert first.remedy["steps"] > few["steps"] and "%" in first.sentence
+    fine = gap_told(explain(name, net, x, 1, **{**few, "steps": 150}))
+    assert told_sizes(fine) < told_sizes(told) / 2
+
+
+def test_p100_no_gap_is_told_where_there_is_none_nor_of_a_part_of_the_score():
+    net, x = curved(), pictures()
+    for name in ("integrated_gradients", "blur_integrated_gradients", "layer_integrated_gradients", "xrai"):
+        assert not any(gap_told(explain(name, net, x, CLASSES))), name
+    part = explain("integrated_gradients", net, x, CLASSES, steps=2, through=("conv1", [0]))
+    assert not any(gap_told(part)), "through some channels only a part passes"
+
+
+def test_nobody_pays_for_a_gap_that_nobody_reads():
+    net, x = curved(), pictures(1)
+    seen = []
+    handle = net.register_forward_hook(lambda m, i, o: seen.append(len(o)))
+    integrated_gradients(net, x, 1, steps=10)
+    direct = sum(seen)
+    explain("integrated_gradients", net, x, 1, steps=10)
+    handle.remove()
+    assert sum(seen) in (0, 2 * direct + 1), "0 where a private copy ran"
+
+
+# Stopping, order, FORGrad, wrong use
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 50, 64])
+def test_points_are_visited_once_each_and_far_apart_first(count):
+    order = spread(count).tolist()
+    assert sorted(order) == list(range(count))
+    if count > 4:
+        assert max(order[:4]) - min(order[:4]) >= count / 2
+
+
+@pytest.mark.parametrize("method", [integrated_gradients, blur_integrated_gradients], ids=lambda m: m.__name__)
+def test_stopped_at_a_quarter_the_map_is_already_near(method):
+    net, x = curved(), pictures()
+    whole = method(net, x, CLASSES, steps=64)
+    stopped = method(net, x, CLASSES, steps=64, batch_size=4, progress=lambda partial: partial.done < 16)
+    assert 0 < rel(stopped, whole) < 0.15
+
+
+def test_a_guided_path_stopped_early_stands_for_all_of_it():
+    net, x = curved(), pictures()
+    told = []
+
+    def watch(partial):
+        told.append(partial)
+        return partial.fraction < 0.4
+
+    stopped = guided_integrated_gradients(net, x, CLASSES, steps=60, batch_size=2, progress=watch)
+    assert told[-1].fraction == pytest.approx(0.4, abs=0.05)
+    assert rel(stopped, guided_integrated_gradients(net, x, CLASSES, steps=60)) < 0.5
+    torch.testing.assert_close(told[-1].map, stopped.sum(1))
+
+
+def test_a_cutoff_beyond_all_frequencies_changes_nothing_and_zero_leaves_the_mean():
+    net, x = curved(), pictures()
+    plain = saliency(net, x, CLASSES)
+    torch.testing.assert_close(forgrad(net, x, CLASSES, cutoff=50.0), plain, rtol=1e-10, atol=1e-13)
+    flat = plain.mean((2, 3), keepdim=True).expand_as(plain)
+    torch.testing.assert_close(forgrad(net, x, CLASSES, cutoff=0.0), flat, rtol=1e-10, atol=1e-13)
+
+
+def test_forgrad_filters_its_base_keeps_its_sum_and_removes_a_checkerboard():
+    net, x = curved(), pictures()
+    whole = integrated_gradients(net, x, CLASSES, steps=20)
+    found = forgrad(net, x, CLASSES, base="integrated_gradients", cutoff=4.0, steps=20)
+    torch.testing.assert_close(found, filtered(whole, 4.0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.sum((2, 3)), whole.sum((2, 3)), rtol=1e-9, atol=1e-12)
+    board = (torch.arange(12)[:, None] + torch.arange(16)) % 2 * 2.0 - 1
+    assert low_pass(board, 5.0).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        (forgrad, {"base": "occlusion"}),
+        (forgrad, {"cutoff": -1}),
+        (blur_integrated_gradients, {"blur": 0}),
+        (blur_integrated_gradients, {"steps": 1}),
+        (guided_integrated_gradients, {"fraction": 1.5}),
+        (guided_integrated_gradients, {"anchors": -1}),
+        (gradient_shap, {"baseline": "grey"}),
+        (gradient_shap, {"baselines": pictures(2, height=4)}),
+    ],
+)
+def test_impossible_options_are_refused(method, wrong):
+    with pytest.raises(BadOption, match=next(iter(wrong))):
+        method(curved(), pictures(), 1, **wrong)
+
+
+@pytest.mark.parametrize(
+    "method", [integrated_gradients, blur_integrated_gradients, gradient_shap], ids=lambda m: m.__name__
+)
+def test_bf16_stays_near(method):
+    net, x = curved().float(), pictures().float()
+    found = method(net, x, 1, precision="bf16")
+    assert found.dtype == torch.float32 and rel(found, method(net, x, 1)) < 0.05
