@@ -16,7 +16,7 @@ from .filtered_gradients import forgrad  # isort: skip
 from .layer_paths import internal_influence, layer_conductance, layer_integrated_gradients  # isort: skip
 from .regions import xrai  # isort: skip
 from .modified_backprop import deconvnet, excitation_backprop, guided_backprop  # isort: skip
-from .relevance import lrp  # isort: skip
+from .relevance import deep_lift, deep_lift_shap, lrp  # isort: skip
 from .combined import guided_grad_cam, refine_cam, sess  # isort: skip
 from .full_grad import FullGradients, full_grad, full_gradients  # isort: skip
 from .masks import occlusion  # isort: skip
@@ -35,6 +35,8 @@ __all__ = [
     "channel_effects",
     "deconvnet",
     "deep_feature_factorization",
+    "deep_lift",
+    "deep_lift_shap",
     "edge_control",
     "eigen_cam",
     "eigen_grad_cam",

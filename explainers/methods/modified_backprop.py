@@ -1,12 +1,16 @@
-"""Gradients at the input with another rule at every ReLU."""
+"""Gradients at the input with another rule at every ReLU, and winning probabilities in their place."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
+from .. import interception
 from ..backward_rules import apply, deconv, guided, why_not
 from ..passes import opened
 from ..registry import method
+from ..relevance_pass import winning_probability
 from ..targets import TargetLike
 
 
@@ -48,3 +52,34 @@ def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Te
     """
     with opened(model, images, target) as run:
         return run.gradient(run.images, rule=apply(model, deconv))
+
+
+@method(
+    family="backward rule",
+    returns="pixels",
+    title="Excitation backprop",
+    scale_free="Values are probabilities: they sum to 1 however large the score is.",
+    needs=interception.why_not,
+    paper="Zhang et al. 2016, arXiv:1608.00507",
+)
+def excitation_backprop(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    contrast: Annotated[bool, "what speaks for the class less what speaks against it, in the last layer"] = False,
+) -> Tensor:
+    """Excitation backprop: how likely a winner-take-all search from the class down ends at an input value.
+
+    A neuron hands its probability to those that excite it, in proportion to activation times weight; what inhibits gets
+    nothing, and biases count for nothing. Where an activation can be negative (the picture itself, SiLU, GELU), what
+    excites is a positive product of activation and weight. Batch norm is merged into its convolution.
+
+    Returns  (n, c, h, w), >= 0, a probability: sums to 1 unless a neuron on the way has nothing that excites it. With
+             `contrast` signed, and the sum is 0.
+    Errors   UnsupportedOperation naming operation and layer: attention, layer norm and activations that go far below 0
+             (tanh, ELU) break the paper's first assumption
+    Source   Zhang et al. 2016, eqs. 2 to 5; contrastive: section 3.4, arXiv:1608.00507
+    """
+    with opened(model, images, target) as run:
+        return winning_probability(run, contrast)

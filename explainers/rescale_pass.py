@@ -1,0 +1,391 @@
+"""DeepLIFT: finite differences from a baseline take the place of gradients, operation by operation.
+
+The network runs twice, with the baseline and with the picture, through the same operations in the same order. The first
+run leaves the inputs of all that is not linear on a tape; in the second, each such operation gets a way back made of
+multipliers m with  sum_i m_i Δx_i = Δy  exactly:
+
+    elementwise f      m = Δf / Δx per element, and the gradient where nothing changed       (the rescale rule)
+    max pool           Δmax to the winner of the pair, by its own Δx
+    product a b        m_a = (b + b') / 2 and m_b = (a + a') / 2: both orders of change, averaged
+    norms, softmax     what they are made of: products, and elementwise powers and exponentials
+
+What is linear keeps its gradient. As each step is exact, the attributions sum to score(x) − score(baseline).
+
+Source   Shrikumar et al. 2017, eqs. 1 to 3 and 9 (rescale), arXiv:1704.02685. Products: the two-player Shapley value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .interception import STRUCTURE, Call, Interception, multi_head, ruled
+from .passes import Run, precise
+from .recording import note_finding, note_gradient
+from .relevance_rules import wide
+
+_LINEAR = (
+    "Add Addbmm Addmm AdaptiveAvgPool2D AdaptiveAvgPool3D AvgPool2D AvgPool3D Baddbmm Bmm Convolution "
+    "ConvolutionOverrideable CudnnBatchNorm CudnnConvolution CudnnConvolutionTranspose Cumsum Div Linear "
+    "MiopenBatchNorm MiopenConvolution MkldnnAdaptiveAvgPool2D MkldnnConvolution Mean Mm Mul Mv NativeBatchNorm Neg "
+    "Rsub Sub Sum SumToSize UpsampleBicubic2D UpsampleBilinear2D UpsampleLinear1D UpsampleTrilinear3D"
+)
+KNOWN = STRUCTURE | frozenset(_LINEAR.split())
+
+ELEMENTWISE = (
+    "abs celu clamp clamp_max clamp_min clip cos elu erf exp expm1 gelu hardshrink hardsigmoid hardswish hardtanh "
+    "leaky_relu log log1p log2 logsigmoid mish pow prelu rdiv reciprocal relu relu6 rpow rsqrt selu sigmoid silu sin "
+    "softplus softshrink softsign sqrt square tanh tanhshrink threshold"
+)
+_POOLS = "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
+
+
+class Rescale(Interception):
+    """The mode of both runs: `record` fills the tape, then `replay` reads it."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.network, "DeepLIFT", KNOWN)
+        self.recorded = False
+        self._tape: list[tuple[str, list[Tensor]]] = []
+        self._at = 0
+        rules: dict[str, Callable[[Call, list[Tensor]], Any]] = dict.fromkeys(ELEMENTWISE.split(), _elementwise)
+        rules |= dict.fromkeys(_POOLS.split(), _max_pool) | {"mul": _product, "div": _quotient}
+        rules |= dict.fromkeys(("matmul", "bmm", "mm", "einsum", "baddbmm", "addmm", "bilinear"), _product)
+        rules |= {"softmax": _softmax, "log_softmax": _softmax, "logsumexp": _logsumexp, "normalize": _normalize}
+        rules |= {"scaled_dot_product_attention": _attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
+        rules |= {"instance_norm": _instance_norm, "batch_norm": _batch_norm, "glu": _glu}
+        rules |= {"where": _same_way, "masked_fill": _same_way, "amax": _max, "amin": _max}
+        self.rules: dict[str, Callable[[Call], Any]] = {name: self._taped(rule) for name, rule in rules.items()}
+        self.rules |= {"multi_head_attention_forward": multi_head, "linear": _fixed_weights}
+        self.rules |= {f"conv{kind}{n}d": _fixed_weights for kind in ("", "_transpose") for n in (1, 2, 3)}
+
+    def _taped(self, rule: Callable[[Call, list[Tensor]], Any]) -> Callable[[Call], Any]:
+        def run(call: Call) -> Any:
+            given = call.tensors
+            if not self.recorded:
+                self._tape.append((call.name, [each.detach().clone() for each in given]))
+                return call.as_it_is()
+            name, before = self._tape[self._at] if self._at < len(self._tape) else ("", [])
+            if name != call.name or [t.shape for t in before] != [t.shape for t in given]:
+                raise self.refuse(call.name, "where it takes another way for the picture than for the baseline")
+            # Each entry is read once: its memory is free again when its rule has it.
+            self._tape[self._at] = ("", [])
+            self._at += 1
+            return rule(call, before) if call.depends else call.as_it_is()
+
+        return run
+
+
+def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[int] | None = None) -> Tensor:
+    """Multiplier times change from the baseline, [B, C, H, W], for variants of `pictures` in the batch."""
+    mode = Rescale(run)
+    with mode:
+        before = run.forward(baseline.clone())
+    mode.recorded = True
+    with torch.enable_grad():
+        leaf = batch.detach().clone().requires_grad_()
+        given = leaf.clone()
+        with mode:
+            output = run.forward(given)
+        run.score(_detached(output), pictures)
+        mode.recorded = False
+        with mode, torch.no_grad():
+            start = run.score(before, pictures)
+        mode.recorded = True
+        with mode:
+            scores = run.score(output, pictures)
+        mode.check(scores)
+        (multipliers,) = run.pull(scores.sum(), [leaf], stated=False)
+    found = precise(multipliers) * (precise(batch) - precise(baseline))
+    if pictures is None:
+        note_gradient(precise(multipliers))
+        _note_gap(found, precise(scores) - precise(start))
+    return found
+
+
+def _detached(output: Any) -> Any:
+    return pytree.tree_map(lambda each: each.detach() if isinstance(each, Tensor) else each, output)
+
+
+def _note_gap(found: Tensor, change: Tensor) -> None:
+    for picture, (total, whole) in enumerate(zip(found.flatten(1).sum(1).tolist(), change.tolist(), strict=True)):
+        if abs(total - whole) > 1e-3 * abs(whole):
+            note_finding(
+                "incomplete",
+                f"The map sums to {total:.5g}, and the score changes by {whole:.5g} from the baseline: rounding, or a "
+                f"part of the network that is cut off from the picture.",
+                picture=picture,
+            )
+
+
+# One input
+
+
+def slope(function: Callable[[Tensor], Tensor], x: Tensor, before: Tensor) -> Tensor:
+    """Δf / Δx per element; where x hardly changed, relative to itself, the mean of the gradients at both ends."""
+    x, before = wide(x), wide(before)
+    change = x - before
+    still = (change.abs() <= torch.finfo(x.dtype).eps ** 0.5 * torch.maximum(x.abs(), before.abs())) | (x == before)
+    with torch.no_grad():
+        quotient = (function(x) - function(before)) / torch.where(still, 1, change)
+    if not bool(still.any()):
+        return quotient
+    gradients = [_gradient(function, at) for at in (x, before)]
+    return torch.where(still, sum(gradients, torch.zeros_like(x)) / 2, quotient)
+
+
+def _gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    with torch.enable_grad():
+        leaf = at.detach().clone().requires_grad_()
+        return torch.autograd.grad(function(leaf).sum(), leaf)[0]
+
+
+def elementwise(function: Callable[[Tensor], Tensor], x: Tensor, before: Tensor) -> Tensor:
+    """f(x), with the rescale rule as its way back."""
+    steep = slope(function, x, before)
+    return ruled(function, lambda arriving: [(wide(arriving) * steep).to(arriving.dtype)], x)
+
+
+def _elementwise(call: Call, before: list[Tensor]) -> Tensor:
+    given = call.tensors
+    if any(each.requires_grad for each in given[1:]):
+        raise call.mode.refuse(f"{call.name} of two values that depend on the picture")
+    function, others = call.pure(), [each.detach() for each in given[1:]]
+    return elementwise(lambda x: function(x, *(each.to(x.dtype) for each in others)), given[0], before[0])
+
+
+def _max_pool(call: Call, before: list[Tensor]) -> Any:
+    """Δmax = m_p Δx_p at p, the picture's winner where the maximum grew and the baseline's where it fell.
+
+    There |Δx_p| >= |Δmax|, so nothing is divided by less than what it divides.
+    """
+    if call.kwargs.get("return_indices"):
+        raise call.mode.refuse(f"{call.name} that returns indices")
+    function, x = getattr(F, call.name), call.tensors[0]
+    args, kwargs = call.args[1:], {**call.kwargs, "return_indices": True}
+    kwargs.pop("input", None)
+    with torch.no_grad():
+        top, winners = function(x.detach(), *args, **kwargs)
+        top_before, winners_before = function(before[0], *args, **kwargs)
+        dims = int(call.name[-2])
+        change = (wide(x) - wide(before[0])).flatten(-dims)
+        rise = (wide(top) - wide(top_before)).flatten(-dims)
+        at = torch.where(rise >= 0, winners.flatten(-dims), winners_before.flatten(-dims))
+        moved = change.gather(-1, at)
+        steep = torch.where(moved == 0, 1, rise / torch.where(moved == 0, 1, moved))
+    shape = x.shape
+
+    def pull(arriving: Tensor) -> list[Tensor]:
+        back = torch.zeros_like(change).scatter_add_(-1, at, wide(arriving).flatten(-dims) * steep)
+        return [back.view(shape).to(arriving.dtype)]
+
+    return ruled(lambda _: top, pull, x)
+
+
+def _max(call: Call, before: list[Tensor]) -> Tensor:
+    """As a max pool over the given dimensions."""
+    x, dims, keep = call.bound("input", "dim", "keepdim", keepdim=False)
+    sign = 1 if call.name == "amax" else -1
+    chosen = [d % x.ndim for d in (dims if isinstance(dims, (tuple, list)) else (dims,))]
+    order = [d for d in range(x.ndim) if d not in chosen] + chosen
+    now, then = (sign * each.permute(order).flatten(-len(chosen)) for each in (x, before[0]))
+    with torch.no_grad():
+        (top, winner), (top_before, winner_before) = now.detach().max(-1), then.max(-1)
+        rise = wide(top) - wide(top_before)
+        at = torch.where(rise >= 0, winner, winner_before)[..., None]
+        moved = (wide(now) - wide(then)).gather(-1, at)[..., 0]
+        steep = torch.where(moved == 0, 1, rise / torch.where(moved == 0, 1, moved))
+
+    def pull(arriving: Tensor) -> list[Tensor]:
+        back = torch.zeros_like(now).scatter_(-1, at, (wide(arriving) * steep).to(now.dtype)[..., None])
+        return [back]
+
+    found = sign * ruled(lambda _: top, pull, now)
+    return found if not keep else found.view([1 if d in chosen else n for d, n in enumerate(x.shape)])
+
+
+# Several inputs
+
+
+def _fixed_weights(call: Call) -> Any:
+    if any(each.requires_grad for each in call.tensors[1:]):
+        raise call.mode.refuse(f"{call.name} with weights that depend on the picture")
+    return call.as_it_is()
+
+
+def product(function: Callable[..., Tensor], given: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
+    """A function linear in each of two arguments, with what the other is on average as the multiplier of each."""
+    means = [(wide(x) + wide(y)) / 2 for x, y in zip(given, before, strict=True)]
+
+    def pull(arriving: Tensor) -> list[Tensor]:
+        with torch.enable_grad(), torch.autocast(arriving.device.type, enabled=False):
+            leaves = [mean.clone().requires_grad_() for mean in means]
+            found = function(*leaves)
+        return [each.to(arriving.dtype) for each in torch.autograd.grad(found, leaves, wide(arriving))]
+
+    return ruled(function, pull, *given)
+
+
+def _product(call: Call, before: list[Tensor]) -> Tensor:
+    """Linear as it is where one factor alone depends on the picture."""
+    given = call.tensors
+    factors = given[1:] if call.name in ("baddbmm", "addmm") else given[:2]
+    if sum(each.requires_grad for each in factors) < 2 and not any(each.requires_grad for each in given[2:]):
+        return call.as_it_is() if not call.in_place else call.pure()(*given)
+    if len(given) > 2:
+        raise call.mode.refuse(f"{call.name} of more than two values that depend on the picture")
+    return product(call.pure(), given, before)
+
+
+def _quotient(call: Call, before: list[Tensor]) -> Tensor:
+    a, b = call.args[:2]
+    if call.kwargs.get("rounding_mode"):
+        raise call.mode.refuse("division with rounding")
+    if not isinstance(b, Tensor) or not b.requires_grad:
+        return call.pure()(*call.tensors)
+    below = before[-1]
+    turned = elementwise(torch.reciprocal, b, below)
+    if not isinstance(a, Tensor) or not a.requires_grad:
+        return a * turned
+    return product(torch.mul, (a, turned), (before[0], below.reciprocal()))
+
+
+def _softmax(call: Call, before: list[Tensor]) -> Tensor:
+    """exp(x) / sum exp(x), or its logarithm, shifted by what picture and baseline share."""
+    x, dim = call.bound("input", "dim")
+    return _exponentials(x, before[0], dim, logarithm=call.name == "log_softmax")
+
+
+def _exponentials(x: Tensor, before: Tensor, dim: int, *, logarithm: bool = False) -> Tensor:
+    # In float64 the pair may lie 700 apart before one of them vanishes.
+    exact = torch.float64 if x.device.type != "mps" else torch.float32
+    given, start = x.to(exact), before.to(exact)
+    shift = torch.maximum(given.detach(), start).amax(dim, keepdim=True)
+    given, start = given - shift, start - shift
+    powers, powers_before = elementwise(torch.exp, given, start), start.exp()
+    total, total_before = powers.sum(dim, keepdim=True), powers_before.sum(dim, keepdim=True)
+    if logarithm:
+        return (given - elementwise(torch.log, total, total_before)).to(x.dtype)
+    turned = elementwise(torch.reciprocal, total, total_before)
+    return product(torch.mul, (powers, turned), (powers_before, total_before.reciprocal())).to(x.dtype)
+
+
+def _logsumexp(call: Call, before: list[Tensor]) -> Tensor:
+    x, dim, keep = call.bound("input", "dim", "keepdim", keepdim=False)
+    dim = dim[0] if isinstance(dim, (tuple, list)) and len(dim) == 1 else dim
+    if not isinstance(dim, int):
+        raise call.mode.refuse("logsumexp over several dimensions")
+    spread = _exponentials(x, before[0], dim, logarithm=True)
+    found = x.narrow(dim, 0, 1) - spread.narrow(dim, 0, 1)
+    return found if keep else found.squeeze(dim)
+
+
+def _attention(call: Call, before: list[Tensor]) -> Tensor:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    query, key, value, mask, _, causal, scale, shared = call.bound(*names, is_causal=False, enable_gqa=False)
+    if shared or (mask is not None and mask.requires_grad):
+        raise call.mode.refuse("attention with shared heads or a mask that depends on the picture")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    turned, turned_before = key.transpose(-2, -1) * scale, before[1].transpose(-2, -1) * scale
+    scores, scores_before = _pair(torch.matmul, (query, turned), (before[0], turned_before))
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        hidden = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -torch.inf) if _is_bool(mask) else mask
+        scores, scores_before = scores + hidden, scores_before + hidden
+    weights = _exponentials(scores, scores_before, -1)
+    return _pair(torch.matmul, (weights, value), (scores_before.softmax(-1), before[2]))[0]
+
+
+def _is_bool(mask: Tensor) -> bool:
+    return mask.dtype == torch.bool
+
+
+def _pair(
+    function: Callable[..., Tensor], given: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """A product of the picture's factors, with the baseline's beside it."""
+    return product(function, given, before), function(*before)
+
+
+# Norms
+
+
+def standardised(x: Tensor, before: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    """(x − mean) / sqrt(variance + eps): a difference, its square, a power, a product."""
+    centred, centred_before = x - x.mean(dims, keepdim=True), before - before.mean(dims, keepdim=True)
+    squares, squares_before = _pair(torch.mul, (centred, centred), (centred_before, centred_before))
+    spread, spread_before = squares.mean(dims, keepdim=True), squares_before.mean(dims, keepdim=True)
+    scale = elementwise(lambda v: (v + eps).rsqrt(), spread, spread_before)
+    return product(torch.mul, (centred, scale), (centred_before, (spread_before + eps).rsqrt()))
+
+
+def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def _layer_norm(call: Call, before: list[Tensor]) -> Tensor:
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    x, shape, weight, bias, eps = call.bound(*names, eps=1e-5)
+    return _scaled(standardised(x, before[0], tuple(range(-len(shape), 0)), eps), weight, bias)
+
+
+def _group_norm(call: Call, before: list[Tensor]) -> Tensor:
+    x, groups, weight, bias, eps = call.bound("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
+    return _grouped(x, before[0], groups, weight, bias, eps)
+
+
+def _grouped(x: Tensor, before: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    x, before = x.unflatten(1, (groups, -1)), before.unflatten(1, (groups, -1))
+    found = standardised(x, before, tuple(range(2, x.ndim)), eps).flatten(1, 2)
+    down = (-1, *[1] * (found.ndim - 2))
+    return _scaled(found, None if weight is None else weight.view(down), None if bias is None else bias.view(down))
+
+
+def _instance_norm(call: Call, before: list[Tensor]) -> Tensor:
+    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    x, _, _, weight, bias, own, _, eps = call.bound(*names, use_input_stats=True, eps=1e-5)
+    if not own:
+        return call.as_it_is()
+    return _grouped(x, before[0], x.shape[1], weight, bias, eps)
+
+
+def _batch_norm(call: Call, before: list[Tensor]) -> Tensor:
+    if call.bound("input", "running_mean", "running_var", "weight", "bias", "training", training=False)[5]:
+        raise call.mode.refuse("batch norm with the statistics of its own batch")
+    return call.as_it_is()
+
+
+def _normalize(call: Call, before: list[Tensor]) -> Tensor:
+    """x / max(|x|, eps)."""
+    x, power, dim, eps = call.bound("input", "p", "dim", "eps", p=2.0, dim=1, eps=1e-12)
+    if power != 2:
+        raise call.mode.refuse(f"normalize with p={power}")
+    squares, squares_before = _pair(torch.mul, (x, x), (before[0], before[0]))
+    total, total_before = squares.sum(dim, keepdim=True), squares_before.sum(dim, keepdim=True)
+
+    def turned(v: Tensor) -> Tensor:
+        return v.sqrt().clamp(min=eps).reciprocal()
+
+    return product(torch.mul, (x, elementwise(turned, total, total_before)), (before[0], turned(total_before)))
+
+
+def _glu(call: Call, before: list[Tensor]) -> Tensor:
+    x, dim = call.bound("input", "dim", dim=-1)
+    (signal, gate), (signal_before, gate_before) = x.chunk(2, dim), before[0].chunk(2, dim)
+    opened = elementwise(torch.sigmoid, gate, gate_before)
+    return product(torch.mul, (signal, opened), (signal_before, gate_before.sigmoid()))
+
+
+def _same_way(call: Call, before: list[Tensor]) -> Tensor:
+    """A choice is linear where picture and baseline choose alike."""
+    for now, then in zip(call.tensors, before, strict=True):
+        if now.dtype == torch.bool and not torch.equal(now, then):
+            raise call.mode.refuse(call.name, "which chooses otherwise for the picture than for the baseline")
+    return call.as_it_is() if not call.in_place else call.pure()(*call.tensors)
