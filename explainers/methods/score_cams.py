@@ -160,7 +160,9 @@ def is_cam(
     loop = Loop(batch_size, progress, budget)
     with opened(model, images, target, many=True, precision=precision) as run:
         seen = _Seen(run, layer, weights, relu)
-        return seen.map(loop, steps, lambda masks, picture, repeat: masks * (1 - repeat / steps).view(-1, 1, 1))
+        return seen.map(
+            loop, steps, lambda masks, picture, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, 1, 1)
+        )
 
 
 # Softmax weights whose spread, times their number, is below this are called nearly uniform.
