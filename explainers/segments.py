@@ -75,7 +75,7 @@ def _slic(picture: Tensor, count: int, compactness: float) -> Tensor:
     place = torch.stack([y, x]).double() * (compactness / side)
     points = torch.cat([colours / math.sqrt(channels), place]).flatten(1).T
     labels = _clusters(points, grid(height, width, rows, columns).flatten(), rows, columns).view(height, width)
-    return _merge_small(_components(labels), height * width / (rows * columns) / 4)
+    return _merge_small(components(labels), height * width / (rows * columns) / 4)
 
 
 def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
@@ -100,7 +100,7 @@ def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
     return labels
 
 
-def _components(labels: Tensor) -> Tensor:
+def components(labels: Tensor) -> Tensor:
     """Number the 4-connected pieces of equal labels in reading order."""
     height, width = labels.shape
     first = torch.arange(height * width)
@@ -177,11 +177,16 @@ class Parts:
             kept = torch.minimum(kept, 1 - mask * (1 - here[:, None, None]))
         return kept
 
+    def paint(self, values: Tensor) -> Tensor:
+        """A map [H, W] in which each pixel has its part's own value; for parts that do not overlap."""
+        assert self.labels is not None
+        return values[self.labels]
+
     def spread(self, values: Tensor) -> Tensor:
         """A map [H, W] of one value a part, laid evenly over the part's pixels, so that the map sums to the values."""
         if self.labels is not None:
             areas = torch.bincount(self.labels.flatten(), minlength=self.count)
-            return (values / areas.to(values))[self.labels]
+            return self.paint(values / areas.to(values))
         assert self.masks is not None
         masks = self.masks.to(values)
         return torch.einsum("m,mhw->hw", values / masks.sum((1, 2)), masks)

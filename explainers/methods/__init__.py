@@ -19,7 +19,11 @@ from .modified_backprop import deconvnet, excitation_backprop, guided_backprop  
 from .relevance import deep_lift, deep_lift_shap, lrp  # isort: skip
 from .combined import guided_grad_cam, refine_cam, sess  # isort: skip
 from .full_grad import FullGradients, full_grad, full_gradients  # isort: skip
-from .masks import occlusion  # isort: skip
+from .masks import feature_ablation, occlusion  # isort: skip
+from .random_masks import d_rise, mc_rise, rise  # isort: skip
+from .extremal import extremal_perturbation  # isort: skip
+from .surrogates import kernel_shap, lime, shapley_sampling  # isort: skip
+from .sensitivity import hsic, sobol  # isort: skip
 from .controls import centre_control, edge_control, random_control  # isort: skip
 from .attention import attention_rollout, le_grad, transformer_attribution  # isort: skip
 
@@ -33,6 +37,7 @@ __all__ = [
     "cam",
     "centre_control",
     "channel_effects",
+    "d_rise",
     "deconvnet",
     "deep_feature_factorization",
     "deep_lift",
@@ -42,6 +47,8 @@ __all__ = [
     "eigen_grad_cam",
     "element_wise_grad_cam",
     "excitation_backprop",
+    "extremal_perturbation",
+    "feature_ablation",
     "feature_factors",
     "feature_maps",
     "fem",
@@ -58,27 +65,34 @@ __all__ = [
     "guided_grad_cam",
     "guided_integrated_gradients",
     "hires_cam",
+    "hsic",
     "input_x_gradient",
     "integrated_gradients",
     "internal_influence",
     "is_cam",
+    "kernel_shap",
     "kpca_cam",
     "layer_cam",
     "layer_conductance",
     "layer_integrated_gradients",
     "le_grad",
+    "lime",
     "lrp",
+    "mc_rise",
     "occlusion",
     "random_control",
     "refine_cam",
+    "rise",
     "saliency",
     "score_cam",
     "seg_eigen_cam",
     "sess",
     "shapley_cam",
+    "shapley_sampling",
     "smooth_grad",
     "smooth_grad_cam_pp",
     "smooth_grad_squared",
+    "sobol",
     "ss_cam",
     "sweep",
     "token_pca",

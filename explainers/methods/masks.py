@@ -1,4 +1,8 @@
-"""What the score loses when a part of the picture is covered."""
+"""What the score loses when a part of the picture is covered.
+
+The loss is laid evenly over the part's pixels, so that a map is in logits per pixel and parts of all sizes can stand in
+one picture.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ from torch import Tensor, nn
 
 from ..baselines import NAMES, baseline_of
 from ..batching import Loop, Progress
+from ..coalitions import Game
 from ..errors import BadOption
-from ..options import Baseline, Choice, Range
+from ..options import Baseline, Choice, Precision, Range, Seed
 from ..passes import opened, precise
 from ..registry import method
+from ..segments import PARTS, Masks, parts_of
 from ..targets import TargetLike
 
 Pair = int | tuple[int, int]
@@ -29,8 +35,9 @@ def occlusion(
     ] = None,
     stride: Annotated[Pair | None, Range(1, 4096, help="step of the square in pixels; empty: half the window")] = None,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
-    seed: Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")] = 0,
+    seed: Seed = 0,
     batch_size: int | None = None,
+    precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
@@ -58,7 +65,7 @@ def occlusion(
         for top in _starts(height, high, down)
         for left in _starts(width, wide, right)
     ]
-    with opened(model, images, target) as run:
+    with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()
         cover = baseline_of(x, baseline, seed)
         total = precise(torch.zeros_like(x[:, 0]))
@@ -94,3 +101,41 @@ def _starts(size: int, window: int, stride: int) -> list[int]:
     """Where windows begin: each `stride` on, until one reaches the border."""
     last = max(0, size - window)
     return [*range(0, last, stride), -(-last // stride) * stride]
+
+
+@method(
+    family="perturbation", returns="heat", title="Feature ablation", paper="Kokhlikyan et al. 2020, arXiv:2009.07896"
+)
+def feature_ablation(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    masks: Annotated[Masks, Choice(*PARTS, help="parts that are covered one after the other")] = "superpixels",
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Feature ablation: the score lost when a part is covered, spread evenly over the part's pixels.
+
+    Where masks overlap, their shares add up. Stopped early, parts not reached are 0.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to the sum of all losses
+    Errors   BadTarget, BadOption
+    Source   Kokhlikyan et al. 2020, section 3, arXiv:2009.07896; Zeiler & Fergus 2014 with parts of any form
+    """
+    with opened(model, images, target, many=True, precision=precision) as run:
+        game = Game(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        full = run.clean().to("cpu", torch.float64)
+        all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in game.parts]
+
+        def heat(n: int, scores: Tensor) -> Tensor:
+            lost = torch.zeros(game.parts[n].count, dtype=torch.float64)
+            lost[: len(scores)] = full[n] - scores
+            return game.parts[n].spread(lost.to(run.images.device))
+
+        maps, _ = game.play(all_but_one, Loop(batch_size, progress, budget), heat)
+        return maps

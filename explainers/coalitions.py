@@ -1,0 +1,81 @@
+"""Scores of a picture of which only some parts are shown: the one loop of LIME, Shapley values, Sobol and HSIC indices.
+
+A coalition is a row with one value a part: True or 1 where it is shown, False or 0 where the baseline covers it, and
+something between where both are mixed. A method makes the coalitions of each picture and turns their scores into one
+value a part; everything between stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .batching import Loop
+from .passes import Run
+from .segments import Parts, blend
+
+
+@dataclass
+class Game:
+    """The pictures of a run as players: `parts[n]` of picture n are shown, or covered by `cover[n]`."""
+
+    run: Run
+    parts: list[Parts]
+    cover: Tensor
+
+    def values(self, picture: int, coalitions: Tensor) -> Tensor:
+        """Scores [B] of one picture's coalitions [B, M], float64 on the CPU."""
+        x = self.run.images
+        shown = self.parts[picture].shown(coalitions.to(x.device))
+        batch = blend(x[picture], self.cover[picture], shown)
+        return self.run.values(batch, [picture] * len(batch)).to("cpu", torch.float64)
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Scores [N] with nothing and with everything shown, float64 on the CPU."""
+        full = self.run.clean().to("cpu", torch.float64)
+        none = [self.values(n, torch.zeros(1, part.count, dtype=torch.bool)) for n, part in enumerate(self.parts)]
+        return torch.cat(none), full
+
+    def play(
+        self, coalitions: list[Tensor], loop: Loop, solve: Callable[[int, Tensor], Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Score all coalitions of all pictures, or as many as the loop allows.
+
+        `solve(picture, scores)` turns the scores of a picture's first coalitions into its map [H, W].
+
+        Returns  the maps (n, h, w), and the scores that each of them was made from
+        """
+        scores = [torch.zeros(len(rows), dtype=torch.float64) for rows in coalitions]
+        reached = 0
+
+        def work(chunk: range) -> None:
+            nonlocal reached
+            for picture, rows in enumerate(coalitions):
+                own = rows[chunk.start : chunk.stop]
+                if len(own):
+                    scores[picture][chunk.start : chunk.start + len(own)] = self.values(picture, own)
+            reached = chunk.stop
+
+        def maps() -> Tensor:
+            like = self.run.images
+            dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+            found = [solve(picture, each[:reached]) for picture, each in enumerate(scores)]
+            return torch.stack(found).to(like.device, dtype)
+
+        loop.run(max(map(len, coalitions)), loop.rows(self.run.images), work, maps)
+        return maps(), [each[:reached] for each in scores]
+
+
+def every_coalition(count: int) -> Tensor:
+    """All 2^M coalitions [2^M, M] of `count` parts; row r shows the parts whose bits are set in r."""
+    return (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
+
+
+def hardly_moves(scores: Tensor, dtype: torch.dtype) -> bool:
+    """Whether scores differ by no more than rounding: shares and ranks of such differences would be noise."""
+    if len(scores) < 2:
+        return True
+    return bool(scores.max() - scores.min() <= 8 * torch.finfo(dtype).eps * scores.abs().max())

@@ -1,0 +1,138 @@
+"""The part of a picture that alone keeps the score highest, found by following the gradient of a mask."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..baselines import NAMES, baseline_of
+from ..batching import Loop, Progress
+from ..options import Baseline, Choice, Precision, Range, Seed
+from ..passes import opened, precise
+from ..recording import note_finding
+from ..registry import method
+from ..segments import blend
+from ..targets import TargetLike
+
+# As in the authors' code at 224 px: parameters 7 px apart, each seen over 21 px, softmax of temperature 1/20.
+_SHARE, _REACH, _COLDNESS = 32, 3, 20.0
+# The area's weight beside a score whose gradient has length 1 (sum of magnitudes), at the first step and at the last.
+_WEIGHT, _GROWTH = 4.0, 16.0
+_RATE, _MOMENTUM = 500.0, 0.9
+
+
+@method(
+    family="perturbation",
+    returns="heat",
+    title="Extremal perturbation",
+    paper="Fong et al. 2019, arXiv:1910.08485",
+    scale_free="Values are a mask between 0 and 1.",
+    signed=False,
+)
+def extremal_perturbation(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    area: Annotated[float, Range(0.01, 0.9, 0.01, help="share of the picture that is kept")] = 0.1,
+    steps: Annotated[int, Range(1, 2000, help="steps of the search; one forward and backward pass each")] = 150,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what the rest becomes; empty: zeros")] = "blur",
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Extremal perturbation: the smooth mask of a given area that keeps the score highest.
+
+    The mask is a soft maximum of discs, so that its parts are round and not scattered. The search climbs the score less
+    a growing penalty on the distance of the sorted mask from one with the area wanted. The score's gradient is taken at
+    unit length, so that its scale makes no difference; the rest fades to one baseline, where the authors blur by
+    degrees and mirror every other step.
+
+    Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 where the picture is kept; 0 everywhere where the score
+             has no gradient
+    Errors   BadTarget, BadOption
+    Source   Fong et al. 2019, eqs. 3 to 6, arXiv:1910.08485
+    """
+    with opened(model, images, target, many=True, precision=precision) as run:
+        x, _ = run.images, run.clean()
+        cover = baseline_of(x, baseline, seed)
+        height, width = x.shape[-2:]
+        step = max(1, round(min(height, width) / _SHARE))
+        discs = _discs(height, width, step).to(precise(x[:0]))
+        reach = _REACH * step
+        inside = slice(reach, reach + height), slice(reach, reach + width)
+        size = discs[0].numel()
+        wanted = torch.arange(size, device=x.device) >= size - round(area * height * width)
+        mask = torch.ones(len(x), -(-height // step), -(-width // step)).to(discs)
+        velocity, felt = torch.zeros_like(mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        loop = Loop(batch_size, progress, budget)
+
+        def climb(at: range) -> None:
+            m, back = torch.func.vjp(lambda p: _smooth(p, discs, step), mask)
+            seen, uphill = m[:, *inside], torch.zeros_like(m)
+            for start in range(0, len(x), loop.rows(x)):
+                rows = range(start, min(len(x), start + loop.rows(x)))
+                some = slice(rows.start, rows.stop)
+                kept = torch.stack([blend(x[n], cover[n], seen[n : n + 1])[0] for n in rows])
+                gradient = run.gradient(kept, list(rows))
+                uphill[some, *inside] = (gradient * precise(x[some] - cover[some])).sum(1)
+            (rise,), (fall,) = back(uphill), back(_from_area(m, wanted))
+            length = rise.abs().sum((1, 2), keepdim=True)
+            felt.logical_or_(length.flatten() > 0)
+            weight = _WEIGHT * _GROWTH ** (at.start / steps)
+            velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * (torch.where(length > 0, rise / length, 0) - weight * fall))
+            mask.add_(_RATE / steps * velocity).clamp_(0, 1)
+
+        def heat() -> Tensor:
+            return torch.where(felt[:, None, None], _smooth(mask, discs, step)[:, *inside], 0)
+
+        loop.run(steps, 1, climb, heat)
+        for picture in (~felt).nonzero().flatten().tolist():
+            note_finding(
+                "no_gradient", "The score has no gradient at any mask tried, so none is better.", None, picture
+            )
+        return heat()
+
+
+def _discs(height: int, width: int, step: int) -> Tensor:
+    """How strongly each pixel sees the parameters around it, [K, H, W]: exp(-2 max(0, distance / reach - 1/2)^2).
+
+    There is a margin as wide as a disc around the picture: a disc at the border is not smaller than others, else the
+    area would press less on it.
+    """
+    reach = _REACH * step
+    y, x = torch.arange(height + 2 * reach)[:, None], torch.arange(width + 2 * reach)[None]
+    around = range(-_REACH - 1, _REACH + 2)
+    found = []
+    for down in around:
+        for right in around:
+            # Parameters sit in the middle of their cells.
+            dy = (y // step + down) * step + (step - 1) / 2 - y
+            dx = (x // step + right) * step + (step - 1) / 2 - x
+            distance = torch.sqrt(dy**2 + dx**2) / reach
+            found.append(torch.exp(-2 * (distance - 0.5).clamp(min=0) ** 2))
+    return torch.stack(found)
+
+
+def _smooth(parameters: Tensor, discs: Tensor, step: int) -> Tensor:
+    """Masks of picture and margin: the soft maximum of what a pixel sees of the parameters around it (eq. 6)."""
+    side = math.isqrt(len(discs))
+    wide = functional.pad(parameters, [_REACH] * 4)
+    near = functional.unfold(wide[:, None], side, padding=side // 2)
+    near = near.view(len(wide), len(discs), *wide.shape[1:])
+    near = near.repeat_interleave(step, 2).repeat_interleave(step, 3)[..., : discs.shape[1], : discs.shape[2]]
+    seen = near * discs
+    return (seen * torch.softmax(_COLDNESS * seen, dim=1)).sum(1)
+
+
+def _from_area(masks: Tensor, wanted: Tensor) -> Tensor:
+    """Half the gradient of mean((sorted mask - wanted)^2): each value less what its rank asks for (eq. 4)."""
+    flat = masks.flatten(1)
+    ranks = flat.argsort(dim=1, stable=True).argsort(dim=1)
+    return ((flat - wanted[ranks].to(flat)) / flat.shape[1]).view_as(masks)

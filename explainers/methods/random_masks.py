@@ -1,0 +1,215 @@
+"""Random masks: what the score is, on average, where a pixel is seen.
+
+M  masks      (s, h, w)   random cells of a coarse grid, enlarged and shifted; 1 where the picture is seen
+f  scores     (s)         of the masked pictures, less the whole picture's score, in logits unless the target says else
+
+The masks are the same for every picture. Means are weighted by the masks drawn, not by those expected, and what is
+compared is the score with the pixel seen and the score as it is otherwise: a constant added to the score changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..baselines import NAMES, baseline_of
+from ..batching import Loop, Progress
+from ..errors import BadOption
+from ..options import Baseline, Choice, Precision, Range, Seed
+from ..passes import opened, precise
+from ..registry import method
+from ..sampling import Draws
+from ..segments import blend
+from ..targets import TargetLike
+
+
+@method(family="perturbation", returns="heat", title="RISE", paper="Petsiuk et al. 2018, arXiv:1806.07421")
+def rise(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    samples: Annotated[int, Range(10, 20000, 10, help="masks")] = 2000,
+    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 7,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """RISE: the mean score over random masks under which a pixel is seen, less the mean over all masks.
+
+    The paper's map is this one plus a constant, the mean score, which hides how much a pixel adds.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits
+    Errors   BadTarget, BadOption
+    Source   Petsiuk et al. 2018, eqs. 4 and 6, arXiv:1806.07421; masks as in section 3.2
+    """
+    with opened(model, images, target, many=True, precision=precision) as run:
+        x, full = run.images, run.clean()
+        cover = baseline_of(x, baseline, seed)
+        height, width = x.shape[-2:]
+        draws = Draws(1, seed)
+        lost, seen = precise(torch.zeros_like(x[:, 0])), precise(torch.zeros_like(x[0, 0]))
+        total, done = torch.zeros_like(full), 0
+
+        def work(chunk: range) -> None:
+            nonlocal done
+            numbers = draws.uniform(0, len(chunk), cells * cells + 2)
+            shown = numbers[:, :-2].view(-1, 1, cells, cells) < p
+            masks = _enlarged(shown.to(seen), numbers[:, -2:], height, width)[:, 0]
+            for picture in range(len(x)):
+                f = run.values(blend(x[picture], cover[picture], masks), [picture] * len(chunk)) - full[picture]
+                lost[picture] += torch.einsum("s,shw->hw", f, masks)
+                total[picture] += f.sum()
+            seen.add_(masks.sum(0))
+            done = chunk.stop
+
+        def heat() -> Tensor:
+            return torch.where(seen > 0, lost / seen - (total / done).view(-1, 1, 1), 0)
+
+        loop = Loop(batch_size, progress, budget)
+        loop.run(samples, loop.rows(x), work, heat)
+        return heat()
+
+
+def _enlarged(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor:
+    """Masks [S, K, H, W] of coarse ones [S, K, c, c]: bilinear to a cell more than the picture, cut at a random place.
+
+    `shifts` [S, 2] in [0, 1) say where; without them the cells' borders would always lie at the same pixels.
+    """
+    cells = coarse.shape[-1]
+    high, wide = -(-height // cells), -(-width // cells)
+    size = ((cells + 1) * high, (cells + 1) * wide)
+    large = functional.interpolate(coarse, size, mode="bilinear", align_corners=False)
+    starts = (shifts * torch.tensor([high, wide])).long().tolist()
+    return torch.stack([one[:, y : y + height, x : x + width] for one, (y, x) in zip(large, starts, strict=True)])
+
+
+@method(family="perturbation", returns="heat", title="D-RISE", paper="Petsiuk et al. 2021, arXiv:2006.03204")
+def d_rise(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    samples: Annotated[int, Range(10, 20000, 10, help="masks")] = 2000,
+    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 16,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """D-RISE: RISE for a detector, asked how well a given detection survives the mask.
+
+    What is its own is the target: give `BoxScores(boxes, labels)`, the overlap times the score of the best detection
+    of the same label, where a detector finds the object at all. The masks are RISE's, with the paper's finer cells; for
+    a classifier and a class it is RISE with those cells.
+
+    Returns  (n, h, w) at the input's resolution, signed, in the target's units
+    Errors   BadTarget, for a detector without such a target too; BadOption
+    Source   Petsiuk et al. 2021, eqs. 1 to 3 and section 3.3, arXiv:2006.03204
+    """
+    return rise(
+        model,
+        images,
+        target,
+        samples=samples,
+        cells=cells,
+        p=p,
+        baseline=baseline,
+        seed=seed,
+        batch_size=batch_size,
+        precision=precision,
+        progress=progress,
+        budget=budget,
+    )
+
+
+@method(family="perturbation", returns="heat", title="MC-RISE", paper="Hatakeyama et al. 2020, arXiv:2010.02468")
+def mc_rise(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    samples: Annotated[int, Range(10, 20000, 10, help="masks")] = 2000,
+    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 7,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
+    colours: Tensor | None = None,
+    colour: Annotated[int | None, Range(0, 63, help="the loss under this colour alone; empty: the mean of all")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """MC-RISE: the score lost where a pixel takes another colour, over random masks of many colours.
+
+    Each cell of a mask is seen, or covered by one of the colours. The map is the mean score where the pixel is seen
+    less that where it is covered: by `colour`, or else the mean of this over all colours. The paper's maps, one a
+    colour, have the other sign. `colours` [K, C] are in the model's units; by default they are made of the darkest and
+    lightest value of each channel in the picture: all dark, all light, and each channel light alone.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits
+    Errors   BadTarget; BadOption for colours of another shape, or a colour that is not among them
+    Source   Hatakeyama et al. 2020, section 3, arXiv:2010.02468: the debiased estimate, by means over the masks drawn
+    """
+    with opened(model, images, target, many=True, precision=precision) as run:
+        x, full = run.images, run.clean()
+        palette = _palette(x, colours, colour)
+        count = palette.shape[1]
+        height, width = x.shape[-2:]
+        draws = Draws(1, seed)
+        # Under each colour, and last where it is seen.
+        scores = precise(x.new_zeros(len(x), count + 1, height, width))
+        times = torch.zeros_like(scores[0])
+
+        def work(chunk: range) -> None:
+            numbers = draws.uniform(0, len(chunk), 2 * cells * cells + 2)
+            seen, chosen = numbers[:, :-2].view(-1, 2, cells, cells).unbind(1)
+            chosen = torch.where(seen < p, count, (chosen * count).long())
+            coarse = functional.one_hot(chosen, count + 1).movedim(3, 1)
+            masks = _enlarged(coarse.to(times), numbers[:, -2:], height, width)
+            for picture in range(len(x)):
+                cover = torch.einsum("skhw,kc->schw", masks[:, :-1].to(x), palette[picture])
+                f = run.values(cover + masks[:, -1:].to(x) * x[picture], [picture] * len(chunk)) - full[picture]
+                scores[picture] += torch.einsum("s,skhw->khw", f, masks)
+            times.add_(masks.sum(0))
+
+        def heat() -> Tensor:
+            means = torch.where(times > 0, scores / times, 0)
+            known = (times[:-1] > 0) & (times[-1:] > 0)
+            lost = torch.where(known, means[:, -1:] - means[:, :-1], 0)
+            return lost.mean(1) if colour is None else lost[:, colour]
+
+        loop = Loop(batch_size, progress, budget)
+        loop.run(samples, loop.rows(x), work, heat)
+        return heat()
+
+
+def _palette(images: Tensor, colours: Tensor | None, colour: int | None) -> Tensor:
+    """The colours of each picture, [N, K, C]."""
+    channels = images.shape[1]
+    if colours is None:
+        dark, light = images.amin((2, 3)), images.amax((2, 3))
+        alone = torch.eye(channels, dtype=torch.bool, device=images.device)
+        # With a single channel, that one alone is light already.
+        single = torch.where(alone, light[:, None], dark[:, None])[:, : channels if channels > 1 else 0]
+        palette = torch.cat([dark[:, None], light[:, None], single], 1)
+    elif colours.ndim != 2 or colours.shape[1] != channels or not len(colours):
+        raise BadOption(f"colours have shape {tuple(colours.shape)}; give [K, {channels}], one row a colour.")
+    else:
+        palette = colours.to(images).expand(len(images), *colours.shape)
+    if colour is not None and colour >= palette.shape[1]:
+        raise BadOption(
+            f"colour={colour} is not possible: there are {palette.shape[1]} colours, 0 to {palette.shape[1] - 1}."
+        )
+    return palette
