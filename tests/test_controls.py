@@ -1,0 +1,60 @@
+"""Controls: they know the picture at most, never the network or the class."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import curved, pictures, plain, residual
+
+from explainers import METHODS, BadOption, BadTarget, centre_control, edge_control, random_control
+
+CONTROLS = [random_control, edge_control, centre_control]
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda m: m.__name__)
+def test_neither_network_nor_class_matters(control):
+    x = pictures()
+    first = control(curved(), x, [2, 0, 5])
+    assert first.shape == (3, 12, 16) and first.std() > 0
+    for net in (plain(), residual()):
+        assert torch.equal(control(net, x, 1), first)
+    method = METHODS[control.__name__]
+    assert method.family == "control" and method.scale_free and not method.signed
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda m: m.__name__)
+def test_a_wrong_class_is_refused_all_the_same(control):
+    with pytest.raises(BadTarget, match="99"):
+        control(curved(), pictures(), 99)
+
+
+def test_an_even_picture_has_no_edges_and_a_ramp_the_same_everywhere():
+    net = curved()
+    assert edge_control(net, torch.full((1, 3, 12, 16), 0.7, dtype=torch.float64)).max() < 1e-15
+    ramp = (2.0 * torch.arange(16) + 3.0 * torch.arange(12)[:, None]).double().expand(1, 3, 12, 16)
+    inner = edge_control(net, ramp)[0, 1:-1, 1:-1]
+    # Three channels, each with a slope of 2 to the right and 3 downwards.
+    torch.testing.assert_close(inner, torch.full_like(inner, (3 * (4 + 9)) ** 0.5))
+
+
+def test_random_cells_are_as_many_as_said_and_follow_the_seed():
+    x, net = pictures(2), curved()
+    assert len(random_control(net, x, cells=3)[0].unique()) == 3 * 4
+    assert len(random_control(net, x, cells=4096)[0].unique()) == 12 * 16
+    assert not torch.equal(random_control(net, x, seed=1), random_control(net, x, seed=2))
+    before = torch.get_rng_state()
+    random_control(net, x)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_blob_is_highest_in_the_middle_and_even_on_all_sides():
+    blob = centre_control(curved(), pictures())[0]
+    assert blob.argmax() in (5 * 16 + 7, 5 * 16 + 8, 6 * 16 + 7, 6 * 16 + 8)
+    torch.testing.assert_close(blob, blob.flip(0).flip(1))
+    assert centre_control(curved(), pictures(), width=0.05).sum() < blob.sum()
+
+
+@pytest.mark.parametrize(("control", "wrong"), [(random_control, {"cells": 0}), (centre_control, {"width": 0.0})])
+def test_impossible_options_are_refused(control, wrong):
+    with pytest.raises(BadOption, match=next(iter(wrong))):
+        control(curved(), pictures(), 1, **wrong)

@@ -1,0 +1,166 @@
+"""Path integrals of an inner layer: captum, completeness, identities between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import ClassToken, curved, pictures, rel, residual, settle
+from oracles.gradients import conductance_by_hand
+from torch import nn
+
+from explainers import (
+    BadOption,
+    LayerNotFound,
+    explain,
+    integrated_gradients,
+    internal_influence,
+    layer_conductance,
+    layer_integrated_gradients,
+)
+
+CLASSES = [2, 0, 5]
+ALL = [layer_integrated_gradients, layer_conductance, internal_influence]
+
+
+class Skip(nn.Module):
+    """Smooth, with a path around `inner`."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.inner = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4, 7)
+
+    def forward(self, x):
+        x = torch.tanh(self.stem(x))
+        return self.head(torch.tanh(x + self.inner(x)).mean((2, 3)))
+
+
+def skip():
+    return settle(Skip().double())
+
+
+@pytest.mark.parametrize(("make", "layer"), [(curved, "conv2"), (curved, "act1"), (residual, "layer1.conv2")])
+@pytest.mark.parametrize(
+    ("method", "peer"),
+    [(layer_integrated_gradients, "LayerIntegratedGradients"), (internal_influence, "InternalInfluence")],
+)
+def test_agreement_with_captum_at_the_same_points(method, peer, make, layer):
+    captum = pytest.importorskip("captum.attr")
+    net, x = make(), pictures()
+    there = getattr(captum, peer)(net, net.get_submodule(layer))
+    theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=12, method="gausslegendre").detach()
+    assert rel(method(net, x, CLASSES, layer=layer, steps=12), theirs) < 1e-6
+
+
+@pytest.mark.parametrize("layer", ["conv1", "act2"])
+def test_conductance_agrees_with_captum_as_steps_grow(layer):
+    """captum leaves out the ends of the path and takes the left end of each piece: nearer with more points."""
+    captum = pytest.importorskip("captum.attr")
+    net, x = curved(), pictures()
+    there = captum.LayerConductance(net, net.get_submodule(layer))
+    distances = []
+    for steps in (10, 300):
+        theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=steps).detach()
+        distances.append(rel(layer_conductance(net, x, CLASSES, layer=layer, steps=300), theirs))
+    assert distances[1] < 0.01 < distances[0]
+
+
+@pytest.mark.parametrize("layer", ["conv1", "act1", "conv2", "act2"])
+def test_both_shares_are_complete_where_every_path_passes_the_layer(layer):
+    net, x = curved(), pictures()
+    expected = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
+    straight = layer_integrated_gradients(net, x, CLASSES, layer=layer, steps=60)
+    torch.testing.assert_close(straight.sum((1, 2, 3)), expected, rtol=1e-8, atol=1e-10)
+    conductance = layer_conductance(net, x, CLASSES, layer=layer, steps=500)
+    torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_conductance_falls_to_its_limit_with_the_square_of_the_steps():
+    net, x = curved(), pictures(height=6, width=8)
+    limit = conductance_by_hand(net, x, CLASSES, 4)
+    errors = [rel(layer_conductance(net, x, CLASSES, layer="act2", steps=steps), limit) for steps in (10, 100)]
+    assert errors[1] < errors[0] / 50
+
+
+def test_a_layer_linear_in_the_picture_has_the_same_conductance_and_integral():
+    """Its output goes straight where the picture does, so both are the same integral."""
+    net, x = curved(), pictures()
+    straight = layer_integrated_gradients(net, x, CLASSES, layer="conv1", steps=60)
+    assert rel(layer_conductance(net, x, CLASSES, layer="conv1", steps=800), straight) < 1e-4
+
+
+def test_what_passes_around_the_layer_stays_the_pictures():
+    net, x = skip(), pictures()
+    begin = net.inner(torch.tanh(net.stem(torch.zeros_like(x)))).detach()
+    handle = net.inner.register_forward_hook(lambda m, i, o: begin)
+    without = net(x)[range(3), CLASSES].detach()
+    handle.remove()
+    expected = net(x)[range(3), CLASSES].detach() - without
+    e = explain("layer_integrated_gradients", net, x, CLASSES, layer="inner", steps=40)
+    torch.testing.assert_close(e.raw.sum((1, 2, 3)), expected, rtol=1e-9, atol=1e-11)
+    assert not any(each.code == "incomplete" for row in e.findings for each in row)
+
+
+def test_influence_is_the_gradient_of_a_layer_that_the_head_reads_linearly():
+    """A pooled linear head: its weight over the area, at every point of the path."""
+    net, x = skip(), pictures()
+    net.forward = lambda x, net=net: net.head(net.inner(net.stem(x)).mean((2, 3)))
+    expected = net.head.weight.detach()[CLASSES][:, :, None, None].expand(3, 4, 12, 16) / (12 * 16)
+    torch.testing.assert_close(internal_influence(net, x, CLASSES, layer="inner"), expected, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+def test_tokens_come_back_as_a_grid_without_the_class_token(method):
+    net = settle(ClassToken().double())
+    found = method(net, pictures(2, 3, 32, 128), [1, 2], layer="blocks.0", steps=6)
+    assert found.shape == (2, 8, 2, 8) and found.any()
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_chunks_are_harmless(method, size):
+    net, x = residual(), pictures()
+    expected = method(net, x, 1, layer="layer1", steps=9)
+    found = method(net, x, 1, layer="layer1", steps=9, batch_size=size)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+def test_stopped_early_the_part_done_stands_for_all(method):
+    net, x = curved(), pictures()
+    told = []
+
+    def watch(partial):
+        told.append(partial)
+        return partial.fraction < 0.5
+
+    stopped = method(net, x, CLASSES, layer="conv2", steps=40, batch_size=4, progress=watch)
+    assert 0.5 <= told[-1].fraction < 0.65
+    torch.testing.assert_close(told[-1].map, stopped.sum(1))
+    assert rel(stopped, method(net, x, CLASSES, layer="conv2", steps=40)) < 0.5
+
+
+def test_explain_draws_the_sum_over_channels():
+    net, x = curved(), pictures()
+    e = explain("layer_conductance", net, x, CLASSES, layer="conv2", steps=10)
+    assert e.layer == "conv2" and e.raw.shape == (3, 8, 6, 8)
+    torch.testing.assert_close(e.map, e.raw.sum(1))
+
+
+@pytest.mark.parametrize("baseline", [0.3, "blur", "mean"])
+def test_other_baselines(baseline):
+    """The layer at the end of a network that is linear before it has the integral of the picture's own way."""
+    net, x = curved(), pictures()
+    whole = integrated_gradients(net, x, CLASSES, steps=40, baseline=baseline).sum((1, 2, 3))
+    for method, bound in ((layer_integrated_gradients, 1e-8), (layer_conductance, 1e-2)):
+        found = method(net, x, CLASSES, layer="act2", steps=200, baseline=baseline).sum((1, 2, 3))
+        assert rel(found, whole) < bound
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+def test_wrong_layers_and_options_are_refused(method):
+    with pytest.raises(LayerNotFound, match="conv2"):
+        method(curved(), pictures(), 1, layer="conv3")
+    with pytest.raises(BadOption, match="steps"):
+        method(curved(), pictures(), 1, layer="conv2", steps=1)

@@ -1,0 +1,117 @@
+"""XRAI: completeness, limits, the merging of regions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import Weighted, curved, pictures, settle
+from oracles.gradients import merge_by_hand
+from torch import nn
+
+from explainers import BadOption, integrated_gradients, xrai
+from explainers.methods.regions import _grown, _merged, _regions
+
+CLASSES = [2, 0, 5]
+
+
+def ends(x):
+    return x.amin((2, 3), keepdim=True).expand_as(x), x.amax((2, 3), keepdim=True).expand_as(x)
+
+
+def test_the_map_sums_to_the_score_less_the_mean_of_black_and_white():
+    net, x = curved(), pictures()
+    black, white = ends(x)
+    expected = (net(x) - (net(black) + net(white)) / 2)[range(3), CLASSES].detach()
+    torch.testing.assert_close(xrai(net, x, CLASSES, steps=60).sum((1, 2)), expected, rtol=1e-8, atol=1e-10)
+
+
+def mean_attribution(net, x):
+    return sum(integrated_gradients(net, x, CLASSES, steps=25, baseline=end).sum(1) for end in ends(x)) / 2
+
+
+def test_one_region_has_the_mean_and_regions_of_one_pixel_the_attribution_itself():
+    net, x = curved(), pictures()
+    attribution = mean_attribution(net, x)
+    whole = xrai(net, x, CLASSES, segments=torch.zeros(12, 16, dtype=torch.long))
+    torch.testing.assert_close(whole, attribution.mean((1, 2), keepdim=True).expand_as(whole), rtol=1e-8, atol=1e-12)
+    single = xrai(net, x, CLASSES, segments=torch.arange(12 * 16).view(12, 16))
+    torch.testing.assert_close(single, attribution, rtol=1e-8, atol=1e-12)
+
+
+def test_each_picture_may_have_its_own_segments():
+    net, x = curved(), pictures()
+    labels = torch.stack([torch.arange(12)[:, None] // size * 100 + torch.arange(16) // size for size in (2, 3, 5)])
+    together = xrai(net, x, CLASSES, segments=labels)
+    for n in range(3):
+        alone = xrai(net, x[n : n + 1], CLASSES[n], segments=labels[n])
+        torch.testing.assert_close(together[n : n + 1], alone, rtol=1e-9, atol=1e-13)
+
+
+def test_overlapping_regions_merge_as_in_the_slow_way():
+    generator = torch.Generator().manual_seed(3)
+    attribution = torch.randn(9, 11, generator=generator, dtype=torch.float64)
+    for _ in range(5):
+        masks = torch.rand(7, 9, 11, generator=generator) < 0.3
+        masks = torch.cat([masks, torch.ones(1, 9, 11, dtype=torch.bool)])
+        expected = merge_by_hand(attribution, list(masks))
+        torch.testing.assert_close(_merged(attribution, masks), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_region_that_the_score_depends_on_stands_out():
+    class Patch(nn.Module):
+        def forward(self, x):
+            inside = x[:, :, 8:16, 16:24].mean((1, 2, 3))
+            return torch.stack([inside, -inside], 1)
+
+    x = torch.zeros(1, 3, 32, 40)
+    x[:, :, 8:16, 16:24] = 1.0
+    found = xrai(Patch().eval(), x, 0, dilation=0)[0]
+    inside = torch.zeros(32, 40, dtype=torch.bool)
+    inside[8:16, 16:24] = True
+    assert found[inside].min() > 0 and found[inside].mean() > 20 * found[~inside].abs().mean()
+    assert float(found.sum()) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_an_even_picture_has_no_attribution():
+    assert not xrai(curved(), torch.full((1, 3, 12, 16), 0.3, dtype=torch.float64), 1).any()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (12, 16), (120, 250)])
+def test_regions_cover_the_picture_whatever_its_size(size):
+    coarse = torch.rand(2, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+    x = nn.functional.interpolate(coarse, size, mode="bilinear")
+    for regions in _regions(x, None, None):
+        assert regions.shape[1:] == size and regions.any(0).all()
+
+
+def test_growing_reaches_as_far_as_said():
+    mask = torch.zeros(1, 9, 9, dtype=torch.bool)
+    mask[0, 4, 4] = True
+    grown = _grown(mask, 2)[0]
+    assert grown.sum() == 25 and grown[2:7, 2:7].all()
+    assert torch.equal(_grown(mask, 0), mask)
+
+
+def test_stopped_early_it_merges_what_there_is():
+    net, x = curved(), pictures()
+    told = []
+
+    def watch(partial):
+        told.append(partial.map)
+        return partial.fraction < 0.3
+
+    stopped = xrai(net, x, CLASSES, steps=20, batch_size=4, progress=watch)
+    assert torch.equal(stopped, told[-1]) and stopped.any()
+
+
+def test_linear_models_do_not_need_steps():
+    net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
+    torch.testing.assert_close(xrai(net, x, CLASSES, steps=2), xrai(net, x, CLASSES, steps=9), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "segments", [torch.zeros(4, 4, dtype=torch.long), torch.zeros(12, 16), torch.zeros(2, 12, 16, dtype=torch.long)]
+)
+def test_segments_of_another_shape_or_kind_are_refused(segments):
+    with pytest.raises(BadOption, match="segments"):
+        xrai(curved(), pictures(), 1, segments=segments)

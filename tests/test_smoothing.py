@@ -1,0 +1,256 @@
+"""smooth: hand loops, maps moved back, promises."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from nets import Weighted, curved, pictures, plain, rel, residual, settle
+from torch import nn
+
+from explainers import METHODS, BadOption, BadTarget, check_explainer, integrated_gradients, saliency
+from explainers.smoothing import Augment, smooth
+
+CLASSES = [2, 0, 5]
+FLIPS = Augment(zoom=0, turn=0, shift=0)
+
+
+def hand(method, net, x, classes, noise, samples, seed, **options):
+    generator = torch.Generator().manual_seed(seed)
+    spans = x.amax((1, 2, 3), keepdim=True) - x.amin((1, 2, 3), keepdim=True)
+    draws = [torch.randn(x.shape[1:], generator=generator).double() for _ in range(samples)]
+    return torch.stack([method(net, x + noise * spans * each, classes, **options) for each in draws])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("grad_cam", {"layer": "conv2"}), ("saliency", {}), ("channel_effects", {"layer": "act2"})]
+)
+def test_noise_by_a_hand_loop(name, options):
+    net, x = curved(), pictures()
+    maps = hand(METHODS[name], net, x, CLASSES, 0.2, 5, 3, **options)
+    found = smooth(name, noise=0.2, samples=5, seed=3)(net, x, CLASSES, **options)
+    torch.testing.assert_close(found.mean, maps.mean(0), rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(found.std, maps.std(0), rtol=1e-8, atol=1e-12)
+    assert found.n == 5 and found.std.max() > 0
+
+
+def test_names_methods_and_callables_are_the_same():
+    net, x = curved(), pictures()
+    first = smooth("saliency", noise=0.1, samples=3)(net, x, CLASSES)
+    for form in (METHODS["saliency"], saliency, lambda model, images, target=None: saliency(model, images, target)):
+        assert torch.equal(smooth(form, noise=0.1, samples=3)(net, x, CLASSES).mean, first.mean)
+
+
+def test_one_sample_has_no_deviation():
+    for varied in ({"noise": 0.2}, {"augment": True}):
+        found = smooth("saliency", samples=1, **varied)(curved(), pictures(), 1)
+        assert not found.std.any() and found.n == 1 and found.mean.any()
+
+
+def test_the_gradient_of_a_linear_model_does_not_deviate():
+    net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
+    found = smooth("saliency", noise=0.5, samples=6)(net, x, CLASSES)
+    assert found.std.max() < 1e-14
+    torch.testing.assert_close(found.mean, saliency(net, x, CLASSES), rtol=1e-12, atol=1e-14)
+
+
+def test_classes_are_those_of_the_clean_pictures():
+    net, x = curved(), pictures(6)
+    net.head.bias.data.zero_()
+    classes = net(x).argmax(1).tolist()
+    assert len(set(classes)) > 1
+    for varied in ({"noise": 1.0}, {"augment": Augment(turn=90)}):
+        f = smooth("saliency", samples=6, **varied)
+        assert torch.equal(f(net, x).mean, f(net, x, classes).mean)
+
+
+# Maps moved back
+
+
+def mirrored():
+    """A network that cannot tell left from right: even kernels, pooled head."""
+    net = plain()
+    with torch.no_grad():
+        for conv in (net.conv1, net.conv2):
+            conv.stride = (1, 1)
+            conv.weight.copy_((conv.weight + conv.weight.flip(-1)) / 2)
+    return net
+
+
+def test_flips_of_a_network_that_cannot_tell_left_from_right_do_not_deviate():
+    net, x = mirrored(), pictures()
+    for name, options in (("saliency", {}), ("grad_cam", {"layer": "conv2"})):
+        found = smooth(name, augment=FLIPS, samples=4)(net, x, CLASSES, **options)
+        assert found.std.max() < 1e-13
+        torch.testing.assert_close(found.mean, METHODS[name](net, x, CLASSES, **options), rtol=1e-9, atol=1e-13)
+    assert smooth("saliency", augment=FLIPS, samples=4)(curved(), x, CLASSES).std.max() > 1e-3
+
+
+def test_flips_by_a_hand_loop():
+    net, x = residual(), pictures()
+    maps = torch.stack([saliency(net, x, 1), saliency(net, x.flip(-1), 1).flip(-1)])
+    found = smooth("saliency", augment=FLIPS, samples=2)(net, x, 1)
+    torch.testing.assert_close(found.mean, maps.mean(0), rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(found.std, maps.std(0), rtol=1e-8, atol=1e-13)
+
+
+def waves(height=48, width=96):
+    """A picture without anything finer than 20 pixels, not square."""
+    y, z = torch.arange(height).double()[:, None], torch.arange(width).double()
+    picture = torch.sin(2 * math.pi * (y / 31 + z / 23)) + torch.cos(2 * math.pi * (y / 41 - z / 37))
+    return picture.expand(1, 3, height, width).clone()
+
+
+def itself(model, images, target=None):
+    """A "method" whose map is the picture: where it comes back from must not show."""
+    return images.mean(1)
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        Augment(flip=False, zoom=0.3, turn=0, shift=0),
+        Augment(flip=False, zoom=0, turn=30, shift=0),
+        Augment(flip=False, zoom=0, turn=0, shift=0.2),
+        Augment(zoom=0.2, turn=20, shift=0.1),
+    ],
+    ids=["zoom", "turn", "shift", "all"],
+)
+def test_what_was_moved_comes_back_to_its_place(augment):
+    net, x = plain(), waves()
+    found = smooth(itself, augment=augment, samples=8)(net, x, 1)
+    inner = (slice(None), slice(14, -14), slice(24, -24))
+    assert rel(found.mean[inner], x.mean(1)[inner]) < 0.03
+    assert found.std[inner].mean() < 0.03 * float(x.std())
+    still = torch.stack([itself(net, each) for each in moved(x, augment)])
+    assert still.std(0)[inner].mean() > 0.1 * float(x.std()), "the pictures must have been moved"
+
+
+def moved(x, augment):
+    """The pictures that the method saw."""
+    seen = []
+
+    def watch(model, images, target=None):
+        seen.append(images)
+        return images.mean(1)
+
+    smooth(watch, augment=augment, samples=8)(plain(), x, 1)
+    return seen
+
+
+def test_a_coarse_map_comes_back_like_a_fine_one():
+    """The places of a 16 x 32 grid are those of the picture: the same turn moves both alike."""
+
+    def coarse(model, images, target=None):
+        return nn.functional.avg_pool2d(images, 3).mean(1)
+
+    x = waves()
+    found = smooth(coarse, augment=Augment(flip=True, zoom=0.1, turn=15, shift=0.05), samples=8)(plain(), x, 1)
+    inner = (slice(None), slice(4, -4), slice(8, -8))
+    assert rel(found.mean[inner], coarse(None, x)[inner]) < 0.1
+
+
+def test_places_that_never_were_in_the_picture_are_zero_and_others_count_only_what_saw_them():
+    """A map of ones stays a map of ones wherever anything maps back, whatever share of the samples did."""
+
+    def ones(model, images, target=None):
+        return torch.ones_like(images[:, 0])
+
+    x = waves()
+    one = smooth(ones, augment=Augment(flip=False, zoom=0, turn=45, shift=0.3), samples=1)(plain(), x, 1)
+    assert set(one.mean.round(decimals=9).unique().tolist()) == {0.0, 1.0}
+    many = smooth(ones, augment=Augment(flip=False, zoom=0, turn=45, shift=0.3), samples=12)(plain(), x, 1)
+    assert set(many.mean.round(decimals=9).unique().tolist()) <= {0.0, 1.0} and many.std.max() < 1e-9
+
+
+# Baselines
+
+
+def test_baselines_by_hand():
+    net, x = curved(), pictures()
+    several = (None, 0.5, "blur")
+    maps = torch.stack([integrated_gradients(net, x, CLASSES, steps=6, baseline=each) for each in several])
+    found = smooth("integrated_gradients", baselines=several)(net, x, CLASSES, steps=6)
+    torch.testing.assert_close(found.mean, maps.mean(0), rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(found.std, maps.std(0), rtol=1e-8, atol=1e-12)
+    assert found.n == 3
+
+
+# Progress, promises, wrong use
+
+
+def test_progress_stops_also_within_a_long_method():
+    net, x = curved(), pictures()
+    told = []
+
+    def watch(partial):
+        told.append(partial)
+        return partial.fraction < 0.55
+
+    found = smooth("integrated_gradients", noise=0.1, samples=4)(net, x, 1, steps=20, batch_size=5, progress=watch)
+    fractions = [partial.fraction for partial in told]
+    assert fractions == sorted(fractions) and 0.55 <= fractions[-1] < 0.6
+    assert found.n == 2, "the sample that was cut short does not count"
+    torch.testing.assert_close(
+        found.mean, smooth("integrated_gradients", noise=0.1, samples=2)(net, x, 1, steps=20).mean
+    )
+    first = smooth("integrated_gradients", noise=0.1, samples=4)(net, x, 1, batch_size=5, progress=lambda p: False)
+    assert first.n == 1 and first.mean.any()
+
+
+def test_a_budget_ends_it_with_what_there_is():
+    found = smooth("saliency", noise=0.1, samples=10_000)(curved(), pictures(), 1, budget=0.05)
+    assert 1 <= found.n < 10_000
+
+
+def test_what_progress_raises_reaches_the_caller():
+    def fail(partial):
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError, match="stop"):
+        smooth("saliency", noise=0.1)(curved(), pictures(), 1, progress=fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "varied"), [("saliency", {"noise": 0.2}), ("grad_cam", {"augment": True}), ("grad_cam", {"noise": 0.3})]
+)
+def test_it_keeps_all_promises(name, varied):
+    smoothed = smooth(name, samples=2, **varied)
+
+    def mean(model, images, target=None, **options):
+        return smoothed(model, images, target, **options).mean
+
+    report = check_explainer(mean)
+    assert report, report
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"noise": 0.1, "augment": True},
+        {"noise": -0.1},
+        {"noise": True},
+        {"noise": 0.1, "samples": 0},
+        {"augment": False},
+        {"baselines": ()},
+        {"baselines": "blur"},
+        {"baselines": (None, "blur"), "samples": 5},
+    ],
+)
+def test_wrong_combinations_are_refused(wrong):
+    with pytest.raises(BadOption):
+        smooth("integrated_gradients", **wrong)
+
+
+def test_other_wrong_uses_are_refused_by_name():
+    with pytest.raises(BadOption, match="baseline"):
+        smooth("saliency", baselines=(None, "blur"))
+    with pytest.raises(BadOption, match="saliency"):
+        smooth("salienzy", noise=0.1)
+    with pytest.raises(BadOption, match="zoom"):
+        Augment(zoom=-1)
+    with pytest.raises(BadTarget, match="99"):
+        smooth("saliency", noise=0.1)(curved(), pictures(), 99)
+    assert "3 samples of (3, 3, 12, 16)" in repr(smooth("saliency", noise=0.1, samples=3)(curved(), pictures(), 1))
