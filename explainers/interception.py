@@ -115,6 +115,10 @@ class Interception(TorchFunctionMode):
                 operation, layer = strange.get(node, (word, ""))
                 raise self.refuse(operation, layer=layer)
 
+    def forget(self) -> None:
+        """Let go of what was seen: it holds the graph, and the graph's rules may hold the mode."""
+        self._strange.clear()
+
     def _remember(self, call: Call, result: Any) -> None:
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             node = tensor.grad_fn if isinstance(tensor, Tensor) else None

@@ -74,7 +74,7 @@ class Relevance(Interception):
         self.rules = {name: self._if_it_depends(rule) for name, rule in rules.items()}
 
     def forget(self) -> None:
-        """Let go of the layers seen: they hold the graph, and the graph's rules hold the mode."""
+        super().forget()
         self._affine.clear()
         self._norms.clear()
 

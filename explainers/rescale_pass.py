@@ -16,7 +16,8 @@ Source   Shrikumar et al. 2017, eqs. 1 to 3 and 9 (rescale), arXiv:1704.02685. P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,11 +47,11 @@ _POOLS = "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool
 
 
 class Rescale(Interception):
-    """The mode of both runs: `record` fills the tape, then `replay` reads it."""
+    """The mode of both runs: the baseline's fills the tape, the picture's, inside `replaying`, reads it."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run.network, "DeepLIFT", KNOWN)
-        self.recorded = False
+        self._replays = False
         self._tape: list[tuple[str, list[Tensor]]] = []
         self._at = 0
         rules: dict[str, Callable[[Call, list[Tensor]], Any]] = dict.fromkeys(ELEMENTWISE.split(), _elementwise)
@@ -64,10 +65,23 @@ class Rescale(Interception):
         self.rules |= {"multi_head_attention_forward": multi_head, "linear": _fixed_weights}
         self.rules |= {f"conv{kind}{n}d": _fixed_weights for kind in ("", "_transpose") for n in (1, 2, 3)}
 
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        self._replays = True
+        try:
+            with self:
+                yield
+        finally:
+            self._replays = False
+
+    def forget(self) -> None:
+        super().forget()
+        self._tape.clear()
+
     def _taped(self, rule: Callable[[Call, list[Tensor]], Any]) -> Callable[[Call], Any]:
         def run(call: Call) -> Any:
             given = call.tensors
-            if not self.recorded:
+            if not self._replays:
                 self._tape.append((call.name, [each.detach().clone() for each in given]))
                 return call.as_it_is()
             name, before = self._tape[self._at] if self._at < len(self._tape) else ("", [])
@@ -84,23 +98,24 @@ class Rescale(Interception):
 def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[int] | None = None) -> Tensor:
     """Multiplier times change from the baseline, [B, C, H, W], for variants of `pictures` in the batch."""
     mode = Rescale(run)
-    with mode:
-        before = run.forward(baseline.clone())
-    mode.recorded = True
-    with torch.enable_grad():
-        leaf = batch.detach().clone().requires_grad_()
-        given = leaf.clone()
+    try:
         with mode:
-            output = run.forward(given)
-        run.score(_detached(output), pictures)
-        mode.recorded = False
-        with mode, torch.no_grad():
-            start = run.score(before, pictures)
-        mode.recorded = True
-        with mode:
-            scores = run.score(output, pictures)
-        mode.check(scores)
-        (multipliers,) = run.pull(scores.sum(), [leaf], stated=False)
+            before = run.forward(baseline.clone())
+        with torch.enable_grad():
+            leaf = batch.detach().clone().requires_grad_()
+            given = leaf.clone()
+            with mode.replaying():
+                output = run.forward(given)
+            # The classes are the picture's own; then its score goes the same two ways as the network did.
+            run.score(pytree.tree_map(_detached, output), pictures)
+            with mode, torch.no_grad():
+                start = run.score(before, pictures)
+            with mode.replaying():
+                scores = run.score(output, pictures)
+            mode.check(scores)
+            (multipliers,) = run.pull(scores.sum(), [leaf], stated=False)
+    finally:
+        mode.forget()
     found = precise(multipliers) * (precise(batch) - precise(baseline))
     if pictures is None:
         note_gradient(precise(multipliers))
@@ -108,8 +123,8 @@ def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[i
     return found
 
 
-def _detached(output: Any) -> Any:
-    return pytree.tree_map(lambda each: each.detach() if isinstance(each, Tensor) else each, output)
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _note_gap(found: Tensor, change: Tensor) -> None:
