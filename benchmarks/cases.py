@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -97,14 +99,14 @@ def guided(name: str) -> Contenders:
 def integrated(name: str, steps: int) -> Contenders:
     """Integrated gradients with `steps` points."""
     net, x, _, found = _ready(name)
-    found[OURS] = lambda: explainers.integrated_gradients(net, x, CLASS, steps=steps)
+    _both(found, lambda **how: explainers.integrated_gradients(net, x, CLASS, steps=steps, **how))
     return found | peers.integrated_gradients(net, x, CLASS, steps)
 
 
 def smooth(name: str, samples: int) -> Contenders:
     """SmoothGrad with `samples` draws."""
     net, x, _, found = _ready(name)
-    found[OURS] = lambda: explainers.smooth_grad(net, x, CLASS, samples=samples)
+    _both(found, lambda **how: explainers.smooth_grad(net, x, CLASS, samples=samples, **how))
     return found | peers.smooth_grad(net, x, CLASS, samples)
 
 
@@ -112,8 +114,84 @@ def occlusion(name: str) -> Contenders:
     """Occlusion with windows of an eighth of the side, half overlapping."""
     net, x, _, found = _ready(name)
     window = x.shape[-1] // 8
-    found[OURS] = lambda: explainers.occlusion(net, x, CLASS, window=window, stride=window // 2)
+    _both(found, lambda **how: explainers.occlusion(net, x, CLASS, window=window, stride=window // 2, **how))
     return found | peers.occlusion(net, x, CLASS, window, window // 2)
+
+
+def rise(name: str, samples: int) -> Contenders:
+    """RISE with `samples` masks."""
+    net, x, _, found = _ready(name)
+    _both(found, lambda **how: explainers.rise(net, x, CLASS, samples=samples, **how))
+    return found | peers.masks(net, x, CLASS, samples)
+
+
+def shap(name: str, samples: int) -> Contenders:
+    """Gradient SHAP with `samples` draws."""
+    net, x, _, found = _ready(name)
+    _both(found, lambda **how: explainers.gradient_shap(net, x, CLASS, samples=samples, **how))
+    return found | peers.gradient_shap(net, x, CLASS, samples)
+
+
+def score_cam(name: str) -> Contenders:
+    """Score-CAM at the last stage."""
+    net, x, stages, found = _ready(name)
+    _both(found, lambda **how: explainers.score_cam(net, x, CLASS, layer=stages[-1], **how))
+    return found | peers.score_cams(net, x, CLASS, stages[-1])
+
+
+def channel_effects(name: str) -> Contenders:
+    """Channel effects at the stage before the last, beside as many forwards as it has channels."""
+    net, x, stages, found = _ready(name)
+    middle = stages[-2]
+    count = explainers.feature_maps(net, x, layer=middle).shape[1]
+
+    def forwards() -> object:
+        with torch.inference_mode():
+            return [net(x) for _ in range(count)]
+
+    return {
+        UNIT: found[UNIT],
+        OURS: lambda: explainers.channel_effects(net, x, CLASS, layer=middle),
+        f"{count} bare forwards": forwards,
+    }
+
+
+def batch(name: str, size: int) -> Contenders:
+    """Grad-CAM of a batch; the unit is a forward of the same batch."""
+    net, x, stages, _ = _ready(name)
+    images = x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *x.shape[1:])
+
+    def bare() -> object:
+        with torch.inference_mode():
+            return net(images)
+
+    return {UNIT: bare, OURS: lambda: explainers.grad_cam(net, images, CLASS, layer=stages[-1])} | peers.grad_cams(
+        net, images, CLASS, [stages[-1]]
+    )
+
+
+def imports() -> Contenders:
+    """A fresh Python that imports the library; the unit is one that imports torch."""
+
+    def python(code: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, "-c", code], check=True)
+
+    return {UNIT: python("import torch"), OURS: python("import torch, explainers")}
+
+
+def every_method(**options: float) -> Contenders:
+    """Each method of the table once on the embedded model; `options` where a method has them."""
+    net, x, _, found = _ready("embedded")
+    for method in explainers.METHODS.values():
+        if method.applies(net) is None:
+            own = {name: value for name, value in options.items() if name in method.options}
+            found[f"{OURS}, {method.name}"] = lambda method=method, own=own: method(net, x, CLASS, **own)  # type: ignore[misc]
+    return found
+
+
+def _both(found: Contenders, method: Callable[..., object]) -> None:
+    found[OURS] = method
+    found[f"{OURS}, bf16"] = lambda: method(precision="bf16")
 
 
 def whole() -> Iterator[Case]:
@@ -123,13 +201,23 @@ def whole() -> Iterator[Case]:
         yield Case(f"Grad-CAM, four stages, {name}", lambda name=name: sweep(name))  # type: ignore[misc]
     yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18"), rounds=5, slow=("grad-cam",))
     yield Case("Ablation-CAM, last stage, embedded", lambda: ablation("embedded"), rounds=5, slow=("grad-cam",))
+    yield Case("Channel effects, last stage but one, resnet18", lambda: channel_effects("resnet18"), rounds=3)
+    yield Case(
+        "Score-CAM, last stage, resnet18", lambda: score_cam("resnet18"), rounds=2, slow=("grad-cam", "torchcam")
+    )
+    yield Case("Batch of 32, Grad-CAM, resnet18", lambda: batch("resnet18", 32), rounds=5)
+    yield Case("Batch of 8, Grad-CAM, resnet50", lambda: batch("resnet50", 8), rounds=5)
     yield Case("Saliency, resnet18", lambda: saliency("resnet18"))
     yield Case("Guided backpropagation, resnet18", lambda: guided("resnet18"))
     yield Case("Integrated gradients, 50 points, resnet18", lambda: integrated("resnet18", 50), rounds=3)
     yield Case("Integrated gradients, 50 points, embedded", lambda: integrated("embedded", 50), rounds=5)
     yield Case("SmoothGrad, 25 samples, resnet18", lambda: smooth("resnet18", 25), rounds=3)
-    yield Case("Occlusion, resnet18", lambda: occlusion("resnet18"), rounds=2)
+    yield Case("Gradient SHAP, 48 samples, resnet18", lambda: shap("resnet18", 48), rounds=3)
+    yield Case("Occlusion, resnet18", lambda: occlusion("resnet18"), rounds=3)
     yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=5)
+    yield Case("RISE, 320 masks, resnet18", lambda: rise("resnet18", 320), rounds=3)
+    yield Case("import explainers, beside import torch", imports, rounds=5)
+    yield Case("Every method, embedded", every_method, rounds=1)
 
 
 def smoke() -> Iterator[Case]:
@@ -143,3 +231,4 @@ def smoke() -> Iterator[Case]:
     yield Case("Integrated gradients, 10 points, embedded", lambda: integrated("embedded", 10), rounds=2)
     yield Case("SmoothGrad, 10 samples, embedded", lambda: smooth("embedded", 10), rounds=2)
     yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=2)
+    yield Case("Every method, embedded", lambda: every_method(steps=4, samples=8, window=16), rounds=1)

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 Contenders = dict[str, Callable[[], object]]
@@ -69,7 +70,7 @@ def saliency(model: nn.Module, x: Tensor, class_: int) -> Contenders:
 
 
 def integrated_gradients(model: nn.Module, x: Tensor, class_: int, steps: int) -> Contenders:
-    """Integrated gradients by captum: all points at once (its default), and in chunks of 16."""
+    """Integrated gradients by captum: all points at once (its default), in chunks of 8 and 16, and one by one."""
     if not installed("captum"):
         return {}
     from captum.attr import IntegratedGradients
@@ -79,18 +80,62 @@ def integrated_gradients(model: nn.Module, x: Tensor, class_: int, steps: int) -
     def attribute(chunk: int | None) -> object:
         return method.attribute(x, target=class_, n_steps=steps, method="gausslegendre", internal_batch_size=chunk)
 
-    return {"captum": lambda: attribute(None), "captum, chunks of 16": lambda: attribute(16)}
+    return {
+        "captum": lambda: attribute(None),
+        "captum, chunks of 16": lambda: attribute(16),
+        "captum, chunks of 8": lambda: attribute(8),
+        "captum, one by one": lambda: attribute(1),
+    }
+
+
+def gradient_shap(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
+    """Gradient SHAP by captum, which takes all samples at once."""
+    if not installed("captum"):
+        return {}
+    from captum.attr import GradientShap
+
+    method, baselines = GradientShap(copy.deepcopy(model)), torch.rand(samples, *x.shape[1:])
+    return {"captum": lambda: method.attribute(x.clone(), baselines, n_samples=samples, target=class_)}
+
+
+def score_cams(model: nn.Module, x: Tensor, class_: int, layer: str) -> Contenders:
+    """Score-CAM by grad-cam and torchcam, at the batch sizes that they choose."""
+    found: Contenders = {}
+    if installed("pytorch_grad_cam"):
+        from pytorch_grad_cam import ScoreCAM
+        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+        own = copy.deepcopy(model)
+        cam = ScoreCAM(own, [own.get_submodule(layer)])
+        found["grad-cam"] = lambda: cam(x, [ClassifierOutputTarget(class_)])
+    if installed("torchcam"):
+        from torchcam.methods import ScoreCAM as TorchCam
+
+        other = copy.deepcopy(model)
+
+        def torchcam() -> object:
+            with TorchCam(other, layer, input_shape=tuple(x.shape[1:])) as extractor, torch.no_grad():
+                return extractor(class_, other(x), normalized=False)
+
+        found["torchcam"] = torchcam
+    return found
 
 
 def smooth_grad(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
-    """SmoothGrad by captum's NoiseTunnel: all samples at once (its default)."""
+    """SmoothGrad by captum's NoiseTunnel: all samples at once (its default), and 8 at once."""
     if not installed("captum"):
         return {}
     from captum.attr import NoiseTunnel, Saliency
 
     method = NoiseTunnel(Saliency(copy.deepcopy(model)))
     sigma = 0.15 * float(x.max() - x.min())
-    return {"captum": lambda: method.attribute(x.clone(), target=class_, nt_samples=samples, stdevs=sigma, abs=False)}
+
+    def attribute(chunk: int | None) -> object:
+        return method.attribute(
+            x.clone(), target=class_, nt_samples=samples, nt_samples_batch_size=chunk, stdevs=sigma, abs=False
+        )
+
+    return {"captum": lambda: attribute(None), "captum, chunks of 8": lambda: attribute(8)}
 
 
 def guided_backprop(model: nn.Module, x: Tensor, class_: int) -> Contenders:
@@ -125,3 +170,20 @@ def occlusion(model: nn.Module, x: Tensor, class_: int, window: int, stride: int
         )  # fmt: skip
 
     return {"captum": lambda: attribute(1), "captum, 16 at once": lambda: attribute(16)}
+
+
+def masks(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
+    """No library offers RISE for images: a plain loop over masks, 16 at once, is what a user would write."""
+    own = copy.deepcopy(model)
+
+    def loop() -> object:
+        total = torch.zeros(x.shape[2:])
+        with torch.inference_mode():
+            for start in range(0, samples, 16):
+                rows = min(16, samples - start)
+                cells = (torch.rand(rows, 1, 8, 8) < 0.5).float()
+                shown = torch.nn.functional.interpolate(cells, x.shape[2:], mode="bilinear")
+                total += (own(x * shown)[:, class_, None, None] * shown[:, 0]).sum(0)
+        return total
+
+    return {"a plain loop, 16 at once": loop}

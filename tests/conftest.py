@@ -43,3 +43,14 @@ def _imports_are_no_garbage() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """After a run that held methods against their oracles: which oracle covers which method."""
+    if not any("test_oracles.py" in report.nodeid for report in terminalreporter.getreports("passed")):
+        return
+    from oracles import ORACLES
+
+    terminalreporter.section("oracles")
+    for name, oracle in ORACLES.items():
+        terminalreporter.write_line(f"{name:<28} {oracle.truth}")
