@@ -22,7 +22,9 @@ _SAME = "A control does not look at the network, so its values do not grow with 
 _PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
 
 
-@method(family="control", returns="heat", title="Random", paper=_PAPER, signed=False, scale_free=_SAME)
+@method(
+    family="control", returns="heat", title="Random", paper=_PAPER, signed=False, reads_class=False, scale_free=_SAME
+)
 def random_control(
     model: nn.Module,
     images: Tensor,
@@ -54,7 +56,9 @@ def _cell(size: int, side: int, cells: int) -> Tensor:
     return torch.arange(size) * min(cells, side) // side
 
 
-@method(family="control", returns="heat", title="Edges", paper=_PAPER, signed=False, scale_free=_SAME)
+@method(
+    family="control", returns="heat", title="Edges", paper=_PAPER, signed=False, reads_class=False, scale_free=_SAME
+)
 def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Edge control: how steep the picture is at each pixel, by Sobel's filter, over all channels.
 
@@ -71,7 +75,9 @@ def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None) ->
         return torch.linalg.vector_norm(slopes.unflatten(0, x.shape[:2]), dim=(1, 2))
 
 
-@method(family="control", returns="heat", title="Centre", paper=_PAPER, signed=False, scale_free=_SAME)
+@method(
+    family="control", returns="heat", title="Centre", paper=_PAPER, signed=False, reads_class=False, scale_free=_SAME
+)
 def centre_control(
     model: nn.Module,
     images: Tensor,

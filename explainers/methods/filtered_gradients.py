@@ -20,7 +20,6 @@ from .path_integrals import gauss_legendre, integrate, straight
     family="gradient",
     returns="pixels",
     title="FORGrad",
-    reduce="abs_max",
     paper="Muzellec et al. 2023, arXiv:2307.09591",
 )
 def forgrad(
@@ -29,8 +28,8 @@ def forgrad(
     target: TargetLike = None,
     *,
     base: Annotated[
-        str, Choice("saliency", "integrated_gradients", help="the attribution that is filtered")
-    ] = "saliency",
+        str, Choice("integrated_gradients", "saliency", help="the attribution that is filtered")
+    ] = "integrated_gradients",
     cutoff: Annotated[
         float, Range(0, 4096, 0.5, help="highest frequency that stays, in cycles over the picture's shorter side")
     ] = 15.0,
@@ -47,18 +46,19 @@ def forgrad(
 
     The filter is ideal and round, over each colour channel of the signed attribution: frequencies up to `cutoff` stay
     as they are, all others become 0. 15 cycles are what the paper found to suit ImageNet networks at 224 px; a cutoff
-    beyond all frequencies of a small picture changes nothing.
+    beyond all frequencies of a small picture changes nothing. The base is integrated gradients, or "saliency", which
+    takes one gradient.
 
     Returns  (n, c, h, w), signed, in the units of `base`, whose sum it keeps; drift in bf16: see README
     Errors   BadTarget, BadOption
-    Source   Muzellec et al. 2023, eq. 3, arXiv:2307.09591
+    Source   Muzellec et al. 2023, the filter with cutoff sigma, arXiv:2307.09591
     """
     with opened(model, images, target, many=base != "saliency", precision=precision) as run:
         x = run.images
         loop = Loop(batch_size, progress, budget)
 
         def shown(attribution: Tensor) -> Tensor:
-            return low_pass(attribution, cutoff).abs().amax(1)
+            return low_pass(attribution.sum(1), cutoff)
 
         if base == "integrated_gradients":
             run.clean()

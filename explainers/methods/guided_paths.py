@@ -53,7 +53,7 @@ def guided_integrated_gradients(
     Returns  (n, c, h, w), in logits; sums to score(x) - score(baseline) as the number of steps grows. A finding states
              the gap where it is above 1%; drift in bf16: see README
     Errors   BadTarget, BadOption
-    Source   Kapishnikov et al. 2021, algorithm 1 and section 3.3 (anchors), arXiv:2106.09788
+    Source   Kapishnikov et al. 2021, algorithm 1, with anchor points, arXiv:2106.09788
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()

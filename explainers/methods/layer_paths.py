@@ -108,7 +108,7 @@ def internal_influence(
 
     Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: see README
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Leino et al. 2018, definition 1 with the path's uniform distribution, arXiv:1802.03788
+    Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, where = run.images, run.place(layer)
@@ -152,7 +152,7 @@ def layer_conductance(
     Returns  (n, k, h, w), in logits; sums to score(x) - score(b) where every path passes the layer, as the number of
              steps grows; drift in bf16: see README
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Dhamdhere et al. 2018, eq. 2, arXiv:1805.12233; the sum over pieces as in Shrikumar et al. 2018,
+    Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over pieces as in Shrikumar et al. 2018,
              arXiv:1807.09946
     """
     with opened(model, images, target, many=True, precision=precision) as run:

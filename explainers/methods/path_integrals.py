@@ -105,7 +105,7 @@ def blur_integrated_gradients(
     Returns  (n, c, h, w), in logits; sums to score(x) - score(blurred x) as the number of steps grows. A finding states
              the gap where it is above 1%; drift in bf16: see README
     Errors   BadTarget, BadOption
-    Source   Xu et al. 2020, eq. 4, arXiv:2004.03383; Lindeberg 1990, doi:10.1109/34.49051, for the discrete kernel
+    Source   Xu et al. 2020, section 3, arXiv:2004.03383; Lindeberg 1990, doi:10.1109/34.49051, for the discrete kernel
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()
@@ -150,7 +150,7 @@ def gradient_shap(
     Returns  (n, c, h, w), in logits; sums to score(x) - mean score of the baselines as the number of samples grows. A
              finding states the gap where it is above 1%; drift in bf16: see README
     Errors   BadTarget; BadOption for baselines of another shape
-    Source   Lundberg & Lee 2017, arXiv:1705.07874; Erion et al. 2021, eq. 3, arXiv:1906.10670
+    Source   Lundberg & Lee 2017, arXiv:1705.07874; Erion et al. 2021, expected gradients, arXiv:1906.10670
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()

@@ -290,7 +290,7 @@ ORACLES: dict[str, Oracle] = {
         "wave by wave from the definition of the Fourier series",
         curved,
         lambda net, x, c: filtered(torch.stack([gradient(net, p, k) for p, k in zip(x, c, strict=True)]), 3.0),
-        options={"cutoff": 3.0},
+        options={"cutoff": 3.0, "base": "saliency"},
     ),
     "integrated_gradients": Oracle(
         "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
