@@ -104,6 +104,13 @@ def token_grid(model: nn.Module, images: Tensor, count: int) -> tuple[Grid, int]
     return None
 
 
+def attended_later(model: nn.Module, images: Tensor, name: str) -> bool:
+    """Whether an attention over tokens comes after the layer `name`: then every patch there can still count."""
+    layers = profile(model, images)
+    index = next((i for i, each in enumerate(layers) if each.name == name), len(layers))
+    return any(is_attention(each) and not name.startswith(f"{each.name}.") for each in layers[index + 1 :])
+
+
 def layer_whose_patches_count(model: nn.Module, images: Tensor, name: str) -> str | None:
     """The input of the last attention before the layer `name`: what comes between may read the class token alone."""
     layers = profile(model, images)

@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from .errors import BadTarget, ExplainerError, LayerNotFound, LayerRanRepeatedly, NothingSpatial
 from .hooks import edit_outputs
 from .inference_copy import InferenceCopy, channels_last, inference_copy
-from .layers import Place, channel_axis, layer_whose_patches_count, nothing_spatial, place
+from .layers import Place, channel_axis, nothing_spatial, place
 from .network import ready
 from .recording import is_recording, note_finding, note_gradient, note_layer, note_scores
 from .records import ran_repeatedly
 from .sites import LayerName, frozen_graph, unwrap
 from .targets import Target, TargetLike, Through, Unit, evaluate, fix
+from .unread_patches import read_instead
 
 Edit = Callable[[Any], Any]
 
@@ -330,30 +331,11 @@ def activations_and_gradients_of(
         places = [run.place(layer) for layer in layers]
         both = run.at(places, run.images.clone())
         for asked in places:
-            where, (a, g) = asked, both[asked.name]
-            while (earlier := _where_patches_count(run, where, g)) is not None:
-                where = earlier
-                a, g = run.at([where], run.images.clone())[where.name]
-            if where is not asked:
-                note_finding(
-                    "token_only_gradient",
-                    f"After layer {asked.name!r} only the class token is read, so its patches have no gradient. The "
-                    f"map is that of {where.name!r}, the last layer before it whose patches count.",
-                    {"layer": where.name},
-                )
+            where, (a, g) = read_instead(run, asked, both[asked.name])
             found[asked.name] = maps_of(where, a), maps_of(where, g)
             note_gradient(found[asked.name][1])
             note_layer(where.name)
     return found
-
-
-def _where_patches_count(run: Run, where: Place, gradient: Tensor) -> Place | None:
-    """The layer to read instead, where the gradient is exactly zero on all patches but not on the tokens before them."""
-    extra = where.extra_tokens
-    if where.layout != "tokens" or bool(gradient[:, extra:].any()) or not bool(gradient[:, :extra].any()):
-        return None
-    name = layer_whose_patches_count(run.model, run.images, where.name)
-    return None if name is None else run.place(name)
 
 
 def activations_and_gradients(

@@ -80,8 +80,8 @@ def vit(layers: int = 3) -> nn.Module:
     return settle(torchvision.models.VisionTransformer(64, 16, layers, 2, 16, 32, num_classes=7).double())
 
 
-def swin_v1() -> nn.Module:
-    return settle(torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=7).double())
+def swin_v1(width: int = 16) -> nn.Module:
+    return settle(torchvision.models.SwinTransformer([4, 4], width, [2, 2], [2, 4], [4, 4], num_classes=7).double())
 
 
 def swin_v2() -> nn.Module:

@@ -30,6 +30,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.a
     returns="grid",
     title="Attention rollout",
     signed=False,
+    reads_class=False,
     scale_free="values are shares of attention, of which every token has one in all, whatever the score is",
     needs=why_not,
     paper="Abnar & Zuidema 2020, arXiv:2005.00928",

@@ -21,6 +21,7 @@ from .score_cams import channel_drops
     family="features",
     returns="features",
     title="Feature maps",
+    reads_class=False,
     reduce="norm",
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
 )
@@ -42,6 +43,7 @@ def feature_maps(
     family="features",
     returns="features",
     title="Token PCA",
+    reads_class=False,
     reduce="norm",
     paper="Amir et al. 2021, arXiv:2112.05814",
 )
@@ -80,6 +82,7 @@ def token_pca(
     family="features",
     returns="features",
     title="Attention heads",
+    reads_class=False,
     reduce="sum",
     needs=why_not,
     paper="Caron et al. 2021, arXiv:2104.14294",
