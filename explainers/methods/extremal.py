@@ -22,7 +22,8 @@ from ..targets import TargetLike
 _SHARE, _REACH, _COLDNESS = 32, 3, 20.0
 # The area's weight beside a score whose gradient has length 1 (sum of magnitudes), at the first step and at the last.
 _WEIGHT, _GROWTH = 4.0, 16.0
-_RATE, _MOMENTUM = 500.0, 0.9
+# How far all steps together may carry a parameter, in parameters' shares of such a gradient.
+_RATE, _MOMENTUM = 0.5, 0.9
 
 
 @method(
@@ -87,7 +88,7 @@ def extremal_perturbation(
             felt.logical_or_(length.flatten() > 0)
             weight = _WEIGHT * _GROWTH ** (at.start / steps)
             velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * (torch.where(length > 0, rise / length, 0) - weight * fall))
-            mask.add_(_RATE / steps * velocity).clamp_(0, 1)
+            mask.add_(_RATE * mask[0].numel() / steps * velocity).clamp_(0, 1)
 
         def heat() -> Tensor:
             return torch.where(felt[:, None, None], _smooth(mask, discs, step)[:, *inside], 0)

@@ -86,7 +86,7 @@ def _jansen(scores: Tensor, count: int) -> Tensor:
     known[: len(scores)] = scores
     whole, changed = known.view(-1, count + 1).split([1, count], 1)
     moved = ((whole - changed) ** 2).nanmean(0).nan_to_num() / 2
-    return moved / scores.var()
+    return moved / scores.var(unbiased=False)
 
 
 def _painted(run: Run, parts: Parts, scores: Tensor, values: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def hsic(
     target: TargetLike = None,
     *,
     cells: Annotated[int, Range(2, 32, help="cells of the grid on each side")] = 7,
-    samples: Annotated[int, Range(10, 4000, 10, help="pictures with some cells covered")] = 1000,
+    samples: Annotated[int, Range(2, 4000, 1, help="pictures with some cells covered")] = 1000,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,

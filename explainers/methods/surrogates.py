@@ -33,9 +33,9 @@ def lime(
     target: TargetLike = None,
     *,
     masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
-    samples: Annotated[int, Range(10, 20000, 10, help="pictures with some parts hidden")] = 1000,
+    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 1000,
     kernel_width: Annotated[float, Range(0.05, 10, 0.05, help="how far from the whole picture samples count")] = 0.25,
-    ridge: Annotated[float, Range(0, 10, 0.01, help="shrinks the coefficients; 1 is as strong as the data")] = 1e-6,
+    ridge: Annotated[float, Range(0, 10, 0.01, help="shrinks the coefficients; 1 is as strong as the data")] = 1e-4,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
@@ -110,7 +110,7 @@ def kernel_shap(
     target: TargetLike = None,
     *,
     masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
-    samples: Annotated[int, Range(10, 20000, 10, help="pictures with some parts hidden")] = 2000,
+    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 2000,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
@@ -121,7 +121,7 @@ def kernel_shap(
     """Kernel SHAP: Shapley values of the parts, by a weighted regression on coalitions.
 
     Exact where there are no more coalitions than samples; else coalitions are drawn by the Shapley kernel, each with
-    its complement. The values always sum to score(x) - score(baseline).
+    its complement, and never fewer than two a part. The values always sum to score(x) - score(baseline).
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to score(x) - score(all covered)
     Errors   BadTarget, BadOption
@@ -131,15 +131,16 @@ def kernel_shap(
         game = Game(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = game.ends()
         draws = Draws(len(images), seed)
-        rounds = [_kernel_coalitions(part.count, samples, draws, n) for n, part in enumerate(game.parts)]
-        z = [rows for rows, _ in rounds]
+        # With fewer equations than unknowns the values would be little but even shares.
+        rows = [max(samples, 2 * part.count) for part in game.parts]
+        rounds = [_kernel_coalitions(part.count, rows[n], draws, n) for n, part in enumerate(game.parts)]
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            rows, weights = rounds[n]
-            values = _efficient_fit(rows[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
+            z, weights = rounds[n]
+            values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
             return game.parts[n].spread(values.to(run.images.device))
 
-        maps, _ = game.play(z, Loop(batch_size, progress, budget), heat)
+        maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
         return maps
 
 
@@ -214,15 +215,15 @@ def shapley_sampling(
             rounds.append(_kernel_coalitions(part.count, 2**part.count, draws, n) if all_of_them[n] else steps)
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            rows, weights = rounds[n]
+            z, weights = rounds[n]
             if all_of_them[n]:
                 total = full[n] - none[n]
-                values = _efficient_fit(rows[: len(scores)], scores - none[n], weights[: len(scores)], total)
+                values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], total)
             else:
                 values = _mean_gains(orders[n], scores, none[n], full[n])
             return game.parts[n].spread(values.to(run.images.device))
 
-        maps, _ = game.play([rows for rows, _ in rounds], Loop(batch_size, progress, budget), heat)
+        maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
         return maps
 
 
