@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import gc
+from collections.abc import Iterator
 
 import pytest
+import test_torchvision as classifiers
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from explainers import list_layers
+from explainers import explain, list_layers
 from explainers.receptive import receptive_field, stride
 
 
@@ -251,3 +254,79 @@ def test_wrong_use_is_refused_with_the_remedy(layer, cell, word):
     model = plain(nn.Conv2d(3, 4, 3), relu, nn.Conv2d(4, 4, 3), relu, nn.Flatten())
     with pytest.raises(ValueError, match=word):
         receptive_field(model, torch.zeros(1, 3, 8, 8), layer, cell)
+
+
+# Every torchvision CNN: what a gradient reaches lies inside the box
+
+CNNS = [name for name in classifiers.NAMES if not name.startswith(("vit", "swin"))]
+QUICK = set(
+    """
+    resnet18 squeezenet1_1 mobilenet_v2 mobilenet_v3_small shufflenet_v2_x0_5 mnasnet0_5 regnet_x_400mf densenet121
+    googlenet inception_v3 efficientnet_b0 convnext_tiny
+    """.split()
+)
+"""One of each family that is quickly built; the others, with AlexNet, VGG and MaxViT, are left to --slow."""
+
+
+@pytest.fixture(autouse=True)
+def _one_network_at_a_time() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+class Supports:
+    """The pixels with d A[i, j] / d x != 0, over randomly weighted channels, for any of some layers of one forward."""
+
+    def __init__(self, net: nn.Module, layers: list[str], x: Tensor) -> None:
+        self.outputs: dict[str, Tensor] = {}
+        self.leaf = x.clone().requires_grad_()
+        handles = [net.get_submodule(each).register_forward_hook(self._keep(each)) for each in layers]
+        net(self.leaf * 1)
+        for handle in handles:
+            handle.remove()
+
+    def _keep(self, name: str):
+        return lambda module, inputs, output: (self.outputs.update({name: output}), output.clone())[1]
+
+    def box(self, layer: str, cell: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Left, top, right, bottom."""
+        values = self.outputs[layer][0, :, cell[0], cell[1]]
+        weights = torch.randn(len(values), generator=torch.Generator().manual_seed(1))
+        (slope,) = torch.autograd.grad((values * weights).sum(), self.leaf, retain_graph=True)
+        seen = (slope != 0)[0].any(0)
+        rows, columns = seen.any(1).nonzero().flatten().tolist(), seen.any(0).nonzero().flatten().tolist()
+        return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CNNS])
+def test_box_contains_what_the_gradient_reaches(name):
+    """At the first layer and every stage, in the middle and in a corner; a box that is cut nowhere is hardly larger."""
+    net, (height, width) = classifiers.build(name), classifiers.size(name)
+    x = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+    pictures = [each for each in list_layers(net, x) if each.layout == "NCHW" and "#" not in each.name]
+    layers = [pictures[0], *(each for each in pictures[1:] if each.stage)]
+    supports = Supports(net, [each.name for each in layers], x)
+    told = 0
+    for layer in layers:
+        for cell in ((0, 0), (layer.grid[0] // 2, layer.grid[1] // 2)):
+            box, reached = layer.receptive_field(cell), supports.box(layer.name, cell)
+
+            left, top, right, bottom = box
+            inside = left <= reached[0] and top <= reached[1] and right >= reached[2] and bottom >= reached[3]
+            assert inside, (layer.name, cell, box, reached)
+            if box != (0, 0, width, height):
+                told += 1
+                # Closed ReLUs and other maxima hide a rim of pixels from this one picture, not half of them.
+                assert reached[2] - reached[0] > (right - left) / 2 and reached[3] - reached[1] > (bottom - top) / 2
+    assert len(layers) >= 4 and told >= 2, "boxes of the whole picture contain everything"
+
+
+def test_channel_effects_lead_to_the_field_of_a_cell():
+    """The layer that an explanation names, looked up among the layers, has the box of any of its cells."""
+    model, images = zoo("resnet18"), torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+    effects = explain("channel_effects", model, images, layer="layer1.0.conv1")
+
+    layer = next(each for each in list_layers(model, images) if each.name == effects.layer)
+
+    assert layer.receptive_field((8, 12)) == receptive_field(model, images, effects.layer, (8, 12)) == (39, 23, 58, 42)

@@ -125,7 +125,8 @@ def channel_effects(
     """Channel effects: the score that is lost when one channel of the layer is set to zero, for each channel.
 
     Returns  (n, k), in logits; positive where the channel speaks for the target. Channels not reached when the method
-             was stopped are 0.
+             was stopped are 0. What a cell of the layer can see is `list_layers(model, images)`'s entry of that name:
+             `.receptive_field(cell)`, a box in input pixels.
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Morcos et al. 2018, section 3, arXiv:1803.06959
     """
