@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .sampling import Draws
@@ -57,7 +58,7 @@ def _fit(rows: Tensor, maps: Tensor, directions: Tensor, sweeps: int) -> tuple[T
 
 def _improve(columns: Tensor, wanted: Tensor, overlap: Tensor) -> None:
     """Least squares for each column while the others stand still, in place."""
-    for f in range(columns.shape[1]):
-        if overlap[f, f] > 0:
-            step = (wanted[:, f] - columns @ overlap[:, f]) / overlap[f, f]
-            columns[:, f] = (columns[:, f] + step).clamp(min=0)
+    parts = zip(columns.unbind(1), wanted.unbind(1), overlap.unbind(1), overlap.diagonal().tolist(), strict=True)
+    for column, own, others, size in parts:
+        if size > 0:
+            column.add_(torch.addmv(own, columns, others, alpha=-1), alpha=1 / size).clamp_(min=0)

@@ -71,6 +71,16 @@ def test_smooth_grad_cam_pp_asks_noisy_copies_about_the_clean_class():
     assert torch.equal(smooth_grad_cam_pp(net, images, layer="act2", samples=4, sigma=1.0), named)
 
 
+def test_smooth_grad_cam_pp_says_where_noise_makes_no_difference():
+    """Before pooling and a linear head the gradient is the head's weights, whatever the picture."""
+    net, images = residual(), pictures()
+    e = explain("smooth_grad_cam_pp", net, images, CLASSES, samples=3)
+    torch.testing.assert_close(e.map, grad_cam_pp(net, images, CLASSES))
+    assert all(found[0].code == "unmoved_by_noise" for found in e.findings)
+    earlier = explain("smooth_grad_cam_pp", net, images, CLASSES, layer="layer1", samples=3)
+    assert not any(each.code == "unmoved_by_noise" for found in earlier.findings for each in found)
+
+
 def test_smooth_grad_cam_pp_stopped_is_the_mean_so_far_and_neighbours_do_not_matter():
     net, images = curved(), pictures()
     for size in (1, 2, 50):

@@ -231,7 +231,22 @@ def smooth_grad_cam_pp(
             return _rectified(_plus_plus(a, *(powers / done)), relu)
 
         loop.run(samples, loop.rows(x), work, best)
+        if samples > 1 and sigma > 0:
+            _tell_unmoved(*powers[:2] / done)
         return best()
+
+
+def _tell_unmoved(first: Tensor, second: Tensor) -> None:
+    """Say where the gradient is the same for every noisy copy, as it is before pooling and a linear head."""
+    spread = (second - first**2).flatten(1).amax(1)
+    for n in (spread <= 1e-9 * second.flatten(1).amax(1)).nonzero()[:, 0].tolist():
+        note_finding(
+            "unmoved_by_noise",
+            "The gradient at this layer is the same for every noisy copy, so the map is Grad-CAM++'s. Noise makes a "
+            "difference at earlier layers.",
+            {},
+            n,
+        )
 
 
 @method(family="cam", returns="grid", title="ShapleyCAM", paper="Cai 2025, arXiv:2501.06261")
