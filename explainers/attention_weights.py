@@ -61,8 +61,13 @@ class Attended:
         return self.to_maps((self.readers[:, :, None] * mixed).sum(dim=1))
 
     def to_maps(self, tokens: Tensor) -> Tensor:
-        """Values [N, ..., T] of the tokens as maps [N, ..., h, w], class and register tokens left out."""
-        return tokens[..., self.extra_tokens :].unflatten(-1, self.grid)
+        """Values [N, T] of the tokens as maps [N, h, w], class and register tokens left out."""
+        return patches_of(tokens, self.grid, self.extra_tokens)
+
+
+def patches_of(tokens: Tensor, grid: Grid, extra: int) -> Tensor:
+    """Values [N, ..., T] of tokens as maps [N, ..., h, w] of the patches among them; a copy that keeps nothing alive."""
+    return tokens[..., extra:].unflatten(-1, grid).clone()
 
 
 def attended(model: nn.Module, images: Tensor, target: TargetLike, *, gradients: bool) -> Attended:

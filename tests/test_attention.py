@@ -370,6 +370,14 @@ def test_all_promises_hold(name):
     assert report, report
 
 
+@pytest.mark.parametrize("name", [*ATTENTION, "token_pca"])
+def test_a_map_keeps_nothing_larger_alive(name):
+    """A slice of the attention weights would hold all of them: 12 heads of 197 x 197 for a map of 14 x 14."""
+    found = METHODS[name](two_blocks(), wide_pictures(), 1)
+
+    assert found._base is None and found.untyped_storage().nbytes() == found.numel() * 8
+
+
 def test_values_are_scale_free_only_where_it_is_said():
     said = {name for name in ATTENTION if METHODS[name].scale_free}
     assert "attention_rollout" in said and "transformer_attribution" not in said and "le_grad" not in said

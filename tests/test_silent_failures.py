@@ -17,13 +17,17 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
-from calls import CLASSY, NAMES, OF_LAYERS, small
+from calls import small
 from nets import Activated, pictures, residual, settle
 from oracles.attention import two_blocks, wide_pictures
 from torch import Tensor, nn
 from transformers import swin_v1, vit
 
 from explainers import METHODS, UnsupportedModel, UnsupportedOperation, explain, saliency
+
+NAMES = list(METHODS)
+OF_LAYERS = [name for name in NAMES if METHODS[name].takes_layer]
+CLASSY = [name for name in NAMES if METHODS[name].reads_class]
 
 
 def call(name: str, net: nn.Module, x: Tensor, target: object, **options: object) -> Tensor:

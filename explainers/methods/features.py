@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..attention_weights import attention_at, why_not
+from ..attention_weights import attention_at, patches_of, why_not
 from ..batching import Loop, Progress
 from ..options import Choice, Range
 from ..passes import activation_and_score, features, opened
@@ -73,9 +73,9 @@ def token_pca(
     s = torch.where(s > 8 * torch.finfo(a.dtype).eps * cells.norm(dim=(1, 2))[:, None], s, 0)
     along = (u * s[:, None])[:, :, :components].transpose(1, 2)
     along = along * along.gather(2, along.abs().argmax(dim=2, keepdim=True)).sign()
-    maps = along.new_zeros(len(a), components, a.shape[2] * a.shape[3])
-    maps[:, : along.shape[1]] = along
-    return maps.unflatten(2, a.shape[2:]).to(a.dtype)
+    maps = a.new_zeros(len(a), components, *a.shape[2:])
+    maps[:, : along.shape[1]] = along.unflatten(2, a.shape[2:]).to(a.dtype)
+    return maps
 
 
 @method(
@@ -108,7 +108,7 @@ def attention_heads(
     """
     a, grid, extra = attention_at(model, images, layer)
     rows = a[:, :, 0] if query == "class" and extra else a[:, :, extra:].mean(dim=2)
-    return rows[:, :, extra:].unflatten(2, grid)
+    return patches_of(rows, grid, extra)
 
 
 @method(family="features", returns="channels", title="Channel effects", paper="Morcos et al. 2018, arXiv:1803.06959")
