@@ -1,0 +1,81 @@
+"""Extremal perturbation: the mask is where the network looks, of the area asked for, whatever the score's scale."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import curved, pictures
+from torch import nn
+
+from explainers import explain, extremal_perturbation
+from explainers.methods.extremal import _from_area
+
+
+class Square(nn.Module):
+    """Looks at one square and nothing else."""
+
+    def __init__(self, top=6, left=12, side=8, scale=1.0) -> None:
+        super().__init__()
+        self.box, self.scale = (slice(top, top + side), slice(left, left + side)), scale
+
+    def forward(self, x):
+        score = 5 * x[:, :, *self.box].mean((1, 2, 3)).tanh() * self.scale
+        return torch.stack([score, -score], 1)
+
+
+def bright(n=1):
+    return pictures(n, 3, 24, 32).abs() + 0.5
+
+
+@pytest.mark.parametrize(("top", "left"), [(6, 12), (0, 0), (16, 24)])
+def test_the_mask_is_the_square_that_the_network_looks_at(top, left):
+    """Also in corners, where a disc lies half outside."""
+    found = extremal_perturbation(Square(top, left), bright(), 0, area=64 / 768, baseline=None, steps=80)[0]
+    inside = found[top : top + 8, left : left + 8]
+    assert inside.mean() > 0.8 and inside.sum() > 0.6 * found.sum()
+    assert found.mean() == pytest.approx(64 / 768, abs=0.05)
+
+
+@pytest.mark.parametrize("area", [0.15, 0.4])
+def test_the_mask_has_the_area_asked_for(area):
+    found = extremal_perturbation(curved(), pictures(2), [2, 0], area=area, baseline=None, steps=80)
+    assert found.min() >= 0 and found.max() <= 1 and found.amax((1, 2)).min() > 0.9
+    assert (found.mean((1, 2)) - area).abs().max() < 0.08
+
+
+def test_the_scores_scale_does_not_matter():
+    x = bright()
+    expected = extremal_perturbation(Square(), x, 0, steps=8)
+    for scale in (1000.0, 1e-5):
+        found = extremal_perturbation(Square(scale=scale), x, 0, steps=8)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_the_kept_part_holds_the_score():
+    """On a network with more to see: the part kept is worth more than any other of a grid with its area."""
+    net, x = curved(), pictures(1)
+    mask = extremal_perturbation(net, x, 2, area=0.25, baseline=None, steps=80)
+    with torch.no_grad():
+        kept = float(net(x * mask[:, None])[0, 2])
+        quarters = [x * 0 for _ in range(4)]
+        for k, quarter in enumerate(quarters):
+            there = slice(6 * (k // 2), 6 * (k // 2) + 6), slice(8 * (k % 2), 8 * (k % 2) + 8)
+            quarter[:, :, *there] = x[:, :, *there]
+        others = [float(net(quarter)[0, 2]) for quarter in quarters]
+    assert kept > max(others)
+
+
+def test_where_nothing_pulls_the_mask_is_blank_and_it_is_said():
+    x = bright()
+    x[:, :, 6:14, 12:20] = 0
+    explained = explain("extremal_perturbation", Square(), x, 0, baseline=None, steps=5)
+    assert not explained.map.any() and explained.findings[0][0].code == "no_gradient"
+
+
+def test_the_areas_gradient_by_autograd():
+    generator = torch.Generator().manual_seed(0)
+    m = torch.rand(2, 5, 6, dtype=torch.float64, generator=generator).requires_grad_()
+    wanted = torch.arange(30) >= 20
+    total = ((m.flatten(1).sort(1).values - wanted.double()) ** 2).mean(1).sum() / 2
+    (expected,) = torch.autograd.grad(total, m)
+    torch.testing.assert_close(_from_area(m.detach(), wanted), expected)

@@ -1,0 +1,131 @@
+"""RISE and its kin: the exact expectation over all masks, colours, detectors."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from nets import curved, pictures
+from oracles.masks import enlarged_by_hand
+from torch import nn
+
+from explainers import BadOption, BadTarget, BoxScores, d_rise, mc_rise, rise
+
+
+class Product(nn.Module):
+    """The product of two pixels, and a single third one."""
+
+    def forward(self, x):
+        return torch.stack([x[:, 0, 0, 0] * x[:, 0, 3, 3], x[:, 0, 1, 2]], 1)
+
+
+def test_rise_goes_to_the_expectation_over_all_masks():
+    """Oracle: all 16 masks of 2 x 2 cells in all 4 shifts, each with its probability."""
+    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+    weighted, seen, mean = torch.zeros(4, 4).double(), torch.zeros(4, 4).double(), 0.0
+    for cells in itertools.product((0, 1), repeat=4):
+        chance = 0.7 ** sum(cells) * 0.3 ** (4 - sum(cells)) / 4
+        for shift in itertools.product((0.0, 0.5), repeat=2):
+            mask = enlarged_by_hand(torch.tensor(cells).view(2, 2), shift, 4, 4)
+            score = float(mask[0, 0] * mask[3, 3])
+            weighted += chance * score * mask
+            seen += chance * mask
+            mean += chance * score
+    torch.testing.assert_close(seen, torch.full((4, 4), 0.7, dtype=torch.float64))
+
+    found = rise(Product(), x, 0, samples=6000, cells=2, p=0.7)[0]
+
+    torch.testing.assert_close(found, weighted / seen - mean, rtol=0, atol=0.02)
+    assert (weighted / seen - mean)[0, 0] > 0.1
+
+
+def test_rise_masks_have_no_fixed_borders():
+    """Without the random shift, all pixels of a cell would see the same masks and have the same value."""
+    found = rise(Product(), torch.ones(1, 1, 4, 4, dtype=torch.float64), 0, samples=500, cells=2)[0]
+    assert len(found.flatten().unique()) == 16
+
+
+def test_rise_finds_the_one_pixel_that_counts():
+    x = torch.ones(2, 1, 12, 16, dtype=torch.float64)
+    for found in rise(Product(), x, 1, samples=800, cells=6):
+        assert divmod(int(found.argmax()), 16) in [(y, z) for y in range(3) for z in range(1, 5)]
+        assert found[1, 2] > 0.15 and found[8:, 8:].abs().max() < 0.5 * found[1, 2]
+
+
+class Detector(nn.Module):
+    """Two boxes a picture, scored by the brightness in them; the second one is of another label."""
+
+    def forward(self, x):
+        boxes = torch.tensor([[2.0, 2.0, 6.0, 6.0], [10.0, 6.0, 15.0, 11.0]], dtype=x.dtype)
+        scores = torch.stack([x[:, :, 2:6, 2:6].mean((1, 2, 3)), x[:, :, 6:11, 10:15].mean((1, 2, 3))], 1)
+        return [{"boxes": boxes, "scores": each, "labels": torch.tensor([1, 7])} for each in scores]
+
+
+def test_d_rise_shows_where_a_detection_lives():
+    """Each of two boxes in one picture has its own map."""
+    x = torch.ones(1, 3, 12, 16, dtype=torch.float64)
+    for box, label, inside in (([2, 2, 6, 6], 1, (4, 4)), ([10, 6, 15, 11], 7, (8, 12))):
+        target = BoxScores(torch.tensor([box]).double(), (label,))
+        found = d_rise(Detector(), x, target, samples=600, cells=8)[0]
+        top, left, bottom, right = box[1] - 1, box[0] - 1, box[3], box[2]
+        y, z = divmod(int(found.argmax()), 16)
+        assert top <= y <= bottom and left <= z <= right and found[inside] > 0.7 * found.max()
+
+
+def test_d_rise_without_a_target_says_what_a_detector_needs():
+    with pytest.raises(BadTarget, match="target"):
+        d_rise(Detector(), torch.ones(1, 3, 12, 16).double())
+
+
+def test_d_rise_is_rise_for_a_classifier():
+    net, x = curved(), pictures(1)
+    assert torch.equal(d_rise(net, x, 1, samples=20, cells=7), rise(net, x, 1, samples=20, cells=7))
+
+
+class Redness(nn.Module):
+    """How red the upper left quarter is: the first channel less the mean of the others."""
+
+    def forward(self, x):
+        quarter = x[:, :, :6, :8].mean((2, 3))
+        return torch.stack([quarter[:, 0] - quarter[:, 1:].mean(1), quarter[:, 0]], 1)
+
+
+def test_mc_rise_tells_colours_apart():
+    """A red quarter covered in red loses nothing; in the dark it loses its red; in green most of all."""
+    x = torch.zeros(1, 3, 12, 16, dtype=torch.float64)
+    x[:, 0, :6, :8] = 1
+    x[:, :, 6:, 8:] = 1
+    dark, light, red, green, blue = (mc_rise(Redness(), x, 0, samples=600, colour=k)[0, 2, 3] for k in range(5))
+    assert red.abs() < 0.05 * green and 0 < dark < green
+    torch.testing.assert_close(light, dark, rtol=0.2, atol=0)
+    torch.testing.assert_close(blue, green, rtol=0.2, atol=0)
+
+
+def test_mc_rise_without_a_colour_is_the_mean_of_all():
+    net, x = curved(), pictures(2)
+    alone = [mc_rise(net, x, 1, samples=30, colour=k) for k in range(5)]
+    torch.testing.assert_close(mc_rise(net, x, 1, samples=30), torch.stack(alone).mean(0), rtol=1e-9, atol=1e-12)
+
+
+def test_mc_rise_takes_colours_in_the_models_units():
+    """Black alone: what is left of two kinds of cells, one seen and one black, is RISE's masking."""
+    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+    black = mc_rise(Product(), x, 1, samples=3000, cells=2, colours=torch.zeros(1, 1))
+    seen = rise(Product(), x, 1, samples=3000, cells=2)
+    # seen less covered, where RISE has seen less all: half of it at p = 1/2.
+    torch.testing.assert_close(black / 2, seen, rtol=0, atol=0.03)
+    assert seen.max() > 0.1
+
+
+def test_mc_rise_with_one_channel_has_dark_and_light():
+    x = torch.rand(1, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert mc_rise(Product(), x, 0, samples=20, colour=1).isfinite().all()
+    with pytest.raises(BadOption, match="colour=2"):
+        mc_rise(Product(), x, 0, samples=20, colour=2)
+
+
+@pytest.mark.parametrize("colours", [torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)])
+def test_colours_of_another_shape_are_refused(colours):
+    with pytest.raises(BadOption, match="colours"):
+        mc_rise(curved(), pictures(1), 1, samples=4, colours=colours)
