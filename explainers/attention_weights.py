@@ -66,7 +66,7 @@ class Attended:
 
 
 def patches_of(tokens: Tensor, grid: Grid, extra: int) -> Tensor:
-    """Values [N, ..., T] of tokens as maps [N, ..., h, w] of the patches among them; a copy that keeps nothing alive."""
+    """Values [N, ..., T] of tokens as maps [N, ..., h, w] of the patches among them; a copy, no view of all tokens."""
     return tokens[..., extra:].unflatten(-1, grid).clone()
 
 
