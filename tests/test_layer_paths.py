@@ -164,3 +164,27 @@ def test_wrong_layers_and_options_are_refused(method):
         method(curved(), pictures(), 1, layer="conv3")
     with pytest.raises(BadOption, match="steps"):
         method(curved(), pictures(), 1, layer="conv2", steps=1)
+
+
+class Joined(Skip):
+    """The path around `inner` is joined channel by channel: one row does not go with several."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 7)
+
+    def forward(self, x):
+        x = torch.tanh(self.stem(x))
+        return self.head(torch.tanh(torch.cat([x, self.inner(x)], 1)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("make", [Skip, Joined])
+def test_the_layers_before_run_once_a_chunk_where_the_rest_lets_them(make):
+    net, x = settle(make().double()), pictures(1)
+    expected = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=1)
+    rows = []
+    handle = net.stem.register_forward_hook(lambda m, i, o: rows.append(len(o)))
+    found = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=6)
+    handle.remove()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
+    assert max(rows) == (6 if make is Joined else 1)

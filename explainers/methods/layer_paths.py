@@ -70,9 +70,7 @@ def layer_integrated_gradients(
 
         def gradients(picture: int, chosen: Tensor) -> Tensor:
             at = points[chosen].to(way).view(-1, *[1] * (way.ndim - 1))
-            batch = x[picture].expand(len(chosen), -1, -1, -1)
-            move = {where.name: lambda output: begin[picture] + at * way[picture]}
-            return run.at([where], batch, [picture] * len(chosen), instead=move)[where.name][1]
+            return _gradient_there(run, where, picture, begin[picture] + at * way[picture])
 
         maps = maps_of(where, way)
         mean = _mean_gradient(run, where, Loop(batch_size, progress, budget), weights, gradients, maps)
@@ -152,8 +150,8 @@ def layer_conductance(
     Returns  (n, k, h, w), in logits; sums to score(x) - score(b) where every path passes the layer, as the number of
              steps grows; drift in bf16: see README
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over pieces as in Shrikumar et al. 2018,
-             arXiv:1807.09946
+    Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over pieces: Shrikumar et al.
+             2018, arXiv:1807.09946
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, where = run.images, run.place(layer)
@@ -185,6 +183,18 @@ def layer_conductance(
         loop.run(steps + 1, loop.rows(x), work, lambda: conductance().sum(1))
         note_layer(where.name)
         return conductance()
+
+
+def _gradient_there(run: Run, where: Place, picture: int, outputs: Tensor) -> Tensor:
+    """The gradient at the layer where `outputs` [R, ...] stand in the place of the picture's own."""
+    one, count = run.images[picture : picture + 1], len(outputs)
+    given = {where.name: lambda output: outputs}
+    try:
+        # What leads to the layer runs once, not once for each output.
+        return run.at([where], one, [picture] * count, instead=given)[where.name][1]
+    except (RuntimeError, ValueError, IndexError):
+        # A path around the layer whose one row the network cannot join with these.
+        return run.at([where], one.expand(count, -1, -1, -1), [picture] * count, instead=given)[where.name][1]
 
 
 def _mean_gradient(
