@@ -59,10 +59,14 @@ class Interception(TorchFunctionMode):
     """Runs a network with `rules`, name of an operation -> function(call) -> its output.
 
     `known` names the nodes of the graph that may stay as they are; `method` is how a refusal calls the method.
+
+    Errors   UnsupportedOperation for networks that hide their operations
     """
 
     def __init__(self, network: nn.Module, method: str, known: frozenset[str]) -> None:
         super().__init__()
+        if reason := why_not(network):
+            raise UnsupportedOperation(reason)
         self.method, self.known = method, known
         self.rules: dict[str, Callable[[Call], Any]] = {}
         self._names = {id(module): name for name, module in reversed([*network.named_modules()])}
@@ -135,7 +139,7 @@ class Call:
         self.mode, self.function, self.args = mode, function, args
         name = getattr(function, "__name__", "")
         own = not name.startswith("__")
-        self.name = name.rstrip("_") if own else _DUNDERS.get(name, name)
+        self.name = name.strip("_") if own else _DUNDERS.get(name, name)
         self.in_place = bool(kwargs.get("inplace")) or (own and name.endswith("_"))
         self.kwargs = kwargs
 
@@ -221,8 +225,11 @@ def why_not(model: nn.Module) -> str | None:
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, heads: int, parameters: Mapping[str, Any], mask: Tensor | None
-) -> Tensor:
-    """Multi-head attention as torch computes it, in single operations that the rules see. [L, B, E] each, or [L, E]."""
+) -> tuple[Tensor, Tensor]:
+    """Multi-head attention as torch computes it, in single operations that the rules see. [L, B, E] each, or [L, E].
+
+    The weights beside the result, [B, heads, L, S], are a constant.
+    """
     batched = query.ndim == 3
     query, key, value = (t if batched else t[:, None] for t in (query, key, value))
     if parameters["use_separate_proj_weight"]:
@@ -239,13 +246,18 @@ def attention(
     found = F.scaled_dot_product_attention(split[0], split[1], split[2], attn_mask=mask)
     joined = found.permute(2, 0, 1, 3).flatten(2)
     result = F.linear(joined, parameters["out_proj_weight"], parameters["out_proj_bias"])
-    return result if batched else result[:, 0]
+    with torch.no_grad():
+        scores = split[0] @ split[1].transpose(-2, -1) / split[0].shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        weights = scores.softmax(-1)
+    return (result, weights) if batched else (result[:, 0], weights[0])
 
 
 def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
     """`F.multi_head_attention_forward`, taken apart so that the mode sees what it is made of.
 
-    Errors   UnsupportedOperation for the variants with extra keys, key masks, dropout or wanted weights
+    Errors   UnsupportedOperation for the variants with extra keys or key masks
     """
     names = (
         "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn "
@@ -253,8 +265,8 @@ def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
         "use_separate_proj_weight q_proj_weight k_proj_weight v_proj_weight static_k static_v "
         "average_attn_weights is_causal"
     ).split()
-    given = dict(zip(names, call.bound(*names, training=True, need_weights=True), strict=True))
-    strange = ("bias_k", "bias_v", "add_zero_attn", "key_padding_mask", "need_weights", "static_k", "static_v")
+    given = dict(zip(names, call.bound(*names, need_weights=True, average_attn_weights=True), strict=True))
+    strange = ("bias_k", "bias_v", "add_zero_attn", "key_padding_mask", "static_k", "static_v")
     for name in strange:
         if given[name] is not None and given[name] is not False:
             raise call.mode.refuse(f"multi-head attention with {name}")
@@ -263,5 +275,7 @@ def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
         # Torch's module marks what must not be seen, its function what may.
         mask = ~mask
     with call.mode:
-        found = attention(given["query"], given["key"], given["value"], given["num_heads"], given, mask)
-    return found, None
+        found, weights = attention(given["query"], given["key"], given["value"], given["num_heads"], given, mask)
+    if not given["need_weights"]:
+        return found, None
+    return found, weights.mean(-3) if given["average_attn_weights"] else weights

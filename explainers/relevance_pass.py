@@ -66,7 +66,14 @@ class Relevance(Interception):
         rules |= dict.fromkeys(ACTIVATIONS if choose else RESPONSES, self._activation)
         rules |= dict.fromkeys(("matmul", "bmm", "mm", "einsum"), self._bilinear)
         rules |= {"batch_norm": self._batch_norm, "neg": self._activation}
-        rules |= {"add": self._add, "sub": self._add, "rsub": self._add, "mul": self._mul, "div": self._div}
+        rules |= {
+            "add": self._add,
+            "sub": self._add,
+            "rsub": self._add,
+            "mul": self._mul,
+            "div": self._div,
+            "rdiv": self._div,
+        }
         if choose is not None:
             rules |= {"softmax": self._softmax, "scaled_dot_product_attention": self._attention}
             rules |= {"multi_head_attention_forward": multi_head, "layer_norm": self._layer_norm}
@@ -284,7 +291,8 @@ class Relevance(Interception):
     def _div(self, call: Call) -> Tensor:
         """What divides counts as a constant."""
         a = call.args[0]
-        if not (isinstance(a, Tensor) and a.requires_grad) or call.kwargs.get("rounding_mode"):
+        below = call.name == "rdiv" or not (isinstance(a, Tensor) and a.requires_grad)
+        if below or call.kwargs.get("rounding_mode"):
             raise self.refuse("a division by what depends on the picture")
         quotient, shape = call.pure()(*(each.detach() for each in call.tensors)), a.shape
         return ruled(lambda _: quotient, lambda arriving: [arriving.sum_to_size(shape)], a)

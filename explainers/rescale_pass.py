@@ -7,7 +7,7 @@ multipliers m with  sum_i m_i Δx_i = Δy  exactly:
     elementwise f      m = Δf / Δx per element, and the gradient where nothing changed       (the rescale rule)
     max pool           Δmax to the winner of the pair, by its own Δx
     product a b        m_a = (b + b') / 2 and m_b = (a + a') / 2: both orders of change, averaged
-    norms, softmax     what they are made of: products, and elementwise powers and exponentials
+    norms, softmax     what they are made of: products, elementwise powers, exponentials and log sum exp
 
 What is linear keeps its gradient. As each step is exact, the attributions sum to score(x) − score(baseline).
 
@@ -40,7 +40,7 @@ KNOWN = STRUCTURE | frozenset(_LINEAR.split())
 
 ELEMENTWISE = (
     "abs celu clamp clamp_max clamp_min clip cos elu erf exp expm1 gelu hardshrink hardsigmoid hardswish hardtanh "
-    "leaky_relu log log1p log2 logsigmoid mish pow prelu rdiv reciprocal relu relu6 rpow rsqrt selu sigmoid silu sin "
+    "leaky_relu log log1p log2 log_sigmoid mish pow prelu rdiv reciprocal relu relu6 rpow rsqrt selu sigmoid silu sin "
     "softplus softshrink softsign sqrt square tanh tanhshrink threshold"
 )
 _POOLS = "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
@@ -57,7 +57,7 @@ class Rescale(Interception):
         rules: dict[str, Callable[[Call, list[Tensor]], Any]] = dict.fromkeys(ELEMENTWISE.split(), _elementwise)
         rules |= dict.fromkeys(_POOLS.split(), _max_pool) | {"mul": _product, "div": _quotient}
         rules |= dict.fromkeys(("matmul", "bmm", "mm", "einsum", "baddbmm", "addmm", "bilinear"), _product)
-        rules |= {"softmax": _softmax, "log_softmax": _softmax, "logsumexp": _logsumexp, "normalize": _normalize}
+        rules |= {"softmax": _softmax, "log_softmax": _log_softmax, "logsumexp": _logsumexp, "normalize": _normalize}
         rules |= {"scaled_dot_product_attention": _attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
         rules |= {"instance_norm": _instance_norm, "batch_norm": _batch_norm, "glu": _glu}
         rules |= {"where": _same_way, "masked_fill": _same_way, "amax": _max, "amin": _max}
@@ -174,30 +174,38 @@ def _elementwise(call: Call, before: list[Tensor]) -> Tensor:
     return elementwise(lambda x: function(x, *(each.to(x.dtype) for each in others)), given[0], before[0])
 
 
-def _max_pool(call: Call, before: list[Tensor]) -> Any:
-    """Δmax = m_p Δx_p at p, the picture's winner where the maximum grew and the baseline's where it fell.
+def _winners(now: Tensor, then: Tensor, winner: Tensor, winner_before: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the change of a maximum belongs, as indices into the last dimension, and its share m_p of Δx_p there.
 
-    There |Δx_p| >= |Δmax|, so nothing is divided by less than what it divides.
+    To the picture's winner p where the maximum grew, to the baseline's where it fell; to one that won both times where
+    there is one, since a constant baseline is nothing but ties. There |Δx_p| >= |Δmax|: no quotient is above 1.
     """
+    now, then = wide(now), wide(then)
+    top, top_before = now.gather(-1, winner), then.gather(-1, winner_before)
+    at = torch.where(top >= top_before, winner, winner_before)
+    at = torch.where(now.gather(-1, winner_before) == top, winner_before, at)
+    at = torch.where(then.gather(-1, winner) == top_before, winner, at)
+    moved = (now - then).gather(-1, at)
+    return at, torch.where(moved == 0, 1, (top - top_before) / torch.where(moved == 0, 1, moved))
+
+
+def _max_pool(call: Call, before: list[Tensor]) -> Any:
+    """Δmax = m_p Δx_p at the window's winner p."""
     if call.kwargs.get("return_indices"):
         raise call.mode.refuse(f"{call.name} that returns indices")
     function, x = getattr(F, call.name), call.tensors[0]
     args, kwargs = call.args[1:], {**call.kwargs, "return_indices": True}
     kwargs.pop("input", None)
+    dims, shape = int(call.name[-2]), x.shape
     with torch.no_grad():
-        top, winners = function(x.detach(), *args, **kwargs)
-        top_before, winners_before = function(before[0], *args, **kwargs)
-        dims = int(call.name[-2])
-        change = (wide(x) - wide(before[0])).flatten(-dims)
-        rise = (wide(top) - wide(top_before)).flatten(-dims)
-        at = torch.where(rise >= 0, winners.flatten(-dims), winners_before.flatten(-dims))
-        moved = change.gather(-1, at)
-        steep = torch.where(moved == 0, 1, rise / torch.where(moved == 0, 1, moved))
-    shape = x.shape
+        top, winner = function(x.detach(), *args, **kwargs)
+        _, winner_before = function(before[0], *args, **kwargs)
+        flat = [each.flatten(-dims) for each in (x.detach(), before[0], winner, winner_before)]
+        at, steep = _winners(flat[0], flat[1], flat[2], flat[3])
 
     def pull(arriving: Tensor) -> list[Tensor]:
-        back = torch.zeros_like(change).scatter_add_(-1, at, wide(arriving).flatten(-dims) * steep)
-        return [back.view(shape).to(arriving.dtype)]
+        back = torch.zeros(flat[0].shape, dtype=steep.dtype, device=steep.device)
+        return [back.scatter_add_(-1, at, wide(arriving).flatten(-dims) * steep).view(shape).to(arriving.dtype)]
 
     return ruled(lambda _: top, pull, x)
 
@@ -210,17 +218,14 @@ def _max(call: Call, before: list[Tensor]) -> Tensor:
     order = [d for d in range(x.ndim) if d not in chosen] + chosen
     now, then = (sign * each.permute(order).flatten(-len(chosen)) for each in (x, before[0]))
     with torch.no_grad():
-        (top, winner), (top_before, winner_before) = now.detach().max(-1), then.max(-1)
-        rise = wide(top) - wide(top_before)
-        at = torch.where(rise >= 0, winner, winner_before)[..., None]
-        moved = (wide(now) - wide(then)).gather(-1, at)[..., 0]
-        steep = torch.where(moved == 0, 1, rise / torch.where(moved == 0, 1, moved))
+        top, winner = now.detach().max(-1, keepdim=True)
+        at, steep = _winners(now, then, winner, then.argmax(-1, keepdim=True))
 
     def pull(arriving: Tensor) -> list[Tensor]:
-        back = torch.zeros_like(now).scatter_(-1, at, (wide(arriving) * steep).to(now.dtype)[..., None])
-        return [back]
+        back = torch.zeros(now.shape, dtype=steep.dtype, device=steep.device)
+        return [back.scatter_(-1, at, wide(arriving)[..., None] * steep).to(arriving.dtype)]
 
-    found = sign * ruled(lambda _: top, pull, now)
+    found = sign * ruled(lambda _: top[..., 0], pull, now)
     return found if not keep else found.view([1 if d in chosen else n for d, n in enumerate(x.shape)])
 
 
@@ -270,24 +275,44 @@ def _quotient(call: Call, before: list[Tensor]) -> Tensor:
     return product(torch.mul, (a, turned), (before[0], below.reciprocal()))
 
 
+def _logsumexp_of(x: Tensor, before: Tensor, dim: int) -> Tensor:
+    """log sum exp x, with m_i = L(exp x_i, exp x'_i) / L(S, S'), the logarithmic means L(a, b) = (a − b) / log(a / b).
+
+    Exact, since sum_i L(exp x_i, exp x'_i) Δx_i = S − S'. All is written in shares of the larger sum, with nothing that
+    overflows or cancels however far picture and baseline are apart.
+    """
+    now, then = wide(x), wide(before)
+    rise = now.logsumexp(dim, keepdim=True) - then.logsumexp(dim, keepdim=True)
+    change = torch.where(now == then, 0, now - then)
+    grew = change >= 0
+    larger = torch.where(
+        grew, now.softmax(dim) * rise.clamp(max=0).exp(), then.softmax(dim) * (-rise).clamp(max=0).exp()
+    )
+    steep = larger * _of_one(change.abs()) / _of_one(rise.abs())
+
+    def pull(arriving: Tensor) -> list[Tensor]:
+        return [(wide(arriving) * steep).to(arriving.dtype)]
+
+    return ruled(lambda given: given.logsumexp(dim, keepdim=True), pull, x)
+
+
+def _of_one(gap: Tensor) -> Tensor:
+    """L(1, exp(−gap)) = (1 − exp(−gap)) / gap, and 1 where the gap is 0."""
+    return torch.where(gap == 0, 1, -torch.expm1(-gap) / torch.where(gap == 0, 1, gap))
+
+
+def _exponentials(x: Tensor, before: Tensor, dim: int) -> Tensor:
+    """Softmax, as exp(x − log sum exp x)."""
+    return elementwise(torch.exp, x - _logsumexp_of(x, before, dim), before.log_softmax(dim))
+
+
 def _softmax(call: Call, before: list[Tensor]) -> Tensor:
-    """exp(x) / sum exp(x), or its logarithm, shifted by what picture and baseline share."""
+    return _exponentials(call.tensors[0], before[0], call.bound("input", "dim")[1])
+
+
+def _log_softmax(call: Call, before: list[Tensor]) -> Tensor:
     x, dim = call.bound("input", "dim")
-    return _exponentials(x, before[0], dim, logarithm=call.name == "log_softmax")
-
-
-def _exponentials(x: Tensor, before: Tensor, dim: int, *, logarithm: bool = False) -> Tensor:
-    # In float64 the pair may lie 700 apart before one of them vanishes.
-    exact = torch.float64 if x.device.type != "mps" else torch.float32
-    given, start = x.to(exact), before.to(exact)
-    shift = torch.maximum(given.detach(), start).amax(dim, keepdim=True)
-    given, start = given - shift, start - shift
-    powers, powers_before = elementwise(torch.exp, given, start), start.exp()
-    total, total_before = powers.sum(dim, keepdim=True), powers_before.sum(dim, keepdim=True)
-    if logarithm:
-        return (given - elementwise(torch.log, total, total_before)).to(x.dtype)
-    turned = elementwise(torch.reciprocal, total, total_before)
-    return product(torch.mul, (powers, turned), (powers_before, total_before.reciprocal())).to(x.dtype)
+    return x - _logsumexp_of(x, before[0], dim)
 
 
 def _logsumexp(call: Call, before: list[Tensor]) -> Tensor:
@@ -295,8 +320,7 @@ def _logsumexp(call: Call, before: list[Tensor]) -> Tensor:
     dim = dim[0] if isinstance(dim, (tuple, list)) and len(dim) == 1 else dim
     if not isinstance(dim, int):
         raise call.mode.refuse("logsumexp over several dimensions")
-    spread = _exponentials(x, before[0], dim, logarithm=True)
-    found = x.narrow(dim, 0, 1) - spread.narrow(dim, 0, 1)
+    found = _logsumexp_of(x, before[0], dim)
     return found if keep else found.squeeze(dim)
 
 
