@@ -24,7 +24,7 @@ from .errors import LayerNotFound, UnsupportedModel
 from .hooks import Calls, edit_outputs
 from .layers import Grid, speaks_of_attention, token_grid
 from .passes import Run, opened, precise
-from .recording import note_layer
+from .recording import note_gradient, note_layer
 from .sites import LayerName, Site, find_site, frozen_graph, unwrap
 from .targets import TargetLike
 
@@ -85,6 +85,8 @@ def attended(model: nn.Module, images: Tensor, target: TargetLike, *, gradients:
     count = len(images)
     ours = [_by_head(each.weights, count) for each in seen]
     theirs = [_by_head(each, count) for each in found]
+    if gradients:
+        note_gradient(torch.cat([each.flatten(1) for each in theirs], dim=1))
     return Attended(ours, theirs if gradients else [], _readers(theirs[-1], extra), grid, extra)
 
 
@@ -179,8 +181,11 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
 
 def grid_of(run: Run, seen: list[Attention]) -> tuple[Grid, int]:
     """The patches' grid and the number of tokens before them, once all attentions were among the same tokens."""
+    count = len(run.images)
     sizes = sorted({(each.weights.shape[-2], each.weights.shape[-1]) for each in seen})
-    if len(sizes) == 1 and sizes[0][0] == sizes[0][1]:
+    # Windows stand where pictures should; heads may stand among the pictures: [N heads, T, T].
+    rows = {each.weights.shape[0] if each.weights.ndim == 4 else each.weights.shape[0] % count for each in seen}
+    if len(sizes) == 1 and sizes[0][0] == sizes[0][1] and rows <= {0, count}:
         found = token_grid(run.model, run.images, sizes[0][0])
         if found is not None:
             return found

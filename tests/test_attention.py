@@ -22,6 +22,7 @@ from explainers import (
     le_grad,
     token_pca,
     transformer_attribution,
+    unit,
 )
 from explainers.attention_weights import attended, watched
 
@@ -356,6 +357,35 @@ def test_attention_of_unlike_sizes_is_refused_once_it_is_seen():
 
     with pytest.raises(UnsupportedModel, match="1 by 16, 16 by 16"):
         attention_rollout(net, wide_pictures())
+
+
+def test_windows_by_another_name_are_refused_once_they_are_seen():
+    """Two windows of 2 x 4 in a grid of 2 x 8: the weights have twice the rows that there are pictures."""
+
+    class Halves(PlainViT):
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.patch(x).unflatten(3, (2, 4)).permute(0, 3, 2, 4, 1).flatten(2, 3).flatten(0, 1)
+            return self.head(self.blocks(tokens).unflatten(0, (len(x), 2)).mean((1, 2)))
+
+    with pytest.raises(UnsupportedModel, match="8 by 8"):
+        attention_rollout(settle(Halves(0, "patches").double()), wide_pictures())
+
+
+def test_zero_gradient_is_said():
+    e = explain("transformer_attribution", two_blocks(), wide_pictures(), lambda scores: scores[:, 0] * 0)
+
+    assert not e.raw.any() and all("no_gradient" in [each.code for each in row] for row in e.findings)
+
+
+def test_a_units_map_follows_the_attention_before_it():
+    """The forward pass ends at the unit's layer: one block's attention, written out, and the slopes of that channel."""
+    net, x = two_blocks(), wide_pictures()
+    (first, _), (after, _), _ = attend_by_hand(net, x)
+    (slope,) = torch.autograd.grad(after[:, 1:, 3].mean(1).sum(), first)
+
+    found = le_grad(net, x, unit("blocks.0", 3))
+
+    torch.testing.assert_close(found, class_row(net, slope.relu().mean((1, 2))), rtol=1e-10, atol=1e-14)
 
 
 @functools.cache
