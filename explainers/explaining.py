@@ -102,7 +102,8 @@ def _likeness(
 ) -> Tensor | None:
     """Rank correlation with the map of each picture's best other class, [N]; None where there is none to compare."""
     scores, target = record.scores, record.target
-    if chosen.long or chosen.returns in ("channels", "features") or not isinstance(target, Logit) or scores is None:
+    quick = chosen.reads_class and not chosen.long and chosen.returns in ("grid", "pixels", "heat")
+    if not quick or not isinstance(target, Logit) or scores is None:
         return None
     if scores.shape[1] < 2 or not bool(scores.isfinite().all()) or not bool(flat.isfinite().all()):
         return None

@@ -38,6 +38,7 @@ class Method:
     long: bool
     relu: bool | None
     reduce: str
+    unit: str
     scale_free: str
     reads_class: bool
     needs: Callable[[nn.Module], str | None] | None = field(repr=False)
@@ -65,6 +66,7 @@ def method(
     title: str,
     signed: bool = True,
     reduce: str = "sum",
+    unit: str = "logit",
     scale_free: str = "",
     reads_class: bool = True,
     needs: Callable[[nn.Module], str | None] | None = None,
@@ -72,9 +74,9 @@ def method(
     """Enter a function into `METHODS`, with its wrong uses refused before any work.
 
     `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `reduce` how
-    `explain` draws pixels as one map; `scale_free` a sentence where values are shares or ranks by definition and do not
-    grow with the score; `reads_class` is False where the target plays no part; `needs` gives the reason why the method
-    cannot explain a model, or None.
+    `explain` draws pixels as one map; `unit` what values are measured in; `scale_free` a sentence where they are shares
+    or ranks by definition and do not grow with the score; `reads_class` is False where the target plays no part;
+    `needs` gives the reason why the method cannot explain a model, or None.
     """
 
     def join(function: F) -> F:
@@ -112,6 +114,7 @@ def method(
             long="progress" in names,
             relu=names["relu"].default if "relu" in names else None,
             reduce=reduce,
+            unit="" if scale_free else unit,
             scale_free=scale_free,
             reads_class=reads_class,
             needs=needs,

@@ -158,7 +158,7 @@ def resolved(settings: Settings, request: Request, known: Any, panel: Panel, for
         if request.target != _class(settings):
             found[panel.target] = gr.update(value=_class(settings))
     if {**known, **now} != known or request.method != now["method"]:
-        listed = [(each.title, each.name) for each in shelf.list_methods(loaded, settings.layer)]
+        listed = [(words.method_choice(each), each.name) for each in shelf.list_methods(loaded, settings.layer)]
         found[panel.method] = gr.update(choices=listed, value=now["method"])
     schema, values = form
     options = {**now, "schema": schema, "values": values}

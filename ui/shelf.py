@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import models
 
 KEPT_MODELS = 3
-MAPS = ("grid", "pixels", "heat")
+MAPS = ("grid", "pixels", "heat", "features")
 
 wanted = threading.Event()
 ready = threading.Event()

@@ -131,12 +131,13 @@ def remedy(changes: dict[str, Any]) -> str:
 
 
 def unit(settings: Settings) -> str:
-    """What a map's values are measured in."""
-    if settings.method.name in ("saliency", "smooth_grad", "guided_backprop", "deconvnet"):
-        return "logit per unit of input"
-    if settings.method.returns == "heat":
-        return "logit per pixel"
-    return "logit"
+    """What a map's values are measured in; empty where they are shares or ranks."""
+    return settings.method.unit
+
+
+def method_choice(method: Any) -> str:
+    """A method in the list: its name, and where that does not tell, what kind it is."""
+    return method.title if method.family == "cam" else f"{method.title} · {method.family}"
 
 
 def class_name(settings: Settings, target: int | None) -> str:
