@@ -42,6 +42,7 @@ from .methods import __all__ as _methods
 from .options import Choice, Option, Range
 from .overlays import overlay
 from .registry import METHODS, Method
+from .smoothing import Smoothed, smooth
 from .targets import (
     BoxScores,
     Contrast,
@@ -81,6 +82,7 @@ __all__ = [
     "Range",
     "Region",
     "Similarity",
+    "Smoothed",
     "Sum",
     "Through",
     "Unit",
@@ -97,5 +99,6 @@ __all__ = [
     "list_layers",
     "overlay",
     "regions",
+    "smooth",
     "unit",
 ]

@@ -1,5 +1,6 @@
 """All methods; importing this package fills `registry.METHODS`, in this order."""
 
+from ..registry import METHODS  # isort: skip
 from .gradient_cams import grad_cam, grad_cam_pp, hires_cam, element_wise_grad_cam, layer_cam, xgrad_cam  # isort: skip
 from .gradient_cams import finer_cam, shapley_cam, smooth_grad_cam_pp  # isort: skip
 from .activation_cams import cam, eigen_cam, eigen_grad_cam, fem, kpca_cam, seg_eigen_cam  # isort: skip
@@ -101,3 +102,5 @@ __all__ = [
     "xgrad_cam",
     "xrai",
 ]
+# A method whose name is not above yet is exported all the same; the list itself is for type checkers.
+__all__ += [name for name in METHODS if name not in __all__]

@@ -1,0 +1,92 @@
+"""One file, one import line: a new method is in the table, on the page, in the API, the benchmark and the contracts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TOY = '''
+"""A method that the tests add to a copy of the library."""
+
+from typing import Annotated
+
+from torch import Tensor, nn
+
+from ..options import Range
+from ..passes import opened
+from ..registry import method
+from ..targets import TargetLike
+
+
+@method(family="gradient", returns="pixels", title="Toy gradient", paper="none")
+def toy_gradient(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, factor: Annotated[float, Range(1, 5)] = 2.0
+) -> Tensor:
+    """Toy gradient: the gradient, some times as large."""
+    with opened(model, images, target) as run:
+        return factor * run.gradient(run.images)
+'''
+
+SEEN = """
+import torch, explainers
+from benchmarks.cases import every_method
+from ui import endpoints, shelf
+
+assert explainers.check_explainer(explainers.METHODS["toy_gradient"])
+loaded = shelf.load("embedded")
+shelf.ready.set()
+titles = [each.title for each in shelf.list_methods(loaded, loaded.default)]
+assert "Toy gradient" in titles, titles
+(entry,) = [each for each in endpoints.list_methods() if each["name"] == "toy_gradient"]
+assert [option["name"] for option in entry["options"]] == ["factor"] and entry["options"][0]["high"] == 5
+assert "hooklens, toy_gradient" in every_method()
+print("seen everywhere")
+"""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The project with one file more and one line more; everything but the library is linked."""
+    folder = tmp_path_factory.mktemp("project")
+    for path in ROOT.iterdir():
+        if path.name in ("explainers", "tests") or path.name.startswith("."):
+            continue
+        (folder / path.name).symlink_to(path)
+    skip = shutil.ignore_patterns("__pycache__", "page")
+    shutil.copytree(ROOT / "explainers", folder / "explainers", ignore=skip)
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=skip)
+    (folder / "explainers" / "methods" / "toy.py").write_text(TOY)
+    imports = folder / "explainers" / "methods" / "__init__.py"
+    imports.write_text(imports.read_text().replace("__all__ = [", "from .toy import toy_gradient\n\n__all__ = [", 1))
+    return folder
+
+
+def run(folder, *arguments):
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_new_method_is_in_the_page_the_api_and_the_benchmark(copy):
+    code, said = run(copy, "-c", SEEN)
+    assert code == 0 and "seen everywhere" in said, said[-2000:]
+
+
+def test_the_contract_tests_cover_it(copy):
+    code, said = run(
+        copy, "-m", "pytest", "-q", "tests/test_contracts.py", "-k", "toy_gradient", "-p", "no:cacheprovider"
+    )
+    assert code == 0, said[-2000:]
+    assert int(said.rsplit(" passed", 1)[0].rsplit(maxsplit=1)[-1]) > 30, "every promise is tried on it"
+
+
+def test_a_method_without_an_oracle_is_missed(copy):
+    code, said = run(
+        copy, "-m", "pytest", "-q", "tests/test_oracles.py", "-k", "has_an_oracle", "-p", "no:cacheprovider"
+    )
+    assert code == 1 and "toy_gradient" in said
