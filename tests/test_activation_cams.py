@@ -78,6 +78,17 @@ def test_cam_refuses_other_heads_and_says_why(name):
         cam(net, pictures(), CLASSES, layer="body")
 
 
+def test_cam_is_not_deceived_by_small_activations():
+    """Near zero every smooth head is linear to float32's last digit."""
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8), nn.Hardswish(), nn.Linear(8, 7))
+    net = settle(Head(head).float())
+    net.head[2].bias.data.zero_()
+    for parameter in net.body[2].parameters():
+        parameter.data *= 1e-9
+    with pytest.raises(UnsupportedModel, match="depends on the activations"):
+        cam(net, pictures().float(), CLASSES, layer="body")
+
+
 def test_cam_takes_a_head_of_one_by_one_convolutions():
     """The order of pool and linear layer does not matter; the classes' own maps are CAM's as well."""
     head = nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -306,3 +306,48 @@ def test_kin_through_chosen_channels():
     torch.testing.assert_close(sum(parts), whole, rtol=1e-9, atol=1e-12)
     with pytest.raises(BadTarget, match="first derivatives"):
         shapley_cam(net, images, 2, layer="relu1", through=("conv2", [1]))
+
+
+# Layouts
+
+
+class BothWays(nn.Module):
+    """One tensor twice: channels first, then channels last."""
+
+    def __init__(self):
+        super().__init__()
+        import torchvision
+
+        self.body = plain()[:4]
+        self.there = torchvision.ops.Permute([0, 2, 3, 1])
+        self.back = torchvision.ops.Permute([0, 3, 1, 2])
+        self.act = nn.Tanh()
+        self.head = nn.Linear(8, 7)
+
+    def forward(self, x):
+        return self.head(self.act(self.back(self.there(self.body(x)))).mean((2, 3)))
+
+
+ALSO_CHANNELS_LAST = [
+    name
+    for name, each in explainers.METHODS.items()
+    if each.takes_layer and each.returns == "grid" and each.family == "cam" and name != "cam"
+]
+
+
+@pytest.mark.parametrize("name", ALSO_CHANNELS_LAST)
+def test_every_cam_is_the_same_where_channels_come_last(name):
+    net, images = settle(BothWays().double()), pictures()
+    small = {key: 2 for key in ("samples", "steps") if key in explainers.METHODS[name].options}
+    first = explainers.METHODS[name](net, images, CLASSES, layer="body", **small)
+    last = explainers.METHODS[name](net, images, CLASSES, layer="there", **small)
+    torch.testing.assert_close(last, first, rtol=1e-9, atol=1e-11)
+    assert tuple(first.shape) == (3, 6, 8) and first.any()
+
+
+@pytest.mark.parametrize("name", ALSO_CHANNELS_LAST)
+def test_every_cam_reads_tokens_as_a_grid(name):
+    net, images = settle(ClassToken().double()), pictures(2, 3, 32, 128)
+    small = {key: 2 for key in ("samples", "steps") if key in explainers.METHODS[name].options}
+    found = explainers.METHODS[name](net, images, 1, layer="blocks.0", **small)
+    assert tuple(found.shape) == (2, 2, 8) and found.isfinite().all() and found.any()
