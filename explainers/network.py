@@ -9,7 +9,6 @@ user's own modules, even for a moment, would disturb a training step that runs i
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,14 +28,15 @@ def ready(model: nn.Module) -> nn.Module:
                 f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
             )
         return model
-    if any(m.training or _compiled(m) for m in model.modules()) or any(map(_of_inference, _tensors(model))):
-        return view(model)
-    return model
+    return model if all(map(_is_ready, model.modules())) else view(model)
 
 
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()
+def _is_ready(module: nn.Module) -> bool:
+    """In evaluation mode, not compiled, its own tensors made outside inference mode; read straight from its tables."""
+    if module.training or _compiled(module):
+        return False
+    tables = (*module._parameters.values(), *module._buffers.values())
+    return not any(tensor is not None and tensor.is_inference() for tensor in tables)
 
 
 def _of_inference(tensor: Tensor) -> bool:

@@ -91,11 +91,18 @@ def profile(model: nn.Module, images: Tensor) -> list[Layer]:
 
 def always_channels_first(model: nn.Module) -> bool:
     """No module that could leave channels last or turn the picture into tokens."""
+    kinds: set[type[nn.Module]] = set()
+    names: set[str] = set()
+    for module in model.modules():  # asked at every call: classes and names are gathered before they are judged
+        kinds.add(type(module))
+        names.update(module._modules)
+    if names & _ATTENTION:
+        return False
     return not any(
-        isinstance(m, (nn.LayerNorm, nn.RMSNorm, nn.TransformerEncoderLayer))
-        or _kind(m) in _MOVES
-        or speaks_of_attention(name, _kind(m))
-        for name, m in model.named_modules()
+        issubclass(kind, (nn.LayerNorm, nn.RMSNorm, nn.TransformerEncoderLayer))
+        or kind.__name__ in _MOVES
+        or speaks_of_attention("", kind.__name__)
+        for kind in kinds
     )
 
 
