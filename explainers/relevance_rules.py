@@ -19,7 +19,7 @@ from torch import Tensor
 from .errors import BadOption, UnsupportedOperation, nearest
 
 RULES = ("epsilon", "gamma", "z_plus", "alpha_beta", "z_box", "w_square", "flat")
-COMPOSITES = ("epsilon_plus_flat", "epsilon_plus", "epsilon_gamma_box", "alpha2_beta1_flat")
+COMPOSITES = ("epsilon_gamma_box", "epsilon_plus", "epsilon_plus_flat", "alpha2_beta1_flat")
 RuleLike = str | Mapping[str, str] | None
 
 
@@ -69,7 +69,7 @@ class Affine:
 class Settings:
     """The numbers in the rules; `low` and `high` bound what the z_box rule's input can be."""
 
-    epsilon: float = 1e-6
+    epsilon: float = 0.0
     gamma: float = 0.25
     alpha: float = 2.0
     low: Tensor | float | None = None

@@ -14,7 +14,7 @@ from torch import nn
 
 import explainers
 from explainers import BadOption, UnsupportedOperation, deep_lift, deep_lift_shap, explain
-from explainers.rescale_pass import ELEMENTWISE, slope
+from explainers.rescale_rules import ELEMENTWISE, slope
 
 CLASSES = [2, 0, 5]
 

@@ -229,7 +229,9 @@ SHORT = {
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in HEAVY else n for n in FAMILIES])
 def test_what_is_covered_of_torchvision(name):
     size = {"vit_b_16": 224, "maxvit_t": 224, "inception_v3": 96}.get(name, 64)
-    covers(network(name), photos(1, size, size), FAMILIES[name])
+    # With these weights its attributions are 700 times larger than their sum, which float32 rounds to 0.1%.
+    dtype = torch.float64 if name == "efficientnet_v2_s" else torch.float32
+    covers(network(name).to(dtype), photos(1, size, size).to(dtype), FAMILIES[name])
 
 
 @pytest.mark.parametrize("name", SHORT)

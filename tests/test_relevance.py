@@ -72,7 +72,7 @@ def test_every_composite_by_hand(composite):
 @pytest.mark.parametrize(
     ("given", "rules"),
     [
-        ({"conv1": "w_square"}, ("w_square", "z_plus", "epsilon")),
+        ({"conv1": "w_square"}, ("w_square", "gamma", "epsilon")),
         ({"conv*": "gamma"}, ("gamma", "gamma", "epsilon")),
         ({"Conv2d": "alpha_beta", "Linear": "z_plus"}, ("alpha_beta", "alpha_beta", "z_plus")),
         ({"conv2": "epsilon", "Conv2d": "gamma", "*": "flat"}, ("gamma", "epsilon", "flat")),
@@ -159,7 +159,7 @@ def test_a_constant_on_all_scores_changes_nothing():
 
     net, x = residual(), pictures()
     for method in (lrp, excitation_backprop):
-        torch.testing.assert_close(method(Raised(), x, CLASSES), method(net, x, CLASSES), rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(method(Raised(), x, CLASSES), method(net, x, CLASSES), rtol=1e-9, atol=1e-12)
 
 
 def test_contrast_is_the_difference_of_two_classes():
@@ -244,10 +244,10 @@ def test_batch_norm_alone_is_an_affine_layer():
         a = z.relu()
         pooled = a.mean((2, 3))
         y = net.fc(pooled)[0, 2]
-        r = pooled * net.fc.weight[2] * y / (y + 1e-6 * y.sign())
+        r = pooled * net.fc.weight[2] * y / (y + 1e-3 * y.sign())
         r = a / a.sum((2, 3), keepdim=True) * r[:, :, None, None]
-        expected = s.view(down) * x.relu() / (z + 1e-6 * z.sign()) * r
-    torch.testing.assert_close(lrp(net, x, 2, rule="epsilon"), expected, rtol=1e-9, atol=1e-12)
+        expected = s.view(down) * x.relu() / (z + 1e-3 * z.sign()) * r
+    torch.testing.assert_close(lrp(net, x, 2, rule="epsilon", epsilon=1e-3), expected, rtol=1e-9, atol=1e-11)
 
 
 # One network, many spellings
@@ -549,7 +549,7 @@ def test_residual_sums_go_to_the_part_that_excites():
     expected = torch.tensor([1.0, 0.0, 0.5, 0.5], dtype=torch.float64).view(2, 2, 1, 1)
     assert torch.equal(excitation_backprop(net, x, 0), expected)
     by_value = torch.tensor([3.0, -1.0, 1.0, 1.0], dtype=torch.float64).view(2, 2, 1, 1)
-    torch.testing.assert_close(lrp(net, x, 0, epsilon=0.0), by_value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(lrp(net, x, 0, composite="epsilon_plus"), by_value, rtol=1e-12, atol=1e-12)
 
 
 def test_lost_probability_is_stated():

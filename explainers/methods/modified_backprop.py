@@ -58,6 +58,7 @@ def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Te
     family="backward rule",
     returns="pixels",
     title="Excitation backprop",
+    signed=False,
     scale_free="Values are probabilities: they sum to 1 however large the score is.",
     needs=interception.why_not,
     paper="Zhang et al. 2016, arXiv:1608.00507",

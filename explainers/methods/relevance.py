@@ -135,8 +135,8 @@ def lrp(
     target: TargetLike = None,
     *,
     rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: as the composite says")] = None,
-    composite: Annotated[str, Choice(*COMPOSITES, help="rules by kind of layer")] = "epsilon_plus_flat",
-    epsilon: Annotated[float, Range(0, 10, 0.01, help="how much relevance weak sums absorb")] = 1e-6,
+    composite: Annotated[str, Choice(*COMPOSITES, help="rules by kind of layer")] = "epsilon_gamma_box",
+    epsilon: Annotated[float, Range(0, 10, 0.01, help="how much relevance weak sums absorb")] = 0.0,
     gamma: Annotated[float, Range(0, 100, 0.05, help="how much the gamma rule favours what speaks for")] = 0.25,
     alpha: Annotated[float, Range(1, 10, 0.5, help="weight of what speaks for; against: one less")] = 2.0,
     low: Tensor | float | None = None,
@@ -147,7 +147,8 @@ def lrp(
     `rule` may be a dict {pattern: rule} over layer names ("features.0", "layer4.*") or kinds ("Conv2d", "Linear"); the
     first that matches counts, else the composite. Batch norm is merged with the convolution or linear layer beside it.
     `low` and `high` bound the input of the z_box rule, in the model's units; None takes each picture's own extremes.
-    Products with a gate, attention weights and the deviations of layer norms count as constants.
+    Products with a gate, attention weights and the deviations of layer norms count as constants. An `epsilon` of 0
+    absorbs nothing: what would be divided by 0 is 0.
 
     Returns  (n, c, h, w), in logits; sums to the score less what biases and epsilon absorb, which `explain` states
     Errors   UnsupportedOperation naming operation and layer; BadOption for a pattern that matches no layer

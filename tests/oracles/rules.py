@@ -43,7 +43,7 @@ def shared(rule: str, w: Tensor, b: Tensor, x: Tensor, r: Tensor, **given: float
     up, down = z.clamp(min=0), z.clamp(max=0)
     if rule == "epsilon":
         parts, whole = z, z.sum(1) + b
-        whole = whole + torch.where(whole < 0, -1, 1) * given.get("epsilon", 1e-6)
+        whole = whole + torch.where(whole < 0, -1, 1) * given.get("epsilon", 0.0)
     elif rule == "gamma":
         favoured = torch.where((z.sum(1) + b > 0)[:, None], up, down)
         bias = torch.where(z.sum(1) + b > 0, b.clamp(min=0), b.clamp(max=0))
@@ -140,9 +140,9 @@ ORACLES: dict[str, Oracle] = {
         bites=lambda expected: bool(expected.min() >= 0 and expected.amax() > 3 * expected.mean()),
     ),
     "lrp": Oracle(
-        "three rules (flat, z-plus, epsilon) as dense matrices, one picture at a time",
+        "three rules (z-box, gamma, epsilon) as dense matrices, one picture at a time",
         plain,
-        lambda net, x, c: relevance_by_hand(net, x, c, ("flat", "z_plus", "epsilon")),
+        lambda net, x, c: relevance_by_hand(net, x, c, ("z_box", "gamma", "epsilon")),
     ),
     "deep_lift": Oracle(
         "ratios of changes at both ReLUs, transposed convolutions between them",
