@@ -244,6 +244,11 @@ def test_kpca_cam_of_a_large_layer_iterates_to_the_same():
     assert float(_largest(alike)[0]) == pytest.approx(float(values[-1]), rel=1e-9)
 
 
+def test_kpca_cam_refuses_a_grid_whose_kernel_would_not_fit():
+    with pytest.raises(explainers.BadOption, match=r"90x100.*eigen_cam"):
+        kpca_cam(plain(), pictures(1, 3, 90, 100), layer="relu1")
+
+
 # FEM
 
 

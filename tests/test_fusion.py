@@ -32,6 +32,13 @@ def test_p44_each_map_is_scaled_then_enlarged_then_multiplied():
     assert rel(actual, before[:, 0]) > 0.05, "another order is another map"
 
 
+def test_p44_maps_are_enlarged_to_the_picture():
+    net, images = residual(), pictures()
+    large = sweep("grad_cam_pp", net, images, CLASSES, layers=["layer2"])["layer2"]
+    large = F.interpolate((large / large.amax((1, 2), keepdim=True))[:, None], (12, 16), mode="bilinear")[:, 0]
+    torch.testing.assert_close(refine_cam(net, images, CLASSES, layers=["layer2"]), large)
+
+
 def test_p44_the_order_of_the_layers_does_not_matter():
     net, images = residual(), pictures()
     forward = refine_cam(net, images, CLASSES, layers=["layer1", "layer2", "conv1"])
@@ -45,7 +52,7 @@ def test_refine_cam_takes_the_last_three_stages():
     net = settle(torchvision.models.resnet18(weights=None))
     images = torch.randn(1, 3, 64, 96)
     asked = refine_cam(net, images, 3, layers=["layer2", "layer3", "layer4"])
-    assert torch.equal(refine_cam(net, images, 3), asked) and tuple(asked.shape) == (1, 8, 12)
+    assert torch.equal(refine_cam(net, images, 3), asked) and tuple(asked.shape) == (1, 64, 96)
 
 
 def test_fused_means_keep_sign_and_unit():

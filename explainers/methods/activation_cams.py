@@ -18,6 +18,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from ..errors import BadOption
 from ..factors import factors_of
 from ..linear_heads import linear_activations
 from ..options import Choice, Range, Seed
@@ -27,6 +28,8 @@ from ..sites import LayerName
 from ..targets import TargetLike
 
 Relu = Annotated[bool, "Keep only positive values"]
+# Cells whose kernel matrix, the square of their number, still fits a small machine (0.5 GB).
+_CELLS = 8000
 _CLASSLESS = "the map is made of the layer's activations alone; the score has no part in it"
 
 
@@ -58,6 +61,7 @@ def cam(
     returns="grid",
     title="Eigen-CAM",
     scale_free=_CLASSLESS,
+    reads_class=False,
     paper="Muhammad & Yeasin 2020, arXiv:2008.00299",
 )
 def eigen_cam(
@@ -109,7 +113,12 @@ def seg_eigen_cam(
 
 
 @method(
-    family="cam", returns="grid", title="KPCA-CAM", scale_free=_CLASSLESS, paper="Karmani et al. 2024, arXiv:2410.00267"
+    family="cam",
+    returns="grid",
+    title="KPCA-CAM",
+    scale_free=_CLASSLESS,
+    reads_class=False,
+    paper="Karmani et al. 2024, arXiv:2410.00267",
 )
 def kpca_cam(
     model: nn.Module,
@@ -127,10 +136,16 @@ def kpca_cam(
     component is positive where activations are strong (the sign rule of this file).
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, without a unit
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   BadOption for a grid of more than 8,000 cells; LayerNotFound, LayerRanRepeatedly, NothingSpatial,
+             UnsupportedModel
     Source   Karmani et al. 2024, section 3, arXiv:2410.00267; Schölkopf et al. 1998, eq. 11
     """
     a = features(model, images, layer)
+    if a[0, 0].numel() > _CELLS:
+        raise BadOption(
+            f"layer gives a grid of {a.shape[2]}x{a.shape[3]}: a kernel between all pairs of its cells would not fit. "
+            "Choose a later layer, or eigen_cam."
+        )
     width = 1 / a.shape[1] if gamma is None else gamma
     return _rectified(_per_picture(lambda each: _kernel_component(each, kernel, width), a), relu)
 
@@ -141,6 +156,7 @@ def kpca_cam(
     title="FEM",
     signed=False,
     scale_free=_CLASSLESS,
+    reads_class=False,
     paper="Fuad et al. 2020, hal-02963298",
 )
 def fem(
@@ -177,6 +193,8 @@ def fem(
     title="Deep feature factorization",
     signed=False,
     reduce="norm",
+    scale_free=_CLASSLESS,
+    reads_class=False,
     paper="Collins et al. 2018, arXiv:1806.10206",
 )
 def deep_feature_factorization(

@@ -62,7 +62,7 @@ def guided_grad_cam(
 
 @method(
     family="cam",
-    returns="grid",
+    returns="heat",
     title="RefineCAM",
     signed=False,
     needs=_hooks_needed,
@@ -79,15 +79,16 @@ def refine_cam(
 ) -> Tensor:
     """RefineCAM: the product of several layers' maps, the early ones giving detail and the late ones the class.
 
-    The order: each layer's map is rectified and divided by its own maximum, then enlarged to the finest grid, then all
-    are multiplied. One forward and one backward pass serve all layers. Default layers are the last three stages.
+    The order: each layer's map is rectified and divided by its own maximum, then enlarged to the picture, then all are
+    multiplied. One forward and one backward pass serve all layers. Default layers are the last three stages.
 
-    Returns  (n, h, w) at the finest layer's size, in [0, 1]
+    Returns  (n, h, w) at the input's resolution, in [0, 1]
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Domeniconi et al. 2026, arXiv:2605.14641
     """
     chosen = stages(model, images)[-3:] if layers is None else layers
-    return fuse(sweep(inner, model, images, target, layers=chosen), "product")
+    maps = sweep(inner, model, images, target, layers=chosen)
+    return fuse(maps, "product", size=(images.shape[-2], images.shape[-1]))
 
 
 @method(family="cam", returns="heat", title="SESS", signed=False, paper="Tursun et al. 2022, arXiv:2207.01769")
