@@ -306,6 +306,8 @@ def test_forgrad_filters_its_base_keeps_its_sum_and_removes_a_checkerboard():
     found = forgrad(net, x, CLASSES, cutoff=4.0, steps=20)
     torch.testing.assert_close(found, filtered(whole, 4.0), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found.sum((2, 3)), whole.sum((2, 3)), rtol=1e-9, atol=1e-12)
+    tall = x.transpose(2, 3)
+    torch.testing.assert_close(low_pass(tall, 4.0), filtered(tall, 4.0), rtol=1e-9, atol=1e-12)
     board = (torch.arange(12)[:, None] + torch.arange(16)) % 2 * 2.0 - 1
     assert low_pass(board, 5.0).abs().max() < 1e-6
 

@@ -139,6 +139,25 @@ def moved(x, augment):
     return seen
 
 
+def test_every_place_counts_the_samples_that_saw_it_and_no_others():
+    """Up to the border: what a sample shows from outside the picture must not come back as the picture."""
+    x = waves()
+    found = smooth(itself, augment=Augment(zoom=0, turn=0, shift=0.3), samples=8)(plain(), x, 1)
+    seen = found.mean != 0
+    assert seen.double().mean() > 0.9 and rel(found.mean[seen], x.mean(1)[seen]) < 0.03
+
+
+def test_a_turn_keeps_distances_in_pixels():
+    """Two spots, one in each of two channels, 30 pixels apart in a picture twice as wide as high."""
+    y, z = torch.arange(48).double()[:, None], torch.arange(96).double()
+    spots = [torch.exp(-((y - 24) ** 2 + (z - at) ** 2) / 8) for at in (33, 63)]
+    x = torch.stack([*spots, torch.zeros_like(spots[0])])[None]
+    for picture in moved(x, Augment(flip=False, zoom=0, turn=40, shift=0)):
+        weights = picture[0, :2] / picture[0, :2].sum((1, 2), keepdim=True)
+        (top, left), (bottom, right) = [(float((w * y).sum()), float((w * z).sum())) for w in weights]
+        assert math.hypot(bottom - top, right - left) == pytest.approx(30, abs=0.5)
+
+
 def test_a_coarse_map_comes_back_like_a_fine_one():
     """The places of a 16 x 32 grid are those of the picture: the same turn moves both alike."""
 
