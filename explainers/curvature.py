@@ -16,6 +16,7 @@ from .passes import maps_of, opened
 from .recording import note_gradient, note_layer
 from .sites import LayerName
 from .targets import TargetLike, Through
+from .unread_patches import gradient_place
 
 
 def curved_activations(
@@ -37,7 +38,7 @@ def curved_activations(
         return leaves[-1].clone()
 
     with opened(model, images, target) as run:
-        place = run.place(layer, counted=True)
+        place = gradient_place(run, layer)
         with torch.no_grad(), edit_outputs(run.network, {place.name: cut}), _PlainAttention():
             total = run.score(run.forward(run.images.clone())).sum()
             a = leaves[0]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from nets import plain
 from torch import Tensor, nn
 
 from explainers import METHODS
 
 SMALL = {"steps": 8, "samples": 4, "window": 4, "stride": 4}
 
-NAMES = list(METHODS)
+# Methods that need a transformer have their contracts in test_attention.py and test_silent_failures.py.
+NAMES = [name for name in METHODS if METHODS[name].applies(plain()) is None]
 OF_LAYERS = [name for name in NAMES if METHODS[name].takes_layer]
 OF_INPUTS = [name for name in NAMES if not METHODS[name].takes_layer]
 LONG = [name for name in NAMES if METHODS[name].long]
@@ -34,6 +36,8 @@ def shape(name: str, images: Tensor, layer_shape: tuple[int, ...]) -> tuple[int,
     """What the method must give for `images` at a layer of shape (N, K, h, w)."""
     n, c, height, width = images.shape
     _, k, h, w = layer_shape
+    if "components" in METHODS[name].options:
+        k = METHODS[name].options["components"].default
     return {
         "grid": (n, h, w),
         "pixels": (n, c, height, width),

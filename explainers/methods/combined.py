@@ -20,6 +20,7 @@ from ..recording import note_layer
 from ..registry import method
 from ..sites import LayerName, frozen_graph, no_inner_hooks, unwrap
 from ..targets import LogProbability, Probability, TargetLike, scores_of
+from ..unread_patches import gradient_place
 from .gradient_cams import FORMULAS, grad_cam
 from .modified_backprop import guided_backprop
 from .sweeps import stages, sweep
@@ -129,7 +130,7 @@ def sess(
     loop = Loop(batch_size, progress, budget)
     with opened(model, images, target, many=True, precision=precision) as run:
         run.clean()
-        mean = _WindowMean(run, run.place(layer), inner)
+        mean = _WindowMean(run, gradient_place(run, layer), inner)
 
         def work(chunk: range) -> None:
             for picture in range(len(images)):

@@ -26,6 +26,7 @@ from ..registry import method
 from ..sampling import Draws
 from ..sites import LayerName
 from ..targets import TargetLike
+from ..unread_patches import gradient_place
 
 Relu = Annotated[bool, "Keep only what speaks for the class"]
 
@@ -209,7 +210,7 @@ def smooth_grad_cam_pp(
     loop = Loop(batch_size, progress, budget)
     with opened(model, images, target, many=True, precision=precision) as run:
         run.clean()
-        x, place = run.images, run.place(layer)
+        x, place = run.images, gradient_place(run, layer)
         raw, g = run.at([place], x, range(len(x)))[place.name]
         a = maps_of(place, raw)
         note_gradient(maps_of(place, g))

@@ -25,6 +25,7 @@ from ..recording import note_layer
 from ..registry import method
 from ..sites import LayerName
 from ..targets import TargetLike
+from ..unread_patches import gradient_place
 from .path_integrals import Start, gauss_legendre, measures_gap, note_gap, spread
 
 Steps = Annotated[int, Range(2, 1000, help="points on the path")]
@@ -62,7 +63,7 @@ def layer_integrated_gradients(
     Source   Sundararajan et al. 2017, eq. 1, at a layer, arXiv:1703.01365
     """
     with opened(model, images, target, many=True, precision=precision) as run:
-        x, where = run.images, run.place(layer)
+        x, where = run.images, gradient_place(run, layer)
         full = run.clean()
         begin, end = run.outputs(where, baseline_of(x, baseline, seed)), run.outputs(where, x.clone())
         way = end - begin
@@ -109,7 +110,7 @@ def internal_influence(
     Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
     """
     with opened(model, images, target, many=True, precision=precision) as run:
-        x, where = run.images, run.place(layer)
+        x, where = run.images, gradient_place(run, layer)
         run.clean()
         start = baseline_of(x, baseline)
         points, weights = gauss_legendre(steps)
@@ -154,7 +155,7 @@ def layer_conductance(
              2018, arXiv:1807.09946
     """
     with opened(model, images, target, many=True, precision=precision) as run:
-        x, where = run.images, run.place(layer)
+        x, where = run.images, gradient_place(run, layer)
         run.clean()
         start = baseline_of(x, baseline, seed)
         total: list[Tensor] = []
