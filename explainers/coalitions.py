@@ -31,13 +31,25 @@ class Game:
         x = self.run.images
         shown = self.parts[picture].shown(coalitions.to(x.device))
         batch = blend(x[picture], self.cover[picture], shown)
-        return self.run.values(batch, [picture] * len(batch)).to("cpu", torch.float64)
+        return exact(self.run.values(batch, [picture] * len(batch)))
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """Scores [N] with nothing and with everything shown, float64 on the CPU."""
-        full = self.run.clean().to("cpu", torch.float64)
+        full = exact(self.run.clean())
         none = [self.values(n, torch.zeros(1, part.count, dtype=torch.bool)) for n, part in enumerate(self.parts)]
         return torch.cat(none), full
+
+    def spread(self, picture: int, values: Tensor) -> Tensor:
+        """One value a part as a map [H, W] that sums to the values."""
+        return self.parts[picture].spread(self._like_images(values))
+
+    def paint(self, picture: int, values: Tensor) -> Tensor:
+        """One value a part as a map [H, W] in which each pixel has its part's value."""
+        return self.parts[picture].paint(self._like_images(values))
+
+    def _like_images(self, values: Tensor) -> Tensor:
+        like = self.run.images
+        return values.to(torch.float64 if like.dtype == torch.float64 else torch.float32).to(like.device)
 
     def play(
         self, coalitions: list[Tensor], loop: Loop, solve: Callable[[int, Tensor], Tensor]
@@ -60,13 +72,15 @@ class Game:
             reached = chunk.stop
 
         def maps() -> Tensor:
-            like = self.run.images
-            dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-            found = [solve(picture, each[:reached]) for picture, each in enumerate(scores)]
-            return torch.stack(found).to(like.device, dtype)
+            return torch.stack([solve(picture, each[:reached]) for picture, each in enumerate(scores)])
 
         loop.run(max(map(len, coalitions)), loop.rows(self.run.images), work, maps)
         return maps(), [each[:reached] for each in scores]
+
+
+def exact(scores: Tensor) -> Tensor:
+    """Scores in float64 on the CPU, where fits and means of them lose nothing."""
+    return scores.to("cpu").double()
 
 
 def every_coalition(count: int) -> Tensor:

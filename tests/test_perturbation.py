@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 from calls import call, small
-from nets import Weighted, curved, pictures, settle
+from nets import Weighted, curved, pictures, residual, settle
 from torch import nn
 
-from explainers import METHODS, BadOption, explain
+from explainers import METHODS, BadOption, Unit, explain
 from explainers.segments import grid
 
 FAMILY = [name for name, method in METHODS.items() if method.family == "perturbation"]
@@ -217,3 +217,21 @@ def test_impossible_options_are_refused(name):
         if option in METHODS[name].options or option in ("batch_size", "budget"):
             with pytest.raises(BadOption, match=option):
                 call(name, curved(), pictures(1), 1, **{option: value})
+
+
+@each
+def test_bf16_stays_near_float32(name):
+    """The coarse precision draws the same picture: on a tiny net nearly the same values."""
+    net, x = residual().float(), pictures(2).float()
+    few = options(name) | ({"steps": 3} if "steps" in METHODS[name].options else {})
+    full = call(name, net, x, [1, 2], **few)
+    coarse = call(name, net, x, [1, 2], precision="bf16", **few)
+    assert coarse.dtype == torch.float32
+    assert (coarse - full).norm() < 0.15 * full.norm()
+
+
+@each
+def test_a_unit_may_be_the_target(name):
+    """Why did a channel fire? The forward pass ends there."""
+    found = call(name, curved(), pictures(1), Unit("act2", 3, at=(1, 2)), **options(name))
+    assert found.shape == (1, 12, 16) and found.isfinite().all() and found.std() > 0

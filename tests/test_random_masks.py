@@ -66,7 +66,7 @@ def test_d_rise_shows_where_a_detection_lives():
     """Each of two boxes in one picture has its own map."""
     x = torch.ones(1, 3, 12, 16, dtype=torch.float64)
     for box, label, inside in (([2, 2, 6, 6], 1, (4, 4)), ([10, 6, 15, 11], 7, (8, 12))):
-        target = BoxScores(torch.tensor([box]).double(), (label,))
+        target = BoxScores(torch.tensor([box]).double(), (label,), overlap=0)
         found = d_rise(Detector(), x, target, samples=600, cells=8)[0]
         top, left, bottom, right = box[1] - 1, box[0] - 1, box[3], box[2]
         y, z = divmod(int(found.argmax()), 16)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from ..baselines import NAMES, baseline_of
 from ..batching import Loop, Progress
 from ..options import Baseline, Choice, Precision, Range, Seed
-from ..passes import opened, precise
+from ..passes import Run, opened, precise
 from ..recording import note_finding
 from ..registry import method
 from ..segments import blend
@@ -66,8 +66,7 @@ def extremal_perturbation(
         height, width = x.shape[-2:]
         step = max(1, round(min(height, width) / _SHARE))
         discs = _discs(height, width, step).to(precise(x[:0]))
-        reach = _REACH * step
-        inside = slice(reach, reach + height), slice(reach, reach + width)
+        margin = _REACH * step
         size = discs[0].numel()
         wanted = torch.arange(size, device=x.device) >= size - round(area * height * width)
         mask = torch.ones(len(x), -(-height // step), -(-width // step)).to(discs)
@@ -75,15 +74,11 @@ def extremal_perturbation(
         loop = Loop(batch_size, progress, budget)
 
         def climb(at: range) -> None:
-            m, back = torch.func.vjp(lambda p: _smooth(p, discs, step), mask)
-            seen, uphill = m[:, *inside], torch.zeros_like(m)
-            for start in range(0, len(x), loop.rows(x)):
-                rows = range(start, min(len(x), start + loop.rows(x)))
-                some = slice(rows.start, rows.stop)
-                kept = torch.stack([blend(x[n], cover[n], seen[n : n + 1])[0] for n in rows])
-                gradient = run.gradient(kept, list(rows))
-                uphill[some, *inside] = (gradient * precise(x[some] - cover[some])).sum(1)
-            (rise,), (fall,) = back(uphill), back(_from_area(m, wanted))
+            m, back = torch.func.vjp(lambda p: _smooth(p, discs, step), mask)[:2]
+            seen = m[:, margin:-margin, margin:-margin]
+            some = torch.arange(len(x)).split(loop.rows(x))
+            uphill = torch.cat([_uphill(run, cover, seen, pictures.tolist()) for pictures in some])
+            (rise,), (fall,) = back(functional.pad(uphill, [margin] * 4)), back(_from_area(m, wanted))
             length = rise.abs().sum((1, 2), keepdim=True)
             felt.logical_or_(length.flatten() > 0)
             weight = _WEIGHT * _GROWTH ** (at.start / steps)
@@ -91,14 +86,21 @@ def extremal_perturbation(
             mask.add_(_RATE * mask[0].numel() / steps * velocity).clamp_(0, 1)
 
         def heat() -> Tensor:
-            return torch.where(felt[:, None, None], _smooth(mask, discs, step)[:, *inside], 0)
+            found = _smooth(mask, discs, step)[:, margin:-margin, margin:-margin]
+            return torch.where(felt[:, None, None], found, 0)
 
         loop.run(steps, 1, climb, heat)
         for picture in (~felt).nonzero().flatten().tolist():
-            note_finding(
-                "no_gradient", "The score has no gradient at any mask tried, so none is better.", None, picture
-            )
+            sentence = "The score has no gradient at any mask tried, so none is better than another."
+            note_finding("no_gradient", sentence, picture=picture)
         return heat()
+
+
+def _uphill(run: Run, cover: Tensor, masks: Tensor, pictures: list[int]) -> Tensor:
+    """d score / d mask of pictures that fade into their cover."""
+    x = run.images
+    kept = torch.stack([blend(x[n], cover[n], masks[n : n + 1])[0] for n in pictures])
+    return (run.gradient(kept, pictures) * precise(x[pictures] - cover[pictures])).sum(1)
 
 
 def _discs(height: int, width: int, step: int) -> Tensor:

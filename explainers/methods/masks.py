@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..baselines import NAMES, baseline_of
 from ..batching import Loop, Progress
-from ..coalitions import Game
+from ..coalitions import Game, exact
 from ..errors import BadOption
 from ..options import Baseline, Choice, Precision, Range, Seed
 from ..passes import opened, precise
@@ -129,13 +129,13 @@ def feature_ablation(
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         game = Game(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = run.clean().to("cpu", torch.float64)
+        full = exact(run.clean())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in game.parts]
 
         def heat(n: int, scores: Tensor) -> Tensor:
             lost = torch.zeros(game.parts[n].count, dtype=torch.float64)
             lost[: len(scores)] = full[n] - scores
-            return game.parts[n].spread(lost.to(run.images.device))
+            return game.spread(n, lost)
 
         maps, _ = game.play(all_but_one, Loop(batch_size, progress, budget), heat)
         return maps

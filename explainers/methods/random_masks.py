@@ -110,9 +110,9 @@ def d_rise(
 ) -> Tensor:
     """D-RISE: RISE for a detector, asked how well a given detection survives the mask.
 
-    What is its own is the target: give `BoxScores(boxes, labels)`, the overlap times the score of the best detection
-    of the same label, where a detector finds the object at all. The masks are RISE's, with the paper's finer cells; for
-    a classifier and a class it is RISE with those cells.
+    What is its own is the target: give `BoxScores(boxes, labels, overlap=0)`, the overlap of the best detection of the
+    same label times its score, 0 where there is none. The masks are RISE's, with the paper's finer cells; for a
+    classifier and a class it is RISE with those cells.
 
     Returns  (n, h, w) at the input's resolution, signed, in the target's units
     Errors   BadTarget, for a detector without such a target too; BadOption

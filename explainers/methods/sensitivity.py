@@ -21,7 +21,7 @@ from ..passes import Run, opened
 from ..recording import note_finding
 from ..registry import method
 from ..sampling import Draws
-from ..segments import Parts, parts_of
+from ..segments import parts_of
 from ..targets import TargetLike
 
 
@@ -65,7 +65,7 @@ def sobol(
         designs = _designs(samples, parts[0].count, seed)
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return _painted(run, parts[n], scores, _jansen(scores, parts[n].count))
+            return _painted(game, n, scores, _jansen(scores, parts[n].count))
 
         maps, reached = game.play([designs] * len(images), Loop(batch_size, progress, budget), heat)
         _note_still_scores(run, reached)
@@ -89,11 +89,10 @@ def _jansen(scores: Tensor, count: int) -> Tensor:
     return moved / scores.var(unbiased=False)
 
 
-def _painted(run: Run, parts: Parts, scores: Tensor, values: Tensor) -> Tensor:
+def _painted(game: Game, picture: int, scores: Tensor, values: Tensor) -> Tensor:
     """Each pixel has the value of its cell; blank where the scores differ by rounding alone."""
-    if hardly_moves(scores, run.images.dtype):
-        values = torch.zeros_like(values)
-    return parts.paint(values.to(run.images.device))
+    still = hardly_moves(scores, game.run.images.dtype)
+    return game.paint(picture, torch.zeros_like(values) if still else values)
 
 
 def _note_still_scores(run: Run, reached: list[Tensor]) -> None:
@@ -149,7 +148,7 @@ def hsic(
         z = every_coalition(count) if 2**count <= samples else Draws(1, seed).uniform(0, samples, count) < 0.5
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return _painted(run, parts[n], scores, _dependence(z[: len(scores)], scores))
+            return _painted(game, n, scores, _dependence(z[: len(scores)], scores))
 
         maps, reached = game.play([z] * len(images), Loop(batch_size, progress, budget), heat)
         _note_still_scores(run, reached)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..baselines import NAMES, baseline_of
 from ..batching import Loop, Progress
-from ..coalitions import Game, every_coalition
+from ..coalitions import Game, every_coalition, exact
 from ..options import Baseline, Choice, Precision, Range, Seed
 from ..passes import opened
 from ..recording import note_finding
@@ -54,7 +54,7 @@ def lime(
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         game = Game(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = run.clean().to("cpu", torch.float64)
+        full = exact(run.clean())
         draws = Draws(len(images), seed)
         z = [
             _shuffled(every_coalition(part.count))
@@ -71,7 +71,7 @@ def lime(
             return _weighted_fit(shown, lost, torch.exp(-((distance / kernel_width) ** 2)), ridge)
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return game.parts[n].spread(coefficients(n, scores).to(run.images.device))
+            return game.spread(n, coefficients(n, scores))
 
         maps, reached = game.play(z, Loop(batch_size, progress, budget), heat)
         for n, scores in enumerate(reached):
@@ -138,7 +138,7 @@ def kernel_shap(
         def heat(n: int, scores: Tensor) -> Tensor:
             z, weights = rounds[n]
             values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
-            return game.parts[n].spread(values.to(run.images.device))
+            return game.spread(n, values)
 
         maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
         return maps
@@ -221,7 +221,7 @@ def shapley_sampling(
                 values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], total)
             else:
                 values = _mean_gains(orders[n], scores, none[n], full[n])
-            return game.parts[n].spread(values.to(run.images.device))
+            return game.spread(n, values)
 
         maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
         return maps
