@@ -87,14 +87,8 @@ def smooth(
     Errors   BadOption for a wrong combination; those of the method
     """
     function, name = (find(method), method) if isinstance(method, str) else (method, _name_of(method))
-    given = [each for each in (noise, augment or None, baselines) if each is not None]
-    if len(given) != 1:
-        raise BadOption("smooth varies one thing. Give one of noise=0.15, augment=True, baselines=(None, 'blur').")
+    _refuse(name, function, noise, augment, baselines)
     count = _count(samples, baselines)
-    if noise is not None and (isinstance(noise, bool) or not 0 <= noise <= 1):
-        raise BadOption(f"noise={noise!r} is not possible. Give a share of the picture's range from 0 to 1.")
-    if baselines is not None and "baseline" not in _keywords(function):
-        raise BadOption(f"{name} has no option 'baseline' to vary. Use noise= or augment= instead.")
     kind = Augment() if augment is True else augment or None
 
     def smoothed(
@@ -129,6 +123,22 @@ def smooth(
 
 def _name_of(method: Method | Explainer) -> str:
     return str(getattr(method, "name", None) or getattr(method, "__name__", "the method"))
+
+
+def _refuse(
+    name: str,
+    function: Method | Explainer,
+    noise: float | None,
+    augment: Augment | bool | None,
+    baselines: Sequence[Baseline] | None,
+) -> None:
+    given = [each for each in (noise, augment or None, baselines) if each is not None]
+    if len(given) != 1:
+        raise BadOption("smooth varies one thing. Give one of noise=0.15, augment=True, baselines=(None, 'blur').")
+    if noise is not None and (isinstance(noise, bool) or not 0 <= noise <= 1):
+        raise BadOption(f"noise={noise!r} is not possible. Give a share of the picture's range from 0 to 1.")
+    if baselines is not None and "baseline" not in _keywords(function):
+        raise BadOption(f"{name} has no option 'baseline' to vary. Use noise= or augment= instead.")
 
 
 def _count(samples: int | None, baselines: Sequence[Baseline] | None) -> int:

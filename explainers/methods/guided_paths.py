@@ -69,8 +69,7 @@ def guided_integrated_gradients(
             nonlocal done
             group, move = divmod(chunk.start, moves + 1)
             if move == 0:
-                cuts = groups[group].to(x).view(-1, 1, 1, 1), len(segments)
-                states[:] = [_Segments(start[n], x[n] - start[n], *cuts) for n in range(len(x))]
+                states[:] = [_Segments(start[n], x[n], groups[group], len(segments)) for n in range(len(x))]
             for picture, state in enumerate(states):
                 gradient = run.gradient(state.points().to(x), [picture] * len(groups[group]))
                 total[picture] += state.advance(gradient, move, moves, fraction)
@@ -89,9 +88,10 @@ def guided_integrated_gradients(
 class _Segments:
     """Segments of one picture's path on their way: `advance` takes the gradient where they are and moves them on."""
 
-    def __init__(self, start: Tensor, way: Tensor, index: Tensor, count: int) -> None:
-        self.begin = precise(start + index / count * way)
-        self.way = precise(way / count).expand_as(self.begin)
+    def __init__(self, start: Tensor, end: Tensor, index: Tensor, count: int) -> None:
+        way = (precise(end) - precise(start)) / count
+        self.begin = precise(start) + index.to(way).view(-1, 1, 1, 1) * way
+        self.way = way.expand_as(self.begin)
         self.weight = self.way.abs().flatten(1)
         # What has no way to go is there.
         self.at = (self.weight == 0).to(self.weight)

@@ -156,6 +156,7 @@ def gradient_shap(
         x, full = run.images, run.clean()
         draws = Draws(len(x), seed)
         pick = _baselines(x, draws, baseline, baselines)
+        alike = baselines is None and not (isinstance(baseline, str) and baseline == "noise")
         shifts = [float(draws.uniform(picture, 1)) for picture in range(len(x))]
         spans = (x.flatten(1).max(1).values - x.flatten(1).min(1).values).view(-1, 1, 1, 1)
         ends, drawn, measured = torch.zeros_like(full), 0, measures_gap(target)
@@ -169,7 +170,9 @@ def gradient_shap(
             start = torch.stack(begins)
             way = x[picture] + sigma * spans[picture] * torch.stack(noise) - start
             if measured:
-                ends[picture] += run.values(start, [picture] * len(chosen)).sum()
+                # One baseline for all samples has one score.
+                told = start[:1] if alike else start
+                ends[picture] += run.values(told, [picture] * len(told)).mean() * len(chosen)
                 drawn += len(chosen) * (picture == 0)
             places = (shifts[picture] + chosen.double() / samples) % 1
             return start + places.to(x).view(-1, 1, 1, 1) * way, precise(way)
