@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .layers import default_layer
-from .probes import Fault, Pause, tiny
+from .probes import Fault, Pause
 from .promises import attempt, ordinary_use
 from .trial import CLOSE, Fail, Outcome, Skip, Trial, agree, distance_of, promise, untouched
 
@@ -88,7 +88,7 @@ def any_number_of_channels(t: Trial) -> Outcome:
     if not t.own:
         raise Skip("Only the built-in model comes with other channels.")
     for channels in (1, 6):
-        result = t.call(tiny(channels), t.images(channels=channels))
+        result = t.call(t.built_in(channels), t.images(channels=channels))
         if len(result) != 3 or not result.isfinite().all():
             raise Fail(f"Images of {channels} channels give {tuple(result.shape)}.")
     return None, "Images of 1 and 6 channels work."

@@ -57,6 +57,29 @@ class Tiny(nn.Module):
         return scores
 
 
+class TinyTransformer(nn.Module):
+    """Two blocks of attention over patches with a class token, for methods that follow attention."""
+
+    def __init__(self, channels: int = 3, classes: int = 5, width: int = 8) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, 4, 4)
+        self.pause = Pause()
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(width, 2, batch_first=True) for _ in range(2))
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pause(self.patches(x)).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        for norm, attention in zip(self.norms, self.attentions, strict=False):
+            y = norm(x)
+            x = x + attention(y, y, y, need_weights=False)[0]
+        scores: Tensor = self.head(self.drop(self.norms[2](x)[:, 0]))
+        return scores
+
+
 def tiny(channels: int = 3) -> Tiny:
     """The network with fixed weights and uneven batch-norm statistics, in eval mode; no generator is touched."""
     with torch.random.fork_rng(devices=[]):
@@ -66,10 +89,26 @@ def tiny(channels: int = 3) -> Tiny:
             for name, tensor in model.state_dict().items():
                 if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
                     tensor.copy_(0.2 * torch.randn(tensor.shape))
-            # A grey picture scores 0 in every class, so that pictures unlike one another have unlike top classes.
-            model.head.weight.copy_(2 * torch.randn(model.head.weight.shape))
-            model.head.bias.sub_(model(torch.zeros(1, channels, 20, 16))[0])
+            _even(model, model.head, channels)
     return model
+
+
+def tiny_transformer(channels: int = 3) -> TinyTransformer:
+    """The transformer with fixed weights, in eval mode; no generator is touched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = TinyTransformer(channels).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.4 * torch.randn(parameter.shape))
+            _even(model, model.head, channels)
+    return model
+
+
+def _even(model: nn.Module, head: nn.Linear, channels: int) -> None:
+    """A grey picture scores 0 in every class, so that pictures unlike one another have unlike top classes."""
+    head.weight.copy_(2 * torch.randn(head.weight.shape))
+    head.bias.sub_(model(torch.zeros(1, channels, 20, 16))[0])
 
 
 def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .probes import changes, snapshot, tiny
+from .probes import changes, snapshot, tiny, tiny_transformer
 
 Outcome = tuple[float | None, str]
 CLOSE = 1e-4
@@ -51,8 +51,14 @@ class Trial:
             self.options = {**{name: value for name, value in few.items() if name in self.keywords}, **self.options}
 
     def model(self, dtype: torch.dtype = torch.float32) -> nn.Module:
-        model = tiny() if self.given is None else copy.deepcopy(self.given)
+        model = self.built_in() if self.given is None else copy.deepcopy(self.given)
         return model.eval().to(dtype)
+
+    def built_in(self, channels: int = 3) -> nn.Module:
+        """The small residual network, or the small transformer for methods that cannot explain that one."""
+        needs = getattr(self.function, "needs", None)
+        made = tiny(channels)
+        return tiny_transformer(channels) if needs is not None and needs(made) else made
 
     def images(self, dtype: torch.dtype = torch.float32, channels: int | None = None) -> Tensor:
         if self.pictures is not None:
