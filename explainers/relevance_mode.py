@@ -183,6 +183,8 @@ class Relevance(Interception):
 
     def _activation(self, call: Call) -> Tensor:
         function, given = call.pure(), call.tensors
+        if any(each.requires_grad for each in given[1:]):
+            raise self.refuse(f"{call.name} of two values that depend on the picture")
         result = ruled(lambda x: function(x, *given[1:]), lambda arriving: [arriving], given[0])
         result.grad_fn.gate = call.name in _GATES  # type: ignore[union-attr]
         return result
@@ -313,7 +315,7 @@ class Relevance(Interception):
         found = [self._shares(of(i), given[i]) for i in signals]
         if len(found) == 1:
             return found[0]
-        return ruled(lambda *_: function(*fixed), lambda arriving: [arriving / 2, arriving / 2], *found)
+        return ruled(lambda *_: function(*fixed), lambda arriving: [arriving / len(found)] * len(found), *found)
 
     def _attention(self, call: Call) -> Tensor:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")

@@ -19,7 +19,7 @@ from torch import Tensor
 from .errors import BadOption, UnsupportedOperation, nearest
 
 RULES = ("epsilon", "gamma", "z_plus", "alpha_beta", "z_box", "w_square", "flat")
-COMPOSITES = ("epsilon_gamma_box", "epsilon_plus", "epsilon_plus_flat", "alpha2_beta1_flat")
+COMPOSITES = ("epsilon_plus", "epsilon_plus_flat", "epsilon_gamma_box", "alpha2_beta1_flat")
 RuleLike = str | Mapping[str, str] | None
 
 

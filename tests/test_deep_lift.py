@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import Activated, ClassToken, curved, pictures, plain, rel, residual, settle
+from nets import Activated, ClassToken, DictNet, curved, pictures, plain, rel, residual, settle
 from oracles.rules import baselines, multipliers_by_hand
-from test_relevance import Constants, Does, With
+from test_relevance import Constants, Does, With, without_bias
 from torch import nn
 
 import explainers
@@ -212,6 +212,82 @@ def test_transformers_and_gates_are_complete():
     x = pictures(2, 3, 32, 128)
     complete(settle(ClassToken().double()), x, [1, 3], rtol=1e-7)
     complete(settle(Constants(False).double()), pictures(), rtol=1e-7)
+
+
+class Masked(nn.Module):
+    """Attention with a mask, or a whole encoder layer of torch."""
+
+    def __init__(self, mask=None, layer=False) -> None:
+        super().__init__()
+        self.part = (
+            nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, activation="gelu")
+            if layer
+            else nn.MultiheadAttention(4, 2, kdim=4, vdim=4)
+        )
+        self.conv, self.fc = nn.Conv2d(3, 4, 4, 4), nn.Linear(4, 7)
+        object.__setattr__(self, "mask", mask)
+
+    def forward(self, x):
+        x = self.conv(x).flatten(2).permute(2, 0, 1)
+        if isinstance(self.part, nn.MultiheadAttention):
+            x = self.part(x, x, x, attn_mask=self.mask)[0]
+        else:
+            x = self.part(x.transpose(0, 1), self.mask).transpose(0, 1)
+        return self.fc(x.mean(0))
+
+
+@pytest.mark.parametrize("layer", [False, True], ids=["attention", "encoder layer"])
+@pytest.mark.parametrize(
+    "mask",
+    [None, torch.ones(12, 12, dtype=torch.bool).triu(1), torch.linspace(-2, 2, 144, dtype=torch.float64).view(12, 12)],
+    ids=["none", "bool", "float"],
+)
+def test_attention_of_torch_is_taken_apart_as_torch_computes_it(mask, layer):
+    """Oracle: torch's own scores, which the parts must add up to; with biases at 0, relevance conserves them."""
+    if layer and mask is not None and mask.dtype != torch.bool:
+        pytest.skip("torch 2.15 gives NaN here without gradients: its fast path reads the mask as booleans")
+    net, x = settle(Masked(mask, layer).double()), pictures()
+    complete(net, x, baseline=baselines(3))
+    without_bias(net)
+    attention = net.part.self_attn if layer else net.part
+    attention.in_proj_bias.data.zero_()
+    found = explainers.lrp(net, x, CLASSES, rule="epsilon")
+    torch.testing.assert_close(found.flatten(1).sum(1), net(x)[range(3), CLASSES].detach(), rtol=1e-8, atol=1e-11)
+
+
+def test_segmentation_outputs_take_a_callable_target():
+    net, x = DictNet().double().eval(), pictures()
+
+    def middle(output):
+        return output["out"][:, 1, 4:8, 4:8].mean((1, 2))
+
+    found = deep_lift(net, x, middle)
+    with torch.no_grad():
+        expected = middle(net(x)) - middle(net(torch.zeros_like(x)))
+    torch.testing.assert_close(found.flatten(1).sum(1), expected, rtol=1e-9, atol=1e-12)
+    e = explain("lrp", net, x, middle, rule="epsilon")
+    kept = {i: f.sentence for i, each in enumerate(e.findings) for f in each if f.code == "absorbed"}
+    with torch.no_grad():
+        scores = middle(net(x))
+    assert all(f"{scores[i]:.3g}" in sentence for i, sentence in kept.items()) and kept
+
+
+def test_under_autocast_and_in_bfloat16_the_map_drifts_little():
+    """Multipliers are taken in float32 whatever the network runs in; what drifts is the network itself."""
+    from explainers.maps import rank_correlation
+
+    net, x = residual().float(), pictures(3, 3, 24, 24).float()
+    given = baselines(4).float()[:, :, :, :12].repeat(1, 1, 2, 2)
+    exact = deep_lift_shap(net, x, CLASSES, baseline=given)
+    coarse = deep_lift_shap(net, x, CLASSES, baseline=given, precision="bf16")
+    assert not torch.equal(coarse, exact)
+    assert rank_correlation(coarse.sum(1), exact.sum(1)).min() > 0.99
+    for method in (deep_lift, explainers.lrp, explainers.excitation_backprop):
+        expected = method(net, x, CLASSES)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = method(net, x, CLASSES)
+        assert found.dtype == torch.float32
+        assert rank_correlation(found.sum(1), expected.sum(1)).min() > 0.98
 
 
 def test_attention_far_apart_stays_finite():

@@ -72,7 +72,7 @@ def test_every_composite_by_hand(composite):
 @pytest.mark.parametrize(
     ("given", "rules"),
     [
-        ({"conv1": "w_square"}, ("w_square", "gamma", "epsilon")),
+        ({"conv1": "w_square"}, ("w_square", "z_plus", "epsilon")),
         ({"conv*": "gamma"}, ("gamma", "gamma", "epsilon")),
         ({"Conv2d": "alpha_beta", "Linear": "z_plus"}, ("alpha_beta", "alpha_beta", "z_plus")),
         ({"conv2": "epsilon", "Conv2d": "gamma", "*": "flat"}, ("gamma", "epsilon", "flat")),
@@ -196,6 +196,8 @@ def test_batch_norm_is_merged_on_both_sides(rule):
     """Oracle: the two neighbours as one affine map, as a dense matrix."""
     net, x = settle(Normed().double()), pictures(1, 3, 8, 9)
     net.bn3.weight.data.add_(1)
+    for norm in (net.bn1, net.bn2, net.bn3):
+        norm.weight.data[::2].neg_()
     net.bn3.running_mean.add_(0.3)
     steps = [
         (nn.Sequential(net.conv1, net.bn1), (3, 8, 9)),
@@ -404,6 +406,28 @@ def test_gates_norms_and_attention_by_cutting_constants():
     assert rel(input_x_gradient(nets[0], x), expected) > 0.1
 
 
+@pytest.mark.parametrize("product", [torch.mul, lambda a, b: a @ b.transpose(2, 3)], ids=["mul", "matmul"])
+def test_two_signals_get_half_each(product):
+    """Neither is a gate: each has half the product's relevance, and within it shares by what it adds."""
+
+    class Two(nn.Module):
+        def __init__(self, cut):
+            super().__init__()
+            self.conv1, self.conv2 = nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(3, 4, 1, bias=False)
+            self.fc = nn.Linear(4, 7, bias=False)
+            object.__setattr__(self, "cut", cut)
+
+        def forward(self, x):
+            a, b = self.conv1(x), self.conv2(x)
+            joined = (product(a, b.detach()) + product(a.detach(), b)) / 2 if self.cut else product(a, b)
+            return self.fc(joined.mean((2, 3)))
+
+    x = pictures()
+    found = lrp(settle(Two(False).double()), x, CLASSES, rule="epsilon")
+    torch.testing.assert_close(found, input_x_gradient(settle(Two(True).double()), x), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(sums(found), scores(settle(Two(False).double()), x), rtol=1e-9, atol=1e-12)
+
+
 def test_multi_head_attention_conserves_the_score():
     net = without_bias(settle(ClassToken().double()))
     for module in net.modules():
@@ -549,7 +573,7 @@ def test_residual_sums_go_to_the_part_that_excites():
     expected = torch.tensor([1.0, 0.0, 0.5, 0.5], dtype=torch.float64).view(2, 2, 1, 1)
     assert torch.equal(excitation_backprop(net, x, 0), expected)
     by_value = torch.tensor([3.0, -1.0, 1.0, 1.0], dtype=torch.float64).view(2, 2, 1, 1)
-    torch.testing.assert_close(lrp(net, x, 0, composite="epsilon_plus"), by_value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(lrp(net, x, 0), by_value, rtol=1e-12, atol=1e-12)
 
 
 def test_lost_probability_is_stated():

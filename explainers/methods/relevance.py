@@ -135,7 +135,7 @@ def lrp(
     target: TargetLike = None,
     *,
     rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: as the composite says")] = None,
-    composite: Annotated[str, Choice(*COMPOSITES, help="rules by kind of layer")] = "epsilon_gamma_box",
+    composite: Annotated[str, Choice(*COMPOSITES, help="rules by kind of layer")] = "epsilon_plus",
     epsilon: Annotated[float, Range(0, 10, 0.01, help="how much relevance weak sums absorb")] = 0.0,
     gamma: Annotated[float, Range(0, 100, 0.05, help="how much the gamma rule favours what speaks for")] = 0.25,
     alpha: Annotated[float, Range(1, 10, 0.5, help="weight of what speaks for; against: one less")] = 2.0,

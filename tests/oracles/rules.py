@@ -140,9 +140,9 @@ ORACLES: dict[str, Oracle] = {
         bites=lambda expected: bool(expected.min() >= 0 and expected.amax() > 3 * expected.mean()),
     ),
     "lrp": Oracle(
-        "three rules (z-box, gamma, epsilon) as dense matrices, one picture at a time",
+        "z-plus twice and epsilon as dense matrices, one picture at a time",
         plain,
-        lambda net, x, c: relevance_by_hand(net, x, c, ("z_box", "gamma", "epsilon")),
+        lambda net, x, c: relevance_by_hand(net, x, c, ("z_plus", "z_plus", "epsilon")),
     ),
     "deep_lift": Oracle(
         "ratios of changes at both ReLUs, transposed convolutions between them",
