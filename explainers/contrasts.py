@@ -77,7 +77,7 @@ def derived(target: TargetLike, combine: Combine, *, needed: bool = True) -> Tar
 def residual_softmax(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
     """ReST: logit plus log-probability, so that neither a saturated softmax nor its missing competition shows.
 
-    Source   Cai 2025, section 4.3, arXiv:2501.06261
+    Source   Cai 2025, the utility ReST, arXiv:2501.06261
     """
     return 2 * score - scores.logsumexp(1)
 

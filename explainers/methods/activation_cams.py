@@ -74,7 +74,7 @@ def eigen_cam(
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in the layer's units
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Muhammad & Yeasin 2020, eqs. 3 and 4, arXiv:2008.00299
+    Source   Muhammad & Yeasin 2020, section III, arXiv:2008.00299
     """
     return _rectified(_per_picture(principal_component, features(model, images, layer)), relu)
 
@@ -89,7 +89,7 @@ def eigen_grad_cam(
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Muhammad & Yeasin 2020, eqs. 3 and 4, with G A for A, arXiv:2008.00299
+    Source   Muhammad & Yeasin 2020, section III, with G A for A, arXiv:2008.00299
     """
     a, g = activations_and_gradients(model, images, layer, target)
     return _rectified(_per_picture(principal_component, g * a), relu)
@@ -213,7 +213,7 @@ def deep_feature_factorization(
 
     Returns  (n, components, h, w) at the layer's own size, >= 0, in the layer's units, the largest factor first
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Collins et al. 2018, eq. 2, arXiv:1806.10206
+    Source   Collins et al. 2018, section 3, arXiv:1806.10206
     """
     return torch.stack([factors_of(each, components, seed)[0] for each in features(model, images, layer)])
 
@@ -246,7 +246,7 @@ def feature_factors(
 
     Returns  a `Factors`; effects in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Collins et al. 2018, eq. 2, arXiv:1806.10206
+    Source   Collins et al. 2018, section 3, arXiv:1806.10206
     """
     check_images(model, images)
     METHODS["deep_feature_factorization"].options["components"].check(components)

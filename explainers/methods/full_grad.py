@@ -75,7 +75,7 @@ def full_grad(
 
     Returns  (n, h, w) at the input's resolution, in logits; >= 0 unless magnitude=False
     Errors   UnsupportedModel, BadTarget
-    Source   Srinivas & Fleuret 2019, eqs. 3 and 5 (without its rescaling), arXiv:1905.00780
+    Source   Srinivas & Fleuret 2019, sections 3 and 4 (without the rescaling), arXiv:1905.00780
     """
     found = full_gradients(model, images, target)
     _tell_missing(found, images.dtype)
@@ -91,7 +91,7 @@ def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) 
 
     Returns  a `FullGradients`, signed and unscaled, in logits
     Errors   UnsupportedModel, BadTarget
-    Source   Srinivas & Fleuret 2019, eq. 3, arXiv:1905.00780
+    Source   Srinivas & Fleuret 2019, proposition 1, arXiv:1905.00780
     """
     check_images(model, images)
     with opened(model, images, target) as run:

@@ -205,7 +205,7 @@ def smooth_grad_cam_pp(
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, BadOption
-    Source   Omeiza et al. 2019, eqs. 4 to 6, with M2 in the numerator as in Grad-CAM++, arXiv:1908.01224
+    Source   Omeiza et al. 2019, section 3, with M2 in the numerator as in Grad-CAM++, arXiv:1908.01224
     """
     loop = Loop(batch_size, progress, budget)
     with opened(model, images, target, many=True, precision=precision) as run:
@@ -268,7 +268,7 @@ def shapley_cam(
 
     Returns  (n, h, w) at the layer's own size, >= 0, in the score's units
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Cai 2025, eqs. 21 to 23 and section 4.3 (ReST), arXiv:2501.06261
+    Source   Cai 2025, ShapleyCAM and the utility ReST, arXiv:2501.06261
     """
     if score != "logit" and among_scores(target):
         target = derived(target, residual_softmax if score == "rest" else probability, needed=False)
@@ -304,7 +304,7 @@ def finer_cam(
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   BadTarget for a target that is not among the scores; LayerNotFound, LayerRanRepeatedly, NothingSpatial,
              UnsupportedModel
-    Source   Zhang et al. 2025, eqs. 4 and 5, arXiv:2501.11309
+    Source   Zhang et al. 2025, section 3, arXiv:2501.11309
     """
     against = (against_mean if weighting == "even" else against_likely)(strength, references)
     a, g = activations_and_gradients(model, images, layer, derived(target, against))

@@ -89,7 +89,7 @@ def score_cam(
 
     Returns  (n, h, w) at the layer's own size, >= 0, a mean of activations (logits × activation for "increase")
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Wang et al. 2020, eqs. 5 to 9 and algorithm 1, arXiv:1910.01279
+    Source   Wang et al. 2020, algorithm 1, arXiv:1910.01279
     """
     loop = Loop(batch_size, progress, budget)
     with opened(model, images, target, many=True, precision=precision) as run:
