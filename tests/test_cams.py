@@ -282,13 +282,16 @@ def test_explain_keeps_map_and_raw_of_one_computation():
     assert len(e.statistics) == len(e.findings) == 3 and e.seconds > 0
 
 
-def test_explain_runs_the_network_once_for_a_cam():
+def test_a_cam_takes_one_forward_and_explain_one_more_for_another_class():
+    """The second map tells whether the first depends on its class at all."""
     net, images, count = residual(), pictures(), []
     explain("grad_cam", net, images, layer="layer2")
     handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
+    grad_cam(net, images, layer="layer2")
+    alone = len(count)
     explain("grad_cam", net, images, layer="layer2")
     handle.remove()
-    assert len(count) == 1
+    assert alone == 1 and len(count) - alone == 2
 
 
 # Peers, where they are right (last section of peers.md)
