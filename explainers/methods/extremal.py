@@ -58,7 +58,7 @@ def extremal_perturbation(
     Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 where the picture is kept; 0 everywhere where the score
              has no gradient
     Errors   BadTarget, BadOption
-    Source   Fong et al. 2019, eqs. 3 to 6, arXiv:1910.08485
+    Source   Fong et al. 2019, section 3, arXiv:1910.08485: area by the sorted mask, smooth masks by max-convolution
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, _ = run.images, run.clean()
@@ -124,7 +124,7 @@ def _discs(height: int, width: int, step: int) -> Tensor:
 
 
 def _smooth(parameters: Tensor, discs: Tensor, step: int) -> Tensor:
-    """Masks of picture and margin: the soft maximum of what a pixel sees of the parameters around it (eq. 6)."""
+    """Masks of picture and margin: the soft maximum of what a pixel sees of the parameters around it."""
     side = math.isqrt(len(discs))
     wide = functional.pad(parameters, [_REACH] * 4)
     near = functional.unfold(wide[:, None], side, padding=side // 2)
@@ -135,7 +135,7 @@ def _smooth(parameters: Tensor, discs: Tensor, step: int) -> Tensor:
 
 
 def _from_area(masks: Tensor, wanted: Tensor) -> Tensor:
-    """Half the gradient of mean((sorted mask - wanted)^2): each value less what its rank asks for (eq. 4)."""
+    """Half the gradient of mean((sorted mask - wanted)^2): each value less what its rank asks for."""
     flat = masks.flatten(1)
     ranks = flat.argsort(dim=1, stable=True).argsort(dim=1)
     return ((flat - wanted[ranks].to(flat)) / flat.shape[1]).view_as(masks)

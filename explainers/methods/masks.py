@@ -125,7 +125,7 @@ def feature_ablation(
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to the sum of all losses
     Errors   BadTarget, BadOption
-    Source   Kokhlikyan et al. 2020, section 3, arXiv:2009.07896; Zeiler & Fergus 2014 with parts of any form
+    Source   Kokhlikyan et al. 2020, arXiv:2009.07896; Zeiler & Fergus 2014, section 4.2, with parts of any form
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         game = Game(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))

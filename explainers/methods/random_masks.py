@@ -49,7 +49,7 @@ def rise(
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
     Errors   BadTarget, BadOption
-    Source   Petsiuk et al. 2018, eqs. 4 and 6, arXiv:1806.07421; masks as in section 3.2
+    Source   Petsiuk et al. 2018, section 3, arXiv:1806.07421: the estimate of E[f | M(pixel) = 1]; its masks
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()
@@ -116,7 +116,7 @@ def d_rise(
 
     Returns  (n, h, w) at the input's resolution, signed, in the target's units
     Errors   BadTarget, for a detector without such a target too; BadOption
-    Source   Petsiuk et al. 2021, eqs. 1 to 3 and section 3.3, arXiv:2006.03204
+    Source   Petsiuk et al. 2021, section 3, arXiv:2006.03204: similarity of detections as the weight of a mask
     """
     return rise(
         model,

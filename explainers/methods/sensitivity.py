@@ -56,7 +56,7 @@ def sobol(
     Returns  (n, h, w) at the input's resolution, >= 0: the index of the cell that a pixel lies in; 0 where the score
              does not move beyond rounding
     Errors   BadTarget, BadOption
-    Source   Fel et al. 2021, eqs. 4 and 5, arXiv:2111.04138; estimator of Jansen 1999
+    Source   Fel et al. 2021, section 3, arXiv:2111.04138: total-order indices by the estimator of Jansen 1999
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         run.clean()
@@ -137,7 +137,7 @@ def hsic(
     Returns  (n, h, w) at the input's resolution, >= 0: the value of the cell that a pixel lies in; 0 where the score
              does not move beyond rounding
     Errors   BadTarget, BadOption
-    Source   Novello et al. 2022, eqs. 4, 6 and 8, arXiv:2206.06219
+    Source   Novello et al. 2022, section 3, arXiv:2206.06219: trace(K H L H) / (s - 1)^2 of cell and score
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         run.clean()

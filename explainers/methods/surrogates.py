@@ -125,7 +125,7 @@ def kernel_shap(
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to score(x) - score(all covered)
     Errors   BadTarget, BadOption
-    Source   Lundberg & Lee 2017, theorem 2, arXiv:1705.07874; pairs by Covert & Lee 2021, arXiv:2012.01536, section 4
+    Source   Lundberg & Lee 2017, theorem 2, arXiv:1705.07874; pairs by Covert & Lee 2021, arXiv:2012.01536
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         game = Game(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
@@ -201,7 +201,7 @@ def shapley_sampling(
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to score(x) - score(all covered)
     Errors   BadTarget, BadOption
-    Source   Castro et al. 2009, section 3, doi:10.1016/j.cor.2008.04.004; pairs by Mitchell et al. 2022, section 4
+    Source   Castro et al. 2009, doi:10.1016/j.cor.2008.04.004; pairs by Mitchell et al. 2022, JMLR 23(43)
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         game = Game(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
