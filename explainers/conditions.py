@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .layers import default_layer
+from .layers import default_layer, list_layers
 from .probes import Fault, Pause
 from .promises import attempt, ordinary_use
 from .trial import CLOSE, Fail, Outcome, Skip, Trial, agree, distance_of, promise, untouched
@@ -116,7 +116,10 @@ def seed(t: Trial) -> Outcome:
     if "seed" not in t.keywords:
         raise Skip("It takes no seed.")
     # Where only a baseline of noise is drawn, the seed has nothing to do without it.
-    noise = {"baseline": "noise"} if "baseline" in t.keywords else {}
+    noise: dict[str, Any] = {"baseline": "noise"} if "baseline" in t.keywords else {}
+    if "layer" in t.keywords:
+        # Noise changes no gradient at a layer that only linear ones follow.
+        noise["layer"] = list_layers(t.model(), t.images(), spatial=True)[0].name
     first = t.plain(1, seed=3, **noise)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)

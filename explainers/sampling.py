@@ -22,11 +22,11 @@ class Draws:
 
     def normal(self, picture: int, rows: int, *shape: int) -> Tensor:
         """[rows, *shape] from the standard normal distribution, the picture's next ones."""
-        return self._rows(rows, lambda: torch.randn(shape, generator=self._generators[picture]))
+        return self._rows(rows, lambda: torch.randn(shape, generator=self._generators[picture], dtype=torch.float32))
 
     def uniform(self, picture: int, rows: int, *shape: int) -> Tensor:
         """[rows, *shape] evenly from [0, 1), the picture's next ones."""
-        return self._rows(rows, lambda: torch.rand(shape, generator=self._generators[picture]))
+        return self._rows(rows, lambda: torch.rand(shape, generator=self._generators[picture], dtype=torch.float32))
 
     def integers(self, picture: int, rows: int, high: int, *shape: int) -> Tensor:
         """[rows, *shape] whole numbers from 0 to `high` - 1, the picture's next ones."""
