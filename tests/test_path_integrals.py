@@ -224,6 +224,7 @@ def test_p99_the_gap_of_few_samples_is_told_with_its_size():
     [
         ("integrated_gradients", {"steps": 2}),
         ("blur_integrated_gradients", {"steps": 2}),
+        ("forgrad", {"steps": 2}),
         ("guided_integrated_gradients", {"steps": 2, "anchors": 0}),
         ("layer_integrated_gradients", {"steps": 2, "layer": "layer1"}),
         ("xrai", {"steps": 2}),

@@ -13,7 +13,7 @@ from ..options import Baseline, Choice, Precision, Range
 from ..passes import opened, precise
 from ..registry import method
 from ..targets import TargetLike
-from .path_integrals import gauss_legendre, integrate, straight
+from .path_integrals import gauss_legendre, integrate, measures_gap, note_gap, straight
 
 
 @method(
@@ -61,10 +61,12 @@ def forgrad(
             return low_pass(attribution.sum(1), cutoff)
 
         if base == "integrated_gradients":
-            run.clean()
+            full, start = run.clean(), baseline_of(x, baseline)
             points, weights = gauss_legendre(steps)
-            path = straight(x, baseline_of(x, baseline), points)
-            return low_pass(integrate(run, loop, weights, path, shown), cutoff)
+            found = integrate(run, loop, weights, straight(x, start, points), shown)
+            if measures_gap(target):
+                note_gap(found, full - run.values(start, range(len(x))), {"steps": min(1000, 4 * steps)})
+            return low_pass(found, cutoff)
         gradient = precise(torch.zeros_like(x))
 
         def work(chunk: range) -> None:
