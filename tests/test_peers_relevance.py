@@ -137,7 +137,7 @@ def test_p66_functional_relus_are_relus(act):
 def test_p67_the_share_absorbed_is_reported():
     """captum: TypeError for ReLU6; GoogLeNet's and DenseNet's sums are short without a word."""
     stated = 0
-    for name in ("mobilenet_v2", "googlenet", "densenet121"):
+    for name in ("mobilenet_v2", "googlenet"):
         net, x = network(name), photos()
         e = explain("lrp", net, x, 1)
         score, kept = net(x)[0, 1].item(), e.raw.sum().item()
@@ -145,7 +145,7 @@ def test_p67_the_share_absorbed_is_reported():
         assert bool(found) == (abs(1 - kept / score) > 0.01)
         assert all(f"{kept:.3g}" in sentence and f"{score:.3g}" in sentence for sentence in found)
         stated += len(found)
-    assert stated >= 2
+    assert stated == 2
 
 
 def test_p68_a_resnet_needs_no_canonizer():

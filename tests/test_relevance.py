@@ -640,4 +640,5 @@ def test_composites_agree_with_zennit():
             leaf = x.clone().requires_grad_()
             (expected,) = torch.autograd.grad(changed(leaf), leaf, start)
         found = lrp(net, x, 2, composite=name, low=-5.0, high=5.0)
-        assert rel(found, expected) < 2e-3, name
+        # What is left is zennit's stabiliser of 1e-6 at every sum.
+        assert rel(found, expected) < 3e-4, name
