@@ -42,11 +42,10 @@ _GATES = ("sigmoid", "hardsigmoid", "softmax")
 _LINEAR = (
     "mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate"
 )
+_SUMS = ("add", "sub", "rsub")
 _LAYERS = {"linear": "Linear"}
-_SIZES = (1, 2, 3)
-_LAYERS |= {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)} | {
-    f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)
-}
+_LAYERS |= {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
+_LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
 
 
 class Relevance(Interception):
@@ -65,14 +64,7 @@ class Relevance(Interception):
         rules |= dict.fromkeys(ACTIVATIONS if choose else RESPONSES, self._activation)
         rules |= dict.fromkeys(("matmul", "bmm", "mm", "einsum"), self._bilinear)
         rules |= {"batch_norm": self._batch_norm, "neg": self._activation}
-        rules |= {
-            "add": self._add,
-            "sub": self._add,
-            "rsub": self._add,
-            "mul": self._mul,
-            "div": self._div,
-            "rdiv": self._div,
-        }
+        rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
         if choose is not None:
             rules |= {"softmax": self._softmax, "scaled_dot_product_attention": self._attention}
             rules |= {"multi_head_attention_forward": multi_head, "layer_norm": self._layer_norm}
@@ -94,12 +86,11 @@ class Relevance(Interception):
         names = "stride padding dilation groups".split()
         if "transpose" in call.name:
             names = "stride padding output_padding groups dilation".split()
-        x, weight, bias, *rest = call.bound("input", "weight", "bias", *names, stride=1, dilation=1, groups=1)
+        x, weight, bias, *rest = call.bound("input", "weight", "bias", *names)
         if weight.requires_grad or (bias is not None and bias.requires_grad):
             raise self.refuse(f"{call.name} with weights that depend on the picture")
         options = {name: value for name, value in zip(names, rest, strict=True) if value is not None}
         function: Any = F.linear if call.name == "linear" else getattr(torch, call.name)
-        options = {} if call.name == "linear" else options
         # A picture without the batch dimension has its channels first.
         shape = (-1,) if call.name == "linear" else (-1, *[1] * (weight.ndim - 2))
         name, kind = self.layer()

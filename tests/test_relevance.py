@@ -95,6 +95,10 @@ def test_wrong_rules_are_refused_in_words():
         lrp(net, x, rule={"conv1": "gama"})
     with pytest.raises(BadOption, match="'conv3'.*Did you mean 'conv"):
         lrp(net, x, rule={"conv3": "gamma"})
+    with pytest.raises(BadOption, match=r"low has shape \(5,\).*\[3, 1, 1\]"):
+        lrp(net, x, low=torch.zeros(5))
+    with pytest.raises(BadOption, match="high='white'"):
+        lrp(net, x, high="white")
     with pytest.raises(BadOption, match="epsilon_plusflat"):
         lrp(net, x, composite="epsilon_plusflat")
 

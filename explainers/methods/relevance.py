@@ -154,6 +154,20 @@ def lrp(
     Errors   UnsupportedOperation naming operation and layer; BadOption for a pattern that matches no layer
     Source   Bach et al. 2015, eqs. 58 and 60; Montavon et al. 2017, 2019; composites: Kohlbrenner et al. 2020
     """
+    for name, bound in (("low", low), ("high", high)):
+        _check_bound(name, bound, images)
     with opened(model, images, target) as run:
         settings = Settings(epsilon, gamma, alpha, low, high)
         return relevance(run, Chooser(rule, composite), settings)
+
+
+def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> None:
+    if isinstance(bound, Tensor):
+        sizes = zip(reversed(bound.shape), reversed(images.shape), strict=False)
+        if bound.ndim > images.ndim or any(own not in (1, full) for own, full in sizes):
+            raise BadOption(
+                f"{name} has shape {tuple(bound.shape)}, which does not broadcast to images {tuple(images.shape)}. "
+                f"Give a number, or one for each channel: [{images.shape[1]}, 1, 1]."
+            )
+    elif bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, float))):
+        raise BadOption(f"{name}={bound!r} is not possible. Give a number, a tensor, or None for the picture's own.")
