@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from . import conditions, promises  # noqa: F401  they fill CHECKS
+from .registry import METHODS
 from .trial import CHECKS, Fail, Outcome, Skip, Trial
 
 
@@ -69,6 +70,9 @@ def check_explainer(
     Returns  a `Report`, true where nothing failed; its repr is a table of check, verdict, figure and sentence.
     """
     began = time.perf_counter()
+    known = METHODS.get(getattr(function, "__name__", ""))
+    if known is not None and known.function is function:
+        function = known  # what the method declares of itself counts, whichever way it is handed over
     trial = Trial(function, model, images, options)
     done: list[Check] = []
     with warnings.catch_warnings():

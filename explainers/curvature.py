@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from .errors import BadTarget
 from .hooks import edit_outputs
-from .passes import maps_of, opened
+from .passes import maps_of, opened, tensor_of
 from .recording import note_gradient, note_layer
 from .sites import LayerName
 from .targets import TargetLike, Through
@@ -33,7 +33,7 @@ def curved_activations(
     leaves: list[Tensor] = []
 
     def cut(output: Any) -> Tensor:
-        leaves.append(output.detach().requires_grad_())
+        leaves.append(tensor_of(place.name, output).detach().requires_grad_())
         torch.set_grad_enabled(True)
         return leaves[-1].clone()
 

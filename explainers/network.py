@@ -48,7 +48,7 @@ def _ordinary(tensor: Tensor | None) -> Tensor | None:
     if tensor is None or not _of_inference(tensor):
         return tensor
     with torch.inference_mode(False):
-        return tensor.clone()
+        return tensor.detach().clone()
 
 
 def _compiled(module: nn.Module) -> bool:

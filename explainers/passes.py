@@ -1,11 +1,9 @@
-"""The few ways through a network that all methods share.
+"""One call's way through a network: what all methods share. layer_passes.py has the ways that meet at a layer.
 
-    activations_and_gradients   one forward, one backward down to the layer (the class-activation maps)
-    Run.gradient                one forward, one backward down to the input (the input-gradient methods)
-    Run.values                  forwards only, of many variants (the perturbation methods)
-    Run.at                      as the first, for variants and with a layer's output replaced
-    Branches                    one prefix, many edited copies of a layer's output through the rest
-    features                    a forward that ends at the layer
+    Run.values     forwards only, of many variants (the perturbation methods)
+    Run.gradient   one forward, one backward down to the input (the input-gradient methods)
+    Run.at         one forward, one backward down to layers, for variants and with a layer's output replaced
+    Run.outputs    a forward that ends at a layer
 
 None of them touches the model: see network.py for the mode, hooks.py for the hooks.
 """
@@ -20,16 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .errors import BadTarget, ExplainerError, LayerNotFound, LayerRanRepeatedly, NothingSpatial
+from .errors import BadTarget, LayerNotFound, LayerRanRepeatedly, NothingSpatial
 from .hooks import edit_outputs
 from .inference_copy import InferenceCopy, channels_last, inference_copy
 from .layers import Place, channel_axis, nothing_spatial, place
 from .network import ready
-from .recording import is_recording, note_finding, note_gradient, note_layer, note_scores
+from .recording import is_recording, note_finding, note_gradient, note_scores
 from .records import ran_repeatedly
 from .sites import LayerName, frozen_graph, unwrap
 from .targets import Target, TargetLike, Through, Unit, evaluate, fix
-from .unread_patches import read_instead
 
 Edit = Callable[[Any], Any]
 
@@ -111,10 +108,10 @@ class Run:
 
     def outputs(self, where: Place, batch: Tensor) -> Tensor:
         """The layer's own output for a batch; the forward pass ends there."""
-        cut = _Cut(where)
+        cut = Cut(where)
 
         def keep(output: Any) -> None:
-            cut.outputs.append(_tensor(where.name, output).clone())
+            cut.outputs.append(tensor_of(where.name, output).clone())
             raise _Enough
 
         with edit_outputs(self.network, {where.name: keep}), suppress(_Enough):
@@ -162,17 +159,24 @@ class Run:
         self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
     ) -> Tensor:
         """d score / d batch, [B, C, H, W]; `rule` changes this call's backward graph before it runs."""
+        return self.scores_and_gradient(batch, pictures, rule=rule)[1]
+
+    def scores_and_gradient(
+        self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Scores [B] of the batch, and their gradient as `gradient` gives it, from one pass."""
         network = self.quick() if rule is None and pictures is not None else None
         with torch.enable_grad(), self.casting():
             leaf = (batch.detach().clone() if network is None else channels_last(batch.detach())).requires_grad_()
             # The network gets a copy: its first operation may work in place, which a leaf does not allow.
-            total = self.score(self.forward(leaf.clone(), network), pictures).sum()
+            scores = self.score(self.forward(leaf.clone(), network), pictures)
+            total = scores.sum()
             if total.requires_grad and rule is not None:
                 rule(total)
             (found,) = self.pull(total, [leaf], stated=rule is None)
         if pictures is None:
             note_gradient(found)
-        return precise(found)
+        return precise(scores), precise(found)
 
     def at(
         self,
@@ -188,7 +192,7 @@ class Run:
         the graph is built; layers after it are recorded on that graph. One backward pass then serves all, and no
         parameter is asked for a gradient. `instead` has functions that replace a layer's output before it is cut.
         """
-        cuts = {found.name: _Cut(found, (instead or {}).get(found.name)) for found in places}
+        cuts = {found.name: Cut(found, (instead or {}).get(found.name)) for found in places}
         edits: dict[LayerName, Edit] = {name: cut.keep for name, cut in cuts.items()}
         with torch.no_grad(), self.casting(), edit_outputs(self.network, edits):
             output = self.forward(batch)
@@ -215,7 +219,7 @@ class Run:
         return _dense(torch.autograd.grad(passed, leaves, chosen, allow_unused=True), leaves)
 
     def _pass(self, output: Any) -> Tensor:
-        self._passed = _tensor("of through=(layer, channels)", output)
+        self._passed = tensor_of("of through=(layer, channels)", output)
         if self._passed.requires_grad:
             # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
             self._passed = self._passed.view_as(self._passed)
@@ -265,7 +269,7 @@ def opened(
 
 
 @dataclass
-class _Cut:
+class Cut:
     """What a hook keeps at one layer: its place, its outputs, one for each call."""
 
     place: Place
@@ -274,7 +278,7 @@ class _Cut:
 
     def keep(self, output: Any) -> Tensor:
         """Record the output as a leaf, or as a point of the graph that an earlier leaf began, and hand it on."""
-        tensor = _tensor(self.place.name, output)
+        tensor = tensor_of(self.place.name, output)
         if self.instead is not None:
             tensor = self.instead(tensor)
         if not tensor.requires_grad:
@@ -309,106 +313,10 @@ def maps_of(where: Place, tensor: Tensor) -> Tensor:
     return maps
 
 
-def _tensor(name: str, output: Any) -> Tensor:
+def tensor_of(name: str, output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
     raise TypeError(
         f"Layer {name!r} gives a {type(output).__name__}, not one tensor. Choose a layer inside it, or one after it, "
         "from list_layers(model, images)."
     )
-
-
-def activations_and_gradients_of(
-    model: nn.Module, images: Tensor, layers: Sequence[LayerName | None], target: TargetLike
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Activations A of several layers and gradients d score / dA, each [N, K, h, w], by layer name, by `Run.at`.
-
-    Where only the class token of a layer is read, its patches have no gradient at all: the last layer before it whose
-    patches count stands in, and a finding says so.
-    """
-    found = {}
-    with opened(model, images, target) as run:
-        places = [run.place(layer) for layer in layers]
-        both = run.at(places, run.images.clone())
-        for asked in places:
-            where, (a, g) = read_instead(run, asked, both[asked.name])
-            found[asked.name] = maps_of(where, a), maps_of(where, g)
-            note_gradient(found[asked.name][1])
-            note_layer(where.name)
-    return found
-
-
-def activations_and_gradients(
-    model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
-) -> tuple[Tensor, Tensor]:
-    """Activations A of one layer and d score / dA, both [N, K, h, w] in the layer's own size, float32 or float64."""
-    (found,) = activations_and_gradients_of(model, images, [layer], target).values()
-    return found
-
-
-def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
-    """The layer's output as [N, K, h, w]; the forward pass ends there."""
-    with opened(model, images) as run:
-        where = run.place(layer, counted=True)
-        note_layer(where.name)
-        return maps_of(where, run.outputs(where, run.images))
-
-
-@dataclass
-class Branches:
-    """Edited copies of one layer's output through the rest of the network, for one picture.
-
-    The layers before run once for a whole batch of copies. Where the rest cannot take another batch size than the
-    images had, the picture itself is repeated instead.
-    """
-
-    run: Run
-    picture: int
-    place: Place
-    repeat: bool = False
-
-    def values(self, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        """Scores [count] of the copies that `edit` makes: it gets the output [count, ...] and returns it changed."""
-        if not self.repeat:
-            try:
-                return self._once(1, edit, count)
-            except (RuntimeError, ValueError, IndexError) as reason:
-                if (isinstance(reason, ExplainerError) and not isinstance(reason, BadTarget)) or "out of memory" in str(
-                    reason
-                ):
-                    raise
-                self.repeat = True
-        return self._once(count, edit, count)
-
-    def _once(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        ran = 0
-
-        def branch(output: Any) -> Tensor:
-            nonlocal ran
-            ran += 1
-            if ran > 1:
-                raise LayerRanRepeatedly(ran_repeatedly(self.place.name, ran))
-            copies = output if rows == count else output.expand(count, *output.shape[1:])
-            return edit(copies.clone())
-
-        batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
-        network = self.run.quick(self.place.name)
-        with torch.no_grad(), self.run.casting(), edit_outputs(network or self.run.network, {self.place.name: branch}):
-            return precise(self.run.score(self.run.forward(batch, network), [self.picture] * count))
-
-
-def activation_and_score(run: Run, layer: LayerName | None) -> tuple[Place, Tensor, Tensor]:
-    """The layer's place, its output [N, ...] as it is, and the scores [N], from one forward pass."""
-    run.refuse_through()
-    cut = _Cut(run.place(layer))
-
-    def keep(output: Any) -> Tensor:
-        cut.outputs.append(_tensor(cut.place.name, output))
-        return cut.outputs[-1].clone()
-
-    with edit_outputs(run.network, {cut.place.name: keep}):
-        output = run.forward(run.images.clone())
-    kept = cut.only()
-    note_layer(cut.place.name)
-    maps_of(cut.place, kept)
-    return cut.place, kept, precise(run.score(output))

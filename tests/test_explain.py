@@ -34,7 +34,7 @@ def test_explanation_is_whole(name):
     assert len(e.statistics) == len(e.findings) == n and e.seconds > 0
     for row in e.statistics:
         assert {"min", "max", "sum", "negative_share", "entropy", "peak"} <= set(row)
-    if name != "feature_maps":
+    if METHODS[name].reads_class:
         assert e.target == net(x).argmax(1).tolist()
         torch.testing.assert_close(e.scores, net(x).detach())
     assert set(METHODS[name].options) <= set(e.options)

@@ -169,7 +169,7 @@ def test_p53_a_resnets_block_relu():
     torch.testing.assert_close(grad_cam(net, x, 1, layer="layer4.1.relu#1"), grad_cam(net, x, 1, layer="layer4"))
 
 
-@pytest.mark.parametrize("name", OF_LAYERS)
+@pytest.mark.parametrize("name", [name for name in OF_LAYERS if name != "cam"])  # CAM explains the last layer alone
 def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
     net, x = settle(TupleNet().double()), pictures()
     with pytest.raises((TypeError, ExplainerError), match="pair.*tuple|tuple.*pair"):
@@ -177,7 +177,7 @@ def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
     assert call(name, net, x, 1, layer="pair.conv").isfinite().all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("cam", "finer_cam")])  # they speak of classes
 def test_p55_dictionary_output_reaches_the_target_raw(name):
     net, x = settle(DictNet().double()), pictures()
     layer = {"layer": "net.conv2"} if name in OF_LAYERS else {}
@@ -286,7 +286,8 @@ def test_p73_float64_in_float64_precision_out(name):
     net, x = residual(), pictures()
     wide = call(name, net, x, [2, 0, 5])
     assert wide.dtype == torch.float64
-    assert not torch.equal(wide, wide.float().double()), "more than float32 can hold"
+    drawn = name == "random_control"  # its values are drawn in float32, and nothing is computed from them
+    assert drawn or not torch.equal(wide, wide.float().double()), "more than float32 can hold"
     layer = {"layer": "relu2"} if name in OF_LAYERS else {}
     half = call(name, plain().half(), x.half(), [2, 0, 5], **layer)
     assert half.isfinite().all() and half.dtype == torch.float32
@@ -369,7 +370,9 @@ def test_p76_p77_layer_methods_refuse_naming_what_works(kind, name):
 def test_p77_input_gradient_methods_and_occlusion_work(kind):
     net, x = frozen(kind), pictures()
     original = plain() if kind == "scripted" else residual()
-    for name in set(OF_INPUTS) - {"guided_backprop", "deconvnet"}:
+    for name in OF_INPUTS:
+        if METHODS[name].needs is not None:
+            continue  # methods with needs of their own say why not: test_applies_says_why_not
         options = {"batch_size": 3} if kind == "exported" and METHODS[name].long else {}
         torch.testing.assert_close(call(name, net, x, 1, **options), call(name, original, x, 1), rtol=1e-8, atol=1e-10)
         assert METHODS[name].applies(net) is None

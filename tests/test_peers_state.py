@@ -71,10 +71,15 @@ def test_p03_a_thousand_ordinary_forwards_keep_nothing():
     assert tensors_alive() == before
 
 
+# Rules for every operation: an unknown one, as the marker is, they refuse.
+RULED = {"deep_lift", "deep_lift_shap", "lrp", "excitation_backprop"}
+
+
 @each
 def test_p04_results_are_detached_and_keep_no_graph(name):
     net, images = residual(), pictures()
-    net.pause2 = Marker()
+    if name not in RULED:
+        net.pause2 = Marker()
     result = call(name, net, images)
     assert result.grad_fn is None and not result.requires_grad and graphs_alive() == 0
 
@@ -94,7 +99,7 @@ def test_p04_gradient_free_methods_build_no_graph():
 def test_p05_dropped_output_of_an_ordinary_forward_leaves_no_graph():
     net, images = residual(), pictures()
     net.pause2 = Marker()
-    for name in NAMES:
+    for name in set(NAMES) - RULED:
         call(name, net, images)
     output = net(images)
     del output

@@ -9,6 +9,8 @@ import torch
 from calls import NAMES, call
 from nets import pictures, residual
 
+from explainers import METHODS
+
 TOGETHER = 4
 ROUNDS = 3
 
@@ -46,7 +48,8 @@ def test_p88_p89_p90_p91_each_call_sees_its_own_forward(name):
 
     errors = together(*(lambda i=i: work(i) for i in range(TOGETHER)))
     assert not errors and not wrong
-    assert all(not torch.allclose(expected[0], other) for other in expected[1:]), "the answers must differ"
+    if METHODS[name].family != "control":  # some of these do not even look at the picture
+        assert all(not torch.allclose(expected[0], other) for other in expected[1:]), "the answers must differ"
 
 
 def others(net, x):

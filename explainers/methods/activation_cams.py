@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from ..errors import BadOption
 from ..factors import factors_of
+from ..layer_passes import activations_and_gradients, features
 from ..linear_heads import linear_activations
 from ..options import Choice, Range, Seed
-from ..passes import activations_and_gradients, features
 from ..registry import METHODS, check_images, method
 from ..sites import LayerName
 from ..targets import TargetLike

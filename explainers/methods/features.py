@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from ..attention_weights import attention_at, patches_of, why_not
 from ..batching import Loop, Progress
+from ..layer_passes import activation_and_score, features
 from ..options import Choice, Range
-from ..passes import activation_and_score, features, opened
+from ..passes import opened
 from ..registry import method
 from ..sites import LayerName
 from ..targets import TargetLike

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ..hooks import capture
 from ..layers import Layer, Place, list_layers
 from ..maps import resize
-from ..passes import Run, opened, precise
-from ..recording import note_finding, note_gradient
+from ..passes import opened, precise
+from ..recording import note_finding
 from ..registry import check_images, method
 from ..sites import frozen_graph, no_inner_hooks, unwrap
 from ..targets import TargetLike
@@ -99,7 +99,7 @@ def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) 
         modules = dict(run.network.named_modules())
         known = {name: bias for name, module in modules.items() if (bias := _bias(module)) is not None}
         with capture(run.network, list(known), gradients=True) as seen:
-            scores, gradient = _scores_and_gradient(run)
+            scores, gradient = run.scores_and_gradient(run.images)
         biases, elsewhere = {}, torch.zeros_like(scores)
         for name, g in seen.gradients.items():
             part = _times(known[name.partition("#")[0]], g, modules[name.partition("#")[0]])
@@ -110,16 +110,7 @@ def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) 
                 biases[name] = maps
         order = {name: i for i, name in enumerate(where)}
         biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
-        note_gradient(gradient)
         return FullGradients(gradient * precise(run.images), biases, elsewhere, scores)
-
-
-def _scores_and_gradient(run: Run) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad():
-        leaf = run.images.clone().requires_grad_()
-        scores = run.score(run.forward(leaf.clone()))
-        (gradient,) = run.pull(scores.sum(), [leaf])
-    return precise(scores), precise(gradient)
 
 
 def _bias(module: nn.Module) -> Tensor | None:

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from ..batching import Loop, Progress
 from ..contrasts import against_likely, against_mean, among_scores, derived, probability, residual_softmax
 from ..curvature import curved_activations
+from ..layer_passes import activations_and_gradients
 from ..options import Choice, Precision, Range, Seed
-from ..passes import activations_and_gradients, maps_of, opened
+from ..passes import maps_of, opened
 from ..recording import note_finding, note_gradient, note_layer
 from ..registry import method
 from ..sampling import Draws

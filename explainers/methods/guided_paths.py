@@ -110,7 +110,8 @@ class _Segments:
             self.at = torch.ones_like(self.at)
         elif move < moves:
             left = self.weight.sum(1, keepdim=True) * (1 - (move + 1) / moves)
-            self._move_least(gradient.flatten(1).abs(), left, fraction)
+            # A gradient that is not a number counts as small: the path goes on, and the map says NaN.
+            self._move_least(gradient.flatten(1).abs().nan_to_num(0.0, posinf=torch.inf), left, fraction)
         self.moved = (self.at - before).view_as(self.way) * self.way
         return (gradient * (came + self.moved)).sum(0) / 2
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from ..baselines import baseline_of
 from ..batching import Loop, Progress
+from ..layer_passes import Branches
 from ..layers import Place
 from ..options import Baseline, Choice, Precision, Range
-from ..passes import Branches, Run, maps_of, opened
+from ..passes import Run, maps_of, opened
 from ..recording import note_layer
 from ..registry import method
 from ..sites import LayerName

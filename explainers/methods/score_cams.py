@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ..batching import Loop, Progress
+from ..layer_passes import Branches, activation_and_score
 from ..layers import Place, channel_axis
 from ..maps import resize
 from ..options import Choice, Precision, Range, Seed
-from ..passes import Branches, Run, activation_and_score, opened, precise
+from ..passes import Run, opened, precise
 from ..recording import note_finding
 from ..registry import method
 from ..sampling import Draws

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import BadOption
+from ..layer_passes import activations_and_gradients_of
 from ..layers import list_layers
-from ..passes import activations_and_gradients_of
 from ..registry import check_images, find
 from ..sites import LayerName, find_site, unwrap
 from ..targets import TargetLike
