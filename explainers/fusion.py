@@ -42,4 +42,4 @@ def fuse(
 def _shares(maps: Tensor) -> Tensor:
     positive = maps.relu()
     highest = positive.amax((1, 2), keepdim=True)
-    return (positive / highest).where(highest > 0, 0)
+    return (positive / highest).where(highest != 0, 0)  # what is not a number stays none

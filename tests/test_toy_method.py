@@ -28,7 +28,12 @@ from ..targets import TargetLike
 def toy_gradient(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, factor: Annotated[float, Range(1, 5)] = 2.0
 ) -> Tensor:
-    """Toy gradient: the gradient, some times as large."""
+    """Toy gradient: the gradient, some times as large.
+
+    Returns  (n, c, h, w)
+    Errors   BadTarget
+    Source   none
+    """
     with opened(model, images, target) as run:
         return factor * run.gradient(run.images)
 '''

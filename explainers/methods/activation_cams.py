@@ -268,7 +268,11 @@ def peak_up(component: Tensor) -> Tensor:
 
 
 def _per_picture(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
-    return torch.stack([decompose(each.double()) for each in maps]).to(maps.dtype)
+    """`decompose` of each picture's maps; of values that are not finite nothing but NaN can come."""
+    found = [decompose(each.double().nan_to_num()) for each in maps]
+    finite = [bool(each.isfinite().all()) for each in maps]
+    kept = [one if fine else torch.full_like(one, torch.nan) for one, fine in zip(found, finite, strict=True)]
+    return torch.stack(kept).to(maps.dtype)
 
 
 def _centred(planes: Tensor) -> Tensor:

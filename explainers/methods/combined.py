@@ -180,7 +180,7 @@ class _WindowMean:
             canvas[0, w.top : w.top + height, w.left : w.left + width] = each
             back = resize(canvas, (height, width))[0]
             self.total[picture] += share * back
-            self.times[picture] += back > 0
+            self.times[picture] += ~(back <= 0)  # what is not a number counts, and shows
 
     def _shares(self, picture: int, logarithms: Tensor) -> Tensor:
         """Probabilities as shares of the highest so far; what was added before is brought to the same measure."""

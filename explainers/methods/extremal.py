@@ -80,9 +80,10 @@ def extremal_perturbation(
             uphill = torch.cat([_uphill(run, cover, seen, pictures.tolist()) for pictures in some])
             (rise,), (fall,) = back(functional.pad(uphill, [margin] * 4)), back(_from_area(m, wanted))
             length = rise.abs().sum((1, 2), keepdim=True)
-            felt.logical_or_(length.flatten() > 0)
+            felt.logical_or_(length.flatten() != 0)  # nor is a gradient that is no number passed over
             weight = _WEIGHT * _GROWTH ** (at.start / steps)
-            velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * (torch.where(length > 0, rise / length, 0) - weight * fall))
+            pull = torch.where(length != 0, rise / length, 0) - weight * fall
+            velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * pull)
             mask.add_(_RATE * mask[0].numel() / steps * velocity).clamp_(0, 1)
 
         def heat() -> Tensor:

@@ -163,6 +163,8 @@ def _dependence(z: Tensor, scores: Tensor) -> Tensor:
     count = len(scores)
     if count < 2:
         return torch.zeros(z.shape[1], dtype=torch.float64)
+    if not bool(scores.isfinite().all()):
+        return torch.full((z.shape[1],), torch.nan, dtype=torch.float64)
     distances = (scores[:, None] - scores).abs()
     apart = distances[distances > 0]
     gram = torch.exp(-((distances / apart.median()) ** 2) / 2) if len(apart) else torch.ones_like(distances)
