@@ -35,6 +35,7 @@ from .errors import (
 )
 from .explaining import explain
 from .explanation import Explanation
+from .gradient_log import GradientLog
 from .hooks import capture, edit_gradients, edit_inputs, edit_outputs, input_gradients
 from .layers import Layer, default_layer, list_layers
 from .methods import *  # noqa: F403
@@ -56,6 +57,15 @@ from .targets import (
     Unit,
     unit,
 )
+from .training import (
+    add_gradient_noise,
+    clip_gradients,
+    diagnose_training,
+    freeze,
+    record_gradients,
+    replace_gradient,
+    scale_gradients,
+)
 
 __all__ = [
     *_methods,
@@ -68,6 +78,7 @@ __all__ = [
     "Contrast",
     "Explanation",
     "ExplainerError",
+    "GradientLog",
     "Layer",
     "LayerNotFound",
     "LayerRanRepeatedly",
@@ -88,17 +99,24 @@ __all__ = [
     "Unit",
     "UnsupportedModel",
     "UnsupportedOperation",
+    "add_gradient_noise",
     "capture",
     "check_explainer",
+    "clip_gradients",
     "default_layer",
+    "diagnose_training",
     "edit_gradients",
     "edit_inputs",
     "edit_outputs",
     "explain",
+    "freeze",
     "input_gradients",
     "list_layers",
     "overlay",
+    "record_gradients",
     "regions",
+    "replace_gradient",
+    "scale_gradients",
     "smooth",
     "unit",
 ]

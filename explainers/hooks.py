@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from .errors import BadOption
+from .gradient_order import Joint, Line, Link, line_of_this_thread
 from .records import Records, map_tensors
 from .sites import LayerName, Site, find_site, inside
 
 Edit = Callable[[Any], Any]
+See = Callable[[str, int | None, Tensor], None]
 
 
 class Calls:
@@ -186,7 +188,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
     """Change gradients on their way back: each function gets the gradient and returns the new one (None keeps it).
 
     Keys are tensors that require grad (leaves or intermediate ones), or pairs (model, layer): the layer's output.
-    A hook need not clone before `gradient * 3`: nothing is modified in place.
+    A hook need not clone before `gradient * 3`: nothing is modified in place. Blocks act in the order of entry.
 
     Returns  nothing
     Errors   BadOption when a tensor takes no gradient, or when the returned gradient differs in shape, dtype or device
@@ -197,17 +199,109 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
         for key, edit in edits.items():
             checked = _checked(edit)
             if isinstance(key, Tensor):
-                if not key.requires_grad:
-                    raise BadOption(
-                        f"The tensor of shape {tuple(key.shape)} does not require grad, so no gradient reaches it. "
-                        "Call requires_grad_() on it before the forward pass."
-                    )
-                stack.callback(key.register_hook(checked).remove)
+                _hook_tensor(key, checked, stack)
             else:
                 model = inside(key[0], stack)
                 act = _hook_output(checked, stack)
                 Calls(model, stack).after(stack, find_site(model, key[1]), act)
         yield
+
+
+@contextmanager
+def edit_together(tensors: Sequence[Tensor], edit: Joint) -> Iterator[None]:
+    """Change the gradients of leaves once all of them have theirs: the function gets a list and returns one as long.
+
+    It is called when a backward pass that reached one of the leaves is over, with the accumulated gradient of every
+    leaf that has one, and what it returns becomes their `.grad`. `torch.autograd.grad` writes no `.grad`, so it is not
+    changed.
+
+    Returns  nothing
+    Errors   BadOption when a tensor takes no gradient, or is not a leaf
+    Source   torch.Tensor.register_hook, queue_callback of PyTorch's engine
+    """
+    with ExitStack() as stack:
+        line = line_of_this_thread()
+        line.enter(Link({id(each): each for each in tensors}, joint=edit), stack)
+        for tensor in tensors:
+            _takes_gradient(tensor)
+            if not tensor.is_leaf:
+                raise BadOption(
+                    f"The tensor of shape {tuple(tensor.shape)} is not a leaf: its gradient flows on before the others "
+                    "are known. Give parameters, or edit each gradient by itself."
+                )
+            stack.callback(tensor.register_hook(_announces(line, tensor)).remove)
+        yield
+
+
+@contextmanager
+def watch_gradients(
+    tensors: Mapping[str, Tensor],
+    see: See,
+    *,
+    model: nn.Module | None = None,
+    layers: Sequence[LayerName] = (),
+) -> Iterator[None]:
+    """Call `see(name, call, gradient)` for each gradient that reaches a tensor (call None) or a layer's output.
+
+    A layer named `name#k` is watched at that call alone. The gradient is the one that edits entered earlier have made
+    and must be read at once: it is not a copy.
+
+    Returns  nothing
+    Errors   BadOption when a tensor takes no gradient; LayerNotFound, UnsupportedModel
+    Source   torch.Tensor.register_hook
+    """
+    handles: list[Any] = []
+
+    def forget() -> None:
+        # Outputs of earlier forwards have died with their graphs; a training run must not gather their handles.
+        handles[:] = [handle for handle in handles if handle.hooks_dict_ref() is not None]
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    with ExitStack() as stack:
+        for name, tensor in tensors.items():
+            _hook_tensor(tensor, lambda g, name=name: see(name, None, g), stack, observes=True)  # type: ignore[misc]
+        if model is not None and layers:
+            stack.callback(remove)
+            model = inside(model, stack)
+            calls = Calls(model, stack, forget)
+            for site in [find_site(model, layer) for layer in layers]:
+                calls.after(stack, site, _hand_on(site.path, see, handles))
+        yield
+
+
+def _hand_on(path: str, see: See, handles: list[Any]) -> Callable[[int, Any], Any]:
+    def act(k: int, output: Any) -> Any:
+        if not isinstance(output, Tensor) or not output.requires_grad:
+            return None
+        handed = output if hasattr(output, "_edited") else output.clone()
+        handed._edited = True  # type: ignore[attr-defined]
+        handles.append(handed.register_hook(lambda gradient: see(path, k, gradient)))
+        return handed
+
+    return act
+
+
+def _takes_gradient(tensor: Tensor) -> None:
+    if not tensor.requires_grad:
+        raise BadOption(
+            f"The tensor of shape {tuple(tensor.shape)} does not require grad, so no gradient reaches it. "
+            "Call requires_grad_() on it before the forward pass."
+        )
+
+
+def _hook_tensor(tensor: Tensor, edit: Edit, stack: ExitStack, *, observes: bool = False) -> None:
+    _takes_gradient(tensor)
+    line, key = line_of_this_thread(), id(tensor)
+    link = Link({key: tensor}, edit, observes=observes)
+    line.enter(link, stack)
+    stack.callback(tensor.register_hook(lambda gradient: line.at_once(link, key, gradient)).remove)
+
+
+def _announces(line: Line, tensor: Tensor) -> Callable[[Tensor], None]:
+    return lambda gradient: line.arrived(tensor)
 
 
 def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
