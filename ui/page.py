@@ -11,7 +11,19 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from ui import api_tab, endpoints, features_tab, limits, overlay_tab, picture_panel, runs, shelf, words
+from ui import (
+    api_tab,
+    endpoints,
+    features_tab,
+    lab_tab,
+    lab_words,
+    limits,
+    overlay_tab,
+    picture_panel,
+    runs,
+    shelf,
+    words,
+)
 from ui.guard import Guard, install_no_links
 from ui.parts import canvas
 
@@ -40,12 +52,15 @@ def build() -> gr.Blocks:
                         overlay = overlay_tab.build(status)
                     with gr.Tab(words.FEATURES, id="features"):
                         features = features_tab.Features()
+                    with gr.Tab(lab_words.LAB, id="lab"):
+                        lab = lab_tab.Lab()
                     with gr.Tab(words.API, id="api"):
                         snippets = api_tab.build()
         show = overlay_tab.Show(panel, overlay, features.seen, snippets)
         picture_panel.wire(panel)
         overlay_tab.wire(demo, panel, overlay, show)
         features.wire(panel)
+        lab.wire()
         _notice(demo, panel)
         endpoints.build()
         demo.unload(_left)

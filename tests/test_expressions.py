@@ -1,0 +1,260 @@
+"""The gradient lab's own language: values and gradients against torch, the code beside the graph, what is refused."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from ui import experiments, expressions, lab_engine, lab_packing, limits
+from ui.experiments import GALLERY, Experiment
+from ui.expressions import Refusal
+
+X = [[1.0, 2.0], [3.0, 4.0]]
+CASES: list[tuple[str, Any]] = [
+    ("x = [[1, 2], [3, 4]]; mean(x^2 + 1)", lambda x: (x**2 + 1).mean()),
+    ("x = [[1, 2], [3, 4]]; sum(x * x / 2)", lambda x: (x * x / 2).sum()),
+    ("x = [[1, 2], [3, 4]]; -x^2", lambda x: -(x**2)),
+    ("x = [[1, 2], [3, 4]]; (-x)^2 - 3", lambda x: (-x) ** 2 - 3),
+    ("x = [[1, 2], [3, 4]]; 2^x^2 / 100", lambda x: 2 ** (x**2) / 100),
+    ("x = [[1, 2], [3, 4]]; x - 1 - 2 - x/2/4", lambda x: x - 1 - 2 - x / 2 / 4),
+    ("x = [[1, 2], [3, 4]]; exp(-x) * log(x) + sqrt(x)", lambda x: (-x).exp() * x.log() + x.sqrt()),
+    ("x = [[1, 2], [3, 4]]; tanh(x/4) + sigmoid(x - 2)", lambda x: (x / 4).tanh() + (x - 2).sigmoid()),
+    ("x = [[1, 2], [3, 4]]; relu(x - 2.5)", lambda x: (x - 2.5).relu()),
+    ("x = [[1, 2], [3, 4]]; x * (10, 20)", lambda x: x * torch.tensor([10.0, 20.0])),
+    ("x = [[1, 2], [3, 4]]; [[-1], [+2]] + x", lambda x: torch.tensor([[-1.0], [2.0]]) + x),
+    ("x = [[1, 2], [3, 4]]; x ** -2", lambda x: x**-2),
+    ("x = [[1, 2], [3, 4]]; (-2)^3 * x", lambda x: -8 * x),
+    ("x = [[1, 2], [3, 4]]; 3·x² − 1.5e1", lambda x: 3 * x**2 - 15),
+    ("x = [[1, 2], [3, 4]]; --x", lambda x: x * 1),
+    ("x = [[1, 2], [3, 4]]\n\ny = x * x\nz = y * x ; y + z * y", lambda x: x * x + x * x * x * (x * x)),
+]
+
+
+def outcome(experiment: Experiment) -> lab_engine.Outcome:
+    return lab_engine.run(experiments.planned(experiment))
+
+
+@pytest.mark.parametrize("program, truth", CASES, ids=[program for program, _ in CASES])
+def test_values_and_gradients_are_torchs(program: str, truth: Any) -> None:
+    """Oracle: the same expression written in Python."""
+    x = torch.tensor(X, requires_grad=True)
+    expected = truth(x)
+    expected.backward(torch.ones_like(expected))
+
+    found = outcome(Experiment(program))
+
+    result = found.plan.result.name
+    torch.testing.assert_close(found.values[result], expected.detach())
+    torch.testing.assert_close(found.hooked.tensors["x"], x.grad)
+
+
+KNOWN = {
+    "double": ({"v": [2, 4, 6]}, {"v": [1, 2, 3]}),
+    "square": ({"v": [28, 64, 108]}, None),
+    "chain": ({"y": [[1, 2.5], [5, 8.5]], "x": [[2, 10], [30, 68]]}, None),
+    "mean": ({"x": [20200910] * 4}, {"x": [1] * 4}),
+    "product": ({"a": 15, "x": 55, "y": 39}, None),
+    "squared": ({"v": [1, 1, 4]}, {"v": [2, 2, 5]}),
+    "shared": ({"m1": 10, "m2": 5, "m3": 2, "y": 1, "x2": 1, "x1": 5}, None),
+}
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_gallery_shows_what_is_known_in_advance(name: str) -> None:
+    first, second = KNOWN[name]
+
+    found = outcome(GALLERY[name])
+
+    for tensor, gradient in first.items():
+        assert found.hooked.tensors[tensor].tolist() == gradient
+    assert (found.again is None) == (second is None)
+    for tensor, gradient in (second or {}).items():
+        assert found.again.tensors[tensor].tolist() == gradient
+
+
+def test_every_gallery_entry_is_described() -> None:
+    from ui import lab_words
+
+    assert list(lab_words.EXPERIMENTS) == list(GALLERY) == list(KNOWN)
+
+
+VARIANTS = [
+    *GALLERY.values(),
+    *(
+        replace(GALLERY["chain"], hook=hook, amount=amount, where=where, again=again)
+        for hook, amount in [("scale", -0.5), ("clip_value", 2.0), ("clip_norm", 3.0), ("zero", 1.0), ("negate", 1.0)]
+        for where, again in [("x", ""), ("y", "keep"), ("t2", "removed")]
+    ),
+    Experiment("x = (1, -2)\ny = (-3)^2 * x^3 / -2 + 2^x\nu = x * 2\n-y - 1", "y", "square", 1.0, "(1, 0.5)"),
+    Experiment("x = 2\ny = 3\nz = (1, 2)\nsum(z * x + relu(y - z) * exp(z/9))", "z", "scale", 1e6, "7", "keep", "2"),
+    Experiment("a = 1; b = 2; b * (1, 2, 3)", "a", "scale", 3.0),
+]
+
+
+@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
+def test_the_code_beside_the_graph_leaves_the_same_gradients(experiment: Experiment) -> None:
+    plan = experiments.planned(experiment)
+    found = lab_engine.run(plan)
+    scope: dict[str, Any] = {}
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(experiments.code(plan), scope)  # our own text, built from names and numbers that the grammar let through
+
+    shown = (found.again or found.hooked).tensors
+    assert set(shown) == {step.name for step in plan.steps}
+    for step in plan.steps:
+        actual = scope[step.name].grad if step.value is not None else scope["grads"].get(step.name)
+        assert (actual is None) == (shown[step.name] is None), step.name
+        if actual is not None:
+            torch.testing.assert_close(actual, shown[step.name], rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(scope[step.name].detach(), found.values[step.name], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
+def test_the_edges_of_a_tensor_add_up_to_its_gradient(experiment: Experiment) -> None:
+    """Oracle: the chain rule. What meets in a tensor is the sum over its uses, before any hook of its own."""
+    found = outcome(experiment)
+    for step in found.plan.steps[:-1]:
+        parts = [g for (source, _, _), g in found.without.edges.items() if source == step.name]
+        if parts:
+            torch.testing.assert_close(sum(parts), found.without.tensors[step.name])
+
+
+def test_a_hook_changes_only_what_lies_behind_it() -> None:
+    found = outcome(Experiment("x = (1, 2)\ny = x^2\nz = sum(y * 3)", "y", "zero"))
+
+    assert found.without.tensors["y"].tolist() == [3, 3] and found.hooked.tensors["y"].tolist() == [0, 0]
+    assert found.without.tensors["x"].tolist() == [6, 12] and found.hooked.tensors["x"].tolist() == [0, 0]
+    assert found.hooked.edges["y", "t1", 0].tolist() == [3, 3], "what reaches the hook is not changed by it"
+
+
+REFUSED = [
+    ("", "Nothing is written"),
+    ("  \n ; ", "Nothing is written"),
+    ("x = (1, 2", "Line 1, position 10: a closing “)” is missing before the end"),
+    ("x = 1\ny = x +", "Line 2, position 8: the end is where"),
+    ("x = 1\ny = 2 x", "Line 2, position 7: put an operation between 2 and x"),
+    ("x = 1; y = x(2)", "put an operation between x and ("),
+    ("x = 1; q * 2", "there is no “q”; so far there is x"),
+    ("x = (1, 2); y = (1, 2, 3); x * y", "shapes 2 and 3 do not fit"),
+    ("x = [[1, 2], [3]]", "the same length"),
+    ("x = [[[1]]]", "at most two dimensions"),
+    ("x = (1, y)", "only numbers"),
+    ("x = 1; x = 2", "already there"),
+    ("x = 1; y = x", "only another name for x"),
+    ("(1, 2)", "give them a name"),
+    ("x = 1/0", "1 / 0 is no number"),
+    ("x = (-8)^0.5", "-8 ^ 0.5 is no number"),
+    ("x = 9^9^9^9", "is no number"),
+    ("x = 1e13", "numbers go up to"),
+    ("a=1;b=2;c=3;d=4", "already 3 tensors"),
+    ("x = 1; mean(2) + x", "mean needs a named tensor"),
+    ("x = 1; mean x", "mean needs brackets"),
+    ("x = 1; (1, 2) + (3, 4) + x", "at least one named tensor"),
+    ("x = 1 = 2", "only one name can stand"),
+    ("x = 1 $ 2", "“$” has no meaning"),
+    ("x = 1; import os", "there is no “import”"),
+    ("lambda = 1", "cannot be a name"),
+    ("torch = 1", "cannot be a name"),
+    ("mean = 1", "cannot be a name"),
+    ("__class__ = 1", "“_” has no meaning"),
+    ("x = 1; x.__class__", "“.” has no meaning"),
+    ("x = 1; __import__('os').system('true')", "“_” has no meaning"),
+    ("x = 1; exec(x)", "there is no “exec”"),
+    ("x = '1'", "“'” has no meaning"),
+    ("x = 1; x[0]", "put an operation between x and ["),
+    ("x = 1; " + "(" * 30 + "x" + ")" * 30, "nested too deeply"),
+    ("x = 1; " + "-" * 300 + "x", "nested too deeply"),
+    ("x = 1; " + "2^" * 100 + "x", "nested too deeply"),
+    ("x = 1; x" + " + x" * 60, "already 24 operations"),
+    ("x = (" + "1," * 70 + "1)", "at most 64"),
+    ("x = [[1],[2],[3],[4],[5],[6],[7],[8],[9]]; y = (1,2,3,4,5,6,7,8,9); x * y", "at most 64"),
+    ("x" * 500, "at most 400"),
+    ("x = ١", "has no meaning"),
+    ("x = \u202e1", "a sign that cannot be shown"),
+    ("x = <img src=x onerror=alert(1)>", "“<” has no meaning"),
+    ("${Object.assign(window,{__xss:1})}", "“$” has no meaning"),
+]
+
+
+@pytest.mark.parametrize("program, sentence", REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_read_is_one_sentence_with_its_place(program: str, sentence: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        expressions.parse(program)
+
+    said = str(refusal.value)
+    assert sentence in said and said.endswith(".") and len(said) < 220 and "\n" not in said
+    if "characters" not in said and "Nothing" not in said:
+        assert said.startswith("Line "), said
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        "x",
+        {"program": 1},
+        {"program": "x = 1", "hook": "os.system"},
+        {"program": "x = 1", "hook": ["scale"]},
+        {"program": "x = 1", "hook": "scale", "amount": "2"},
+        {"program": "x = 1", "hook": "scale", "amount": math.nan},
+        {"program": "x = 1", "hook": "scale", "amount": math.inf},
+        {"program": "x = 1", "hook": "scale", "amount": True},
+        {"program": "x = 1", "hook": "scale", "amount": 10**400},
+        {"program": "x = 1", "hook": "clip_norm", "amount": 0},
+        {"program": "x = 1", "hook": "record", "again": "forever"},
+        {"program": "x = 1", "hook": "record", "seed": "(1, 2)"},
+        {"program": "x = 1", "hook": "record", "seed": "open('x')"},
+        {"program": "x = 1", "hook": "record", "seed": "1; 2"},
+        {"program": "x" * 100_000, "hook": "record"},
+        {"program": "x = 1", "hook": "record", "where": {"a": 1}},
+    ],
+    ids=range(18),
+)
+def test_forms_that_no_page_sends_are_refused(data: Any) -> None:
+    with pytest.raises(Refusal):
+        experiments.planned(experiments.received(data))
+
+
+def test_a_hook_on_a_tensor_that_is_gone_moves_and_says_so() -> None:
+    plan = experiments.planned(Experiment("x = 1\nx * 2", "`${window.__xss=1}`", "zero"))
+
+    assert plan.where == "x" and "no `${window.__xss=1}` any more" in plan.notes[0]
+
+
+def test_reading_takes_no_time() -> None:
+    """The worst that fits into the length: brackets that turn out to be vectors are read again at every level."""
+    worst = ["(" * 15 + "1" + ",1)" * 15, "x=1;" + "(" * 14 + "x" + ",1)" * 14, "x=1;" + "x^" * 150 + "x"]
+    began = time.perf_counter()
+    for text in worst:
+        with contextlib.suppress(Refusal):
+            expressions.parse(text[: limits.EXPRESSION_LENGTH])
+
+    assert time.perf_counter() - began < 0.5
+
+
+def test_the_code_is_python_and_names_nothing_but_torch() -> None:
+    for experiment in VARIANTS:
+        plan = experiments.planned(experiment)
+        tree = ast.parse(experiments.code(plan))
+        imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        assert imported == ["torch"]
+
+
+def test_what_is_sent_is_json_even_where_numbers_are_not_finite() -> None:
+    import json
+
+    found = outcome(Experiment("x = (0, -1)\nlog(x) / x"))
+    packed = lab_packing.outcome(found, 7)
+
+    text = json.dumps(packed, allow_nan=False)
+    assert '"NaN"' in text and '"Infinity"' in text
