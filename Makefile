@@ -16,7 +16,7 @@ app: $(VENV)/.app
 	$(BIN)/python app.py $(ARGS)
 
 test: $(VENV)/.test chromium
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -21,6 +21,8 @@ from models import Model, load_model
 ROOT = Path(__file__).resolve().parent.parent
 PHOTOS = ("coffee", "cat")
 CELL, GAP, TEXT, ACROSS = 168, 10, 86, 4
+SECONDS = 10.0
+"""What a long method may take for one map; it then gives its best one so far."""
 INK, FAINT, PAPER = (20, 20, 24), (96, 96, 104), (255, 255, 255)
 
 
@@ -32,6 +34,8 @@ def photograph(name: str) -> Image.Image:
 def draw_map(model: Model, photo: Image.Image, method: explainers.Method, **options: Any) -> tuple[Image.Image, str]:
     """(the overlay, what is to be said about it)."""
     seen, images = model.crop(photo), model.prepare(photo)
+    if method.long:
+        options = {"budget": SECONDS, **options}
     began = time.perf_counter()
     found = explainers.explain(method.name, model.network, images, **options)
     seconds = time.perf_counter() - began
@@ -50,8 +54,8 @@ def entry(model: Model, method: explainers.Method, photos: list[Image.Image], **
     width = len(photos) * (CELL + GAP) - GAP
     sheet = Image.new("RGB", (width, CELL + TEXT), PAPER)
     pen, small = ImageDraw.Draw(sheet), ImageFont.load_default(10)
-    pen.text((0, 0), f"{method.title}  ({method.name})", INK, ImageFont.load_default(12))
-    reason = method.applies(model.network)
+    pen.text((0, 0), f"{method.title}  ({method.name})".replace("×", "x"), INK, ImageFont.load_default(12))
+    reason = (method.applies(model.network) or "").partition(". ")[0]
     for column, photo in enumerate(photos):
         if method.returns == "channels":
             picture, line = blank(), "one value a channel, not a map"

@@ -59,6 +59,8 @@ VIRIDIS = (
 # still tell apart by hue, as the test simulates.
 BLUE, RED = (33, 102, 172), (178, 24, 43)
 COLOURS = ("magma", "viridis", "signed")
+FINE = 1024
+"""Cells from which on a map counts as fine: 32 x 32."""
 
 
 def colour_map(name: str) -> Tensor:
@@ -80,7 +82,9 @@ def colour_map(name: str) -> Tensor:
 
 
 def colour_limits(values: Tensor, colours: str | None = None) -> tuple[str, float, float]:
-    """Choose colours and range of a map: "signed" with (-m, m) where a value is negative, else "magma" with (0, max).
+    """Choose colours and range of a map: "signed" with (-m, m) where a value is negative, else "magma" with (0, m).
+
+    m is the largest size, or what `strong` says of fine maps.
 
     Returns  (colours, low, high), low < high; only finite values count. A sequential colour map asked for by name
              begins at the smallest value where that is negative. A map without any size has (0, 1) or (-1, 1).
@@ -88,11 +92,23 @@ def colour_limits(values: Tensor, colours: str | None = None) -> tuple[str, floa
     finite = values.detach()[values.isfinite()].double()
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     name = colours or ("signed" if low < 0 else "magma")
+    far = strong(finite)
     if name == "signed":
-        size = max(-low, high) or 1.0
-        return name, -size, size
-    low, high = min(low, 0.0), max(high, 0.0)
+        return name, -(far or 1.0), far or 1.0
+    low, high = min(low, 0.0), max(min(high, far), 0.0)
     return name, low, high if high > low else low + 1.0
+
+
+def strong(values: Tensor) -> float:
+    """The size that takes the full colour: the largest; in fine maps the 99th percentile, unless that is 0.
+
+    A few extreme pixels of a gradient would leave all the others pale.
+    """
+    sizes = values.detach().abs().flatten()
+    if not sizes.numel():
+        return 0.0
+    robust = float(sizes.float().quantile(0.99)) if FINE <= sizes.numel() <= 2**24 else 0.0
+    return robust or float(sizes.max())
 
 
 def overlay(

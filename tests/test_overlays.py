@@ -365,3 +365,23 @@ def test_importing_brings_neither_pillow_nor_numpy():
     )
 
     subprocess.run([sys.executable, "-c", lines], check=True, timeout=60)
+
+
+def test_a_few_extreme_pixels_do_not_leave_the_others_pale():
+    """Oracle: of 64 x 64 values from 1 to 2, 20 stick out to 1000: the 99th percentile is what takes the full colour."""
+    values = torch.linspace(1, 2, 64 * 64).view(64, 64)
+    values.view(-1)[:20] = 1000.0
+    expected = float(values.flatten().quantile(0.99))
+
+    assert colour_limits(values)[1:] == (0.0, pytest.approx(expected)) and expected < 3
+    assert colour_limits(-values)[1:] == (pytest.approx(-expected), pytest.approx(expected))
+
+
+def test_coarse_and_sparse_maps_reach_to_their_largest_value():
+    coarse = torch.ones(8, 8)
+    coarse[0, 0] = 9.0
+    sparse = torch.zeros(64, 64)
+    sparse[3, 4] = 5.0
+
+    assert colour_limits(coarse)[1:] == (0.0, 9.0)
+    assert colour_limits(sparse)[1:] == (0.0, 5.0)

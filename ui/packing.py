@@ -34,10 +34,13 @@ def number() -> int:
 
 def floats(values: torch.Tensor, *, exact: bool = True) -> dict[str, Any]:
     """A map [h, w] with its ends: float32, or float16 with a scale where it need not be exact and is large."""
+    from explainers.overlays import strong
+
     values = values.detach().float().cpu().contiguous()
     finite = values[values.isfinite()]
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     packed: dict[str, Any] = {"h": values.shape[-2], "w": values.shape[-1], "lo": low, "hi": high, "signed": low < 0}
+    packed["far"] = strong(finite)
     if exact or values.numel() <= SMALL:
         return packed | {"b64": _text(values.numpy().tobytes()), "dtype": "float32"}
     scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1]: halves end at 65,504 and lose small numbers

@@ -33,9 +33,9 @@ export function resize(map, width, height, smooth = true) {
 
 /** The limits in which a map is drawn unless the visitor sets others: zero-centred where it has two signs. */
 export function limits(map) {
-  const far = Math.max(Math.abs(map.lo), Math.abs(map.hi)) || 1;
+  const far = map.far || Math.max(Math.abs(map.lo), Math.abs(map.hi)) || 1;
   if (map.signed) return [-far, far];
-  const [lo, hi] = [Math.min(0, map.lo), Math.max(0, map.hi)];
+  const [lo, hi] = [Math.min(0, map.lo), Math.max(0, Math.min(map.hi, far))];
   return [lo, hi > lo ? hi : lo + 1];
 }
 
