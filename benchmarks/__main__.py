@@ -39,7 +39,8 @@ def rows(case: Case, measured: Iterable[Measured]) -> list[str]:
         else:
             figure = f"{one.median:.2f} ({min(one.ratios):.2f}–{max(one.ratios):.2f})"
         bold = "**" if one.name.startswith(OURS) else ""
-        found.append(f"| {case.title} | {bold}{one.name}{bold} | {figure} | {memory} |")
+        name = case.unit if one.name == UNIT else one.name
+        found.append(f"| {case.title} | {bold}{name}{bold} | {figure} | {memory} |")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 import explainers
 
-from . import peers
+from . import peers, training
 from .timing import UNIT
 
 Contenders = dict[str, Callable[[], object]]
@@ -22,12 +23,16 @@ CLASS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One table: `make` builds the contenders; `slow` ones run once; `rounds` where fewer than asked for are enough."""
+    """One table: `make` builds the contenders; `slow` ones run once; `rounds` where fewer than asked for are enough.
+
+    `unit` says what everybody is measured in.
+    """
 
     title: str
     make: Callable[[], Contenders]
     rounds: int | None = None
     slow: tuple[str, ...] = ()
+    unit: str = UNIT
 
 
 def network(name: str) -> tuple[nn.Module, int, list[str]]:
@@ -174,7 +179,9 @@ def imports() -> Contenders:
     """A fresh Python that imports the library; the unit is one that imports torch."""
 
     def python(code: str) -> Callable[[], object]:
-        return lambda: subprocess.run([sys.executable, "-c", code], check=True)
+        # Compiled modules are kept, as Python does unless told otherwise.
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return lambda: subprocess.run([sys.executable, "-c", code], check=True, env=kept)
 
     return {UNIT: python("import torch"), OURS: python("import torch, explainers")}
 
@@ -216,6 +223,7 @@ def whole() -> Iterator[Case]:
     yield Case("Occlusion, resnet18", lambda: occlusion("resnet18"), rounds=3)
     yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=5)
     yield Case("RISE, 320 masks, resnet18", lambda: rise("resnet18", 320), rounds=3)
+    yield Case("Recording a training step, embedded", training.recording, unit=training.STEP)
     yield Case("import explainers, beside import torch", imports, rounds=5)
     yield Case("Every method, embedded", every_method, rounds=1)
 
@@ -231,4 +239,5 @@ def smoke() -> Iterator[Case]:
     yield Case("Integrated gradients, 10 points, embedded", lambda: integrated("embedded", 10), rounds=2)
     yield Case("SmoothGrad, 10 samples, embedded", lambda: smooth("embedded", 10), rounds=2)
     yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=2)
+    yield Case("Recording a training step, embedded", training.recording, rounds=2, unit=training.STEP)
     yield Case("Every method, embedded", lambda: every_method(steps=4, samples=8, window=16), rounds=1)

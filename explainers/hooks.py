@@ -268,17 +268,17 @@ def watch_gradients(
             model = inside(model, stack)
             calls = Calls(model, stack, forget)
             for site in [find_site(model, layer) for layer in layers]:
-                calls.after(stack, site, _hand_on(site.path, see, handles))
+                calls.after(stack, site, _hand_on(site.name, see, handles))
         yield
 
 
-def _hand_on(path: str, see: See, handles: list[Any]) -> Callable[[int, Any], Any]:
+def _hand_on(name: str, see: See, handles: list[Any]) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
         if not isinstance(output, Tensor) or not output.requires_grad:
             return None
         handed = output if hasattr(output, "_edited") else output.clone()
         handed._edited = True  # type: ignore[attr-defined]
-        handles.append(handed.register_hook(lambda gradient: see(path, k, gradient)))
+        handles.append(handed.register_hook(lambda gradient: see(name, k, gradient)))
         return handed
 
     return act

@@ -39,7 +39,7 @@ def diagnose_training(
         _non_finite(rows, explosion),
         explosion,
         _vanishing(parameters, log.names, vanishing, window),
-        _dead(parameters, dead, window),
+        _dead(parameters, log.names, dead, window),
     ]
     return [each for each in found if each]
 
@@ -109,7 +109,7 @@ def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: 
     )
 
 
-def _dead(rows: Sequence[Row], limit: float, window: int) -> Finding | None:
+def _dead(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> Finding | None:
     shares: dict[str, float] = {}
     for name, own in _by_name(rows).items():
         least = min(row.statistics.get("zero_fraction", 0.0) for row in own[-window:])
@@ -117,17 +117,18 @@ def _dead(rows: Sequence[Row], limit: float, window: int) -> Finding | None:
             shares[name] = least
     if not shares:
         return None
-    worst = max(shares, key=lambda name: shares[name])
+    # A unit that is dead also empties its column of the next layer's weight: the first layer is where it began.
+    first = next((name for name in names if name in shares), next(iter(shares)))
     others = f", and {len(shares) - 1} more like it" if len(shares) > 1 else ""
     why = (
         "no gradient reaches it: it is frozen, or every unit there is dead"
-        if shares[worst] == 1
+        if shares[first] == 1
         else "units that no input in the batch switches on learn nothing"
     )
     remedy: dict[str, Any] = {"torch.nn.LeakyReLU": {"negative_slope": 0.01}}
     return Finding(
         "dead",
-        f"At least {shares[worst]:.0%} of the gradient of {worst!r} is exactly zero in every recent step{others}: "
+        f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero in every recent step{others}: "
         f"{why}. A leaky ReLU in place of the ReLU, or a lower learning rate from the start, keeps units alive.",
         remedy,
     )

@@ -536,6 +536,22 @@ def test_another_threads_training_step_is_not_disturbed(block):
     net.zero_grad()
 
 
+def test_threads_that_python_did_not_start_are_the_engines():
+    """On an accelerator hooks run in the engine's own threads, whoever called backward."""
+    import _thread
+
+    v, done = leaf(1), threading.Event()
+
+    def work() -> None:
+        v.sum().backward()
+        done.set()
+
+    with clip_gradients([v], norm=0.5), scale_gradients(nn.ParameterDict({"v": v}), {"v": 3}):
+        _thread.start_new_thread(work, ())
+        assert done.wait(10)
+    assert is_close(v.grad, [1.5])
+
+
 @each_block
 def test_nothing_is_kept_alive(block):
     net, x = plain(), pictures()

@@ -1,0 +1,321 @@
+"""The log of `record_gradients`: its figures, its steps, its bound, and the forms in which it is written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import types
+
+import pytest
+import torch
+from nets import Twice, curved, pictures, plain, settle
+from torch import nn
+from traces import nothing_left
+
+from explainers import GradientLog, record_gradients
+from explainers.gradient_log import Row
+
+VALUES = torch.tensor([3.0, -4, 0, 0, 12]).double()
+
+
+def once(values: torch.Tensor, **options: object) -> Row:
+    """The row of a leaf that gets `values` as its gradient."""
+    v = nn.Parameter(torch.zeros_like(values))
+    with record_gradients([v], **options) as log:  # type: ignore[arg-type]
+        v.backward(values)
+    (row,) = log.rows
+    return row
+
+
+def test_each_statistic_by_hand():
+    """Mean 11/5; the squares add up to 169, so the variance is (169 - 121/5) / 4."""
+    found = once(VALUES)
+    assert (found.step, found.name, found.kind, found.size) == (0, "0", "parameter", 5)
+    assert found.statistics == pytest.approx(
+        {"norm": 13, "mean": 2.2, "std": (144.8 / 4) ** 0.5, "max": 12, "zero_fraction": 0.4}
+    )
+    assert once(-VALUES).statistics["max"] == 12, "the largest magnitude"
+    assert found.histogram is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_statistics_are_torchs_own_in_every_dtype(dtype):
+    values = torch.randn(999, generator=torch.Generator().manual_seed(0)).to(dtype)
+    values[::7] = 0
+    exact = values.double()
+    assert once(values).statistics == pytest.approx(
+        {
+            "norm": float(exact.norm()),
+            "mean": float(exact.mean()),
+            "std": float(exact.std()),
+            "max": float(exact.abs().max()),
+            "zero_fraction": 143 / 999,
+        },
+        rel=1e-9,
+    )
+
+
+def test_squares_of_large_values_do_not_overflow():
+    assert once(torch.full((4,), 1e30)).statistics["norm"] == pytest.approx(2e30)
+    assert once(torch.full((4,), 60000.0).half()).statistics["norm"] == pytest.approx(120000, rel=1e-3)
+
+
+def test_what_is_not_finite_stays_so():
+    for bad in (torch.nan, torch.inf):
+        found = once(torch.tensor([1.0, bad])).statistics
+        assert all(not torch.isfinite(torch.tensor(found[name])) for name in ("norm", "mean", "std", "max"))
+
+
+def test_empty_single_constant_and_complex_gradients():
+    assert set(once(torch.zeros(0)).statistics.values()) == {0}
+    assert once(torch.tensor([5.0])).statistics["std"] == 0
+    assert once(torch.full((1000,), 0.1)).statistics["std"] == pytest.approx(0, abs=1e-7)
+    assert once(torch.tensor([3 + 4j])).statistics["norm"] == 5
+
+
+def test_large_gradients_are_summed_without_a_copy(monkeypatch):
+    monkeypatch.setattr("explainers.gradient_log.WIDENED", 2)
+    values = VALUES.float()
+    assert once(values).statistics == pytest.approx(once(VALUES).statistics)
+
+
+def test_only_the_statistics_asked_for():
+    assert dict(once(VALUES, statistics=["max", "mean"]).statistics) == pytest.approx({"max": 12, "mean": 2.2})
+
+
+def test_histogram_counts_finite_values_between_its_edges():
+    found = once(torch.tensor([0.0, 1, 2, 3, 4, 4, torch.nan, torch.inf]), histograms=4)
+    assert found.histogram == (1, 1, 1, 3) and found.edges == (0, 1, 2, 3, 4)
+    assert sum(once(torch.full((6,), 2.0), histograms=5).histogram or ()) == 6
+    assert once(torch.full((6,), torch.nan), histograms=5).histogram == (0,) * 5
+    assert sum(once(torch.randn(50).bfloat16(), histograms=7).histogram or ()) == 50
+
+
+def train(net: nn.Module, x: torch.Tensor, passes: int, log: GradientLog | None = None) -> None:
+    for _ in range(passes):
+        net.zero_grad()
+        net(x).sum().backward()
+        if log is not None:
+            log.step()
+
+
+def test_every_parameter_at_every_step_is_autograds():
+    net, x = plain(), pictures()
+    with record_gradients(net) as log:
+        train(net, x, 3)
+    assert log.names == tuple(dict(net.named_parameters()))
+    assert len(log.rows) == 3 * len(log.names) and {row.step for row in log.rows} == {0, 1, 2}
+    for row in log.rows:
+        gradient = net.get_parameter(row.name).grad
+        assert row.statistics["norm"] == pytest.approx(float(gradient.norm())) and row.size == gradient.numel()
+    net.zero_grad()
+
+
+def test_recording_changes_nothing():
+    net, x = plain(), pictures()
+    train(net, x, 1)
+    expected = [p.grad.clone() for p in net.parameters()]
+    with record_gradients(net, activations=["relu1", "conv2"], histograms=3):
+        train(net, x, 1)
+    assert all(torch.equal(p.grad, want) for p, want in zip(net.parameters(), expected, strict=True))
+
+
+def test_every_tenth_step():
+    net, x = plain(), pictures(1)
+    with record_gradients(net, every=10) as log:
+        train(net, x, 25)
+    assert sorted({row.step for row in log.rows}) == [0, 10, 20]
+
+
+def test_a_step_ends_by_call_or_by_a_second_gradient():
+    """Both ways give the same steps; a step without any gradient is counted when it is said to be one."""
+    net, x = plain(), pictures(1)
+    with record_gradients(net) as by_itself:
+        train(net, x, 3)
+    with record_gradients(net) as called:
+        train(net, x, 3, called)
+        called.step()
+        train(net, x, 1, called)
+    assert [row.step for row in called.rows[:18]] == [row.step for row in by_itself.rows]
+    assert called.rows[-1].step == 4
+    with record_gradients(net) as accumulated:
+        net(x).sum().backward()
+        net(x).sum().backward()
+    assert {row.step for row in accumulated.rows} == {0, 1}
+
+
+def test_patterns_choose_among_names():
+    net, x = plain(), pictures(1)
+    with record_gradients(net, patterns=["conv?.weight", "head.*"]) as log:
+        train(net, x, 1)
+    assert log.names == ("conv1.weight", "conv2.weight", "head.weight", "head.bias")
+    assert {row.name for row in log.rows} == set(log.names)
+
+
+def test_frozen_parameters_are_passed_over():
+    net, x = plain(), pictures(1)
+    net.conv1.requires_grad_(False)
+    with record_gradients(net) as log:
+        train(net, x, 1)
+    assert "conv1.weight" not in log.names and len(log.rows) == 4
+
+
+def test_activations_are_recorded_where_they_lie():
+    net, x = curved(), pictures()
+    h = net[:1](x).detach().requires_grad_()
+    (expected,) = torch.autograd.grad(net[1:](h).sum(), h)
+    with nothing_left(net, x), record_gradients(net, activations=["conv1"]) as log:
+        net(x).sum().backward()
+        net.zero_grad()
+    (row,) = [each for each in log.rows if each.kind == "activation"]
+    assert (row.name, row.size) == ("conv1", expected.numel())
+    assert row.statistics["norm"] == pytest.approx(float(expected.norm()))
+
+
+def test_each_call_of_a_layer_has_its_own_name():
+    net, x = settle(Twice().double()), pictures()
+    with record_gradients(net, activations=["conv", "stem", "relu#1"]) as log:
+        train(net, x, 2)
+    found = {(row.step, row.name) for row in log.rows if row.kind == "activation"}
+    assert found == {(step, name) for step in (0, 1) for name in ("conv#0", "conv#1", "stem", "relu#1")}
+
+
+def test_activations_of_a_frozen_model():
+    net, x = plain().requires_grad_(False), pictures().requires_grad_()
+    with record_gradients(net, activations=["conv2"]) as log:
+        net(x).sum().backward()
+    assert [row.name for row in log.rows] == ["conv2"]
+
+
+def test_handles_of_earlier_forwards_are_not_gathered(monkeypatch):
+    from explainers import hooks
+
+    lists = []
+    real = hooks._hand_on
+    monkeypatch.setattr(
+        hooks, "_hand_on", lambda path, see, handles: (lists.append(handles), real(path, see, handles))[1]
+    )
+    net, x = plain(), pictures(1)
+    with record_gradients(net, activations=["relu1", "relu2"]):
+        train(net, x, 20)
+        assert len(lists[0]) <= 4
+    assert len(lists) == 2
+
+
+def test_the_log_is_bounded_and_drops_the_oldest():
+    net, x = plain(), pictures(1)
+    with record_gradients(net, limit=10) as log:
+        train(net, x, 4)
+        for step in range(20):
+            log.note(step, loss=step)
+    assert len(log.rows) == 10 and log.dropped == 4 * 6 - 10
+    assert log.rows[-1].step == 3 and log.rows[0].step == 2
+    assert list(log.notes) == list(range(10, 20))
+
+
+def test_what_waits_is_bounded_too(monkeypatch):
+    monkeypatch.setattr("explainers.gradient_log.WAITING", 12)
+    net, x = plain(), pictures(1)
+    with record_gradients(net) as log:
+        for _ in range(10):
+            train(net, x, 1)
+            assert len(log._waiting) <= 12 + 6
+    assert len(log.rows) == 60
+
+
+def test_rows_can_be_read_while_it_trains():
+    net, x = plain(), pictures(1)
+    with record_gradients(net, activations=["relu1"]) as log:
+        train(net, x, 1)
+        assert len(log.rows) == 7
+        train(net, x, 1)
+        assert len(log.rows) == 14
+    assert [row.step for row in log.rows] == [0] * 7 + [1] * 7
+
+
+def recorded(**options: object) -> GradientLog:
+    net, x = plain(), pictures(1)
+    with record_gradients(net, **options) as log:  # type: ignore[arg-type]
+        train(net, x, 2)
+    return log
+
+
+def test_flat_rows_and_csv_hold_the_same_figures(tmp_path):
+    log = recorded(histograms=3)
+    log.note(1, loss=0.5, updates={"head.bias": 1e-3})
+    rows = log.to_rows()
+    text = log.to_csv(tmp_path / "log.csv")
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8") == text
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert len(read) == len(rows) == 12
+    for row, line in zip(rows, read, strict=True):
+        assert (int(line["step"]), line["name"], line["kind"]) == (row["step"], row["name"], row["kind"])
+        assert float(line["norm"]) == row["norm"], "in full precision"
+        assert tuple(map(int, line["histogram"].split())) == row["histogram"]
+    last = next(row for row in rows if (row["step"], row["name"]) == (1, "head.bias"))
+    assert (last["loss"], last["update"]) == (0.5, 1e-3)
+    assert rows[0]["loss"] is None and read[0]["loss"] == ""
+
+
+def test_an_empty_log_is_a_header():
+    assert GradientLog().to_csv() == "step,name,kind,size,norm,mean,std,max,zero_fraction\n"
+
+
+class Writer:
+    """Stands for TensorBoard's SummaryWriter."""
+
+    def __init__(self, logdir: str) -> None:
+        self.calls: list[tuple[object, ...]] = [("open", logdir)]
+        LAST.append(self)
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.calls.append((tag, value, step))
+
+    def add_histogram_raw(self, tag: str, *, global_step: int, **bins: object) -> None:
+        self.calls.append((tag, bins, global_step))
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+LAST: list[Writer] = []
+
+
+def test_tensorboard_gets_every_figure(monkeypatch, tmp_path):
+    stub = types.ModuleType("torch.utils.tensorboard")
+    stub.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)
+    log = recorded(histograms=3)
+    log.note(1, loss=0.25, updates={"head.bias": 0.125})
+
+    log.to_tensorboard(tmp_path)
+
+    calls = LAST[-1].calls
+    assert calls[0] == ("open", str(tmp_path)) and calls[-1] == ("close",)
+    assert ("loss", 0.25, 1) in calls and ("head.bias/update", 0.125, 1) in calls
+    for row in log.rows:
+        assert all((f"{row.name}/{name}", value, row.step) in calls for name, value in row.statistics.items())
+    bins = [call for call in calls if call[0] == "conv1.weight/gradient"]
+    assert len(bins) == 2 and bins[0][1]["num"] == 6 * 3 * 9 == sum(bins[0][1]["bucket_counts"])
+    assert len(bins[0][1]["bucket_limits"]) == len(bins[0][1]["bucket_counts"]) == 3
+
+
+def test_without_tensorboard_it_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ImportError, match="pip install tensorboard.*to_csv"):
+        GradientLog().to_tensorboard(tmp_path)
+
+
+def test_tensorboard_itself_reads_what_was_written(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = recorded(histograms=3)
+    log.to_tensorboard(tmp_path)
+    read = EventAccumulator(str(tmp_path), size_guidance={"histograms": 0})
+    read.Reload()
+    events = read.Scalars("head.bias/norm")
+    expected = [row.statistics["norm"] for row in log.rows if row.name == "head.bias"]
+    assert [event.value for event in events] == pytest.approx(expected, rel=1e-6)
+    assert len(read.Histograms("conv1.weight/gradient")) == 2

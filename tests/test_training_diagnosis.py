@@ -1,0 +1,187 @@
+"""`diagnose_training`: each illness made on purpose, found by its code; a healthy run without findings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import GradientLog, clip_gradients, diagnose_training, freeze, record_gradients, scale_gradients
+from explainers.diagnosis import Finding
+from explainers.gradient_log import Row
+
+
+def log_of(*rows: tuple[int, str, float], zeros: float = 0.0, size: int = 1) -> GradientLog:
+    """A log with these (step, name, norm)."""
+    log = GradientLog(names=tuple(dict.fromkeys(name for _, name, _ in rows)))
+    for step, name, norm in rows:
+        log._rows.append(Row(step, name, "parameter", size, {"norm": norm, "max": norm, "zero_fraction": zeros}))
+    return log
+
+
+def by_code(found: list[Finding]) -> dict[str, Finding]:
+    assert len({each.code for each in found}) == len(found), "each thing once"
+    assert all(each.sentence.endswith(".") and each.remedy for each in found)
+    return {each.code: each for each in found}
+
+
+def mlp(depth: int, act: type[nn.Module], width: int = 16) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [part for _ in range(depth) for part in (nn.Linear(width, width), act())]
+    return nn.Sequential(*layers, nn.Linear(width, 1))
+
+
+def descend(net: nn.Module, steps: int, lr: float) -> None:
+    x = torch.randn(32, net[0].in_features, generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (net(x) - x[:, :1]).pow(2).mean().backward()
+        optimizer.step()
+
+
+def test_a_healthy_run_has_no_findings():
+    net = mlp(2, nn.Tanh)
+    with record_gradients(net) as log:
+        descend(net, 50, 0.05)
+    assert diagnose_training(log) == []
+    assert diagnose_training(GradientLog()) == []
+
+
+def test_too_large_a_rate_explodes_and_the_remedy_cures_it():
+    def run(**clip: float) -> list[Finding]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 1))
+        with record_gradients(net) as log, clip_gradients(net, **(clip or {"norm": 1e30})):
+            descend(net, 30, 3.0)
+        return diagnose_training(log)
+
+    found = by_code(run())["exploding"]
+    assert "lower the learning rate" in found.sentence
+    (call, options), *rest = found.remedy.items()
+    assert call == "clip_gradients" and not rest and options["norm"] > 0
+    assert run(**options) == []
+
+
+def test_the_stated_rate_of_growth_is_the_limit():
+    """Over 20 steps a factor of q each gives q^19: 1.12 stays below 10, 1.14 does not."""
+
+    def growing(factor: float) -> GradientLog:
+        return log_of(*((step, "w", factor**step) for step in range(60)))
+
+    assert diagnose_training(growing(1.12)) == []
+    found = by_code(diagnose_training(growing(1.14)))["exploding"]
+    assert "step 0" in found.sentence and found.remedy == {"clip_gradients": {"norm": 1.0}}
+    assert diagnose_training(growing(1.14), growth=20) == []
+    assert by_code(diagnose_training(growing(1.12), window=30)).keys() == {"exploding"}
+
+
+def test_one_outlier_and_falling_norms_do_not_explode():
+    assert diagnose_training(log_of(*((k, "w", 50.0 if k == 12 else 1.0) for k in range(40)))) == []
+    assert diagnose_training(log_of(*((k, "w", 0.5**k) for k in range(40)))) == []
+    assert diagnose_training(log_of((0, "w", 1.0), (1, "w", 100.0))) == [], "two points are no trend"
+
+
+def test_deep_sigmoids_vanish_and_names_are_right():
+    net = mlp(8, nn.Sigmoid)
+    with record_gradients(net) as log:
+        descend(net, 10, 0.01)
+    found = by_code(diagnose_training(log))["vanishing"]
+    assert "first layer '0'" in found.sentence and "last layer '16'" in found.sentence
+
+    (call, options), *rest = found.remedy.items()
+    assert call == "scale_gradients" and not rest
+    with scale_gradients(net, **options), record_gradients(net) as log:
+        descend(net, 10, 0.01)
+    assert "vanishing" not in by_code(diagnose_training(log))
+
+
+def test_the_ratio_of_first_to_last_layer_is_the_limit():
+    """Root mean squares: 0.0005 beside 1; twenty steps ago it was healthy, which does not count."""
+    rows = [(k, name, norm) for k in range(30) for name, norm in (("a.w", 1.0 if k < 8 else 5e-4), ("b.w", 1.0))]
+    log = log_of(*rows)
+    assert by_code(diagnose_training(log))["vanishing"].remedy == {"scale_gradients": {"factors": {"a.*": 2000.0}}}
+    assert diagnose_training(log, vanishing=1e-4) == []
+
+
+def test_large_layers_are_compared_by_their_mean():
+    """A norm grows with the number of values; 1 over a million values is a root mean square of a thousandth."""
+    log = log_of((0, "a.w", 1.0))
+    log._rows.append(Row(0, "b.w", "parameter", 10**8, {"norm": 1000.0}))
+    log.names = ("a.w", "b.w")
+    assert diagnose_training(log) == [], "0.1 behind 1"
+    log.names = ("b.w", "a.w")
+    log._rows[0] = Row(0, "a.w", "parameter", 1, {"norm": 1000.0})
+    assert by_code(diagnose_training(log)).keys() == {"vanishing"}
+
+
+def test_dead_units_are_found():
+    net = mlp(2, nn.ReLU)
+    with torch.no_grad():
+        net[0].bias[:12] = -100.0  # these never switch on
+    with record_gradients(net) as log:
+        descend(net, 5, 0.001)
+    found = by_code(diagnose_training(log))["dead"]
+    assert "'0.weight'" in found.sentence or "'0.bias'" in found.sentence
+    assert "75%" in found.sentence and "torch.nn.LeakyReLU" in found.remedy
+    assert by_code(diagnose_training(log, dead=0.9)).keys().isdisjoint({"dead"})
+
+
+def test_a_frozen_layer_is_said_to_be_one_and_does_not_vanish():
+    net = mlp(1, nn.Tanh)
+    with freeze(net, "0.*"), record_gradients(net) as log:
+        descend(net, 5, 0.01)
+    found = by_code(diagnose_training(log))
+    assert found.keys() == {"dead"} and "frozen" in found["dead"].sentence and "100%" in found["dead"].sentence
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_first_step_and_tensor_that_are_not_finite(value):
+    log = log_of((0, "b", 1.0), (0, "a", 1.0), (1, "b", 1.0), (1, "a", value), (2, "b", value), (2, "a", value))
+    found = by_code(diagnose_training(log))["non_finite"]
+    assert "'a'" in found.sentence and "step 1" in found.sentence
+    assert found.remedy == {"torch.autograd.detect_anomaly": {"check_nan": True}}
+
+
+def test_a_layer_that_divides_by_zero_is_found_in_a_real_run():
+    """The square root at 0 has an infinite slope; in the backward pass the layer before it is reached first."""
+
+    class Root(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x - x).sqrt()
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), Root(), nn.Linear(3, 1))
+    with record_gradients(net) as log:
+        net(torch.ones(2, 3)).sum().backward()
+    found = by_code(diagnose_training(log))["non_finite"]
+    assert "'1.weight'" in found.sentence or "'1.bias'" in found.sentence
+    assert "step 0" in found.sentence
+
+
+def test_growth_before_a_nan_is_named_as_its_cause():
+    rows = [(k, "w", 10.0**k) for k in range(8)] + [(8, "w", math.inf)]
+    found = by_code(diagnose_training(log_of(*rows)))
+    assert found["non_finite"].remedy == found["exploding"].remedy and "clip" in found["non_finite"].sentence
+
+
+def test_what_was_not_recorded_is_not_judged():
+    net = mlp(8, nn.Sigmoid)
+    with freeze(net, "4.*"), record_gradients(net, statistics=("mean",)) as log:
+        descend(net, 5, 0.01)
+    assert diagnose_training(log) == []
+
+
+def test_remedies_are_calls_that_exist():
+    """Whoever follows one writes what stands there."""
+    import explainers
+
+    found = diagnose_training(
+        log_of(*((k, n, v * 10.0**k) for k in range(5) for n, v in (("a.w", 1e-9), ("b.w", 1.0))))
+    )
+    assert len(found) == 2
+    for finding in found:
+        for call in finding.remedy:
+            assert hasattr(explainers, call)
