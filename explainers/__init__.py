@@ -43,7 +43,7 @@ from .methods import __all__ as _methods
 from .options import Choice, Option, Range
 from .overlays import overlay
 from .registry import METHODS, Method
-from .smoothing import Smoothed, smooth
+from .smoothing import Augment, Smoothed, smooth
 from .targets import (
     BoxScores,
     Contrast,
@@ -70,6 +70,7 @@ from .training import (
 __all__ = [
     *_methods,
     "METHODS",
+    "Augment",
     "BadImages",
     "BadOption",
     "BadTarget",

@@ -190,6 +190,7 @@ def fem(
 @method(
     family="features",
     returns="features",
+    unit="",
     title="Deep feature factorization",
     signed=False,
     reduce="norm",

@@ -36,6 +36,7 @@ def _hooks_needed(model: nn.Module) -> str | None:
 @method(
     family="backward rule",
     returns="pixels",
+    unit="squared logit per unit of input",
     title="Guided Grad-CAM",
     reduce="abs_max",
     needs=why_not,

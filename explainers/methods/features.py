@@ -21,6 +21,7 @@ from .score_cams import channel_drops
 @method(
     family="features",
     returns="features",
+    unit="",
     title="Feature maps",
     reads_class=False,
     reduce="norm",
@@ -43,6 +44,7 @@ def feature_maps(
 @method(
     family="features",
     returns="features",
+    unit="",
     title="Token PCA",
     reads_class=False,
     reduce="norm",
@@ -82,6 +84,7 @@ def token_pca(
 @method(
     family="features",
     returns="features",
+    unit="share",
     title="Attention heads",
     reads_class=False,
     reduce="sum",

@@ -16,6 +16,7 @@ from ..targets import TargetLike
 @method(
     family="gradient",
     returns="pixels",
+    unit="logit per unit of input",
     title="Saliency",
     reduce="abs_max",
     paper="Simonyan et al. 2013, arXiv:1312.6034",

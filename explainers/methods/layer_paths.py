@@ -87,7 +87,13 @@ def layer_integrated_gradients(
         return found
 
 
-@method(family="gradient", returns="features", title="Internal influence", paper="Leino et al. 2018, arXiv:1802.03788")
+@method(
+    family="gradient",
+    returns="features",
+    unit="logit per unit of the layer",
+    title="Internal influence",
+    paper="Leino et al. 2018, arXiv:1802.03788",
+)
 def internal_influence(
     model: nn.Module,
     images: Tensor,

@@ -24,7 +24,13 @@ from ..targets import TargetLike
 Pair = int | tuple[int, int]
 
 
-@method(family="perturbation", returns="heat", title="Occlusion", paper="Zeiler & Fergus 2014, arXiv:1311.2901")
+@method(
+    family="perturbation",
+    returns="heat",
+    unit="logit per pixel",
+    title="Occlusion",
+    paper="Zeiler & Fergus 2014, arXiv:1311.2901",
+)
 def occlusion(
     model: nn.Module,
     images: Tensor,
@@ -104,7 +110,11 @@ def _starts(size: int, window: int, stride: int) -> list[int]:
 
 
 @method(
-    family="perturbation", returns="heat", title="Feature ablation", paper="Kokhlikyan et al. 2020, arXiv:2009.07896"
+    family="perturbation",
+    returns="heat",
+    unit="logit per pixel",
+    title="Feature ablation",
+    paper="Kokhlikyan et al. 2020, arXiv:2009.07896",
 )
 def feature_ablation(
     model: nn.Module,

@@ -17,6 +17,7 @@ from ..targets import TargetLike
 @method(
     family="backward rule",
     returns="pixels",
+    unit="logit per unit of input",
     title="Guided backpropagation",
     reduce="abs_max",
     needs=why_not,
@@ -38,6 +39,7 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
 @method(
     family="backward rule",
     returns="pixels",
+    unit="logit per unit of input",
     title="Deconvnet",
     reduce="abs_max",
     needs=why_not,

@@ -30,6 +30,7 @@ Sigma = Annotated[float, Range(0, 1, 0.01, help="noise, as a share of the pictur
 @method(
     family="gradient",
     returns="pixels",
+    unit="logit per unit of input",
     title="SmoothGrad",
     reduce="abs_max",
     paper="Smilkov et al. 2017, arXiv:1706.03825",
@@ -69,6 +70,7 @@ def smooth_grad(
 @method(
     family="gradient",
     returns="pixels",
+    unit="squared logit per unit of input",
     title="SmoothGrad squared",
     signed=False,
     paper="Hooker et al. 2019, arXiv:1806.10758",
@@ -110,6 +112,7 @@ def smooth_grad_squared(
 @method(
     family="gradient",
     returns="pixels",
+    unit="squared logit per unit of input",
     title="VarGrad",
     signed=False,
     paper="Adebayo et al. 2018, arXiv:1810.03307",

@@ -25,7 +25,13 @@ _LEAST = 16
 _SIDE = 112
 
 
-@method(family="gradient", returns="heat", title="XRAI", paper="Kapishnikov et al. 2019, arXiv:1906.02825")
+@method(
+    family="gradient",
+    returns="heat",
+    unit="logit per pixel",
+    title="XRAI",
+    paper="Kapishnikov et al. 2019, arXiv:1906.02825",
+)
 def xrai(
     model: nn.Module,
     images: Tensor,

@@ -26,7 +26,13 @@ from ..segments import PARTS, Masks, parts_of
 from ..targets import TargetLike
 
 
-@method(family="perturbation", returns="heat", title="LIME", paper="Ribeiro et al. 2016, arXiv:1602.04938")
+@method(
+    family="perturbation",
+    returns="heat",
+    unit="logit per pixel",
+    title="LIME",
+    paper="Ribeiro et al. 2016, arXiv:1602.04938",
+)
 def lime(
     model: nn.Module,
     images: Tensor,
@@ -103,7 +109,13 @@ def _note_no_effect(picture: int, values: Tensor, count: int) -> None:
         )
 
 
-@method(family="perturbation", returns="heat", title="Kernel SHAP", paper="Lundberg & Lee 2017, arXiv:1705.07874")
+@method(
+    family="perturbation",
+    returns="heat",
+    unit="logit per pixel",
+    title="Kernel SHAP",
+    paper="Lundberg & Lee 2017, arXiv:1705.07874",
+)
 def kernel_shap(
     model: nn.Module,
     images: Tensor,
@@ -177,6 +189,7 @@ def _efficient_fit(z: Tensor, y: Tensor, weights: Tensor, total: Tensor) -> Tens
 @method(
     family="perturbation",
     returns="heat",
+    unit="logit per pixel",
     title="Shapley sampling",
     paper="Castro et al. 2009, doi:10.1016/j.cor.2008.04.004",
 )

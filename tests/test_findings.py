@@ -1,0 +1,90 @@
+"""Findings that need the model: each is provoked through `explain`, and stays away where there is nothing to say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import pictures, plain, residual, top
+from torch import Tensor, nn
+
+import explainers
+from explainers import METHODS, explain
+
+
+def found(explanation: explainers.Explanation, code: str, picture: int = 0) -> explainers.diagnosis.Finding | None:
+    return next((each for each in explanation.findings[picture] if each.code == code), None)
+
+
+def test_a_class_that_the_network_does_not_see():
+    """With scores a hundred times as large the last class has no probability left; the top one is the remedy."""
+    net, x = plain(), pictures(1)
+    net.head.weight.data *= 100
+    scores = net(x)[0]
+    last, first = int(scores.argmin()), int(scores.argmax())
+
+    finding = found(explain("saliency", net, x, last), "unlikely_target")
+
+    assert finding is not None and finding.remedy == {"target": first}
+    assert "number 7 of 7" in finding.sentence and str(first) in finding.sentence
+    assert found(explain("saliency", net, x, first), "unlikely_target") is None
+
+
+@pytest.mark.parametrize(("trained", "said"), [(32, True), (5, True), (16, False), (None, False)])
+def test_an_unusual_size(trained, said):
+    """The pictures' shorter side is 12; only half to twice the trained side is usual."""
+    finding = found(explain("saliency", plain(), pictures(1), trained_size=trained), "unusual_size")
+    assert (finding is not None) == said
+    if said:
+        assert "12" in finding.sentence and str(trained) in finding.sentence
+
+
+def test_the_network_itself_may_say_its_size():
+    net = plain()
+    net.image_size = 64
+    assert found(explain("saliency", net, pictures(1)), "unusual_size")
+    net = plain()
+    net.default_cfg = {"input_size": (3, 64, 64)}
+    assert found(explain("saliency", net, pictures(1)), "unusual_size")
+
+
+class Alike(nn.Module):
+    """Two classes that read nearly the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = plain()[:4]
+        self.head = nn.Linear(8, 2).double()
+        with torch.no_grad():
+            self.head.weight[1] = self.head.weight[0] * 1.001
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.net(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", ["grad_cam", "hires_cam", "saliency", "input_x_gradient"])
+def test_a_map_that_hardly_depends_on_the_class(name):
+    finding = found(explain(name, Alike().eval(), pictures(1), relu=False) if "relu" in METHODS[name].options else
+                    explain(name, Alike().eval(), pictures(1)), "class_insensitive")  # fmt: skip
+    assert finding is not None and "Contrast" in finding.sentence
+    assert found(explain(name, residual(), pictures(1), 1), "class_insensitive") is None
+
+
+def test_no_second_map_where_none_is_wanted_or_the_class_is_not_read():
+    assert found(explain("grad_cam", Alike().eval(), pictures(1), compare=False), "class_insensitive") is None
+    for name in ("eigen_cam", "edge_control"):
+        assert found(explain(name, Alike().eval(), pictures(1)), "class_insensitive") is None
+
+
+@pytest.mark.parametrize("layer", ["layer1.conv2", "layer2.bn1", "fc"])
+def test_the_first_broken_layer_is_named(layer):
+    net, x = residual(), pictures(1)
+    net.get_submodule(layer).weight.data[0] = torch.inf
+
+    finding = found(explain("saliency", net, x), "non_finite")
+
+    assert finding is not None and repr(layer) in finding.sentence
+
+
+def test_nothing_is_said_of_a_good_map():
+    net, x = residual(), pictures(1)
+    assert explain("hires_cam", net, x, top(net, x)).findings == [[]]
