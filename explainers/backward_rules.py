@@ -6,12 +6,13 @@ user's modules are not touched. What a rule is not defined for is refused by nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
 from .errors import UnsupportedOperation
+from .interception import nodes
 from .sites import frozen_graph, unwrap
 
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
@@ -67,7 +68,7 @@ def at_rectifiers(total: Tensor, rule: Rule) -> None:
              operations (checkpointing, compiled or scripted code), and where there is no rectifier at all
     """
     rectifiers = []
-    for node in _nodes(total):
+    for node in nodes([total.grad_fn]):
         name = node.name().rpartition("::")[2]
         if name.startswith(_RECTIFIERS):
             rectifiers.append(node)
@@ -105,17 +106,6 @@ def why_not(model: nn.Module) -> str | None:
         )
     other = next((m for m in model.modules() if isinstance(m, _MODULES)), None)
     return None if other is None else not_defined(type(other).__name__)
-
-
-def _nodes(total: Tensor) -> Iterator[Any]:
-    waiting, seen = [total.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        waiting.extend(following for following, _ in node.next_functions)
 
 
 def apply(model: nn.Module, rule: Rule) -> Callable[[Tensor], None]:
