@@ -7,7 +7,6 @@ user's modules are not touched. What a rule is not defined for is refused by nam
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 
