@@ -99,6 +99,13 @@ def sweep(name: str, images: torch.Tensor, target: int, layers: list[str]) -> di
     return _run(name, explainers.grad_cam_sweep, images, target=target, layers=layers)
 
 
+def gradient_norms(name: str, images: torch.Tensor, target: int, layers: list[str]) -> dict[str, torch.Tensor]:
+    """By layer: the norm of the class score's gradient, and its share of exact zeros."""
+    from ui import lab_engine
+
+    return _run(name, lab_engine.layer_norms, images, target=target, layers=layers)
+
+
 def scores(name: str, images: torch.Tensor) -> torch.Tensor:
     """The network's scores for the one picture, float32 [K]."""
     return _run(name, _forward, images)[0].float()

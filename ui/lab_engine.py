@@ -1,4 +1,7 @@
-"""The gradient lab's door to torch: an experiment on one expression. Importable without gradio."""
+"""The gradient lab's door to torch: an experiment on one expression, a gradient's way through a network.
+
+Importable without gradio.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ui import expressions
 from ui.experiments import Plan
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ui.expressions import Step
 
@@ -142,4 +145,29 @@ def _backward(plan: Plan, tensors: dict[str, Tensor], recorded: Pass, seed: Any,
         if step.value is not None:
             leaf = tensors[step.name].grad
             found.tensors[step.name] = None if leaf is None else leaf.detach().clone()
+    return found
+
+
+def layer_norms(network: nn.Module, images: Tensor, target: int, layers: list[str]) -> dict[str, Tensor]:
+    """By layer: the norm of the class score's gradient at its output, and the gradient's share of exact zeros.
+
+    A layer that no gradient reaches has (0, 1).
+    """
+    import torch
+
+    import explainers
+
+    found = {name: torch.tensor([0.0, 1.0]) for name in layers}
+
+    def record(name: str) -> Callable[[Tensor], None]:
+        def see(gradient: Tensor) -> None:
+            values = gradient.detach().double()
+            found[name] = torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
+
+        return see
+
+    with torch.enable_grad(), explainers.edit_gradients({(network, name): record(name) for name in layers}):
+        given = images.detach().clone().requires_grad_()
+        score = network(given)[0, target]
+        torch.autograd.grad(score, given)  # writes no `.grad` of any parameter
     return found

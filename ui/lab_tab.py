@@ -9,11 +9,24 @@ from typing import Any
 
 import gradio as gr
 
-from ui import engine, experiments, lab_engine, lab_packing, limits, packing, runs, shelf
+from ui import (
+    engine,
+    experiments,
+    lab_engine,
+    lab_packing,
+    lab_picture,
+    lab_training,
+    limits,
+    packing,
+    picture_panel,
+    runs,
+    shelf,
+)
 from ui import lab_words as words
 from ui import words as page_words
 from ui.parts import canvas
-from ui.steps import Refused
+from ui.picture_panel import Panel
+from ui.steps import Refused, Waiting
 
 log = logging.getLogger("hooklens")
 
@@ -22,21 +35,29 @@ class Lab:
     """The components of the tab and their handlers."""
 
     def __init__(self) -> None:
-        with gr.Tabs(elem_id="hl-lab"), gr.Tab(words.EXPRESSION, id="expression"):
-            self.expression = canvas("expression", "hl-expression", **_form())
+        with gr.Tabs(elem_id="hl-lab"):
+            with gr.Tab(words.EXPRESSION, id="expression"):
+                self.expression = canvas("expression", "hl-expression", **_form())
+            with gr.Tab(words.TRAINING, id="training"):
+                self.training = canvas("training", "hl-training", **_training_form())
+            with gr.Tab(words.PICTURE, id="picture"):
+                self.seen = canvas("seen", "hl-depth-seen")
+                self.depth = canvas("depth", "hl-depth", terms=words.DEPTH_FORM)
 
-    def wire(self) -> None:
-        """An experiment is asked for by the form's script, which sends it with the event."""
-        self.expression.submit(
-            self.experiment,
-            None,
-            self.expression,
-            concurrency_id="lab",
-            concurrency_limit=limits.CONCURRENCY["lab"],
-            api_visibility="private",
-            show_progress="hidden",
-            trigger_mode="multiple",  # a repeated event would bring the data of the one before
-        )
+    def wire(self, panel: Panel) -> None:
+        """Experiments and runs are asked for by their forms' scripts; a picture when it is seen with other settings."""
+        shared: dict[str, Any] = {
+            "api_visibility": "private",
+            "show_progress": "hidden",
+            "trigger_mode": "multiple",  # a repeated event would bring the data of the one before
+        }
+        queued = shared | {"concurrency_id": "lab", "concurrency_limit": limits.CONCURRENCY["lab"]}
+        self.expression.submit(self.experiment, None, self.expression, **queued)
+        queued = shared | {"concurrency_id": "training", "concurrency_limit": limits.CONCURRENCY["training"]}
+        self.training.submit(self.trained, None, self.training, **queued)
+        self.training.select(self.stopped, None, None, queue=False, **shared)
+        queued = shared | {"concurrency_id": "model", "concurrency_limit": limits.CONCURRENCY["model"]}
+        self.seen.focus(self.measured, panel.inputs, self.depth, **queued)
 
     def experiment(self, event: gr.EventData, request: gr.Request) -> Iterator[dict[str, Any]]:
         """One experiment on an expression."""
@@ -54,6 +75,68 @@ class Lab:
             except Exception:
                 log.exception("an experiment failed")
                 yield lab_packing.refusal(page_words.UNKNOWN, packing.number())
+
+    def trained(self, event: gr.EventData, request: gr.Request) -> Iterator[dict[str, Any]]:
+        """A run, its charts as it goes."""
+        with runs.begin(f"{request.session_hash}/training", limits.TRAINING_SECONDS) as run:
+            try:
+                training = lab_training.received(getattr(event, "_data", None))
+                for step in shelf.wait(run):
+                    yield lab_packing.training_line("running", step.sentence, packing.number())
+                with engine.sentences():
+                    going = lab_training.train(training, run)
+                    try:
+                        while True:
+                            yield lab_packing.curves(next(going), packing.number())
+                    except StopIteration as end:
+                        yield lab_packing.curves(end.value, packing.number())
+            except Refused as refusal:
+                yield lab_packing.training_line("error", str(refusal), packing.number())
+            except Exception:
+                log.exception("a training run failed")
+                yield lab_packing.training_line("error", words.RUN_BROKEN, packing.number())
+
+    def stopped(self, request: gr.Request) -> None:
+        """End the visitor's run; its own generator shows what there is."""
+        runs.stop(f"{request.session_hash}/training")
+
+    def measured(self, request: gr.Request, *settings: Any) -> Iterator[dict[str, Any]]:
+        """The gradient at every layer."""
+        with runs.begin(f"{request.session_hash}/depth") as run:
+            try:
+                for step in lab_picture.measure(picture_panel.asked(*settings), run):
+                    if isinstance(step, lab_picture.Depth):
+                        yield lab_packing.depth(step, packing.number())
+                    elif isinstance(step, Waiting):
+                        yield lab_packing.waiting(step.sentence, packing.number())
+            except Refused as refusal:
+                yield lab_packing.refusal(str(refusal), packing.number())
+            except Exception:
+                log.exception("the gradient at every layer failed")
+                yield lab_packing.refusal(page_words.UNKNOWN, packing.number())
+
+
+def left(session: str | None) -> None:
+    """The visitor has gone."""
+    for part in ("expression", "training", "depth"):
+        runs.stop(f"{session}/{part}")
+
+
+def _training_form() -> dict[str, Any]:
+    """What the training form's script needs to know."""
+    presets = [
+        {"id": name, "title": words.PRESETS[name], "settings": asdict(each)}
+        for name, each in lab_training.PRESETS.items()
+    ]
+    return {
+        "terms": words.TRAINING_FORM | {"text": words.TRAINING_TEXT},
+        "presets": presets,
+        "tasks": words.TASKS,
+        "activations": words.ACTIVATIONS,
+        "optimisers": words.OPTIMISERS,
+        "ranges": lab_training.RANGES,
+        "layers": {"line": ["line"], "cnn": list(lab_training.CONV)},
+    }
 
 
 def _form() -> dict[str, Any]:

@@ -210,3 +210,121 @@ def short(text: Any, longest: int = 24) -> str:
     """A visitor's word, cut to what a sentence holds."""
     text = " ".join(str(text).split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+# A network in training
+
+TRAINING_TEXT = (
+    "A small network trains on the server, on data made by a formula, while hooks act on its gradients. The charts "
+    "show what the hooks leave, the sentences above them what is wrong with the run."
+)
+TRAINING_FORM = {
+    "presets": "Runs",
+    "task": "Network",
+    "steps": "Steps",
+    "rate": "Learning rate",
+    "optimiser": "Optimiser",
+    "activation": "Activation",
+    "depth": "Hidden layers",
+    "hooks": "Hooks on the gradients, in this order; an empty field is no hook",
+    "clip_value": "Clip each value at",
+    "clip_norm": "Clip the norm at",
+    "scale": "Multiply the gradient of",
+    "factor": "by",
+    "freeze": "Freeze",
+    "noise": "Add noise of deviation",
+    "no_layer": "no layer",
+    "off": "off",
+    "start": "Start",
+    "stop": "Stop",
+    "queued": "Waiting for a free place…",
+    "step": "step",
+    "loss": "Loss",
+    "norms": "Gradient norm of each layer (log scale)",
+    "updates": "Update over weight, by layer (log scale; about 0.001 is usual)",
+    "heat": "Gradient values over time",
+    "heat_layer": "Layer",
+    "heat_text": "Each column is the histogram of one step, brighter where more of the layer's weights lie.",
+    "diagnosis": "Diagnosis",
+    "healthy": "Nothing wrong so far.",
+    "read": "Point at a chart, or use the arrow keys on it, to read values.",
+}
+TASKS = [
+    ("line", "Linear regression"),
+    ("mlp", "Small MLP, spiral"),
+    ("cnn", "Small CNN, shapes"),
+]
+ACTIVATIONS = [("relu", "ReLU"), ("tanh", "tanh"), ("sigmoid", "sigmoid")]
+OPTIMISERS = [("sgd", "SGD"), ("adam", "Adam")]
+PRESETS = {
+    "mlp": "MLP on a spiral",
+    "line": "Linear regression",
+    "cnn": "CNN on shapes",
+    "vanishing": "Eight sigmoid layers",
+    "exploding": "Rate too high",
+    "clipped": "The same, clipped",
+    "frozen": "First layer frozen, with noise",
+}
+RUN_BROKEN = "An error ended this run. Start it again."
+
+
+def training_line(step: int, steps: int, seconds: float, loss: float, end: str) -> str:
+    """The line above the charts."""
+    shown = f"loss {loss:.4g}"
+    if end == "broken":
+        return f"Ended in step {step}: the loss is no longer a number."
+    how = {
+        "": f"Step {step} of {steps}",
+        "done": f"Trained {steps} steps",
+        "stopped": f"Stopped after {step} of {steps} steps",
+        "time": f"Out of time after {step} of {steps} steps",
+    }[end]
+    return f"{how} · {seconds:.1f} s · {shown}"
+
+
+def no_layer(layer: str, layers: Sequence[str]) -> str:
+    return f"This network has no layer “{short(layer)}”; it has {', '.join(layers)}."
+
+
+def out_of_range(name: str, low: float, high: float) -> str:
+    return f"{TRAINING_FORM[name]} must be a number from {low:g} to {high:g}."
+
+
+# A picture
+
+DEPTH_FORM = {
+    "text": "The gradient of the chosen class's score, looked at on its way back through every layer of the network, "
+    "for the picture on the left. A class-activation map weighs a layer's channels by this gradient.",
+    "title": "Gradient norm at each layer's output, in the order of the calls (log scale)",
+    "legend": "Stages stand out and are named; a dashed red bar is a layer that no gradient reaches.",
+    "read": "Point at a bar, or use the arrow keys, to read its layer.",
+}
+MOST_NAMES = 4
+
+
+def depth_line(target: str, model: str, count: int) -> str:
+    """The line above the bars."""
+    return f"Score of {target} in {model}: {count} layers."
+
+
+def depth_verdict(vanished: Sequence[str], extremes: tuple[str, float, str, float]) -> str:
+    """What the bars say about maps."""
+    largest, high, smallest, low = extremes
+    if vanished:
+        names = ", ".join(vanished[:MOST_NAMES])
+        more = f" and {len(vanished) - MOST_NAMES} more" if len(vanished) > MOST_NAMES else ""
+        return (
+            f"The gradient vanishes at {names}{more}: a class-activation map there means nothing. "
+            "Choose a layer whose bar stands."
+        )
+    return (
+        f"The gradient reaches every layer, from {low:.3g} at {smallest} to {high:.3g} at {largest}: "
+        "a class-activation map has something to weigh by at each of them."
+    )
+
+
+def depth_read(layer: Any, norm: float, zeros: float) -> str:
+    """One bar in words."""
+    height, width = layer.grid
+    stage = ", stage" if layer.stage else ""
+    return f"{layer.name} · {layer.kind}, {height} × {width}{stage}: norm {norm:.3g}, {100 * zeros:.0f}% exact zeros"

@@ -29,7 +29,7 @@ SESSION_NAME = 64  # characters of a session's name; Gradio's own have 11 or 36
 # One job, and all of them.
 SECONDS = 60.0  # computing time of one job; the best map so far is kept when it is over
 QUEUE = 32  # jobs that wait; the next visitor is told to try again
-CONCURRENCY = {"model": 1, "slow": 1, "lab": 2}  # jobs of a kind that run at once
+CONCURRENCY = {"model": 1, "slow": 1, "lab": 2, "training": 1}  # jobs of a kind that run at once
 MEMORY = 2 * 1024 * MB  # bytes that one job may use for its batches
 SESSIONS = 256  # visitors whose last outputs Gradio remembers
 UPDATES = 5  # partial results a second
@@ -50,7 +50,6 @@ TRAINING_SECONDS = 45.0  # and its seconds
 TRAINING_LAYERS = 8  # hidden layers of the small network
 TRAINING_POINTS = 120  # points of a curve; longer runs are recorded at every second, third … step
 TRAINING_UPDATES = 3  # pictures of the running charts a second
-TRAINING_RUNS = 1  # runs at once, of all visitors; the next waits in the queue
 
 
 def body(path: str) -> int:

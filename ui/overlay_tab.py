@@ -46,15 +46,15 @@ def build(status: gr.HTML) -> Overlay:
 
 
 class Show:
-    """Answers the page's questions, a yield a step; `seen` and `snippets` learn what is shown now."""
+    """Answers the page's questions, a yield a step; those in `seen`, and `snippets`, learn what is shown now."""
 
-    def __init__(self, panel: Panel, overlay: Overlay, seen: gr.HTML, snippets: gr.HTML) -> None:
+    def __init__(self, panel: Panel, overlay: Overlay, seen: list[gr.HTML], snippets: gr.HTML) -> None:
         self.panel, self.overlay, self.seen, self.snippets = panel, overlay, seen, snippets
 
     @property
     def outputs(self) -> list[Any]:
         panel = self.panel
-        return [*panel.inputs[1:], panel.stop, panel.top, *self.overlay.outputs, self.seen, self.snippets]
+        return [*panel.inputs[1:], panel.stop, panel.top, *self.overlay.outputs, *self.seen, self.snippets]
 
     def opened(self, request: gr.Request) -> dict[Any, Any]:
         """When a page opens: the picture that its link names, else the first example."""
@@ -150,7 +150,7 @@ class Show:
             overlay.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
             self.panel.top: classes,
-            self.seen: {"key": str(ident)},
+            **{each: {"key": str(ident)} for each in self.seen},
         }
 
 

@@ -56,11 +56,11 @@ def build() -> gr.Blocks:
                         lab = lab_tab.Lab()
                     with gr.Tab(words.API, id="api"):
                         snippets = api_tab.build()
-        show = overlay_tab.Show(panel, overlay, features.seen, snippets)
+        show = overlay_tab.Show(panel, overlay, [features.seen, lab.seen], snippets)
         picture_panel.wire(panel)
         overlay_tab.wire(demo, panel, overlay, show)
         features.wire(panel)
-        lab.wire()
+        lab.wire(panel)
         _notice(demo, panel)
         endpoints.build()
         demo.unload(_left)
@@ -72,6 +72,7 @@ def _left(request: gr.Request) -> None:
     """The visitor has gone: nothing goes on for them."""
     runs.stop(request.session_hash)
     runs.stop(f"{request.session_hash}/features")
+    lab_tab.left(request.session_hash)
 
 
 def _notice(demo: gr.Blocks, panel: picture_panel.Panel) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from typing import Any
 
-from tests.page.conftest import Visit
+from tests.page.conftest import PATIENCE, Visit
 from tests.page.test_page import HOSTILE
 
 
@@ -80,3 +81,82 @@ def test_what_cannot_be_read_is_said_with_its_place_and_stays_text(visit: Visit)
         field.fill(f"x = 1\n{text}")
         visit.after(lambda: page.keyboard.press("Control+Enter"), "expression")
         assert line.get_attribute("data-kind") == "error" and page.evaluate("window.__xss") is None, text
+
+
+def test_a_run_is_drawn_while_it_goes_and_diagnosed(visit: Visit) -> None:
+    page = opened(visit, "A network in training")
+
+    visit.after(lambda: page.get_by_role("button", name="Rate too high").click(), "training")
+    page.wait_for_function("document.getElementById('hl-training').dataset.state === 'broken'", timeout=PATIENCE)
+
+    assert "no longer a number" in page.locator("#hl-training .hl-line").inner_text()
+    assert "grew from" in page.locator("#hl-training .hl-finding").inner_text()
+    assert page.locator("#hl-training .hl-plot svg").count() == 4
+    plot = page.locator("#hl-training .hl-plot").nth(1)
+    plot.focus()
+    page.keyboard.press("ArrowRight")
+    assert re.match(r"step 0: \d", page.locator("#hl-training output").nth(1).inner_text())
+
+
+def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
+    page = opened(visit, "A network in training")
+    page.locator("#hl-training select[name=task]").select_option("cnn")
+    page.locator("#hl-training input[name=steps]").fill("500")
+    page.locator("#hl-training select[name=freeze]").select_option("conv1")
+    page.locator("#hl-training input[name=clip_norm]").fill("0.1")
+    assert not page.locator("#hl-training input[name=depth]").is_visible(), "no control that does nothing"
+    visit.after(lambda: page.get_by_role("button", name="Start").click(), "training")
+    assert page.get_by_role("button", name="Start").is_disabled()
+
+    page.locator("#hl-training").get_by_role("button", name="Stop").click()
+
+    page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'", timeout=PATIENCE)
+    assert re.match(r"Stopped after \d+ of 500 steps", page.locator("#hl-training .hl-line").inner_text())
+    page.locator("#hl-training .hl-plot").nth(1).hover()
+    read = page.locator("#hl-training output").nth(1).inner_text()
+    assert "conv1 0 " in read and "conv2" in read
+    assert page.get_by_role("button", name="Start").is_enabled()
+
+
+def test_a_number_out_of_range_is_refused_in_words(visit: Visit) -> None:
+    page = opened(visit, "A network in training")
+    page.locator("#hl-training input[name=steps]").fill("100000")
+    visit.after(lambda: page.get_by_role("button", name="Start").click(), "training")
+
+    assert page.locator("#hl-training .hl-line").inner_text() == "Steps must be a number from 1 to 500."
+    assert page.get_by_role("button", name="Start").is_enabled()
+
+
+def test_a_picture_is_measured_at_every_layer_and_follows_the_class(visit: Visit) -> None:
+    page = opened(visit, "A picture")
+    visit.painted("depth", 0)
+    line = page.locator("#hl-depth .hl-line")
+    assert re.match(r"Score of .+ in .+: \d+ layers\.", line.inner_text())
+    assert "reaches every layer" in page.locator("#hl-depth .hl-finding").inner_text()
+    assert page.locator("#hl-depth rect[data-layer]").count() == int(line.inner_text().split(": ")[1].split()[0])
+    assert page.locator("#hl-depth .hl-bar-stage").count() >= 4
+    page.locator("#hl-depth .hl-plot").focus()
+    page.keyboard.press("End")
+    assert re.search(r"norm \d.+ exact zeros", page.locator("#hl-depth output").inner_text())
+
+    before = visit.number("depth")
+    visit.choose("class", "goldfish")
+    visit.painted("depth", before)
+    page.wait_for_function(
+        "document.querySelector('#hl-depth .hl-line').innerText.includes('goldfish')", timeout=PATIENCE
+    )
+
+
+def test_the_lab_is_narrow_and_dark(browser: Any, app: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    visit = Visit(context.new_page(), app)
+    page = opened(visit)
+    visit.painted("expression", 0)
+    for part, name in (("A network in training", "training"), ("A picture", "depth")):
+        page.get_by_role("tab", name=part).click()
+        if name == "training":
+            page.get_by_role("button", name="Linear regression").click()
+        visit.painted(name, 0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    visit.check()
+    context.close()

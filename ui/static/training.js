@@ -1,0 +1,140 @@
+// A network in training: its form, Start and Stop, charts that grow while it runs, and what is wrong with the run.
+import { heat, lines } from "./chart.js";
+import { bytes, follow, make, painted } from "./wire.js";
+
+let ids = 0;
+
+function field(text, control) {
+  control.id = `hl-train-field-${ids++}`;
+  return make("div", { class: "hl-field-row" }, make("label", { for: control.id, text }), control);
+}
+
+class Training {
+  constructor(element, props, trigger) {
+    Object.assign(this, { element, props, trigger, terms: props.terms, running: false, value: null });
+    const terms = this.terms, changed = () => this.changed();
+    const select = (name, pairs) => (this[name] = make("select", { name, onchange: changed }, ...pairs.map(([value, text]) => make("option", { value, text }))));
+    const number = (name, placeholder) => {
+      const [min, max] = props.ranges[name];
+      return (this[name] = make("input", { name, type: "number", step: "any", min, max, placeholder, oninput: changed }));
+    };
+    this.presets = make("div", { class: "hl-chips", role: "group", "aria-label": terms.presets }, ...props.presets.map((item) =>
+      make("button", { type: "button", "aria-pressed": "false", "data-id": item.id, text: item.title, onclick: () => { this.fill(item); this.start(); } })));
+    const network = [field(terms.task, select("task", props.tasks)), field(terms.steps, number("steps")), field(terms.rate, number("rate")),
+      field(terms.optimiser, select("optimiser", props.optimisers)), field(terms.activation, select("activation", props.activations)), field(terms.depth, number("depth"))];
+    this.activationRow = network[4];
+    this.depthRow = network[5];
+    const hooks = [field(terms.clip_value, number("clip_value", terms.off)), field(terms.clip_norm, number("clip_norm", terms.off)),
+      field(terms.scale, select("scale", [])), field(terms.factor, number("factor")), field(terms.freeze, select("freeze", [])), field(terms.noise, number("noise", terms.off))];
+    this.factorRow = hooks[3];
+    this.startButton = make("button", { type: "submit", class: "hl-button hl-main-button", text: terms.start });
+    this.stopButton = make("button", { type: "button", class: "hl-button", text: terms.stop, disabled: true, onclick: () => trigger("select", { stop: true }) });
+    this.line = make("p", { class: "hl-line", role: "status" });
+    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.steps });
+    this.findings = make("div", {});
+    this.layer = make("select", { name: "layer", onchange: () => this.heat() });
+    this.charts = ["loss", "norms", "updates", "heat"].map(() => make("div", { class: "hl-chart-box" }));
+    this.results = make("div", { hidden: true }, make("h3", { class: "hl-title", text: terms.diagnosis }), this.findings,
+      make("div", { class: "hl-charts" }, ...this.charts.slice(0, 3), make("div", {}, this.charts[3], field(terms.heat_layer, this.layer))),
+      make("p", { class: "hl-quiet", text: `${terms.heat_text} ${terms.read}` }));
+    element.firstElementChild.replaceChildren(make("p", { class: "hl-quiet", text: terms.text }), this.presets,
+      make("form", { class: "hl-lab-form", novalidate: true, onsubmit: (event) => { event.preventDefault(); this.start(); } }, ...network,
+        make("p", { class: "hl-quiet hl-wide", text: terms.hooks }), ...hooks,
+        make("div", { class: "hl-wide hl-saves" }, this.startButton, this.stopButton)),
+      this.line, this.bar, this.results);
+    this.fill(props.presets[0]);
+    new ResizeObserver(() => { if (this.value && this.value.at) this.draw(); }).observe(this.results);
+  }
+
+  /** Put a preset into the form. */
+  fill(item) {
+    for (const [name, value] of Object.entries(item.settings)) if (!["scale", "freeze"].includes(name)) this[name].value = value ?? "";
+    this.layers(item.settings.scale, item.settings.freeze);
+    for (const button of this.presets.children) button.setAttribute("aria-pressed", String(button.dataset.id === item.id));
+    this.show();
+  }
+
+  changed() {
+    for (const button of this.presets.children) button.setAttribute("aria-pressed", "false");
+    this.layers(this.scale.value, this.freeze.value);
+    this.show();
+  }
+
+  /** The network's layers, to be scaled or frozen. */
+  layers(scale, freeze) {
+    const depth = Math.min(Math.max(1, Math.round(this.depth.valueAsNumber) || 1), this.props.ranges.depth[1]);
+    const names = this.task.value === "mlp" ? [...Array.from({ length: depth }, (_, k) => `hidden${k + 1}`), "output"] : this.props.layers[this.task.value];
+    for (const [control, chosen] of [[this.scale, scale], [this.freeze, freeze]]) {
+      control.replaceChildren(...["", ...names].map((name) => make("option", { value: name, text: name || this.terms.no_layer })));
+      control.value = names.includes(chosen) ? chosen : "";
+    }
+  }
+
+  show() {
+    this.depthRow.hidden = this.task.value !== "mlp";
+    this.activationRow.hidden = this.task.value === "line";
+    this.factorRow.hidden = !this.scale.value;
+  }
+
+  start() {
+    const data = {}, defaults = this.props.presets[0].settings;
+    for (const name of Object.keys(defaults)) {
+      const control = this[name];
+      data[name] = control.type === "number" ? (control.value === "" ? defaults[name] : control.valueAsNumber) : control.value;
+    }
+    this.busy(true);
+    this.line.textContent = this.terms.queued;
+    this.line.dataset.kind = "busy";
+    this.trigger("submit", data);
+  }
+
+  busy(running) {
+    this.running = running;
+    this.startButton.disabled = running;
+    this.stopButton.disabled = !running;
+    for (const button of this.presets.children) button.disabled = running;
+  }
+
+  render() {
+    const since = performance.now(), value = this.props.value;
+    if (!value) return;
+    this.line.textContent = value.line;
+    this.line.dataset.kind = value.state === "error" ? "error" : value.state === "running" ? "busy" : "done";
+    this.busy(value.state === "running");
+    this.bar.hidden = value.state !== "running";
+    this.bar.value = value.fraction || 0;
+    if (value.at) {
+      const fresh = !this.value || this.value.layers.join() !== value.layers.join();
+      this.value = value;
+      this.results.hidden = false;
+      if (fresh) {
+        this.layer.replaceChildren(...value.layers.map((name) => make("option", { value: name, text: name })));
+        this.layer.value = value.layers[0];
+      }
+      const sentences = value.findings.length ? value.findings : [this.terms.healthy];
+      this.findings.replaceChildren(...sentences.map((text) => make("div", { class: "hl-finding" }, make("p", { text }))));
+      this.draw();
+    }
+    this.element.closest("#hl-training").dataset.state = value.state;
+    painted(this.element, value.id, since);
+  }
+
+  draw() {
+    const { at, steps, loss, norms, updates } = this.value, terms = this.terms, shared = { at, last: steps - 1, unit: terms.step };
+    lines(this.charts[0], { ...shared, title: terms.loss, series: { [terms.loss]: loss } });
+    lines(this.charts[1], { ...shared, title: terms.norms, series: norms, log: true });
+    lines(this.charts[2], { ...shared, title: terms.updates, series: updates, log: true });
+    this.heat();
+  }
+
+  heat() {
+    const { at, steps, heat: sheets } = this.value, sheet = sheets[this.layer.value];
+    if (!sheet) return;
+    heat(this.charts[3], { at, last: steps - 1, unit: this.terms.step, title: this.terms.heat, counts: bytes(sheet.counts), bins: sheet.bins, low: sheet.low, high: sheet.high });
+  }
+}
+
+export function mount(element, props, trigger, watch) {
+  const training = new Training(element, props, trigger);
+  follow(props, watch, ["value"], () => training.render());
+}
