@@ -85,7 +85,6 @@ class GradientLog:
     def step(self) -> None:
         """End the step: what comes next belongs to the one after. Steps also end by themselves."""
         with self._lock:
-            self._name_calls()
             self.current += 1
             self._seen.clear()
             if len(self._waiting) >= WAITING:

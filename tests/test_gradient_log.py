@@ -188,6 +188,21 @@ def test_activations_of_a_frozen_model():
     assert [row.name for row in log.rows] == ["conv2"]
 
 
+def test_an_output_that_outlives_the_block_is_no_longer_watched():
+    net, x = plain(), pictures(1)
+    with record_gradients(net, activations=["conv2"], patterns="conv1.*") as log:
+        loss = net(x).sum()
+    loss.backward()
+    assert log.rows == []
+
+
+def test_one_tensor_given_twice_is_recorded_once():
+    v = nn.Parameter(torch.zeros(2))
+    with record_gradients([v, v]) as log:
+        v.sum().backward()
+    assert len(log.rows) == 1
+
+
 def test_handles_of_earlier_forwards_are_not_gathered(monkeypatch):
     from explainers import hooks
 

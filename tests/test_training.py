@@ -401,7 +401,7 @@ def test_noise_has_its_deviation_its_seed_and_its_own_generator():
     v, w = nn.Parameter(torch.zeros(20_000)), nn.Parameter(torch.zeros(20_000))
 
     def drawn(seed: int, *params: nn.Parameter) -> torch.Tensor:
-        v.grad = None
+        v.grad = w.grad = None
         state = torch.get_rng_state()
         with add_gradient_noise(params, std=0.3, seed=seed):
             (v.sum() + w.sum()).backward()
@@ -409,10 +409,10 @@ def test_noise_has_its_deviation_its_seed_and_its_own_generator():
         return v.grad - 1
 
     noise = drawn(0, v, w)
+    assert not torch.equal(noise, w.grad - 1)
     assert float(noise.std()) == pytest.approx(0.3, rel=0.03) and abs(float(noise.mean())) < 0.01
     assert torch.equal(noise, drawn(0, v)), "no other parameter matters"
     assert not torch.equal(noise, drawn(1, v))
-    assert not torch.equal(noise, w.grad - 1)
 
 
 # Order, removal, threads
@@ -534,6 +534,27 @@ def test_another_threads_training_step_is_not_disturbed(block):
     assert all(torch.equal(a, b) for a, b in zip(other, expected, strict=True))
     assert given is None or given.rows == []
     net.zero_grad()
+
+
+def test_a_record_behind_a_norm_sees_only_what_arrived():
+    """The other layer's gradient is clipped anew, which is no new gradient."""
+    net = small()
+    with clip_gradients(net, norm=0.5), record_gradients(net) as log:
+        net(batch()).pow(2).sum().backward()
+        net[0](batch()).pow(2).sum().backward()
+    assert [row.name for row in log.rows if row.step == 1] == ["0.weight", "0.bias"]
+
+
+def test_a_norms_copies_go_with_its_block():
+    from explainers.gradient_order import line_of_this_thread
+
+    net, line = small(), line_of_this_thread()
+    with record_gradients(net):
+        with clip_gradients(net, norm=0.5):
+            net(batch()).pow(2).sum().backward()
+            assert len(line.kept) == 4
+        assert not line.kept and len(line.links) == 4
+    assert not line.links
 
 
 def test_threads_that_python_did_not_start_are_the_engines():
