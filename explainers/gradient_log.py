@@ -22,8 +22,8 @@ from torch import Tensor
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
 # Rows whose figures may wait on the device before they are brought over in one transfer.
 WAITING = 4096
-# Above this size a copy in float64 is not worth its memory; the sums then widen value by value.
-WIDENED = 2**22
+# Values that a CPU sums up at a time: the float64 copy stays in its cache, and torch wakes no further thread for it.
+BLOCK = 2**15
 
 
 @dataclass(frozen=True)
@@ -202,20 +202,29 @@ def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
 
     In float64 the squares of large float32 values do not overflow, and sums are exact enough for `std` by difference.
     """
-    wide = torch.float32 if gradient.device.type == "mps" else torch.float64
-    zero = torch.zeros((), dtype=wide, device=gradient.device)
+    wanted, flat = set(statistics), gradient.flatten()
+    if not flat.numel():
+        return torch.zeros(4, dtype=torch.float64)
+    if flat.device.type != "cpu" or flat.numel() <= BLOCK:
+        return _moments_at_once(flat, wanted)
+    norms, rest = torch.stack([_moments_at_once(part, wanted) for part in flat.split(BLOCK)]).split([1, 3], dim=1)
+    return torch.stack([torch.linalg.vector_norm(norms), rest[:, 0].sum(), rest[:, 1].amax(), rest[:, 2].sum()])
+
+
+def _moments_at_once(flat: Tensor, wanted: set[str]) -> Tensor:
+    wide = torch.float32 if flat.device.type == "mps" else torch.float64
+    zero = torch.zeros((), dtype=wide, device=flat.device)
     found = [zero, zero, zero, zero]
-    if gradient.numel():
-        values = gradient.to(wide) if gradient.numel() <= WIDENED else gradient
-        if {"norm", "std"} & set(statistics):
-            found[0] = torch.linalg.vector_norm(values, dtype=wide)
-        if {"mean", "std"} & set(statistics):
-            found[1] = values.sum(dtype=wide)
-        if "max" in statistics:
-            low, high = gradient.aminmax()
-            found[2] = torch.maximum(-low, high).to(wide)
-        if "zero_fraction" in statistics:
-            found[3] = gradient.count_nonzero().to(wide)
+    values = flat.to(wide) if flat.device.type == "cpu" else flat
+    if {"norm", "std"} & wanted:
+        found[0] = torch.linalg.vector_norm(values, dtype=wide)
+    if {"mean", "std"} & wanted:
+        found[1] = values.sum(dtype=wide)
+    if "max" in wanted:
+        low, high = flat.aminmax()
+        found[2] = torch.maximum(-low, high).to(wide)
+    if "zero_fraction" in wanted:
+        found[3] = flat.count_nonzero().to(wide)
     return torch.stack(found)
 
 

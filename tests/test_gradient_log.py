@@ -74,10 +74,13 @@ def test_empty_single_constant_and_complex_gradients():
     assert once(torch.tensor([3 + 4j])).statistics["norm"] == 5
 
 
-def test_large_gradients_are_summed_without_a_copy(monkeypatch):
-    monkeypatch.setattr("explainers.gradient_log.WIDENED", 2)
-    values = VALUES.float()
-    assert once(values).statistics == pytest.approx(once(VALUES).statistics)
+@pytest.mark.parametrize("block", [1, 2, 5, 100])
+def test_large_gradients_are_summed_block_by_block(monkeypatch, block):
+    monkeypatch.setattr("explainers.gradient_log.BLOCK", block)
+    assert once(VALUES).statistics == pytest.approx(
+        {"norm": 13, "mean": 2.2, "std": (144.8 / 4) ** 0.5, "max": 12, "zero_fraction": 0.4}
+    )
+    assert all(value != value for value in list(once(torch.tensor([1.0, 2, torch.nan])).statistics.values())[:4])
 
 
 def test_only_the_statistics_asked_for():
