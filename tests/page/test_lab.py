@@ -67,6 +67,23 @@ def test_an_own_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit) 
     assert not amount.is_visible(), "no control that does nothing"
 
 
+def test_no_label_of_the_graph_lies_on_another(visit: Visit) -> None:
+    page = opened(visit)
+    visit.painted("expression", 0)
+    for program, count in (("x = 2\nx*x*x + x*x", 9), ("x = (1, 2, 3)\ny = (4, 5, 6)\na = x + y\nb = x * y\na * b", 7)):
+        page.locator("#hl-expression textarea").fill(program)
+        visit.after(lambda: page.keyboard.press("Control+Enter"), "expression")
+
+        boxes = [each.bounding_box() for each in page.locator("#hl-expression .hl-edge-label .hl-paper").all()]
+
+        assert len(boxes) == count
+        for k, one in enumerate(boxes):
+            for other in boxes[k + 1 :]:
+                beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+                below = one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"]
+                assert beside or below, program
+
+
 def test_what_cannot_be_read_is_said_with_its_place_and_stays_text(visit: Visit) -> None:
     page = opened(visit)
     visit.painted("expression", 0)

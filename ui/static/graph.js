@@ -107,46 +107,120 @@ function hits(a, b) {
   return Math.abs(a.x - b.x) < (a.width + b.width) / 2 + 4 && Math.abs(a.y - b.y) < (a.height + b.height) / 2 + 2;
 }
 
+/** Where everything stands: labels give way to each other along their edges, in gaps `stretch` times as high. */
+function arrange(value, { depth, column, layers, columns }, labels, { wide, box, highest }, stretch) {
+  const tops = [4];
+  for (let layer = 0; layer + 1 < layers; layer++) {
+    const crowd = value.edges.filter((edge) => depth.get(edge.from) === layer).length;
+    tops.push(tops[layer] + BOX + (crowd > 2 ? stretch * highest * 3.3 : crowd > 1 ? stretch * (highest + 48) : highest + 22));
+  }
+  const width = columns * wide + 24;
+  const x = (name) => width / 2 + (column.get(name) || 0) * wide, y = (name) => tops[depth.get(name)];
+  const taken = value.tensors.map((t) => ({ x: x(t.name), y: y(t.name) + BOX / 2, width: box, height: BOX }));
+  const pairs = new Map();
+  let clashes = 0;
+  const routes = value.edges.map((edge, k) => {
+    const pair = `${edge.from} ${edge.to}`, twin = pairs.get(pair) || 0, size = { width: labels[k].width, height: labels[k].height };
+    pairs.set(pair, twin + 1);
+    const doubled = value.edges.filter((other) => other.from === edge.from && other.to === edge.to).length > 1;
+    const bend = doubled ? (twin ? 1 : -1) * (size.width / 2 + 6) : 0;
+    const from = [x(edge.from) + bend / 3, y(edge.from) + BOX], to = [x(edge.to) + bend / 3, y(edge.to)], free = [];
+    for (let layer = depth.get(edge.from) + 1; layer < depth.get(edge.to); layer++) {
+      free.push([x(`${k}/${layer}`), tops[layer] + BOX / 2]);
+    }
+    const end = free[0] || to;
+    const on = (share) => ({ x: from[0] + share * (end[0] - from[0]) + bend, y: from[1] + share * (end[1] - from[1]), ...size });
+    const crowd = (at) => taken.filter((other) => hits(at, other)).length;
+    const at = [0.5, 0.2, 0.8, 0.35, 0.65, 0.28, 0.72, 0.14, 0.86].map(on).reduce((best, other) => (crowd(other) < crowd(best) ? other : best));
+    clashes += crowd(at);
+    taken.push(at);
+    return { at, points: doubled ? [from, [at.x, at.y], to] : [from, ...free, to] };
+  });
+  return { tops, width, x, y, taken, routes, clashes };
+}
+
+/** Where everything stands: labels give way to each other along their edges, in gaps `stretch` times as high. */
+function arrange(value, { depth, column, layers, columns }, labels, { wide, box, highest }, stretch) {
+  const tops = [4];
+  for (let layer = 0; layer + 1 < layers; layer++) {
+    const crowd = value.edges.filter((edge) => depth.get(edge.from) === layer).length;
+    tops.push(tops[layer] + BOX + (crowd > 2 ? stretch * highest * 3.3 : crowd > 1 ? stretch * (highest + 48) : highest + 22));
+  }
+  const width = columns * wide + 24;
+  const x = (name) => width / 2 + (column.get(name) || 0) * wide, y = (name) => tops[depth.get(name)];
+  const taken = value.tensors.map((t) => ({ x: x(t.name), y: y(t.name) + BOX / 2, width: box, height: BOX }));
+  const pairs = new Map();
+  let clashes = 0;
+  const routes = value.edges.map((edge, k) => {
+    const pair = `${edge.from} ${edge.to}`, twin = pairs.get(pair) || 0, size = { width: labels[k].width, height: labels[k].height };
+    pairs.set(pair, twin + 1);
+    const doubled = value.edges.filter((other) => other.from === edge.from && other.to === edge.to).length > 1;
+    const bend = doubled ? (twin ? 1 : -1) * (size.width / 2 + 6) : 0;
+    const from = [x(edge.from) + bend / 3, y(edge.from) + BOX], to = [x(edge.to) + bend / 3, y(edge.to)], free = [];
+    for (let layer = depth.get(edge.from) + 1; layer < depth.get(edge.to); layer++) {
+      free.push([x(`${k}/${layer}`), tops[layer] + BOX / 2]);
+    }
+    const end = free[0] || to;
+    const on = (share) => ({ x: from[0] + share * (end[0] - from[0]) + bend, y: from[1] + share * (end[1] - from[1]), ...size });
+    const crowd = (at) => taken.filter((other) => hits(at, other)).length;
+    const at = [0.5, 0.2, 0.8, 0.35, 0.65, 0.28, 0.72, 0.14, 0.86].map(on).reduce((best, other) => (crowd(other) < crowd(best) ? other : best));
+    clashes += crowd(at);
+    taken.push(at);
+    return { at, points: doubled ? [from, [at.x, at.y], to] : [from, ...free, to] };
+  });
+  return { tops, width, x, y, taken, routes, clashes };
+}
+
+/** Where everything stands: labels give way to each other along their edges, in gaps `stretch` times as high. */
+function arrange(value, { depth, column, layers, columns }, labels, { wide, box, highest }, stretch) {
+  const tops = [4];
+  for (let layer = 0; layer + 1 < layers; layer++) {
+    const crowd = value.edges.filter((edge) => depth.get(edge.from) === layer).length;
+    tops.push(tops[layer] + BOX + (crowd > 2 ? stretch * highest * 3.3 : crowd > 1 ? stretch * (highest + 48) : highest + 22));
+  }
+  const width = columns * wide + 24;
+  const x = (name) => width / 2 + (column.get(name) || 0) * wide, y = (name) => tops[depth.get(name)];
+  const taken = value.tensors.map((t) => ({ x: x(t.name), y: y(t.name) + BOX / 2, width: box, height: BOX }));
+  const pairs = new Map();
+  let clashes = 0;
+  const routes = value.edges.map((edge, k) => {
+    const pair = `${edge.from} ${edge.to}`, twin = pairs.get(pair) || 0, size = { width: labels[k].width, height: labels[k].height };
+    pairs.set(pair, twin + 1);
+    const doubled = value.edges.filter((other) => other.from === edge.from && other.to === edge.to).length > 1;
+    const bend = doubled ? (twin ? 1 : -1) * (size.width / 2 + 6) : 0;
+    const from = [x(edge.from) + bend / 3, y(edge.from) + BOX], to = [x(edge.to) + bend / 3, y(edge.to)], free = [];
+    for (let layer = depth.get(edge.from) + 1; layer < depth.get(edge.to); layer++) {
+      free.push([x(`${k}/${layer}`), tops[layer] + BOX / 2]);
+    }
+    const end = free[0] || to;
+    const on = (share) => ({ x: from[0] + share * (end[0] - from[0]) + bend, y: from[1] + share * (end[1] - from[1]), ...size });
+    const crowd = (at) => taken.filter((other) => hits(at, other)).length;
+    const at = [0.5, 0.2, 0.8, 0.35, 0.65, 0.28, 0.72, 0.14, 0.86].map(on).reduce((best, other) => (crowd(other) < crowd(best) ? other : best));
+    clashes += crowd(at);
+    taken.push(at);
+    return { at, points: doubled ? [from, [at.x, at.y], to] : [from, ...free, to] };
+  });
+  return { tops, width, x, y, taken, routes, clashes };
+}
+
 /** Draw `value` (lab_packing.outcome) into `host`. */
 export function draw(host, value, terms) {
   const shade = shades([...value.edges, ...value.tensors.map((t) => ({ with: t.hooked_gradient, without: t.without }))]
     .flatMap((each) => [flat(each.with), flat(each.without)]));
-  const { depth, column, layers, columns } = places(value);
   const seed = { from: value.result.name, to: "backward", value: value.tensors.at(-1).value, with: value.result.seed, without: value.result.seed };
   const labels = value.edges.map((edge) => label(edge, shade, terms)), last = label(seed, shade, terms);
   const widest = Math.max(...labels.map((l) => l.width), 96), highest = Math.max(...labels.map((l) => l.height), 30);
   const wide = Math.min(Math.max(widest + 28, 150), 230), box = Math.min(wide - 12, 170);
-  // Where many edges lie between two layers, labels need room to give way to each other.
-  const tops = [4];
-  for (let layer = 0; layer + 1 < layers; layer++) {
-    const crowd = value.edges.filter((edge) => depth.get(edge.from) === layer).length;
-    tops.push(tops[layer] + BOX + (crowd > 2 ? highest * 3.3 : crowd > 1 ? highest + 48 : highest + 22));
+  const placed = places(value), tries = [];
+  for (const stretch of [1, 1.35, 1.8, 2.4]) {
+    tries.push(arrange(value, placed, labels, { wide, box, highest }, stretch));
+    if (!tries.at(-1).clashes) break;
   }
-  const width = columns * wide + 24, height = tops.at(-1) + BOX + last.height + 30;
-  const x = (name) => width / 2 + (column.get(name) || 0) * wide, y = (name) => tops[depth.get(name)];
-  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": terms.graph });
-  const lines = svg("g"), notes = svg("g"), boxes = svg("g"), taken = [];
-  for (const t of value.tensors) taken.push({ x: x(t.name), y: y(t.name) + BOX / 2, width: box, height: BOX });
-  const pairs = new Map();
-  value.edges.forEach((edge, k) => {
-    const pair = `${edge.from} ${edge.to}`, twin = pairs.get(pair) || 0;
-    pairs.set(pair, twin + 1);
-    const doubled = value.edges.filter((other) => other.from === edge.from && other.to === edge.to).length > 1;
-    const bend = doubled ? (twin ? 1 : -1) * (labels[k].width / 2 + 6) : 0;
-    const from = [x(edge.from) + bend / 3, y(edge.from) + BOX], to = [x(edge.to) + bend / 3, y(edge.to)];
-    let middle = [(from[0] + to[0]) / 2 + bend, (from[1] + to[1]) / 2];
-    const free = [];
-    for (let layer = depth.get(edge.from) + 1; layer < depth.get(edge.to); layer++) {
-      free.push([x(`${k}/${layer}`), tops[layer] + BOX / 2]);
-    }
-    const points = doubled ? [from, middle, to] : [from, ...free, to];
-    lines.append(svg("polyline", { points: points.map((p) => p.join(",")).join(" "), class: edge.with ? "hl-edge" : "hl-edge hl-dead" }));
-    const end = free[0] || to;
-    const on = (share) => [from[0] + share * (end[0] - from[0]), from[1] + share * (end[1] - from[1])];
-    const crowd = (at) => taken.filter((other) => hits({ x: at[0], y: at[1], width: labels[k].width, height: labels[k].height }, other)).length;
-    if (!doubled) middle = [0.5, 0.2, 0.8, 0.4, 0.6, 0.3, 0.7].map(on).reduce((best, at) => (crowd(at) < crowd(best) ? at : best));
-    taken.push({ x: middle[0], y: middle[1], width: labels[k].width, height: labels[k].height });
-    labels[k].group.setAttribute("transform", `translate(${middle[0]} ${middle[1]})`);
+  const { tops, width, x, y, taken, routes } = tries.reduce((best, other) => (other.clashes < best.clashes ? other : best));
+  const lines = svg("g"), notes = svg("g"), boxes = svg("g");
+  routes.forEach(({ at, points }, k) => {
+    lines.append(svg("polyline", { points: points.map((p) => p.join(",")).join(" "), class: value.edges[k].with ? "hl-edge" : "hl-edge hl-dead" }));
+    labels[k].group.setAttribute("transform", `translate(${at.x} ${at.y})`);
     notes.append(labels[k].group);
   });
   const foot = [x(value.result.name), y(value.result.name) + BOX];
@@ -161,7 +235,10 @@ export function draw(host, value, terms) {
       svg("text", { x: 0, y: 18, "text-anchor": "middle", class: "hl-bold", text: tensor.hooked ? `${tensor.name} · ${terms.hooked}` : tensor.name }),
       svg("text", { x: 0, y: 36, "text-anchor": "middle", class: "hl-faint", text })));
   }
-  root.append(lines, notes, boxes);
+  taken.push({ x: foot[0], width: last.width });
+  const left = Math.min(0, ...taken.map((each) => each.x - each.width / 2 - 4)), right = Math.max(width, ...taken.map((each) => each.x + each.width / 2 + 4));
+  const height = Math.max(tops.at(-1), y(value.result.name)) + BOX + last.height + 30;      // labels may stand out to the sides
+  const root = svg("svg", { viewBox: `${left} 0 ${right - left} ${height}`, width: right - left, height, role: "img", "aria-label": terms.graph }, lines, notes, boxes);
   host.replaceChildren(make("div", { class: "hl-graph-frame", tabindex: 0, "aria-label": terms.graph, role: "group" }, root));
   return shade;
 }
