@@ -109,7 +109,7 @@ def test_options_belong_to_the_method_and_are_used(visit: Visit) -> None:
 
     visit.after(lambda: visit.page.locator("#hl-explain").click())
 
-    assert [name.lower() for name in names] == ["samples", "sigma", "seed"]
+    assert [name.lower() for name in names] == ["samples", "sigma", "seed", "precision"]
     assert samples.input_value() == "3"
     visit.page.get_by_role("tab", name="API").click()
     assert "'samples': 3" in visit.page.locator("#hl-api pre").first.inner_text()
