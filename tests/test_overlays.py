@@ -368,7 +368,7 @@ def test_importing_brings_neither_pillow_nor_numpy():
 
 
 def test_a_few_extreme_pixels_do_not_leave_the_others_pale():
-    """Oracle: of 64 x 64 values from 1 to 2, 20 stick out to 1000: the 99th percentile is what takes the full colour."""
+    """Oracle: of 64 x 64 values from 1 to 2, 20 stick out to 1000: the 99th percentile takes the full colour."""
     values = torch.linspace(1, 2, 64 * 64).view(64, 64)
     values.view(-1)[:20] = 1000.0
     expected = float(values.flatten().quantile(0.99))
