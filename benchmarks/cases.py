@@ -207,6 +207,7 @@ def whole() -> Iterator[Case]:
         yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name))  # type: ignore[misc]
         yield Case(f"Grad-CAM, four stages, {name}", lambda name=name: sweep(name))  # type: ignore[misc]
     yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18"), rounds=5, slow=("grad-cam",))
+    yield Case("Ablation-CAM, last stage, resnet50", lambda: ablation("resnet50"), rounds=2, slow=("grad-cam",))
     yield Case("Ablation-CAM, last stage, embedded", lambda: ablation("embedded"), rounds=5, slow=("grad-cam",))
     yield Case("Channel effects, last stage but one, resnet18", lambda: channel_effects("resnet18"), rounds=3)
     yield Case(

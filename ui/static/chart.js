@@ -102,7 +102,7 @@ export function lines(host, { title, at, last, series, log, unit }) {
 export function bars(host, { title, values, names, marks, read, summary, least }) {
   const axis = scale(values, true);
   const shown = frame(host, { title, count: values.length, read, bars: true, summary, height: HEIGHT + Math.min(140, Math.max(...marks.map((m) => m.length)) * 7.5) });
-  const wide = Math.max(shown.inner, values.length * 7), root = shown.root;
+  const wide = Math.max(shown.inner, values.length * 5), root = shown.root;
   root.setAttribute("width", wide + LEFT + RIGHT);
   grid(root, axis, wide, shown.tall);
   const each = wide / values.length, foot = TOP + shown.tall;
