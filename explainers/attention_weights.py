@@ -281,7 +281,7 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
-            return _attend(self.keep, *args, **kwargs)
+            return attend(self.keep, *args, **kwargs)
         if name == "multi_head_attention_forward":
             given = _SIGNATURE.bind(*args, **kwargs)
             given.apply_defaults()
@@ -302,7 +302,7 @@ def _is_scores(found: Any, dim: Any) -> bool:
     return square and dim in (-1, found.ndim - 1)
 
 
-def _attend(
+def attend(
     keep: Keep, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
@@ -340,7 +340,7 @@ def _multi_head(keep: Keep, query: Tensor, key: Tensor, value: Tensor, num_heads
         shown.append(keep(weights))
         return shown[0]
 
-    mixed = _attend(show, q, k, v, _hidden(q, given["attn_mask"], given["key_padding_mask"]))
+    mixed = attend(show, q, k, v, _hidden(q, given["attn_mask"], given["key_padding_mask"]))
     output = functional.linear(mixed.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"])
     if not given["need_weights"]:
         return output, None

@@ -12,12 +12,21 @@ from .options import Baseline
 NAMES = ("blur", "mean", "noise")
 
 
+def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Each picture's smallest value and its range, largest less smallest, both [N, 1, 1, 1].
+
+    Returns  in the model's own units; noise is a share of the range, random baselines lie within it
+    """
+    low = images.amin((1, 2, 3), keepdim=True)
+    return low, images.amax((1, 2, 3), keepdim=True) - low
+
+
 def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     """The baseline for each picture, in the images' shape.
 
     None: zeros in the model's own units · a number · a tensor that broadcasts to the images · "blur": the picture,
-    blurred
-    over an eighth of its shorter side · "mean": each channel's mean · "noise": uniform between the picture's extremes.
+    blurred over an eighth of its shorter side · "mean": each channel's mean · "noise": uniform between the picture's
+    extremes.
 
     Errors   BadOption for an unknown name or a tensor of another shape
     """
@@ -40,8 +49,8 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         noise = torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
             images
         )
-        low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
-        return low + (high - low) * noise
+        low, span = extremes(images)
+        return low + span * noise
     raise BadOption(
         f"baseline={baseline!r} is not possible. Give None (zeros), a number, a tensor, or one of {', '.join(NAMES)}."
     )

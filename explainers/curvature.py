@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .attention_weights import attend
 from .errors import BadTarget
 from .hooks import edit_outputs
-from .passes import maps_of, opened, tensor_of
+from .passes import Cut, maps_of, opened
 from .recording import note_gradient, note_layer
 from .sites import LayerName
 from .targets import TargetLike, Through
@@ -30,18 +31,12 @@ def curved_activations(
     """
     if isinstance(target, Through):
         raise BadTarget("through=(layer, channels) restricts first derivatives only. Choose a method without Hessian.")
-    leaves: list[Tensor] = []
-
-    def cut(output: Any) -> Tensor:
-        leaves.append(tensor_of(place.name, output).detach().requires_grad_())
-        torch.set_grad_enabled(True)
-        return leaves[-1].clone()
-
     with opened(model, images, target) as run:
         place = gradient_place(run, layer)
-        with torch.no_grad(), edit_outputs(run.network, {place.name: cut}), _PlainAttention():
+        cut = Cut(place)
+        with torch.no_grad(), edit_outputs(run.network, {place.name: cut.keep}), _PlainAttention():
             total = run.score(run.forward(run.images.clone())).sum()
-            a = leaves[0]
+            a = cut.only()
             g = h = torch.zeros_like(a)
             if total.requires_grad:
                 g = _gradient(total, a, create_graph=True)
@@ -67,23 +62,5 @@ class _PlainAttention(TorchFunctionMode):
         if func is F.multi_head_attention_forward and not given.get("need_weights", True):
             return func(*args, **{**given, "need_weights": True})[0], None
         if func is F.scaled_dot_product_attention:
-            return _attention(*args, **given)
+            return attend(lambda weights: weights, *args, **given)
         return func(*args, **given)
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **_: Any,
-) -> Tensor:
-    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return scores.softmax(-1) @ value

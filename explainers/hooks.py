@@ -274,11 +274,9 @@ def watch_gradients(
 
 def _hand_on(name: str, see: See, handles: list[Any]) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
-        if not isinstance(output, Tensor) or not output.requires_grad:
-            return None
-        handed = output if hasattr(output, "_edited") else output.clone()
-        handed._edited = True  # type: ignore[attr-defined]
-        handles.append(handed.register_hook(lambda gradient: see(name, k, gradient)))
+        handed = _handed_on(output)
+        if handed is not None:
+            handles.append(handed.register_hook(lambda gradient: see(name, k, gradient)))
         return handed
 
     return act
@@ -306,15 +304,24 @@ def _announces(line: Line, tensor: Tensor) -> Callable[[Tensor], None]:
 
 def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
-        if not isinstance(output, Tensor) or not output.requires_grad:
-            return None
-        # The first block hands a clone on, and later ones use it too: hooks of one tensor act in the order of entry.
-        handed = output if hasattr(output, "_edited") else output.clone()
-        handed._edited = True  # type: ignore[attr-defined]
-        stack.callback(handed.register_hook(edit).remove)
+        handed = _handed_on(output)
+        if handed is not None:
+            stack.callback(handed.register_hook(edit).remove)
         return handed
 
     return act
+
+
+def _handed_on(output: Any) -> Tensor | None:
+    """What goes on in the output's place and takes hooks on its gradient; None where no gradient will come.
+
+    The first block hands a clone on, and later ones use it too: hooks of one tensor act in the order of entry.
+    """
+    if not isinstance(output, Tensor) or not output.requires_grad:
+        return None
+    handed = output if hasattr(output, "_edited") else output.clone()
+    handed._edited = True  # type: ignore[attr-defined]
+    return handed
 
 
 def _checked(edit: Edit) -> Edit:

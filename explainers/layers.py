@@ -21,7 +21,7 @@ from .profiles import (
     speaks_of_attention,
 )
 from .records import ran_repeatedly
-from .sites import LayerName, find_site, frozen_graph, no_inner_hooks, unwrap
+from .sites import LayerName, find_site, unwrap, why_no_hooks
 
 __all__ = ["Grid", "Layer", "known_layers", "speaks_of_attention"]
 """Passed on from profiles.py, beside what is written here."""
@@ -165,8 +165,8 @@ def place(
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """
     model = unwrap(model)
-    if kind := frozen_graph(model):
-        raise UnsupportedModel(no_inner_hooks(kind))
+    if reason := why_no_hooks(model):
+        raise UnsupportedModel(reason)
     if layer is None:
         layer = default_layer(model, images)
     if isinstance(layer, nn.Module):

@@ -8,7 +8,6 @@ picture's activations and, in the same forward pass, quite other ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from .errors import ExplainerError, UnsupportedModel
 from .hooks import edit_outputs
 from .layers import Place, channel_axis, list_layers
-from .passes import Run, maps_of, opened
+from .passes import Cut, Run, maps_of, opened
 from .recording import note_gradient, note_layer
 from .sites import LayerName
 from .targets import TargetLike
@@ -80,22 +79,15 @@ def _other(activations: Tensor, place: Place) -> Tensor:
 
 def _side_by_side(run: Run, place: Place) -> tuple[Tensor, Tensor, Tensor]:
     count = len(run.images)
-    leaves: list[Tensor] = []
-
-    def double(output: Any) -> Tensor | None:
-        if not isinstance(output, Tensor) or leaves:
-            raise RuntimeError("not one tensor from one call")
-        leaves.append(torch.cat([output, _other(output, place)]).detach().requires_grad_())
-        torch.set_grad_enabled(True)
-        return leaves[0].clone()
-
-    with torch.no_grad(), edit_outputs(run.network, {place.name: double}):
+    cut = Cut(place, lambda output: torch.cat([output, _other(output, place)]))
+    with torch.no_grad(), edit_outputs(run.network, {place.name: cut.keep}):
         scores = run.forward(run.images.clone())
-        if not leaves or not isinstance(scores, Tensor) or len(scores) != 2 * count:
+        both = cut.only()
+        if not isinstance(scores, Tensor) or len(scores) != 2 * count:
             raise RuntimeError("the score does not follow the layer's batch")
         total = run.score(scores[:count]).sum() + run.score(scores[count:], range(count)).sum()
-        (gradient,) = run.pull(total, leaves)
-    return leaves[0].detach()[:count], gradient[:count], gradient[count:]
+        (gradient,) = run.pull(total, [both])
+    return both.detach()[:count], gradient[:count], gradient[count:]
 
 
 def _why_not_linear(g: Tensor, elsewhere: Tensor, dtype: torch.dtype) -> str:

@@ -39,13 +39,9 @@ def _is_ready(module: nn.Module) -> bool:
     return not any(tensor is not None and tensor.is_inference() for tensor in tables)
 
 
-def _of_inference(tensor: Tensor) -> bool:
-    return tensor.is_inference()
-
-
 def _ordinary(tensor: Tensor | None) -> Tensor | None:
     """The tensor itself, or a copy that autograd accepts where it was made in inference mode."""
-    if tensor is None or not _of_inference(tensor):
+    if tensor is None or not tensor.is_inference():
         return tensor
     with torch.inference_mode(False):
         return tensor.detach().clone()

@@ -314,6 +314,10 @@ def maps_of(where: Place, tensor: Tensor) -> Tensor:
 
 
 def tensor_of(name: str, output: Any) -> Tensor:
+    """A layer's output where it is one tensor, in the layer's own layout.
+
+    Errors   TypeError where it is a tuple, a dict or anything else
+    """
     if isinstance(output, Tensor):
         return output
     raise TypeError(

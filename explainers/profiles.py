@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .errors import LayerNotFound, UnsupportedModel
 from .hooks import Calls
 from .network import ready
-from .sites import Site, frozen_graph, no_inner_hooks, unwrap
+from .sites import Site, unwrap, why_no_hooks
 
 Grid = tuple[int, int]
 
@@ -75,8 +75,8 @@ def _key(model: nn.Module, images: Tensor) -> tuple[nn.Module, Any]:
 
 def profile(model: nn.Module, images: Tensor) -> list[Layer]:
     network = ready(model)
-    if kind := frozen_graph(network):
-        raise UnsupportedModel(no_inner_hooks(kind))
+    if reason := why_no_hooks(network):
+        raise UnsupportedModel(reason)
     found = known_layers(model, images)
     if not found:
         original, key = _key(model, images)

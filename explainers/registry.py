@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .errors import BadImages, BadOption, nearest
 from .options import Option, options_of
-from .sites import LayerName, frozen_graph, no_inner_hooks, unwrap
+from .sites import LayerName, why_no_hooks
 from .targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,8 +49,8 @@ class Method:
 
     def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
         """None where the method can explain this model, else the reason why not, in a sentence."""
-        if self.takes_layer and (kind := frozen_graph(unwrap(model))):
-            return no_inner_hooks(kind)
+        if self.takes_layer and (reason := why_no_hooks(model)):
+            return reason
         return self.needs(model) if self.needs else None
 
 

@@ -119,6 +119,12 @@ def _name_of(layer: Any, model: nn.Module, names: dict[str, nn.Module]) -> str:
     )
 
 
+def why_no_hooks(model: nn.Module) -> str | None:
+    """Why no method can read the layers of this model; None where hooks on them fire."""
+    kind = frozen_graph(unwrap(model))
+    return no_inner_hooks(kind) if kind else None
+
+
 def no_inner_hooks(kind: str) -> str:
     """The sentence for a model of `kind` whose inner modules take no hooks."""
     return (

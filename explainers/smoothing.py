@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .baselines import extremes
 from .batching import Loop, Partial, Progress
 from .errors import BadOption
 from .maps import reduce_channels
@@ -248,7 +249,7 @@ def _variants(
     """One variant after the other, without end but for baselines."""
     if baselines is not None:
         yield from (_Variant(x.clone(), {"baseline": each}) for each in baselines)
-    spans = (x.flatten(1).max(1).values - x.flatten(1).min(1).values).view(-1, 1, 1, 1)
+    spans = extremes(x)[1]
     flipped = False
     while kind is None and noise is not None:
         yield _Variant(x + noise * spans * draws.normal(0, 1, *x.shape[1:]).to(x))

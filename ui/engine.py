@@ -149,6 +149,25 @@ def settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
         return end.value
 
 
+def prepared(request: Request, run: Run) -> Generator[Step, None, tuple[Settings, Image.Image, torch.Tensor]]:
+    """As `settled`, for what needs a picture: it comes as well, opened, and as the network takes it.
+
+    Errors   Refused where there is none, or where it cannot be opened.
+    """
+    settings = yield from settled(request, run)
+    if request.picture is None:
+        raise Refused(words.NO_PICTURE)
+    photo = open_picture(request.picture)
+    return settings, photo, settings.loaded.model.prepare(photo)
+
+
+def class_of(settings: Settings, images: torch.Tensor) -> int:
+    """The class asked for, or the one that the network thinks most likely."""
+    if settings.target is not None:
+        return settings.target
+    return int(compute.scores(settings.loaded.name, images).argmax())
+
+
 def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
     """Answer a request: what it was resolved to, partial maps of long methods, the map, all stages of the network.
 

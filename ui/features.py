@@ -21,14 +21,11 @@ def page(request: Request, run: Run, *, sort: str = "activation", number: int = 
     Errors   Refused, with a sentence for the visitor.
     """
     with engine.sentences():
-        settings = yield from engine.settled(request, run)
-        if request.picture is None:
-            raise Refused(words.NO_PICTURE)
-        photo, loaded = engine.open_picture(request.picture), settings.loaded
-        images = loaded.model.prepare(photo)
+        settings, _, images = yield from engine.prepared(request, run)
+        loaded = settings.loaded
         with engine.turn:
             maps = compute.features(loaded.name, images, settings.layer)
-            target = _target(settings, images)
+            target = engine.class_of(settings, images)
             effects = None
             if sort == "effect":
                 effects = yield from _effects(settings, images, target, run)
@@ -49,12 +46,6 @@ def page(request: Request, run: Run, *, sort: str = "activation", number: int = 
             pages,
             len(maps),
         )
-
-
-def _target(settings: Settings, images: torch.Tensor) -> int:
-    if settings.target is not None:
-        return settings.target
-    return int(compute.scores(settings.loaded.name, images).argmax())
 
 
 def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) -> Generator[Step, None, torch.Tensor]:
@@ -79,16 +70,13 @@ def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
     Errors   Refused, with a sentence for the visitor.
     """
     with engine.sentences():
-        settings = yield from engine.settled(request, run)
-        if request.picture is None:
-            raise Refused(words.NO_PICTURE)
-        photo, loaded = engine.open_picture(request.picture), settings.loaded
-        images = loaded.model.prepare(photo)
+        settings, photo, images = yield from engine.prepared(request, run)
+        loaded = settings.loaded
         with engine.turn:
             maps = compute.features(loaded.name, images, settings.layer)
             if not 0 <= number < len(maps):
                 raise Refused(words.no_channel(number, settings.layer, len(maps)))
-            target = _target(settings, images)
+            target = engine.class_of(settings, images)
             effect = _effect(settings, images, target, number)
             box = _seen_by_peak(settings, maps[number])
         yield Channel(settings, loaded.model.crop(photo), number, maps[number], effect, target, box)

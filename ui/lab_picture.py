@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ui import compute, engine, words
+from ui import compute, engine
 from ui.runs import Run
-from ui.steps import Refused, Request, Settings, Step
+from ui.steps import Request, Settings, Step
 
 if TYPE_CHECKING:
     import explainers
@@ -49,15 +49,10 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
     Errors   Refused, with a sentence for the visitor
     """
     with engine.sentences():
-        settings = yield from engine.settled(request, run)
-        if request.picture is None:
-            raise Refused(words.NO_PICTURE)
-        photo, loaded = engine.open_picture(request.picture), settings.loaded
-        images = loaded.model.prepare(photo)
+        settings, _, images = yield from engine.prepared(request, run)
+        loaded = settings.loaded
         with engine.turn:
-            target = settings.target
-            if target is None:
-                target = int(compute.scores(loaded.name, images).argmax())
+            target = engine.class_of(settings, images)
             found = compute.gradient_norms(loaded.name, images, target, [layer.name for layer in loaded.layers])
         pairs = [found[layer.name].tolist() for layer in loaded.layers]
         yield Depth(settings, target, loaded.layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])

@@ -18,7 +18,7 @@ from ..options import Choice, Precision, Range
 from ..passes import Run, maps_of, opened, precise
 from ..recording import note_layer
 from ..registry import method
-from ..sites import LayerName, frozen_graph, no_inner_hooks, unwrap
+from ..sites import LayerName, why_no_hooks
 from ..targets import LogProbability, Probability, TargetLike, scores_of
 from ..unread_patches import gradient_place
 from .gradient_cams import FORMULAS, grad_cam
@@ -26,11 +26,6 @@ from .modified_backprop import guided_backprop
 from .sweeps import stages, sweep
 
 Inner = Annotated[str, Choice(*FORMULAS, help="whose maps are joined")]
-
-
-def _hooks_needed(model: nn.Module) -> str | None:
-    kind = frozen_graph(unwrap(model))
-    return no_inner_hooks(kind) if kind else None
 
 
 @method(
@@ -67,7 +62,7 @@ def guided_grad_cam(
     returns="heat",
     title="RefineCAM",
     signed=False,
-    needs=_hooks_needed,
+    needs=why_no_hooks,
     scale_free="a product of shares of each layer's own maximum",
     paper="Domeniconi et al. 2026, arXiv:2605.14641",
 )

@@ -22,7 +22,7 @@ from ..maps import resize
 from ..passes import opened, precise
 from ..recording import note_finding
 from ..registry import check_images, method
-from ..sites import frozen_graph, no_inner_hooks, unwrap
+from ..sites import why_no_hooks
 from ..targets import TargetLike
 
 
@@ -46,17 +46,12 @@ class FullGradients:
         return torch.stack([*placed, self.elsewhere]).sum(0)
 
 
-def _needs(model: nn.Module) -> str | None:
-    kind = frozen_graph(unwrap(model))
-    return no_inner_hooks(kind) if kind else None
-
-
 @method(
     family="gradient",
     returns="heat",
     title="FullGrad",
     signed=False,
-    needs=_needs,
+    needs=why_no_hooks,
     paper="Srinivas & Fleuret 2019, arXiv:1905.00780",
 )
 def full_grad(

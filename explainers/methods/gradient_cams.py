@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from ..baselines import extremes
 from ..batching import Loop, Progress
 from ..contrasts import against_likely, against_mean, among_scores, derived, probability, residual_softmax
 from ..curvature import curved_activations
@@ -216,8 +217,7 @@ def smooth_grad_cam_pp(
         a = maps_of(place, raw)
         note_gradient(maps_of(place, g))
         note_layer(place.name)
-        low, high = x.flatten(1).min(1).values, x.flatten(1).max(1).values
-        scale = (sigma * (high - low)).view(-1, 1, 1, 1)
+        scale = sigma * extremes(x)[1]
         draws, done = Draws(len(x), seed), 0
         powers = torch.zeros(3, *a.shape, dtype=torch.float64, device=a.device)
 

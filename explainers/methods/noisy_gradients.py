@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from ..baselines import extremes
 from ..batching import Loop, Progress
 from ..options import Precision, Range, Seed
 from ..passes import Run, opened, precise
@@ -171,7 +172,7 @@ def _at_noisy_copies(
     """Call `fold(picture, gradients [rows, c, h, w], samples before)` for each picture and chunk of noisy copies."""
     x = run.images
     run.clean()
-    spans = (x.flatten(1).max(1).values - x.flatten(1).min(1).values).view(-1, 1, 1, 1)
+    spans = extremes(x)[1]
     draws = Draws(len(x), seed)
 
     def work(chunk: range) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from ..baselines import NAMES, baseline_of
+from ..baselines import NAMES, baseline_of, extremes
 from ..batching import Loop, Progress
 from ..errors import BadOption
 from ..options import Baseline, Choice, Precision, Range, Seed
@@ -158,7 +158,7 @@ def gradient_shap(
         pick = _baselines(x, draws, baseline, baselines)
         alike = baselines is None and not (isinstance(baseline, str) and baseline == "noise")
         shifts = [float(draws.uniform(picture, 1)) for picture in range(len(x))]
-        spans = (x.flatten(1).max(1).values - x.flatten(1).min(1).values).view(-1, 1, 1, 1)
+        spans = extremes(x)[1]
         ends, drawn, measured = torch.zeros_like(full), 0, measures_gap(target)
 
         def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,8 +206,8 @@ def _baselines(x: Tensor, draws: Draws, baseline: Baseline, baselines: Tensor | 
 
         return one_of_them
     if isinstance(baseline, str) and baseline == "noise":
-        low, high = x.amin((1, 2, 3)), x.amax((1, 2, 3))
-        return lambda picture: low[picture] + (high - low)[picture] * draws.uniform(picture, 1, *x.shape[1:])[0].to(x)
+        low, span = extremes(x)
+        return lambda picture: low[picture] + span[picture] * draws.uniform(picture, 1, *x.shape[1:])[0].to(x)
     fixed = baseline_of(x, baseline)
     return lambda picture: fixed[picture]
 

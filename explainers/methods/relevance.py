@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..baselines import NAMES, baseline_of
+from ..baselines import NAMES, baseline_of, extremes
 from ..batching import Loop, Progress
 from ..errors import BadOption
 from ..interception import why_not
@@ -113,11 +113,11 @@ def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[i
     if baseline != "noise":
         one = baseline_of(x, baseline, seed)
         return 1, lambda picture, chunk: one[picture : picture + 1]
-    draws, low, high = Draws(len(x), seed), x.amin((1, 2, 3)), x.amax((1, 2, 3))
+    draws, (low, span) = Draws(len(x), seed), extremes(x)
 
     def rows(picture: int, chunk: range) -> Tensor:
         drawn = draws.uniform(picture, len(chunk), *x.shape[1:]).to(x)
-        return low[picture] + (high[picture] - low[picture]) * drawn
+        return low[picture] + span[picture] * drawn
 
     return samples, rows
 
