@@ -16,7 +16,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--model",
         default="auto",
-        help="first model: embedded, resnet50 … (default: HOOKLENS_MODEL, else the best that is ready)",
+        help="first model: efficientnet_lite0, resnet50 … (default: HOOKLENS_MODEL, else the one on board)",
     )
     parser.add_argument(
         "--host", default=None, help="address to listen on (default: this machine only; 0.0.0.0 for everybody)"

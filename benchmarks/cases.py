@@ -19,6 +19,7 @@ from .timing import UNIT
 Contenders = dict[str, Callable[[], object]]
 OURS = "hooklens"
 CLASS = 3
+LITE = "efficientnet_lite0"
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Case:
 
 
 def network(name: str) -> tuple[nn.Module, int, list[str]]:
-    """(network in eval mode, side in pixels, its stages); weights are random except those of the embedded model."""
+    """(network in eval mode, side in pixels, its stages); weights are random except those of the model on board."""
     torch.manual_seed(0)
-    if name == "embedded":
+    if name == LITE:
         from models import load_model
 
-        model = load_model("embedded")
+        model = load_model(LITE)
         # Its parameters are frozen, which two of the peers refuse.
         side, net = int(model.side), model.network.requires_grad_(True)
     else:
@@ -187,8 +188,8 @@ def imports() -> Contenders:
 
 
 def every_method(**options: float) -> Contenders:
-    """Each method of the table once on the embedded model; `options` where a method has them."""
-    net, x, _, found = _ready("embedded")
+    """Each method of the table once on the model on board; `options` where a method has them."""
+    net, x, _, found = _ready(LITE)
     for method in explainers.METHODS.values():
         if method.applies(net) is None:
             own = {name: value for name, value in options.items() if name in method.options}
@@ -203,12 +204,12 @@ def _both(found: Contenders, method: Callable[..., object]) -> None:
 
 def whole() -> Iterator[Case]:
     """All cases of the full run."""
-    for name in ("resnet18", "resnet50", "embedded"):
+    for name in ("resnet18", "resnet50", LITE):
         yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name))  # type: ignore[misc]
         yield Case(f"Grad-CAM, four stages, {name}", lambda name=name: sweep(name))  # type: ignore[misc]
     yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18"), rounds=5, slow=("grad-cam",))
     yield Case("Ablation-CAM, last stage, resnet50", lambda: ablation("resnet50"), rounds=2, slow=("grad-cam",))
-    yield Case("Ablation-CAM, last stage, embedded", lambda: ablation("embedded"), rounds=5, slow=("grad-cam",))
+    yield Case("Ablation-CAM, last stage, Lite0", lambda: ablation(LITE), rounds=5, slow=("grad-cam",))
     yield Case("Channel effects, last stage but one, resnet18", lambda: channel_effects("resnet18"), rounds=3)
     yield Case(
         "Score-CAM, last stage, resnet18", lambda: score_cam("resnet18"), rounds=2, slow=("grad-cam", "torchcam")
@@ -218,27 +219,27 @@ def whole() -> Iterator[Case]:
     yield Case("Saliency, resnet18", lambda: saliency("resnet18"))
     yield Case("Guided backpropagation, resnet18", lambda: guided("resnet18"))
     yield Case("Integrated gradients, 50 points, resnet18", lambda: integrated("resnet18", 50), rounds=3)
-    yield Case("Integrated gradients, 50 points, embedded", lambda: integrated("embedded", 50), rounds=5)
+    yield Case("Integrated gradients, 50 points, Lite0", lambda: integrated(LITE, 50), rounds=5)
     yield Case("SmoothGrad, 25 samples, resnet18", lambda: smooth("resnet18", 25), rounds=3)
     yield Case("Gradient SHAP, 48 samples, resnet18", lambda: shap("resnet18", 48), rounds=3)
     yield Case("Occlusion, resnet18", lambda: occlusion("resnet18"), rounds=3)
-    yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=5)
+    yield Case("Occlusion, Lite0", lambda: occlusion(LITE), rounds=5)
     yield Case("RISE, 320 masks, resnet18", lambda: rise("resnet18", 320), rounds=3)
-    yield Case("Recording a training step, embedded", training.recording, unit=training.STEP)
+    yield Case("Recording a training step, small ResNet", training.recording, unit=training.STEP)
     yield Case("import explainers, beside import torch", imports, rounds=5)
-    yield Case("Every method, embedded", every_method, rounds=1)
+    yield Case("Every method, Lite0", every_method, rounds=1)
 
 
 def smoke() -> Iterator[Case]:
     """A small version of every kind of case, under two minutes on two cores."""
     yield Case("Grad-CAM, last stage, resnet18", lambda: grad_cam("resnet18"))
     yield Case("Grad-CAM, four stages, resnet18", lambda: sweep("resnet18"), rounds=3)
-    yield Case("Grad-CAM, last stage, embedded", lambda: grad_cam("embedded"))
-    yield Case("Ablation-CAM, last stage, embedded", lambda: ablation("embedded"), rounds=2, slow=("grad-cam",))
-    yield Case("Saliency, embedded", lambda: saliency("embedded"))
-    yield Case("Guided backpropagation, embedded", lambda: guided("embedded"))
-    yield Case("Integrated gradients, 10 points, embedded", lambda: integrated("embedded", 10), rounds=2)
-    yield Case("SmoothGrad, 10 samples, embedded", lambda: smooth("embedded", 10), rounds=2)
-    yield Case("Occlusion, embedded", lambda: occlusion("embedded"), rounds=2)
-    yield Case("Recording a training step, embedded", training.recording, rounds=2, unit=training.STEP)
-    yield Case("Every method, embedded", lambda: every_method(steps=4, samples=8, window=16), rounds=1)
+    yield Case("Grad-CAM, last stage, Lite0", lambda: grad_cam(LITE))
+    yield Case("Ablation-CAM, last stage, Lite0", lambda: ablation(LITE), rounds=2, slow=("grad-cam",))
+    yield Case("Saliency, Lite0", lambda: saliency(LITE))
+    yield Case("Guided backpropagation, Lite0", lambda: guided(LITE))
+    yield Case("Integrated gradients, 10 points, Lite0", lambda: integrated(LITE, 10), rounds=2)
+    yield Case("SmoothGrad, 10 samples, Lite0", lambda: smooth(LITE, 10), rounds=2)
+    yield Case("Occlusion, Lite0", lambda: occlusion(LITE), rounds=2)
+    yield Case("Recording a training step, small ResNet", training.recording, rounds=2, unit=training.STEP)
+    yield Case("Every method, Lite0", lambda: every_method(steps=4, samples=8, window=16), rounds=1)

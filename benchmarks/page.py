@@ -39,9 +39,9 @@ def free_port() -> int:
 
 
 def start(port: int, folder: str) -> subprocess.Popen[bytes]:
-    """The app with the embedded model, fetching nothing."""
+    """The app with the model on board, fetching nothing."""
     quiet = {"HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
-    command = [sys.executable, "app.py", "--model", "embedded", "--port", str(port)]
+    command = [sys.executable, "app.py", "--port", str(port)]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **quiet}, stdout=subprocess.DEVNULL)
 
 

@@ -14,11 +14,11 @@ STEP = "bare training step"
 
 
 def recording(size: int = 32, side: int = 64) -> dict[str, Callable[[], object]]:
-    """A step of the embedded network with SGD, bare and recorded; each recorded step enters and leaves its block."""
-    from models import load_model
+    """A step of a small ResNet with SGD, bare and recorded; each recorded step enters and leaves its block."""
+    from torchvision.models.resnet import BasicBlock, ResNet
 
     torch.manual_seed(0)
-    net = load_model("embedded").network.requires_grad_(True).train()
+    net = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10).train()
     x, y = torch.randn(size, 3, side, side), torch.randint(0, 10, (size,))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 

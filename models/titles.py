@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 PATTERNS: tuple[tuple[str, str], ...] = (
-    (r"embedded", "Embedded ResNet"),
     (r"alexnet", "AlexNet"),
     (r"convnext_(\w+)", "ConvNeXt {}"),
     (r"densenet(\d+)", "DenseNet-{}"),
     (r"efficientnet_b(\d)", "EfficientNet-B{}"),
+    (r"efficientnet_lite(\d)", "EfficientNet-Lite{}"),
     (r"efficientnet_v2_(\w)", "EfficientNetV2-{:upper}"),
     (r"googlenet", "GoogLeNet"),
     (r"inception_v3", "Inception v3"),

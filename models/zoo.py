@@ -1,7 +1,8 @@
-"""The models by name: `embedded`, and every classifier of torchvision with each of its weights.
+"""The models by name: `efficientnet_lite0`, which is on board, and every classifier of torchvision with its weights.
 
 `resnet50` means a network with its default weights, `resnet50:IMAGENET1K_V1` the same with others. `auto` is what
-HOOKLENS_MODEL names, else a ResNet-50 that is already in torch's cache, else `embedded`.
+HOOKLENS_MODEL names, else the model on board, else the first that is already in torch's cache. HOOKLENS_MODELS, names
+between commas, limits a host to those.
 
     ModelUnavailable(RuntimeError)   no such model, or its weights cannot be had now; names those that can
 """
@@ -19,17 +20,17 @@ import torch
 import torchvision
 from torch.overrides import TorchFunctionMode
 from torchvision.models import WeightsEnum, get_model, get_model_weights
+from torchvision.transforms import InterpolationMode
 
-from models import downloads, embedded
-from models.downloads import Fetch, Progress
-from models.embedded import network as embedded_network
+from models import downloads, efficientnet_lite
+from models.downloads import Progress
 from models.model import Model, Preparation
 from models.titles import title_of
 
-EMBEDDED = "embedded"
-BETTER = "resnet50"
-"""What `auto` prefers to the embedded model wherever it is cached or can be fetched."""
+ONBOARD = "efficientnet_lite0"
+"""The model whose weights come with the installation; what `auto` means."""
 VARIABLE = "HOOKLENS_MODEL"
+ALLOWED = "HOOKLENS_MODELS"
 
 
 class ModelUnavailable(RuntimeError):
@@ -52,23 +53,38 @@ class ModelInfo:
     cached: bool
     """True when it can be loaded without a network."""
     accuracy: float | None
-    """First guesses that were right, in per cent: on ImageNet's validation pictures, for `embedded` on its own."""
+    """Top-1 accuracy on ImageNet's validation pictures in per cent, as published with the weights."""
 
 
 def list_models() -> list[ModelInfo]:
-    """Every model there is: `embedded` first, then torchvision's by name.
+    """Every model there is: the one on board first, then torchvision's by name; only those that HOOKLENS_MODELS allows.
 
     Returns  fresh entries; `cached` is worked out anew, which is cheap once a file's sum has been seen.
     """
-    return [_embedded_info(), *(_info(name, weights) for name, weights in _table().items())]
+    every = [_onboard_info(), *(_info(name, weights) for name, weights in _table().items())]
+    return [info for info in every if _is_allowed(info.name)]
 
 
 def default_name(wanted: str | None = None) -> str:
-    """The model to begin with: `wanted` (a flag), HOOKLENS_MODEL, a cached ResNet-50, `embedded`; first come."""
+    """The model to begin with: `wanted` (a flag), HOOKLENS_MODEL, the one on board, one that is cached; first come."""
     for name in (wanted, os.environ.get(VARIABLE)):
         if name and name != "auto":
             return name
-    return next((name for name in _better_names() if _is_cached(_table()[name])), EMBEDDED)
+    return first_ready() or next(filter(_is_allowed, [ONBOARD, *_table()]), ONBOARD)
+
+
+def first_ready() -> str | None:
+    """The first allowed model that needs no fetching: the one on board, else one that is cached; None where none is."""
+    if _is_allowed(ONBOARD) and efficientnet_lite.weights_file():
+        return ONBOARD
+    return next((name for name in _table() if _is_allowed(name) and _is_cached(_table()[name])), None)
+
+
+def missing_onboard() -> str:
+    """The sentence that says how the model on board is installed, where it is missing and allowed; else empty."""
+    if not _is_allowed(ONBOARD) or efficientnet_lite.weights_file():
+        return ""
+    return efficientnet_lite.NOT_INSTALLED
 
 
 def labels(name: str = "auto") -> list[str]:
@@ -77,7 +93,7 @@ def labels(name: str = "auto") -> list[str]:
     Errors   ModelUnavailable where there is no model of that name.
     """
     weights = _weights(name)
-    return embedded.labels() if weights is None else list(weights.meta["categories"])
+    return efficientnet_lite.labels() if weights is None else list(weights.meta["categories"])
 
 
 def load_model(name: str = "auto", *, progress: Progress | None = None) -> Model:
@@ -85,39 +101,32 @@ def load_model(name: str = "auto", *, progress: Progress | None = None) -> Model
 
     `progress(done, total)` is called with bytes while they arrive, in the calling thread; what it raises ends the wait.
 
-    Returns  a Model in evaluation mode with frozen parameters. `embedded` never touches the network.
+    Returns  a Model in evaluation mode with frozen parameters. The model on board is never fetched.
     Errors   ModelUnavailable, in one sentence that names the models that are ready.
     """
     name = _resolved(name)
     weights = _weights(name)
     if weights is None:
-        return _load_embedded()
+        return _load_onboard()
     try:
         downloads.fetch(title_of(name), weights.url, progress)
     except downloads.FetchFailed as error:
-        raise ModelUnavailable(f"{str(error).rstrip('.')}; ready at once: {', '.join(_ready())}.") from error
+        raise ModelUnavailable(f"{str(error).rstrip('.')}; {_ready()}.") from error
     # The file is there and its sum is right, so that torchvision's own builder finds it and downloads nothing.
     with _without_drawing():
         network = get_model(name.partition(":")[0], weights=weights, progress=False)
     return _model(name, network, list(weights.meta["categories"]), _preparation(weights))
 
 
-def fetch_better(wanted: str | None = None) -> Fetch | None:
-    """Begin to fetch ResNet-50 in the background, for those who were given `embedded` because nothing else was there.
-
-    Returns  the Fetch to look at now and then (`state`, `done`, `total`); its name is what load_model takes once it
-             is "whole". It never raises, and where there is no network it ends as "failed" without a word. None when
-             nothing is to be done: `wanted` (a flag) or HOOKLENS_MODEL names a model, a ResNet-50 is here already, or
-             downloads are off.
-    """
-    named = {wanted, os.environ.get(VARIABLE)} - {None, "", "auto"}
-    if named or downloads.offline() or default_name() != EMBEDDED:
-        return None
-    return downloads.start(BETTER, _table()[BETTER].url)
+def _allowed() -> set[str] | None:
+    """The names that HOOKLENS_MODELS lists; None where it is not set."""
+    listed = {name.strip() for name in os.environ.get(ALLOWED, "").split(",")} - {""}
+    return listed or None
 
 
-def _better_names() -> list[str]:
-    return [name for name in _table() if name.partition(":")[0] == BETTER]
+def _is_allowed(name: str) -> bool:
+    listed = _allowed()
+    return listed is None or name in listed
 
 
 @cache
@@ -138,23 +147,28 @@ def _resolved(name: str) -> str:
 
 
 def _weights(name: str) -> WeightsEnum | None:
-    """The weights of that name, None for `embedded`."""
+    """torchvision's weights of that name, None for the model on board.
+
+    Errors   ModelUnavailable where there is no such model, or HOOKLENS_MODELS leaves it out
+    """
     name = _resolved(name)
-    if name == EMBEDDED:
-        return None
     table = _table()
-    if name in table:
-        return table[name]
     network, _, given = name.partition(":")
     if network in table and given == table[network].name:
-        return table[network]
-    near = difflib.get_close_matches(name, [EMBEDDED, *table], 3)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise ModelUnavailable(f"There is no model {name!r}: {hint}list_models() gives every name.")
+        name = network
+    if name != ONBOARD and name not in table:
+        near = difflib.get_close_matches(name, filter(_is_allowed, [ONBOARD, *table]), 3)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        raise ModelUnavailable(f"There is no model {name!r}: {hint}list_models() gives every name.")
+    if not _is_allowed(name):
+        raise ModelUnavailable(f"This host does not offer {name!r}; it offers: {', '.join(sorted(_allowed() or ()))}.")
+    return None if name == ONBOARD else table[name]
 
 
-def _ready() -> list[str]:
-    return [info.name for info in list_models() if info.cached]
+def _ready() -> str:
+    """The models that need no fetching, as the end of a sentence."""
+    names = [info.name for info in list_models() if info.cached]
+    return f"ready at once: {', '.join(names)}" if names else "no other model is ready"
 
 
 def _is_cached(weights: WeightsEnum) -> bool:
@@ -174,16 +188,16 @@ def _info(name: str, weights: WeightsEnum) -> ModelInfo:
     )
 
 
-def _embedded_info() -> ModelInfo:
+def _onboard_info() -> ModelInfo:
     return ModelInfo(
-        name=EMBEDDED,
-        title=title_of(EMBEDDED),
-        weights=EMBEDDED,
-        classes=len(embedded.labels()),
-        megabytes=round(embedded.WEIGHTS.stat().st_size / 1e6, 1),
-        side=embedded_network.SIDE,
-        cached=True,
-        accuracy=embedded.top1(),
+        name=ONBOARD,
+        title=title_of(ONBOARD),
+        weights="TensorFlow",
+        classes=1000,
+        megabytes=efficientnet_lite.MEGABYTES,
+        side=efficientnet_lite.SIDE,
+        cached=efficientnet_lite.weights_file() is not None,
+        accuracy=efficientnet_lite.TOP1,
     )
 
 
@@ -192,14 +206,15 @@ def _preparation(weights: WeightsEnum) -> Preparation:
     return Preparation(own.crop_size[0], own.resize_size[0], tuple(own.mean), tuple(own.std), own.interpolation)
 
 
-def _load_embedded() -> Model:
-    names = embedded.labels()
-    state = torch.load(embedded.WEIGHTS, weights_only=True)
-    with _without_drawing():
-        network = embedded_network.build(len(names))
-    network.load_state_dict(state)  # half precision on disk, single in memory
-    side = embedded_network.SIDE
-    return _model(EMBEDDED, network, names, Preparation(side, side, embedded_network.MEAN, embedded_network.STD))
+def _load_onboard() -> Model:
+    try:
+        with _without_drawing():
+            network = efficientnet_lite.load()
+    except efficientnet_lite.WeightsMissing as error:
+        raise ModelUnavailable(f"{str(error).rstrip('.')}; {_ready()}.") from error
+    own = efficientnet_lite
+    preparation = Preparation(own.SIDE, own.RESIZE, own.MEAN, own.STD, InterpolationMode.BICUBIC)
+    return _model(ONBOARD, network, own.labels(), preparation)
 
 
 def _model(name: str, network: torch.nn.Module, names: list[str], preparation: Preparation) -> Model:

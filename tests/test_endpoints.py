@@ -41,57 +41,56 @@ def client(address: str) -> Any:
 def test_explain_gives_map_overlay_and_words(client: Any) -> None:
     answer = client.predict(gradio_client.handle_file(str(COFFEE)), api_name="/explain")
 
-    assert (answer["model"], answer["method"], answer["layer"]) == ("embedded", "grad_cam", "layer4")
+    assert (answer["model"], answer["method"], answer["layer"]) == ("efficientnet_lite0", "grad_cam", "head")
     assert len(answer["predictions"]) == 5 and 0 < answer["predictions"][0]["probability"] <= 1
     assert answer["target"]["name"] == answer["predictions"][0]["name"]
     values = np.load(_path(answer["map"]))
-    assert values.shape == (8, 8) and values.dtype == np.float32
+    assert values.shape == (7, 7) and values.dtype == np.float32
     assert answer["statistics"]["max"] == pytest.approx(float(values.max()), rel=1e-5)
     overlay = Image.open(_path(answer["overlay"]))
-    assert overlay.format == "PNG" and overlay.size == (400, 400)
+    assert overlay.format == "PNG" and overlay.size == (350, 350)
 
 
 def test_explain_takes_every_setting(client: Any) -> None:
     answer = client.predict(
         image=gradio_client.handle_file(str(COFFEE)),
-        model="embedded",
+        model="efficientnet_lite0",
         method="layer_cam",
-        layer="layer2",
+        layer="stages.2",
         target="goldfish",
         options={"relu": False},
         api_name="/explain",
     )
 
-    assert (answer["method"], answer["layer"], answer["target"]["name"]) == ("layer_cam", "layer2", "goldfish")
-    assert answer["options"]["relu"] is False and answer["shape"] == [16, 16]
+    assert (answer["method"], answer["layer"], answer["target"]["name"]) == ("layer_cam", "stages.2", "goldfish")
+    assert answer["options"]["relu"] is False and answer["shape"] == [28, 28]
 
 
 def test_feature_maps_are_the_layers_own_values(client: Any) -> None:
-    answer = client.predict(
-        gradio_client.handle_file(str(COFFEE)), "embedded", "layer3", [5, 3], "effect", api_name="/feature_maps"
-    )
+    picture = gradio_client.handle_file(str(COFFEE))
+    answer = client.predict(picture, "efficientnet_lite0", "stages.4", [5, 3], "effect", api_name="/feature_maps")
 
     values = np.load(_path(answer["maps"]))
-    assert answer["channels"] == [5, 3] and values.shape == (2, 8, 8)
+    assert answer["channels"] == [5, 3] and values.shape == (2, 14, 14)
     assert answer["mean"] == pytest.approx(values.mean((1, 2)).tolist(), rel=1e-4, abs=1e-6)
     assert len(answer["effect"]) == 2
 
 
 def test_feature_maps_are_sorted(client: Any) -> None:
     answer = client.predict(
-        gradio_client.handle_file(str(COFFEE)), "", "layer1", None, "activation", api_name="/feature_maps"
+        gradio_client.handle_file(str(COFFEE)), "", "stages.1", None, "activation", api_name="/feature_maps"
     )
 
-    assert answer["mean"] == sorted(answer["mean"], reverse=True) and len(answer["channels"]) == 64
+    assert answer["mean"] == sorted(answer["mean"], reverse=True) and len(answer["channels"]) == 24
 
 
 def test_lists(client: Any) -> None:
     models = client.predict(api_name="/list_models")
-    layers = client.predict("embedded", api_name="/list_layers")
-    methods = client.predict("embedded", "layer4", api_name="/list_methods")
+    layers = client.predict("efficientnet_lite0", api_name="/list_layers")
+    methods = client.predict("efficientnet_lite0", "head", api_name="/list_methods")
 
-    assert models[0]["name"] == "embedded" and {"resnet50", "vit_b_16"} <= {each["name"] for each in models}
-    assert [each["name"] for each in layers if each["default"]] == ["layer4"]
+    assert models[0]["name"] == "efficientnet_lite0" and {"resnet50", "vit_b_16"} <= {each["name"] for each in models}
+    assert [each["name"] for each in layers if each["default"]] == ["head"]
     assert {"grad_cam", "saliency", "occlusion"} <= {each["name"] for each in methods}
     assert all(option["name"] for each in methods for option in each["options"])
 
@@ -100,14 +99,14 @@ def test_lists(client: Any) -> None:
     "wrong, word",
     [
         ({"model": "resnet5000"}, "resnet5000"),
-        ({"layer": "layre4"}, "layer4"),
+        ({"layer": "haed"}, "head"),
         ({"method": "grad_cma"}, "grad_cam"),
         ({"target": "goldfisch"}, "goldfish"),
         ({"target": "100000"}, "100000"),
         ({"options": {"relu": "perhaps"}}, "relu"),
         ({"options": ["relu"]}, "object"),
         ({"model": 5}, "model"),
-        ({"layer": ["layer4"]}, "layer"),
+        ({"layer": ["head"]}, "layer"),
         ({"target": "x" * 500}, "200"),
     ],
 )
@@ -118,7 +117,7 @@ def test_wrong_arguments_are_refused_in_a_sentence(client: Any, wrong: dict[str,
     assert word in str(refused.value) and "Traceback" not in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong", [{"channels": [512]}, {"channels": ["x"]}, {"channels": "all"}, {"sort": "beauty"}])
+@pytest.mark.parametrize("wrong", [{"channels": [1280]}, {"channels": ["x"]}, {"channels": "all"}, {"sort": "beauty"}])
 def test_wrong_channels_are_refused_in_a_sentence(client: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(AppError, match="channels must be|sort cannot be"):
         client.predict(gradio_client.handle_file(str(COFFEE)), **wrong, api_name="/feature_maps")

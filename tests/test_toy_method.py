@@ -44,7 +44,7 @@ from benchmarks.cases import every_method
 from ui import endpoints, shelf
 
 assert explainers.check_explainer(explainers.METHODS["toy_gradient"])
-loaded = shelf.load("embedded")
+loaded = shelf.load("efficientnet_lite0")
 shelf.ready.set()
 titles = [each.title for each in shelf.list_methods(loaded, loaded.default)]
 assert "Toy gradient" in titles, titles

@@ -126,7 +126,7 @@ def stream(work: Callable[[Callable[[Any], bool]], Any], run: Run) -> Generator[
 
 def settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
     """Wait for torch, then for the model; yield how far it is."""
-    yield from shelf.wait(run)
+    yield from shelf.wait(run, request.model)
     name = request.model or shelf.first_model()
     if shelf.has(name):
         return resolve(request)

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from ui import engine, examples, links, packing, picture_panel, runs, words
+from ui import engine, examples, links, packing, picture_panel, runs, shelf, words
 from ui.parts import canvas
 from ui.picture_panel import Panel
 from ui.steps import Answer, Refining, Refused, Request, Settings, Stages, Step, Waiting
@@ -54,7 +54,8 @@ class Show:
     @property
     def outputs(self) -> list[Any]:
         panel = self.panel
-        return [*panel.inputs[1:], panel.stop, panel.top, *self.overlay.outputs, *self.seen, self.snippets]
+        own = [*panel.inputs[1:], panel.notice, panel.stop, panel.top]
+        return [*own, *self.overlay.outputs, *self.seen, self.snippets]
 
     def opened(self, request: gr.Request) -> dict[Any, Any]:
         """When a page opens: the picture that its link names, else the first example."""
@@ -108,7 +109,8 @@ class Show:
         """A sentence in the status line; the old result stays, but the same question may be asked again."""
         line = words.status("error", sentence, ident=packing.number())
         top = {**shown, "asked": None} if isinstance(shown, dict) else gr.skip()
-        return {self.overlay.status: line, self.panel.stop: gr.update(interactive=False), self.panel.top: top}
+        found = {self.overlay.status: line, self.panel.stop: gr.update(interactive=False), self.panel.top: top}
+        return found if shelf.first_model() else {**picture_panel.offered(self.panel, None), **found}
 
     def _resolved(self, settings: Settings, asked: Request, known: Any) -> dict[Any, Any]:
         found = picture_panel.resolved(settings, asked, known, self.panel, packing.form(settings))

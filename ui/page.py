@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 from ui.start import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
@@ -61,7 +60,6 @@ def build() -> gr.Blocks:
         overlay_tab.wire(demo, panel, overlay, show)
         features.wire(panel)
         lab.wire(panel)
-        _notice(demo, panel)
         endpoints.build()
         demo.unload(_left)
     demo.space_id = None  # on a Space the page would fetch fonts and the Space's description from other hosts
@@ -73,18 +71,6 @@ def _left(request: gr.Request) -> None:
     runs.stop(request.session_hash)
     runs.stop(f"{request.session_hash}/features")
     lab_tab.left(request.session_hash)
-
-
-def _notice(demo: gr.Blocks, panel: picture_panel.Panel) -> None:
-    """Look now and then at the model that is fetched in the background, as long as it is on its way."""
-    timer = gr.Timer(2)
-
-    def look() -> tuple[dict[str, Any], dict[str, Any]]:
-        fetch = shelf.background_fetch()
-        waits = not shelf.ready.is_set() or (fetch is not None and fetch.state in ("waiting", "running"))
-        return words.background(fetch), gr.update(active=waits)
-
-    timer.tick(look, None, [panel.notice, timer], queue=False, show_progress="hidden", api_visibility="private")
 
 
 def theme() -> gr.themes.Base:

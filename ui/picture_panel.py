@@ -39,7 +39,7 @@ class Panel:
     @property
     def outputs(self) -> list[Any]:
         """Everything that a resolved request may change."""
-        return [*self.inputs, self.examples]
+        return [*self.inputs, self.examples, self.notice]
 
 
 def build() -> Panel:
@@ -148,8 +148,7 @@ def resolved(settings: Settings, request: Request, known: Any, panel: Panel, for
     loaded, found = settings.loaded, {}
     now = {"model": loaded.name, "layer": settings.layer, "method": settings.method.name}
     if known.get("model") != now["model"]:
-        listed = [(words.model_choice(info), info.name) for info in shelf.list_models()]
-        found[panel.model] = gr.update(choices=listed, value=loaded.name)
+        found |= offered(panel, loaded.name)
         found[panel.layer] = gr.update(choices=layers(loaded), value=settings.layer)
         found[panel.target] = gr.update(choices=[(words.TOP_CHOICE, ""), *loaded.names], value=_class(settings))
     else:
@@ -165,6 +164,16 @@ def resolved(settings: Settings, request: Request, known: Any, panel: Panel, for
     if options != known:
         found[panel.options] = options
     return found
+
+
+def offered(panel: Panel, chosen: str | None) -> dict[Any, Any]:
+    """The list of models, and what went wrong with the one that should have been the first."""
+    listed = [(words.model_choice(info), info.name) for info in shelf.list_models()]
+    trouble = shelf.trouble()
+    return {
+        panel.model: gr.update(choices=listed, value=chosen),
+        panel.notice: {"items": [{"sentence": trouble}] if trouble else []},
+    }
 
 
 def _class(settings: Settings) -> str:

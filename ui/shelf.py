@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ui import words
 from ui.runs import Run
@@ -27,7 +27,6 @@ ready = threading.Event()
 _started = 0.0
 _wish = "auto"
 _trouble: list[str] = []
-_fetch: Any = None
 _shelf: OrderedDict[str, Loaded] = OrderedDict()
 _lock = threading.RLock()
 
@@ -51,18 +50,18 @@ def start(wish: str = "auto", delay: float = 3.0) -> None:
 
 
 def _prepare() -> None:
-    global _fetch
     import explainers  # noqa: F401  imported here so that the first request does not wait for it
     import models
 
     name = models.default_name(_wish if _wish != "auto" else None)
+    if name == models.first_ready() and (missing := models.missing_onboard()):
+        _trouble.append(missing)
     try:
         load(name)
     except models.ModelUnavailable as error:
         _trouble.append(words.plain(str(error)))
-        load("embedded")
-    if _wish == "auto":
-        _fetch = models.fetch_better()
+        if other := models.first_ready():
+            load(other)
 
 
 def has(name: str) -> bool:
@@ -71,8 +70,8 @@ def has(name: str) -> bool:
 
 
 def first_model() -> str:
-    """The model that a visitor gets who names none."""
-    return next(iter(_shelf), "embedded")
+    """The model that a visitor gets who names none; empty where none could be loaded."""
+    return next(iter(_shelf), "")
 
 
 def trouble() -> str:
@@ -80,22 +79,17 @@ def trouble() -> str:
     return " ".join(_trouble)
 
 
-def background_fetch() -> Any:
-    """The download of a better model that goes on in the background, or None."""
-    return _fetch
-
-
-def wait(run: Run | None = None) -> Iterator[Waiting]:
+def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
     """Yield a line every half second until torch and the first model are there.
 
-    Errors   Refused when they could not be loaded at all.
+    Errors   Refused where no model could be loaded, and none was named that might be fetched.
     """
     wanted.set()
     while not ready.wait(0.5):
         if run and run.asked:
             raise Refused(words.STOPPED_WAITING)
         yield Waiting(words.loading(time.monotonic() - _started if _started else 0.0))
-    if not _shelf:
+    if not _shelf and not model:
         raise Refused(trouble())
 
 
@@ -132,7 +126,7 @@ def _distinct(labels: list[str]) -> list[str]:
 
 
 def list_models() -> list[models.ModelInfo]:
-    """Every model by name, `embedded` first."""
+    """Every model that this host offers, the one on board first."""
     import models
 
     return models.list_models()

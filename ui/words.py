@@ -104,7 +104,7 @@ def no_channel(number: int, layer: str, count: int) -> str:
 
 def model_choice(info: models.ModelInfo) -> str:
     """A model in the list: what it is, how good, and what fetching it costs."""
-    right = f" · {info.accuracy:.1f}% right" if info.accuracy else ""
+    right = f" · {info.accuracy:.1f}% top-1" if info.accuracy else ""
     return f"{info.title}{right} · {'ready' if info.cached else f'{info.megabytes:.0f} MB to fetch'}"
 
 
@@ -247,24 +247,6 @@ def answered(step: Answer, ident: int) -> dict[str, Any]:
 
 def _time(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def background(fetch: Any) -> dict[str, Any]:
-    """The line about a model that is being fetched in the background; empty once there is nothing to say."""
-    if fetch is None or fetch.state == "failed":
-        return {"items": []}
-    if fetch.state == "whole":
-        return {"items": [{"sentence": f"{fetch.name} is ready.", "label": "Use it", "remedy": {"model": "resnet50"}}]}
-    total = f" of {fetch.total / 1e6:.0f}" if fetch.total else ""
-    share = fetch.done / fetch.total if fetch.total else None
-    return {
-        "items": [
-            {
-                "sentence": f"Fetching {fetch.name}: {fetch.done / 1e6:.0f}{total} MB. You need not wait.",
-                "fraction": share,
-            }
-        ]
-    }
 
 
 # For programs

@@ -28,7 +28,7 @@ ARGUMENTS = [
 ]
 PATIENCE = 120_000
 """Milliseconds to wait for anything: torch may be imported meanwhile, and the machine may be busy with other work."""
-QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HOOKLENS_OFFLINE": "1", "HOOKLENS_MODEL": "embedded"}
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HOOKLENS_OFFLINE": "1"}
 
 
 def chromium() -> str | None:

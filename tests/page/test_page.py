@@ -36,7 +36,7 @@ def photo(tmp_path: Path) -> Path:
 def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
     visit.open()
 
-    assert re.match(r"Grad-CAM for .+ \(.+\) at layer4 of .+ · \d", visit.status), visit.status
+    assert re.match(r"Grad-CAM for .+ \(.+\) at head of .+ · \d", visit.status), visit.status
     assert visit.page.locator("#hl-bars button").count() == 5
     assert visit.page.locator("#hl-top5 button").count() == 5
     assert visit.page.locator("#hl-strip button").count() >= 4
@@ -64,14 +64,14 @@ def test_an_example_is_explained(visit: Visit) -> None:
 def test_layer_class_and_method_are_changed(visit: Visit) -> None:
     visit.open()
 
-    visit.after(lambda: visit.choose("layer", "layer2.0.conv1"))
-    assert "layer2.0.conv1" in visit.status
+    visit.after(lambda: visit.choose("layer", "stages.2.0.expand.0"))
+    assert "stages.2.0.expand.0" in visit.status
 
     visit.after(lambda: visit.choose("class", "goldfish"))
     assert "goldfish" in visit.status
 
     visit.after(lambda: visit.choose("method", "Saliency"))
-    assert "Saliency" in visit.status and "layer2" not in visit.status
+    assert "Saliency" in visit.status and "stages.2" not in visit.status
 
 
 def test_a_click_on_a_predicted_class_explains_it(visit: Visit) -> None:
@@ -130,7 +130,7 @@ def test_opacity_colours_limits_and_values_need_no_request(visit: Visit) -> None
     visit.page.locator("#hl-overlay input[name=smooth]").uncheck()
     canvas.hover()
 
-    assert re.search(r"at row \d, column \d of 8 × 8", visit.page.locator("#hl-overlay output").inner_text())
+    assert re.search(r"at row \d, column \d of 7 × 7", visit.page.locator("#hl-overlay output").inner_text())
     assert canvas.screenshot() != before
     assert [url for url in visit.requests[requests:] if not url.startswith("blob:")] == []
 
@@ -145,9 +145,9 @@ def test_png_and_npy_hold_what_is_shown(visit: Visit) -> None:
     picture = Image.open(io.BytesIO(Path(png.value.path()).read_bytes()))
     values = np.load(io.BytesIO(Path(npy.value.path()).read_bytes()))
 
-    assert png.value.suggested_filename.startswith("embedded-grad_cam-layer4-")
+    assert png.value.suggested_filename.startswith("efficientnet_lite0-grad_cam-head-")
     assert picture.size[0] == picture.size[1] >= 224
-    assert values.shape == (8, 8) and values.dtype == np.float32 and values.max() > 0
+    assert values.shape == (7, 7) and values.dtype == np.float32 and values.max() > 0
     shown = visit.page.locator("#hl-overlay .hl-ends span").last.inner_text().split()[0]
     assert float(shown) == pytest.approx(float(values.max()), rel=1e-3)
 
@@ -175,10 +175,10 @@ def test_channels_follow_the_layer(visit: Visit) -> None:
     page.get_by_role("tab", name="Feature maps").click()
     visit.painted("grid", 0)
 
-    visit.after(lambda: visit.choose("layer", "layer1 "), "grid")
+    visit.after(lambda: visit.choose("layer", "stages.1 "), "grid")
 
-    assert page.locator("#hl-grid .hl-quiet").inner_text().startswith("layer1:")
-    assert page.locator("#hl-grid [role=option]").count() == 64
+    assert page.locator("#hl-grid .hl-quiet").inner_text().startswith("stages.1:")
+    assert page.locator("#hl-grid [role=option]").count() == 24
 
 
 def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
@@ -269,8 +269,8 @@ def test_a_model_that_cannot_be_fetched_is_answered_in_words(visit: Visit) -> No
     visit.choose("model", "ResNet-18")
 
     visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
-    assert "embedded" in visit.status
-    visit.after(lambda: visit.choose("model", "Embedded"))
+    assert "efficientnet_lite0" in visit.status
+    visit.after(lambda: visit.choose("model", "EfficientNet-Lite0"))
     assert "Grad-CAM" in visit.status
 
 
@@ -285,7 +285,7 @@ def test_the_link_holds_the_settings(visit: Visit) -> None:
     link = visit.page.locator("#hl-linked input").input_value()
 
     wanted = urllib.parse.parse_qs(urllib.parse.urlsplit(link).query)
-    assert wanted["example"] == ["cat"] and wanted["method"] == ["hires_cam"] and wanted["layer"] == ["layer4"]
+    assert wanted["example"] == ["cat"] and wanted["method"] == ["hires_cam"] and wanted["layer"] == ["head"]
     visit.open("?" + urllib.parse.urlsplit(link).query)
     assert "HiResCAM" in visit.status
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "cat"
@@ -300,11 +300,11 @@ def test_everything_is_reached_by_keyboard(visit: Visit) -> None:
     page.locator("#hl-overlay canvas").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    assert re.search(r"at row \d, column \d of 8 × 8", page.locator("#hl-overlay output").inner_text())
+    assert re.search(r"at row \d, column \d of 7 × 7", page.locator("#hl-overlay output").inner_text())
 
     page.locator("#hl-strip button[aria-checked=true]").focus()
     visit.after(lambda: page.keyboard.press("ArrowLeft"))
-    assert "layer4" not in visit.status
+    assert "at head" not in visit.status
 
     page.get_by_role("tab", name="Feature maps").click()
     visit.painted("grid", 0)
