@@ -47,6 +47,11 @@ class Method:
         """The method itself."""
         return self.function(model, images, target, **options)
 
+    @property
+    def planes(self) -> bool:
+        """Whether each plane [h, w] of the result is one to look at by itself, and their sum means nothing."""
+        return self.returns == "features" and not self.reads_class
+
     def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
         """None where the method can explain this model, else the reason why not, in a sentence."""
         if self.takes_layer and (reason := why_no_hooks(model)):

@@ -66,6 +66,15 @@ def test_explain_takes_every_setting(client: Any) -> None:
     assert answer["options"]["relu"] is False and answer["shape"] == [28, 28]
 
 
+def test_methods_of_several_planes_give_them_all(client: Any) -> None:
+    answer = client.predict(gradio_client.handle_file(str(COFFEE)), method="token_pca", api_name="/explain")
+
+    values = np.load(_path(answer["map"]))
+    assert answer["shape"] == [3, 7, 7] and values.shape == (3, 7, 7)
+    norms = np.linalg.norm(values.reshape(3, -1), axis=1)
+    assert norms[0] > norms[1] > norms[2] > 0
+
+
 def test_feature_maps_are_the_layers_own_values(client: Any) -> None:
     picture = gradio_client.handle_file(str(COFFEE))
     answer = client.predict(picture, "efficientnet_lite0", "stages.4", [5, 3], "effect", api_name="/feature_maps")

@@ -54,7 +54,8 @@ def explain(
     """Explain one picture: the map as .npy, the overlay as PNG, predictions, statistics and findings.
 
     image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class
-    name or index, empty for the top prediction. options: the method's options by name.
+    name or index, empty for the top prediction. options: the method's options by name. Methods that give several
+    planes have them all in the map, [planes, height, width]; the overlay shows the strongest.
     """
     request = Request(
         _picture(image),
@@ -66,6 +67,7 @@ def explain(
     )
     answer = _last(engine.explain, request, Answer, stages=False)
     _no_notes(answer.settings)
+    values = answer.raw[0].cpu() if answer.planes else answer.map
     names = answer.settings.loaded.names
     return {
         **_resolved(answer.settings),
@@ -78,8 +80,8 @@ def explain(
         ],
         "seconds": answer.seconds,
         "share": answer.share,
-        "shape": list(answer.map.shape),
-        "map": _file("map.npy", lambda path: engine.save_array(answer.map, path)),
+        "shape": list(values.shape),
+        "map": _file("map.npy", lambda path: engine.save_array(values, path)),
         "overlay": _file("overlay.png", lambda path: engine.save_overlay(answer, path)),
     }
 

@@ -180,7 +180,7 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
             return
         photo = open_picture(request.picture)
         with turn:
-            answer = yield from _explained(settings, photo, run)
+            answer = yield from _explained(settings, photo, run, request.plane)
             yield answer
             if stages and not run.stopped():
                 swept = _sweep(settings, photo, answer)
@@ -188,7 +188,9 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
                     yield swept
 
 
-def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[Step, None, Answer]:
+def _explained(
+    settings: Settings, photo: Image.Image, run: Run, plane: int | None
+) -> Generator[Step, None, Answer]:
     loaded, method = settings.loaded, settings.method
     seen, images = loaded.model.crop(photo), loaded.model.prepare(photo)
     keywords: dict[str, Any] = dict(settings.options)
@@ -197,7 +199,7 @@ def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[St
     began, last = time.monotonic(), 1.0
     if not method.long:
         result = compute.explain(loaded.name, method.name, images, target=settings.target, **keywords)
-        return _answer(settings, seen, result, images, 1.0, run)
+        return _answer(settings, seen, result, images, 1.0, run, plane)
 
     def work(report: Callable[[Any], bool]) -> explainers.Explanation:
         return compute.explain(loaded.name, method.name, images, report, target=settings.target, **keywords)
@@ -211,11 +213,17 @@ def _explained(settings: Settings, photo: Image.Image, run: Run) -> Generator[St
                 last = partial.fraction
                 yield Refining(settings, seen, _plane(partial.map), partial.fraction, time.monotonic() - began)
     except StopIteration as end:
-        return _answer(settings, seen, end.value, images, last if run.stopped() else 1.0, run)
+        return _answer(settings, seen, end.value, images, last if run.stopped() else 1.0, run, plane)
 
 
 def _answer(
-    settings: Settings, seen: Image.Image, result: explainers.Explanation, images: torch.Tensor, share: float, run: Run
+    settings: Settings,
+    seen: Image.Image,
+    result: explainers.Explanation,
+    images: torch.Tensor,
+    share: float,
+    run: Run,
+    wanted: int | None,
 ) -> Answer:
     scores = compute.scores(settings.loaded.name, images) if result.scores is None else result.scores[0].float()
     shares = scores.softmax(0)
@@ -223,10 +231,12 @@ def _answer(
     target = settings.target if settings.target is not None else int(shares.argmax())
     pairs = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
     options = {name: value for name, value in result.options.items() if name in settings.method.options}
+    planes = result.raw[0] if settings.method.planes else None
+    number = 0 if planes is None else _plane_number(planes, wanted)
     return Answer(
         settings,
         seen,
-        _plane(result.map),
+        _plane(result.map if planes is None else planes[number][None]),
         result.raw,
         target,
         pairs,
@@ -237,7 +247,21 @@ def _answer(
         result.seconds,
         share,
         run.asked,
+        number,
+        0 if planes is None else len(planes),
     )
+
+
+def _plane_number(planes: torch.Tensor, wanted: int | None) -> int:
+    """The plane [h, w] of `planes` [K, h, w] that was asked for, else the strongest.
+
+    Errors   Refused
+    """
+    if wanted is None:
+        return int(planes.flatten(1).norm(dim=1).argmax())
+    if not 0 <= wanted < len(planes):
+        raise Refused(words.no_plane(wanted, len(planes)))
+    return wanted
 
 
 def _plane(maps: torch.Tensor | None) -> torch.Tensor | None:

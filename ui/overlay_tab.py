@@ -24,13 +24,14 @@ class Overlay:
 
     status: gr.HTML
     view: gr.HTML
+    planes: gr.HTML
     strip: gr.HTML
     bars: gr.HTML
     findings: gr.HTML
 
     @property
     def outputs(self) -> list[Any]:
-        return [self.status, self.view, self.strip, self.bars, self.findings]
+        return [self.status, self.view, self.planes, self.strip, self.bars, self.findings]
 
 
 def build(status: gr.HTML) -> Overlay:
@@ -38,11 +39,12 @@ def build(status: gr.HTML) -> Overlay:
     with gr.Row(elem_id="hl-view"):
         with gr.Column(scale=3, min_width=320):
             view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY)
+            planes = canvas("planes", "hl-planes")
         with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
             bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
             findings = canvas("findings", "hl-findings")
     strip = canvas("strip", "hl-strip", title=words.STRIP_TITLE)
-    return Overlay(status, view, strip, bars, findings)
+    return Overlay(status, view, planes, strip, bars, findings)
 
 
 class Show:
@@ -105,6 +107,28 @@ class Show:
                 log.exception("an explanation failed")  # the visitor gets a sentence, the server's log the rest
                 yield self._refused(words.UNKNOWN, shown)
 
+    def plane(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+        """Another plane of the answer that is shown; the settings stay as they are."""
+        data = getattr(event, "_data", None)
+        number = data.get("plane") if isinstance(data, dict) else None
+        overlay = self.overlay
+        with runs.begin(request.session_hash) as run:
+            try:
+                asked = replace(picture_panel.asked(*values), plane=number if isinstance(number, int) else -1)
+                for step in engine.explain(asked, run, stages=False):
+                    if isinstance(step, Answer):
+                        ident = packing.number()
+                        yield {
+                            overlay.status: words.answered(step, ident),
+                            overlay.view: packing.answer(step, ident),
+                            overlay.planes: packing.planes(step, ident),
+                        }
+            except Refused as refusal:
+                yield {overlay.status: words.status("error", str(refusal), ident=packing.number())}
+            except Exception:
+                log.exception("a plane failed")
+                yield {overlay.status: words.status("error", words.UNKNOWN, ident=packing.number())}
+
     def _refused(self, sentence: str, shown: Any) -> dict[Any, Any]:
         """A sentence in the status line; the old result stays, but the same question may be asked again."""
         line = words.status("error", sentence, ident=packing.number())
@@ -120,6 +144,7 @@ class Show:
             found |= {
                 self.overlay.status: words.status("idle", words.NO_PICTURE, ident=ident),
                 self.overlay.view: {"id": ident},
+                self.overlay.planes: None,
                 self.overlay.strip: None,
                 self.overlay.bars: None,
                 self.overlay.findings: None,
@@ -148,6 +173,7 @@ class Show:
         return {
             overlay.status: words.answered(step, ident),
             overlay.view: packing.answer(step, ident),
+            overlay.planes: packing.planes(step, ident),
             overlay.bars: classes,
             overlay.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
@@ -239,3 +265,5 @@ def wire(demo: gr.Blocks, panel: Panel, overlay: Overlay, show: Show) -> None:
         **quick,
     )
     turned.then(show.again, [*panel.inputs, panel.top], trigger_mode="always_last", **shared)
+    pages = {**shared, "outputs": [overlay.status, overlay.view, overlay.planes]}
+    overlay.planes.select(show.plane, panel.inputs, trigger_mode="always_last", **pages)

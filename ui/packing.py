@@ -65,12 +65,19 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "v": 1,
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
-        "about": _about(settings, step.target),
+        "about": f"{_about(settings, step.target)}/{step.plane}",
         "map": floats(step.map),
         "crop": picture(step.seen),
         "name": words.file_name(settings, step.target),
         "words": words.overlay(settings, step.target, step.map),
     }
+
+
+def planes(step: Answer, ident: int) -> dict[str, Any] | None:
+    """The pager under a map that is one of several planes; None where there is one map."""
+    if not step.planes:
+        return None
+    return {"id": ident, "plane": step.plane, "count": step.planes, "words": words.planes(step)}
 
 
 def refining(step: Refining, ident: int) -> dict[str, Any]:

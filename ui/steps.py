@@ -30,6 +30,8 @@ class Request:
     options: dict[str, Any] = field(default_factory=dict)
     forgiving: bool = False
     """True when wrong names become the default without a word."""
+    plane: int | None = None
+    """Which plane of a method that gives several; None for the strongest."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,9 @@ class Answer:
     seconds: float
     share: float = 1.0
     by_visitor: bool = False
+    plane: int = 0
+    planes: int = 0
+    """How many planes the method gave, of which `map` is number `plane`; 0 where it gave one map."""
 
 
 @dataclass(frozen=True)

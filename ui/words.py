@@ -102,6 +102,19 @@ def no_channel(number: int, layer: str, count: int) -> str:
     return f"Layer {layer} has no channel {number}; it has channels 0 to {count - 1}."
 
 
+def no_plane(number: int, count: int) -> str:
+    """When a plane does not exist."""
+    return f"There is no plane {number}: the planes have the numbers 0 to {count - 1}."
+
+
+def planes(step: Answer) -> dict[str, Any]:
+    """What the pager under a map of several planes says; channels and heads are counted from 0, as in code."""
+    word, first = {"feature_maps": ("Channel", 0), "attention_heads": ("Head", 0)}.get(
+        step.settings.method.name, ("Component", 1)
+    )
+    return {"word": word, "first": first, "count": f"of {step.planes}", "previous": "Previous", "next": "Next"}
+
+
 def model_choice(info: models.ModelInfo) -> str:
     """A model in the list: what it is, how good, and what fetching it costs."""
     right = f" · {info.accuracy:.1f}% top-1" if info.accuracy else ""
@@ -148,7 +161,8 @@ def class_name(settings: Settings, target: int | None) -> str:
 def overlay(settings: Settings, target: int | None, plane: torch.Tensor) -> dict[str, str]:
     """What the overlay's script says about a map."""
     place = f" at layer {settings.layer}" if settings.takes_layer else ""
-    alt = f"{settings.method.title}{place} for {class_name(settings, target)}; {_strongest(plane)}."
+    subject = f" for {class_name(settings, target)}" if settings.method.reads_class else ""
+    alt = f"{settings.method.title}{place}{subject}; {_strongest(plane)}."
     return {"alt": alt, "unit": unit(settings), "hint": HINT}
 
 
@@ -234,8 +248,13 @@ def refining(settings: Settings, fraction: float, seconds: float, ident: int) ->
 def answered(step: Answer, ident: int) -> dict[str, Any]:
     """What is seen: model, layer, class, confidence, time."""
     settings = step.settings
-    parts: list[str | dict[str, Any]] = [f"{settings.method.title} for ", strong(class_name(settings, step.target))]
-    parts.append(f" ({100 * step.confidence:.0f}%)" if step.confidence >= 0.01 else " (under 1%)")
+    parts: list[str | dict[str, Any]] = [settings.method.title]
+    if settings.method.reads_class:
+        parts += [" for ", strong(class_name(settings, step.target))]
+        parts.append(f" ({100 * step.confidence:.0f}%)" if step.confidence >= 0.01 else " (under 1%)")
+    if step.planes:
+        said = planes(step)
+        parts.append(f", {said['word'].lower()} {step.plane + said['first']} {said['count']},")
     if settings.takes_layer:
         parts += [" at ", code(settings.layer)]
     parts.append(f" of {settings.loaded.title} · {_time(step.seconds)}")

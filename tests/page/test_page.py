@@ -359,3 +359,28 @@ def test_on_a_space_nothing_is_asked_of_other_hosts(browser, tmp_path: Path) -> 
         visit = Visit(context.new_page(), address).open()
         visit.check()
         context.close()
+
+
+def test_planes_are_paged_through(visit: Visit) -> None:
+    """Feature maps, Token PCA and factorizations show every plane, not a mean over them."""
+    visit.open("?method=token_pca")
+    page = visit.page
+    pager = page.locator("#hl-planes")
+    assert "component 1 of 3" in visit.status and "espresso" not in visit.status
+    first = page.locator("#hl-overlay canvas").first.screenshot()
+
+    before = visit.number("overlay")
+    pager.get_by_role("button", name="Next").click()
+    visit.painted("overlay", before)
+
+    assert "component 2 of 3" in visit.status and pager.locator("input").input_value() == "2"
+    assert page.locator("#hl-overlay canvas").first.screenshot() != first
+    visit.after(lambda: visit.choose("method", "Feature maps"))
+    assert re.search(r"channel \d+ of 1280", visit.status)
+    before = visit.number("overlay")
+    pager.locator("input").fill("17")
+    pager.locator("input").blur()
+    visit.painted("overlay", before)
+    assert "channel 17 of 1280" in visit.status
+    visit.after(lambda: visit.choose("method", "Grad-CAM"))
+    assert not pager.locator(".hl-pager").is_visible()
