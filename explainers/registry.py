@@ -42,6 +42,7 @@ class Method:
     scale_free: str
     reads_class: bool
     needs: Callable[[nn.Module], str | None] | None = field(repr=False)
+    caution: str = ""
 
     def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
         """The method itself."""
@@ -75,13 +76,15 @@ def method(
     scale_free: str = "",
     reads_class: bool = True,
     needs: Callable[[nn.Module], str | None] | None = None,
+    caution: str = "",
 ) -> Callable[[F], F]:
     """Enter a function into `METHODS`, with its wrong uses refused before any work.
 
     `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `reduce` how
     `explain` draws pixels as one map; `unit` what values are measured in; `scale_free` a sentence where they are shares
     or ranks by definition and do not grow with the score; `reads_class` is False where the target plays no part;
-    `needs` gives the reason why the method cannot explain a model, or None.
+    `needs` gives the reason why the method cannot explain a model, or None; `caution` tells its users, in one sentence,
+    that its maps were measured to be no better than those of a control, and what to take for it.
     """
 
     def join(function: F) -> F:
@@ -123,6 +126,7 @@ def method(
             scale_free=scale_free,
             reads_class=reads_class,
             needs=needs,
+            caution=caution,
         )
         return cast(F, checked)
 

@@ -1,0 +1,148 @@
+"""Deletion and insertion: areas by hand, an exact map that nothing beats, and what the table says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import InterpolationMode
+
+import explainers
+from benchmarks.faithfulness import CONTROLS, area, chosen, curves, measure, photographs, ranks, table
+from explainers.options import Range
+from explainers.registry import METHODS, method
+from models import Model, Preparation
+
+WEIGHTS = torch.randn(1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+IMAGE, COVER = torch.rand(2, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def linear(batch: Tensor) -> Tensor:
+    return (batch * WEIGHTS).sum((1, 2, 3))
+
+
+def gain(heat: Tensor) -> float:
+    low, high = area(curves(linear, IMAGE, COVER, heat)).tolist()
+    return high - low
+
+
+def test_areas_by_hand():
+    """Four pixels count 4, 3, 2, 1; whole 10. Covered highest first 6, 3, 1, 0 are left, brought back 4, 7, 9, 10."""
+    image = torch.tensor([[[1.0, 3.0], [4.0, 2.0]]])
+    found = curves(lambda batch: batch.sum((1, 2, 3)), image, torch.zeros(1, 2, 2), image[0], steps=4)
+    assert found.tolist() == [[10, 6, 3, 1, 0], [0, 4, 7, 9, 10]]
+    assert area(found).tolist() == pytest.approx([(10 / 2 + 6 + 3 + 1) / 4, (4 + 7 + 9 + 10 / 2) / 4])
+    lowest_first = curves(lambda batch: batch.sum((1, 2, 3)), image, torch.zeros(1, 2, 2), -image[0], steps=4)
+    assert lowest_first.tolist() == [[10, 9, 7, 4, 0], [0, 1, 3, 6, 10]]
+
+
+def test_nothing_beats_a_linear_models_own_contributions():
+    """Closed form: no order keeps more after k pixels than the k largest of w (x - cover)."""
+    contributions = (WEIGHTS * (IMAGE - COVER))[0]
+    best = gain(contributions)
+    generator = torch.Generator().manual_seed(2)
+    others = [gain(torch.rand(12, 12, generator=generator)) for _ in range(100)]
+    assert best > max(others) and gain(-contributions) < min(others)
+    ordered = contributions.flatten().sort(descending=True).values
+    kept = torch.cat([torch.zeros(1, dtype=torch.float64), ordered.cumsum(0)])[::12]
+    # Both curves leave their start by what was kept: the gain is twice its area less the way from one end to the other.
+    assert best == pytest.approx(float(2 * torch.trapezoid(kept, dx=1 / 12) - kept[-1]), rel=1e-12)
+
+
+def test_equal_values_come_in_no_order_of_place():
+    places = ranks(torch.zeros(40, 40)).double()
+    assert torch.equal(places.flatten().sort().values, torch.arange(1600).double())
+    assert abs(float(places[:20].mean() - places[20:].mean())) < 60 and torch.equal(places, ranks(torch.zeros(40, 40)))
+    heat = torch.zeros(40, 40)
+    heat[30, 7] = 1.0
+    assert ranks(heat)[30, 7] == 0
+
+
+class Red(nn.Module):
+    """Two classes: how much of the picture's left half is a clear red, and nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        red = 40 * (self.norm(x)[:, 0, :, :12] - 0.3).relu().mean((1, 2)) - 2
+        return torch.stack([red, torch.zeros_like(red)], 1)
+
+
+@pytest.fixture
+def model() -> Model:
+    preparation = Preparation(24, 24, (0.5,) * 3, (0.5,) * 3, InterpolationMode.BILINEAR)
+    return Model("red", Red().eval().requires_grad_(False), ["red", "not"], preparation)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for place, shade in [(tmp_path / "a.png", 250), (inner / "b.JPG", 200), (inner / "c.jpeg", 230)]:
+        picture = Image.new("RGB", (30, 24), (10, 20, 30))
+        picture.paste((shade, 90, 10), (5, 6, 13, 18))
+        picture.save(place, "PNG" if place.suffix == ".png" else "JPEG")
+    (tmp_path / "notes.txt").write_text("no picture")
+    return tmp_path
+
+
+def test_photographs_of_a_folder_and_the_folders_in_it(model, folder):
+    assert [each.name for each in photographs(model, folder)] == ["a", "b", "c"]
+    few = photographs(model, folder, 2)
+    assert [each.name for each in few] == ["a", "b"] and few[0].cover.shape == few[0].image.shape == (1, 3, 24, 24)
+    assert few[0].target in (0, 1)
+
+
+def test_a_map_of_what_the_network_reads_beats_the_controls(model, folder):
+    photos = photographs(model, folder)
+    results = [measure(model, each, photos) for each in chosen(["integrated_gradients"])]
+    assert [len(each.areas) for each in results] == [3] * 4
+    controls, own = results[:3], results[3]
+    assert float(own.gains().mean()) > max(float(each.gains().mean()) for each in controls)
+    lines = table(results)[1:]
+    assert lines[0].startswith("| Integrated gradients (`integrated_gradients`) |")
+    assert sum(line.startswith("| **") for line in lines) == 3
+
+
+def test_what_makes_no_map_has_a_row_with_its_reason(model, folder):
+    photos = photographs(model, folder, 1)
+    refused = measure(model, METHODS["attention_rollout"], photos)
+    assert not refused.areas and "attention" in refused.reason
+    channels = measure(model, METHODS["channel_effects"], photos)
+    assert channels.reason == "one value a channel, not a map"
+    found = table([*(measure(model, METHODS[name], photos) for name in CONTROLS), refused])
+    assert found[-1] == f"| Attention rollout (`attention_rollout`) | {refused.reason} | | | | | |"
+
+
+def test_signed_maps_have_a_second_figure_by_size(model, folder):
+    photos = photographs(model, folder, 1)
+    signed, unsigned = (measure(model, METHODS[name], photos) for name in ("input_x_gradient", "saliency"))
+    assert unsigned.by_size == unsigned.areas
+    lines = table([measure(model, METHODS[name], photos) for name in CONTROLS] + [signed, unsigned])
+    cells = {line.split("`")[1]: line.split("|")[3].strip() for line in lines[1:]}
+    assert cells["saliency"] == "" and (signed.by_size == signed.areas) == (cells["input_x_gradient"] == "")
+
+
+@pytest.fixture
+def cautious() -> Iterator[explainers.Method]:
+    @method(family="gradient", returns="heat", title="Toy", paper="none", caution="No better than chance. Take lrp.")
+    def toy(model, images, target=None, *, much: Annotated[int, Range(0, 3)] = 1):
+        """Toy: nothing."""
+        return images.sum(1)
+
+    yield METHODS["toy"]
+    del METHODS["toy"]
+
+
+def test_a_caution_is_one_short_line_that_names_what_to_take(cautious):
+    assert cautious.caution == "No better than chance. Take lrp."
+    for each in METHODS.values():
+        assert each.caution == each.caution.strip() and len(each.caution) <= 240 and "\n" not in each.caution
+        assert not each.caution or each.caution.endswith(".")
+        assert each.name not in CONTROLS or not each.caution
