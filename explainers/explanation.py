@@ -12,6 +12,7 @@ from torch import Tensor
 from .archive import load_npz, save_npz
 from .diagnosis import Finding
 from .maps import resize
+from .registry import METHODS
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -37,23 +38,36 @@ class Explanation:
     findings: list[list[Finding]]
     seconds: float
 
+    @property
+    def by_size(self) -> bool:
+        """Whether the map is read best without its signs: one attribution a pixel, by a method that is known here."""
+        known = METHODS.get(self.method)
+        return known is not None and known.returns == "pixels"
+
     def upsample(self, size: tuple[int, int]) -> Tensor:
         """The map at (height, width): bilinear, `align_corners=False`, no clipping; [N, height, width]."""
         return resize(self.map, size)
 
-    def overlay(self, photos: Image.Image | Sequence[Image.Image], **options: Any) -> list[Image.Image]:
+    def overlay(
+        self, photos: Image.Image | Sequence[Image.Image], *, signed: bool | None = None, **options: Any
+    ) -> list[Image.Image]:
         """Each photo (the region that the network saw) under its map; the options are those of `overlay`.
+
+        Attributions of single pixels are drawn by size, as speckle of both signs says nothing, unless `signed=True` or
+        `colours="signed"` asks for their signs; all other maps with them.
 
         Errors   ValueError where the number of photos is not the number of maps
         """
         from .overlays import overlay
 
+        if signed is None:
+            signed = not self.by_size or options.get("colours") == "signed"
         several = list(photos) if isinstance(photos, Sequence) else [photos]
         if len(several) != len(self.map):
             raise ValueError(
                 f"{len(several)} photos were given for {len(self.map)} maps. Give one photo for each image, in order."
             )
-        return [overlay(photo, one, **options) for photo, one in zip(several, self.map, strict=True)]
+        return [overlay(photo, one, signed=signed, **options) for photo, one in zip(several, self.map, strict=True)]
 
     def save(self, path: str) -> None:
         """Write everything to an `.npz` file that NumPy reads without pickle."""

@@ -1,125 +1,175 @@
-"""Pictures of maps: colour maps, the overlay on a photograph, the colour bar, the sprite of all channels.
+"""Pictures of maps: the overlay on a photograph, the colour bar, the sprite of all channels.
 
-Two kinds of paint, so that nothing is drawn where nothing is:
+One set of rules, `RULE`, draws every map that the project shows; `ui/static/paint.js` holds the same numbers and does
+the same arithmetic on the page. The photograph is muted, not the map:
 
-    sequential  "magma", "viridis": every pixel becomes (1 - opacity) photograph + opacity colour. Zero is the dark end,
-                so a blank map only darkens.
-    signed      "signed": blue below zero, red above, and a pixel's opacity grows with its distance from zero, so that
-                zero leaves the photograph as it is. On white paper this gives exactly the table blue-white-red.
+    coarse maps   lie on a pale photograph (15% of its saturation, 80% of its brightness), with a white line at 50% and
+                  at 80% of the full colour, which any background and a print in grey leave readable
+    fine maps     of 32 x 32 cells and more, unless they are as smooth as coarse ones, lie on a dark grey photograph
+                  (45%); blurred by one part in 224 of their side for the view only, and in full colour from the 99.5th
+                  percentile of their size on, so that a few extreme pixels do not leave the others pale
+    weight        0.9 |s|^0.65 of a value that is s of the full colour: it rises early, and zero is not painted
 
-The range is tied to zero, never to the smallest value: (0, max) for maps without negative values, (-m, m) with. A map
-that is 0.25 everywhere is therefore drawn evenly bright, and a blank one as nothing. Values that are not finite are
-drawn as black and white stripes, which no colour map contains. Pillow is imported inside the functions alone.
+Two kinds of paint:
+
+    sequential    "magma", "viridis": from (0 or the smallest value) to the largest
+    signed        "signed": blue below zero, red above, as far on either side
+
+The range is tied to zero, never to the smallest value. A map that is 0.25 everywhere is therefore drawn evenly bright,
+and a blank one as nothing. Values that are not finite are drawn as black and white stripes, which no colour map
+contains. Pillow is imported inside the functions alone.
 """
 
 from __future__ import annotations
 
-import base64
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .errors import BadOption, nearest
-from .maps import resize
+from .colour_maps import BLUE, RED, colour_map
+from .errors import BadOption
+from .maps import blur, enlarge, resize
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
-# 256 x 3 bytes each. Magma and viridis by Nathaniel J. Smith and Stefan van der Walt, in the public domain (CC0).
-MAGMA = (
-    "AAAEAQAFAQEGAQEIAgEJAgILAgINAwMPAwMSBAQUBQQWBgUYBgUaBwYcCAceCQcgCggiCwkkDAkmDQopDgsrEAstEQwvEg0xEw00FA42FQ44Fg87"
-    "GA89GRA/GhBCHBBEHRFHHhFJIBFLIRFOIhFQJBJTJRJVJxJYKRFaKhFcLBFfLRFhLxFjMRFlMxBnNBBpNhBrOBBsOQ9uOw9wPQ9xPw9yQA90Qg91"
-    "RA92RRB3RxB4SRB4ShB5TBF6ThF7TxJ7URJ8UhN8VBN9VhR9VxV+WRV+WhZ+XBZ/XRd/Xxh/YBiAYhmAZBqAZRqAZxuAaByBahyBax2BbR2Bbh6B"
-    "cB+Bch+BcyCBdSGBdiGBeCKBeSKCeyOCfCOCfiSCgCWCgSWBgyaBhCaBhieBiCeBiSiBiymBjCmBjiqBkCqBkSuBkyuAlCyAliyAmC2AmS2Amy5/"
-    "nC5/ni9/oC9/oTB+ozB+pTF+pjF9qDJ9qjN9qzN8rTR8rjR7sDV7sjV7szZ6tTZ6tzd5uDd5ujh4vDl4vTl3vzp3wDp2wjt1xDx1xTx0xz1zyD5z"
-    "yj5yzD9xzUBxz0Bw0EFv0kJv00Nu1URt1kVs2EVs2UZr20dq3Ehp3klo30po4Exn4k1m405l5E9k5VBk51Jj6FNi6VRi6lZh61dg7Fhg7Vpf7lte"
-    "711e8F9e8WBd8mJd8mRc82Vc9Gdc9Glc9Wtc9mxc9m5c93Bc93Jc+HRc+HZc+Xhd+Xld+Xtd+n1e+n9e+oFf+4Nf+4Vg+4dh/Ilh/Ipi/Ixj/I5k"
-    "/JBl/ZJm/ZRn/ZZo/Zhp/Zpq/Ztr/p1s/p9t/qFu/qNv/qVx/qdy/qlz/qp0/qx2/q53/rB4/rJ6/rR7/rZ8/rd+/rl//ruB/r2C/r+E/sGF/sKH"
-    "/sSI/saK/siM/sqN/syP/s2Q/s+S/tGU/tOV/tWX/teZ/tia/dqc/dye/d6g/eCh/eKj/eOl/eWn/eep/emq/eus/Oyu/O6w/PCy/PK0/PS2/Pa4"
-    "/Pe5/Pm7/Pu9/P2/"
-)
+RULE = {
+    "fine": 1024,
+    "rough": 0.1,
+    "coarse_colour": 0.15,
+    "coarse_light": 0.8,
+    "fine_colour": 0.0,
+    "fine_light": 0.45,
+    "strength": 0.9,
+    "curve": 0.65,
+    "low_line": 0.5,
+    "high_line": 0.8,
+    "line": 1 / 360,
+    "halo": 0.55,
+    "full": 0.995,
+    "blur": 1 / 224,
+}
+"""The numbers of the rules, as `ui/static/paint.js` has them too.
 
-VIRIDIS = (
-    "RAFURAJWRQRXRQVZRgdaRghcRgpdRgteRw1gRw5hRxBjRxFkRxNlSBRnSBZoSBdpSBhqSBpsSBttSBxuSB1vSB9wSCBxSCFzSCN0SCR1SCV2SCZ3"
-    "SCh4SCl5Ryp6Ryx6Ry17Ry58Ry99RjB+RjJ+RjN/RjSARTWBRTeBRTiCRDmDRDqDRDuEQz2EQz6FQj+FQkCGQkGGQUKHQUSHQEWIQEaIP0eIP0iJ"
-    "PkmJPkqJPkyKPU2KPU6KPE+KPFCLO1GLO1KLOlOLOlSMOVWMOVaMOFiMOFmMN1qMN1uNNlyNNl2NNV6NNV+NNGCNNGGNM2KNM2ONMmSOMmWOMWaO"
-    "MWeOMWiOMGmOMGqOL2uOL2yOLm2OLm6OLm+OLXCOLXGOLHGOLHKOLHOOK3SOK3WOKnaOKneOKniOKXmOKXqOKXuOKHyOKH2OJ36OJ3+OJ4COJoGO"
-    "JoKOJoKOJYOOJYSOJYWOJIaOJIeOI4iOI4mOI4qNIouNIoyNIo2NIY6NIY+NIZCNIZGMIJKMIJKMIJOMH5SMH5WLH5aLH5eLH5iLH5mKH5qKHpuK"
-    "HpyJHp2JH56JH5+IH6CIH6GIH6GHH6KHIKOGIKSGIaWFIaaFIqeFIqiEI6mDJKqDJauCJayCJq2BJ62BKK6AKa9/KrB/LLF+LbJ9LrN8L7R8MbV7"
-    "MrZ6NLZ5Nbd5N7h4OLl3Orp2O7t1Pbx0P7xzQL1yQr5xRL9wRsBvSMFuSsFtTMJsTsNrUMRqUsVpVMVoVsZnWMdlWshkXMhjXsliYMpgY8tfZcte"
-    "Z8xcac1bbM1abs5YcM9Xc9BWddBUd9FTetFRfNJQf9NOgdNNhNRLhtVJidVIi9ZGjtZFkNdDk9dBldhAmNg+m9k8ndk7oNo5oto3pds2qNs0qtwy"
-    "rdwwsN0vst0ttd4ruN4put4ovd8mwN8lwt8jxeAhyOAgyuEfzeEd0OEc0uIb1eIa2OIZ2uMZ3eMY3+MY4uQY5eQZ5+QZ6uUa7OUb7+Uc8eUd9OYe"
-    "9uYg+OYh++cj/ecl"
-)
-
-# The ends of the signed map: a blue and a red of like lightness (L* 42 and 39), which protan, deutan and tritan eyes
-# still tell apart by hue, as the test simulates.
-BLUE, RED = (33, 102, 172), (178, 24, 43)
-COLOURS = ("magma", "viridis", "signed")
-FINE = 1024
-"""Cells from which on a map counts as fine: 32 x 32."""
+`fine` cells and more are fine where the mean squared step between neighbours is above `rough` of twice the variance;
+`*_colour` and `*_light` the shares of saturation and brightness that a photograph keeps; `line` the width of a contour
+in parts of the picture's shorter side (one pixel at least), `halo` the darkness around it; `full` the quantile that
+takes the full colour, `blur` the standard deviation in parts of a fine map's longer side.
+"""
+LUMA = (0.2126, 0.7152, 0.0722)
+"""What red, green and blue weigh in a grey picture (ITU-R BT.709)."""
 
 
-def colour_map(name: str) -> Tensor:
-    """Look up the 256 colours of "magma", "viridis" or "signed".
+@dataclass(frozen=True, eq=False)
+class View:
+    """A map as it is drawn: `values` [h, w], in `colours` from `low` to `high`.
 
-    Returns  uint8 `[256, 3]`, RGB. Entry 0 is the low end and 255 the high end; "signed" has white at entry 128, where
-             `round(255 * 0.5)` points, and fades in straight lines to `BLUE` (entries 0 and 1) and `RED` (255).
-    Errors   BadOption for another name.
+    `fine` tells which photograph it lies on, `smooth` whether cells are drawn as a surface, `clipped` whether larger
+    values than `high` are there.
     """
+
+    values: Tensor
+    colours: str
+    low: float
+    high: float
+    fine: bool
+    smooth: bool
+    clipped: bool
+
+
+def view(
+    map: Tensor,
+    *,
+    colours: str | None = None,
+    limits: tuple[float, float] | None = None,
+    signed: bool = True,
+    smooth: bool = True,
+) -> View:
+    """Choose how a map is drawn: its colours, its range, the photograph below it.
+
+    Returns  a `View`; the map itself is left as it is. "signed" with (-m, m) where a value is negative, else "magma"
+             with (0, m); m is the largest size, in fine maps the 99.5th percentile unless that is 0. Only finite values
+             count. A sequential colour map asked for by name begins at the smallest value where that is negative. A map
+             without any size has (0, 1) or (-1, 1).
+    Errors   ValueError for a map that is not `[h, w]`; BadOption for another colour map, or limits without order.
+    """
+    if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
+        given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
+        raise ValueError(f"overlay draws one map [h, w], not {given}; of a batch give one: explanation.map[0].")
+    # Values that are not finite must spread with the interpolation, never mix with their neighbours into a number.
+    values = torch.where(map.isfinite(), map.detach(), torch.nan).to("cpu")
+    values = (values if values.dtype == torch.float64 else values.float()) if signed else values.float().abs()
+    fine = values.numel() >= RULE["fine"] and roughness(values) > RULE["rough"]
+    if fine and smooth:
+        values = blur(values[None], RULE["blur"] * max(values.shape))[0]
+    finite = values[values.isfinite()].double()
+    lowest, highest = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
+    name = colours or ("signed" if lowest < 0 else "magma")
+    colour_map(name)
+    largest = max(abs(lowest), abs(highest))
+    far = (_quantile(finite.abs(), RULE["full"]) if fine and finite.numel() else 0.0) or largest
     if name == "signed":
-        t = ((torch.arange(256) - 128) / 127).clamp(-1, 1)[:, None]
-        ends = torch.where(t < 0, torch.tensor(BLUE), torch.tensor(RED))
-        return (255 + (ends - 255) * t.abs()).round().to(torch.uint8)
-    tables = {"magma": MAGMA, "viridis": VIRIDIS}
-    if name not in tables:
-        hint = nearest(str(name), COLOURS)
-        raise BadOption(f"There is no colour map {name!r}. {hint}Choose one of {', '.join(COLOURS)}.")
-    return torch.tensor(list(base64.b64decode(tables[name])), dtype=torch.uint8).view(256, 3)
+        low, high = -(far or 1.0), far or 1.0
+    else:
+        low, high = min(lowest, 0.0), max(min(highest, far), 0.0)
+        high = high if high > low else low + 1.0
+    if limits is not None:
+        low, high = _checked(limits)
+        if name == "signed":
+            high = max(abs(low), abs(high))
+            low = -high
+    return View(values, name, low, high, fine, smooth, largest > max(abs(low), abs(high)))
 
 
-def colour_limits(values: Tensor, colours: str | None = None) -> tuple[str, float, float]:
-    """Choose colours and range of a map: "signed" with (-m, m) where a value is negative, else "magma" with (0, m).
+def roughness(values: Tensor) -> float:
+    """How much neighbours differ: their mean squared step over twice the variance, 0 on a plane, about 1 in noise.
 
-    m is the largest size, or what `strong` says of fine maps.
-
-    Returns  (colours, low, high), low < high; only finite values count. A sequential colour map asked for by name
-             begins at the smallest value where that is negative. A map without any size has (0, 1) or (-1, 1).
+    Returns  a number from 0 on; 0 for a map without variance. Values that are not finite are left out.
     """
-    finite = values.detach()[values.isfinite()].double()
-    low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
-    name = colours or ("signed" if low < 0 else "magma")
-    far = strong(finite)
-    if name == "signed":
-        return name, -(far or 1.0), far or 1.0
-    low, high = min(low, 0.0), max(min(high, far), 0.0)
-    return name, low, high if high > low else low + 1.0
-
-
-def strong(values: Tensor) -> float:
-    """The size that takes the full colour: the largest; in fine maps the 99th percentile, unless that is 0.
-
-    A few extreme pixels of a gradient would leave all the others pale.
-    """
-    sizes = values.detach().abs().flatten()
-    if not sizes.numel():
+    finite = values[values.isfinite()].double()
+    if not finite.numel() or not float(finite.var(correction=0)) > 0:
         return 0.0
-    robust = float(sizes.float().quantile(0.99)) if FINE <= sizes.numel() <= 2**24 else 0.0
-    return robust or float(sizes.max())
+    steps = torch.cat([values.diff(dim=0).flatten(), values.diff(dim=1).flatten()]).double()
+    steps = steps[steps.isfinite()]
+    return float((steps**2).mean() / (2 * finite.var(correction=0))) if steps.numel() else 0.0
+
+
+def _quantile(values: Tensor, share: float) -> float:
+    """The quantile between its two neighbours in order; `torch.quantile` refuses maps of more than 2**24 values."""
+    ordered = values.sort().values
+    at = share * (len(ordered) - 1)
+    below, part = int(at), at - int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + part * (ordered[above] - ordered[below]))
+
+
+def colour_limits(values: Tensor, colours: str | None = None, *, signed: bool = True) -> tuple[str, float, float]:
+    """The colours and the range in which `overlay` draws a map, for `limits=` of others.
+
+    Returns  (colours, low, high), low < high, as `view` chooses them.
+    """
+    chosen = view(values, colours=colours, signed=signed)
+    return chosen.colours, chosen.low, chosen.high
 
 
 def overlay(
     photo: Image.Image,
     map: Tensor,
     *,
-    opacity: float = 0.5,
+    opacity: float = 1.0,
     colours: str | None = None,
     limits: tuple[float, float] | None = None,
+    signed: bool = True,
+    smooth: bool = True,
 ) -> Image.Image:
-    """Draw a map over its photograph, resized to it.
+    """Draw a map over its photograph, resized to it, by the rules at the top of this file.
+
+    `opacity` goes from the photograph (0) to the map over the muted photograph (1). `signed=False` draws sizes alone,
+    as attributions of single pixels are best read; `smooth=False` draws the map's own cells, without any blur.
 
     Returns  a new picture of the photograph's size, RGB (RGBA where the photograph has transparency, kept as it is).
              `opacity=0` gives the photograph to the bit. `limits` are the raw values of the colour map's two ends and
@@ -128,40 +178,80 @@ def overlay(
     Errors   ValueError for a map that is not `[h, w]`; BadOption for an opacity outside [0, 1], another colour map, or
              limits without order; TypeError for a photograph with more than 8 bits a channel.
     """
-    if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
-        given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
-        raise ValueError(f"overlay draws one map [h, w], not {given}; of a batch give one: explanation.map[0].")
     if not 0 <= opacity <= 1:
         raise BadOption(f"opacity={opacity!r} is not possible. Give a number from 0 to 1.")
-    name, low, high = colour_limits(map, colours)
-    table = colour_map(name)
-    if limits is not None:
-        low, high = _checked(limits)
+    chosen = view(map, colours=colours, limits=limits, signed=signed, smooth=smooth)
     picture = _pixels(photo)
     if opacity == 0:
         return _picture(picture)
-    # Values that are not finite must spread with the interpolation, never mix with their neighbours into a number.
-    values = torch.where(map.isfinite(), map.detach(), torch.nan).to("cpu")
-    values = resize(values[None], (picture.shape[0], picture.shape[1]))[0]
-    colour, weight = _paint(values, name, table, low, high)
-    blend = picture[..., :3] + (colour - picture[..., :3]) * (opacity * weight)[..., None]
-    picture[..., :3] = blend.round().clamp(0, 255).to(torch.uint8)
+    original = picture[..., :3].float()
+    drawn = _drawn(original, chosen)
+    picture[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
     return _picture(picture)
 
 
-def _paint(values: Tensor, name: str, table: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Colour `[h, w, 3]` and weight `[h, w]` of each value."""
-    missing = values.isnan()
-    if name == "signed":
-        share = (values / max(abs(low), abs(high))).clamp(-1, 1)
-        colour, weight = torch.where((share < 0)[..., None], torch.tensor(BLUE), torch.tensor(RED)).float(), share.abs()
+def _drawn(photo: Tensor, chosen: View) -> Tensor:
+    """The map over the muted photograph, `[H, W, 3]` from 0 to 255."""
+    height, width = photo.shape[:2]
+    drawn = muted(photo, chosen.fine)
+    if chosen.smooth:
+        values = enlarge(chosen.values[None], (height, width))[0]
     else:
-        share = ((values - low) / (high - low)).clamp(0, 1)
-        colour = table[(share.nan_to_num() * 255).round().long()].float()
-        weight = torch.ones_like(share)
-    stripe = torch.arange(values.shape[0])[:, None] + torch.arange(values.shape[1])
-    stripes = ((stripe // 4) % 2 * 255).float()[..., None].expand_as(colour)
-    return torch.where(missing[..., None], stripes, colour), torch.where(missing, 1.0, weight)
+        values = resize(chosen.values[None], (height, width), "nearest")[0]
+    share = shares(values, chosen)
+    colour, weight = paint(share, chosen.colours)
+    drawn += (colour - drawn) * weight[..., None]
+    if not chosen.fine:
+        line, halo = _contours(share.abs(), max(1.0, RULE["line"] * min(height, width)))
+        drawn *= 1 - halo[..., None]
+        drawn += (255 - drawn) * line[..., None]
+    stripe = torch.arange(height)[:, None] + torch.arange(width)
+    stripes = ((stripe // 4) % 2 * 255).float()[..., None]
+    return torch.where(values.isnan()[..., None], stripes, drawn)
+
+
+def muted(photo: Tensor, fine: bool) -> Tensor:
+    """Take colour and light from a photograph `[..., 3]`, so that a map on it can be told from it."""
+    kind = "fine" if fine else "coarse"
+    grey = (photo * torch.tensor(LUMA)).sum(dim=-1, keepdim=True)
+    return (grey + (photo - grey) * RULE[f"{kind}_colour"]) * RULE[f"{kind}_light"]
+
+
+def shares(values: Tensor, chosen: View) -> Tensor:
+    """Values in parts of the full colour: from -1 to 1 in signed colours, else from 0 to 1."""
+    if chosen.colours == "signed":
+        return (values.float() / chosen.high).clamp(-1, 1)
+    return ((values.float() - chosen.low) / (chosen.high - chosen.low)).clamp(0, 1)
+
+
+def paint(share: Tensor, colours: str) -> tuple[Tensor, Tensor]:
+    """Colour `[..., 3]` and weight of shares of the full colour; no weight where there is no number."""
+    share = share.nan_to_num()
+    if colours == "signed":
+        colour = torch.where((share < 0)[..., None], torch.tensor(BLUE), torch.tensor(RED)).float()
+    else:
+        colour = colour_map(colours)[(share * 255).round().long()].float()
+    return colour, RULE["strength"] * share.abs() ** RULE["curve"]
+
+
+def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
+    """How much of each pixel the contours cover, and how dark their halo is there: distances by the local slope."""
+    slopes = []
+    for dim in (0, 1):
+        step = size.diff(dim=dim).abs()
+        blank = torch.zeros_like(size.narrow(dim, 0, 1))
+        slopes.append(torch.cat([blank, step], dim).maximum(torch.cat([step, blank], dim)))
+    slope = (slopes[0] ** 2 + slopes[1] ** 2).sqrt().clamp(min=1e-6)
+    reach = math.ceil(1.5 * width + 0.5)
+    ends = torch.stack([size, -size]).nan_to_num()[:, None]
+    around = functional.max_pool2d(ends, 2 * reach + 1, stride=1, padding=reach)[:, 0]
+    line, halo = torch.zeros_like(size), torch.zeros_like(size)
+    for level in (RULE["low_line"], RULE["high_line"]):
+        away = (size - level).abs() / slope
+        crossed = (around[0] >= level) & (-around[1] < level)  # a step between two larger values is no contour
+        line = line.maximum(crossed * (width / 2 + 0.5 - away).clamp(0, 1).nan_to_num())
+        halo = halo.maximum(crossed * ((1.5 * width + 0.5 - away) / width).clamp(0, 1).nan_to_num())
+    return line, RULE["halo"] * halo
 
 
 def colour_bar(
@@ -172,18 +262,24 @@ def colour_bar(
     unit: str = "",
     size: tuple[int, int] = (320, 48),
     dark: bool = False,
+    fine: bool = False,
+    clipped: bool = False,
 ) -> Image.Image:
-    """Draw the colour map with its raw values below: both ends, and the middle (zero on a signed map) between them.
+    """Draw the colours as they are on a picture, over the same muted grey, with their raw values below.
 
-    Returns  RGB picture of `size` (width, height), black on white, or white on near-black with `dark`. Without
-             `colours` the sign of `low` chooses, as in `overlay`; "signed" is drawn from -m to m.
+    `fine` for a map on the dark photograph, `clipped` where larger values than `high` take the end's colour too; both
+    as `view` tells them.
+
+    Returns  RGB picture of `size` (width, height), black on white, or white on near-black with `dark`: both ends, and
+             the middle (zero on a signed map) between them. Without `colours` the sign of `low` chooses, as in
+             `overlay`; "signed" is drawn from -m to m.
     Errors   BadOption for another colour map, limits without order, or a size too small to read (160 x 32).
     """
     from PIL import Image, ImageDraw
 
     low, high = _checked((low, high))
     name = colours or ("signed" if low < 0 else "magma")
-    table = colour_map(name)
+    colour_map(name)
     width, height = size
     if width < 160 or height < 32:
         raise BadOption(f"size={size!r} is too small to read. Give at least (160, 32).")
@@ -193,24 +289,27 @@ def colour_bar(
     paper, ink = ((27, 27, 31), (250, 250, 250)) if dark else ((255, 255, 255), (27, 27, 31))
     picture = Image.new("RGB", (width, height), paper)
     left, strip = 8, height - 24
-    columns = (torch.linspace(0, 1, width - 2 * left) * 255).round().long()
-    picture.paste(_picture(table[columns].expand(strip, -1, -1)), (left, 4))
-    middle = (low + high) / 2
-    marks = [(low, 0.0), (middle, 0.5), (high, 1.0)]
-    _labels(ImageDraw.Draw(picture), marks, unit, (left, strip + 7, width - left), ink)
+    bar = bar_colours(width - 2 * left, name, fine)
+    picture.paste(_picture(bar.expand(strip, -1, -1)), (left, 4))
+    ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
+    marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (f"{ends[1]} {unit}".rstrip(), 1.0)]
+    _labels(ImageDraw.Draw(picture), marks, (left, strip + 7, width - left), ink)
     return picture
 
 
+def bar_colours(steps: int, colours: str, fine: bool) -> Tensor:
+    """The colours of evenly spaced values on a grey photograph, uint8 `[1, steps, 3]`."""
+    grey = muted(torch.full((1, steps, 3), 128.0), fine)
+    share = torch.linspace(-1 if colours == "signed" else 0, 1, steps)[None]
+    colour, weight = paint(share, colours)
+    return (grey + (colour - grey) * weight[..., None]).round().to(torch.uint8)
+
+
 def _labels(
-    draw: ImageDraw.ImageDraw,
-    marks: list[tuple[float, float]],
-    unit: str,
-    place: tuple[int, int, int],
-    ink: tuple[int, int, int],
+    draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], place: tuple[int, int, int], ink: tuple[int, int, int]
 ) -> None:
     left, top, right = place
-    for index, (value, share) in enumerate(marks):
-        text = f"{value:.3g}" + (f" {unit}" if unit and index == len(marks) - 1 else "")
+    for text, share in marks:
         length = draw.textlength(text)
         draw.text((round(left + share * (right - left - length)), top), text, fill=ink)
 

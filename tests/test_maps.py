@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from explainers.maps import rank_correlation, reduce_channels, resize
+from explainers.maps import blur, enlarge, rank_correlation, reduce_channels, resize
 
 
 def test_bilinear_keeps_cell_centres_in_place():
@@ -34,6 +34,76 @@ def test_nearest_gives_each_pixel_the_cell_that_covers_it():
     assert (actual[:2], actual[3:]) == ([1, 1], [2, 2])
     three = resize(torch.tensor([[[1.0, 2.0, 3.0, 4.0, 5.0]]]), (1, 3), "nearest")[0, 0].tolist()
     assert three == [1, 3, 5], "torch's own 'nearest' gives 1, 2, 4"
+
+
+def test_enlarged_map_stays_between_its_cells():
+    """Identity: every pixel lies within the two by two cells around it; so no new peak, and zero between zeros."""
+    map = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0))
+    map[:, 2:4] = 0
+
+    actual = enlarge(map, (60, 50))
+
+    rows, columns = ((torch.arange(n * 10) + 0.5) / 10 - 0.5 for n in (6, 5))
+    corners = torch.stack([
+        map[:, (rows.floor() + i).clamp(0, 5).long()][:, :, (columns.floor() + j).clamp(0, 4).long()]
+        for i in (0, 1) for j in (0, 1)
+    ])
+    assert (actual <= corners.amax(0) + 1e-6).all() and (actual >= corners.amin(0) - 1e-6).all()
+    assert (actual[:, 25:35] == 0).all() and actual.std() > 0.1
+
+
+def test_enlarged_map_passes_through_its_cells_smoothly():
+    """By hand: an odd factor puts a pixel on each cell's centre; straight lines stay straight."""
+    map = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(enlarge(map, (12, 18))[:, 1::3, 1::3], map)
+
+    ramp = enlarge(torch.arange(6.0)[None, None], (1, 60))[0, 0]
+    torch.testing.assert_close(ramp[15:45], (torch.arange(15, 45) + 0.5) / 10 - 0.5)
+
+    kinks = enlarge(torch.tensor([[[0.0, 0.0, 1.0, 2.0, 2.0]]]), (1, 500))[0, 0].diff().diff().abs()
+    assert kinks.max() < 0.001, "no corners: a slope of at most 0.03 a pixel changes bit by bit"
+
+
+def test_enlarging_by_hand():
+    """By hand: cell 1 has the slope (1 + 2) / 2, the outer ones none; between them the cubic with those slopes."""
+    middle = enlarge(torch.tensor([[[0.0, 1.0, 3.0]]]), (1, 9))[0, 0]
+
+    assert middle[[1, 4, 7]].tolist() == [0, 1, 3]
+    t, start, end = 1 / 3, 1.5, 0.0  # from cell 1 to cell 2, beyond which nothing rises
+    expected = 1 + t * (start + t * (3 * 2 - 2 * start - end + t * (start + end - 2 * 2)))
+    assert float(middle[5]) == pytest.approx(expected)
+
+
+def test_enlarge_averages_where_it_makes_smaller_and_spreads_what_is_no_number():
+    """By hand: one side grows while the other shrinks; a NaN takes all between it and the neighbouring centres."""
+    map = torch.tensor([[[1.0, 3.0, 5.0, 7.0]]])
+    assert enlarge(map, (3, 2))[0].tolist() == [[2, 6]] * 3
+
+    row = enlarge(torch.tensor([[[1.0, torch.nan, 1.0, 1.0, 1.0]]]), (1, 50))[0, 0]
+    assert row.isnan().nonzero().flatten().tolist() == list(range(5, 25))
+    assert (row[25:] == 1).all()
+
+
+def test_blur_of_a_point_is_the_kernel_and_keeps_a_plane():
+    """By hand: weights exp(-d^2 / 2 sigma^2) up to three sigma, in sum 1; borders go on, so that flat stays flat."""
+    point = torch.zeros(1, 9, 9)
+    point[0, 4, 4] = 1
+
+    actual = blur(point, 0.7)[0]
+
+    weights = torch.exp(-(torch.arange(-3.0, 4) ** 2) / (2 * 0.49))
+    weights /= weights.sum()
+    torch.testing.assert_close(actual[1:8, 1:8], weights[:, None] * weights)
+    torch.testing.assert_close(blur(torch.full((1, 4, 5), 2.5), 2.0), torch.full((1, 4, 5), 2.5))
+
+
+@pytest.mark.parametrize("call", [
+    lambda: enlarge(torch.rand(3, 3), (6, 6)), lambda: enlarge(torch.rand(1, 3, 3), (0, 6)),
+    lambda: blur(torch.rand(3, 3), 1), lambda: blur(torch.rand(1, 3, 3), 0), lambda: blur(torch.rand(1, 3, 3), -1),
+])  # fmt: skip
+def test_what_cannot_be_enlarged_or_blurred_is_refused(call):
+    with pytest.raises(ValueError, match=r"\[N, h, w\]"):
+        call()
 
 
 def test_area_keeps_the_mean():

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from explainers.overlays import BLUE, RED, colour_bar, colour_limits, colour_map, overlay, sprite
+from explainers.colour_maps import BLUE, RED, colour_map
+from explainers.overlays import bar_colours, colour_bar, colour_limits, overlay, roughness, sprite, view
 
 # Machado, Oliveira, Fernandes 2009, severity 1.0, on linear RGB.
 BLINDNESS = {
@@ -28,6 +29,22 @@ def grey(value: int = 51, size: tuple[int, int] = (12, 8)) -> Image.Image:
 def values_of(picture: Image.Image) -> list[tuple[int, ...]]:
     data, step = picture.tobytes(), len(picture.getbands())
     return [tuple(data[i : i + step]) for i in range(0, len(data), step)]
+
+
+def mute(pixel: tuple[int, ...]) -> tuple[float, ...]:
+    """By hand: a coarse map's photograph keeps 15% of its distance from grey, and 80% of the light."""
+    luma = 0.2126 * pixel[0] + 0.7152 * pixel[1] + 0.0722 * pixel[2]
+    return tuple(0.8 * (luma + 0.15 * (value - luma)) for value in pixel)
+
+
+def laid(under: tuple[float, ...], colour: tuple[int, ...] | list[int], share: float) -> tuple[int, ...]:
+    """By hand: a value that is `share` of the full colour has the weight 0.9 share^0.65."""
+    weight = 0.9 * share**0.65
+    return tuple(round(below + (above - below) * weight) for below, above in zip(under, colour, strict=True))
+
+
+def speckle(side: int = 64, seed: int = 0) -> Tensor:
+    return torch.randn(side, side, generator=torch.Generator().manual_seed(seed))
 
 
 def noise(mode: str = "RGB", size: tuple[int, int] = (13, 9)) -> Image.Image:
@@ -118,81 +135,192 @@ def test_p28_opacity_zero_is_the_photograph_to_the_bit(mode, map):
 
 
 def test_p28_blank_map_draws_nothing_bright():
-    """Row P28, by hand: half of (51, 51, 51) and half of magma's (0, 0, 4); a peer gives (72, 72, 255)."""
+    """Row P28, by hand: 80% of (51, 51, 51) and nothing on it; a peer gives (72, 72, 255)."""
     drawn = overlay(grey(), torch.zeros(2, 2))
 
-    assert set(values_of(drawn)) == {(26, 26, 28)}
+    assert set(values_of(drawn)) == {(41, 41, 41)}
 
 
-@pytest.mark.parametrize("opacity", [0.3, 1.0])
-def test_blank_signed_map_leaves_the_photograph(opacity):
-    """Zero is no evidence either way, so nothing may be painted, whatever the opacity."""
+def test_opacity_goes_from_the_photograph_to_the_overlay():
+    """By hand: at 0.3 a grey of 100 has gone 30% of the way to its 80."""
+    assert set(values_of(overlay(grey(100), torch.zeros(2, 2), opacity=0.3))) == {(94, 94, 94)}
+
+
+@pytest.mark.parametrize("colours", [None, "signed"])
+def test_blank_map_leaves_the_muted_photograph(colours):
+    """Zero is no evidence either way, so nothing may be painted: 15% of the saturation, 80% of the light."""
     photo = noise()
 
-    assert overlay(photo, torch.zeros(2, 2), colours="signed", opacity=opacity).tobytes() == photo.tobytes()
+    drawn = overlay(photo, torch.zeros(2, 2), colours=colours)
+
+    expected = [mute(pixel) for pixel in values_of(photo)]
+    assert (torch.tensor(values_of(drawn)) - torch.tensor(expected)).abs().max() <= 0.501
+
+
+def test_blank_fine_part_leaves_a_dark_grey_photograph():
+    """By hand: of a fine map's half without any value the photograph keeps its grey at 45%."""
+    photo = noise(size=(64, 64))
+    map = speckle()
+    map[:, 24:] = 0
+
+    drawn = torch.tensor(values_of(overlay(photo, map))).view(64, 64, 3)[:, 32:]
+
+    luma = (torch.tensor(values_of(photo)) * torch.tensor([0.2126, 0.7152, 0.0722])).sum(1).view(64, 64)[:, 32:]
+    assert (drawn - 0.45 * luma[..., None]).abs().max() <= 0.501
 
 
 def test_p20_flat_positive_map_is_drawn_evenly_and_not_erased():
-    """Row P20: peers subtract the minimum and show nothing. By hand: magma's last colour, half and half."""
+    """Row P20: peers subtract the minimum and show nothing. By hand: magma's last colour, nine parts of ten."""
     drawn = overlay(grey(), torch.full((3, 3), 0.25))
 
-    assert set(values_of(drawn)) == {(round((51 + 252) / 2), 152, 121)}
+    assert set(values_of(drawn)) == {laid((40.8,) * 3, [252, 253, 191], 1.0)} == {(231, 232, 176)}
 
 
-def test_full_opacity_is_the_colour_map_of_the_map():
-    """By hand: a picture as large as its map needs no interpolation; a quarter of the range is entry 64."""
-    drawn = overlay(noise(size=(2, 1)), torch.tensor([[1.0, 4.0]]), opacity=1)
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.3, 0.6, 1.0])
+def test_values_have_the_tables_colour_and_the_rules_weight(share):
+    """By hand, on a flat map in given limits: entry 255 share of the table at the weight 0.9 share^0.65."""
+    drawn = overlay(grey(100), torch.full((2, 2), 4 * share), limits=(0, 4))
 
-    table = colour_map("magma").tolist()
-    assert values_of(drawn) == [tuple(table[64]), tuple(table[255])]
+    assert set(values_of(drawn)) == {laid((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share)}
 
 
 def test_rows_and_columns_stay_what_they_are():
-    """One bright cell at the top right of a wide map on a wide photograph."""
+    """One bright cell at the top right of a wide map on a wide photograph; too faint for a contour."""
     map = torch.zeros(2, 3)
     map[0, 2] = 1
 
-    drawn = overlay(grey(size=(30, 20)), map, opacity=1)
+    drawn = overlay(grey(0, size=(30, 20)), map, limits=(0, 2.1))
 
     assert drawn.size == (30, 20)
     brightest = max(itertools.product(range(30), range(20)), key=lambda at: sum(drawn.getpixel(at)))
     assert brightest[0] >= 24 and brightest[1] <= 5
 
 
-def test_signed_overlay_on_white_paper_is_the_table():
-    """Identity: on white, paint of growing opacity gives the blue-white-red table (one level of rounding)."""
-    ramp = ((torch.arange(256.0) - 128) / 127)[None, 1:]
+@pytest.mark.parametrize(("value", "end"), [(-1.0, BLUE), (1.0, RED), (-4.0, BLUE), (4.0, RED)])
+def test_signed_by_hand(value, end):
+    """By hand: a quarter of the range is 0.9 0.25^0.65 = 0.366 of blue or red, the whole range 0.9 of it."""
+    drawn = overlay(grey(100), torch.full((2, 2), value), colours="signed", limits=(-4, 4))
 
-    drawn = overlay(Image.new("RGB", (255, 1), "white"), ramp, opacity=1)
-
-    actual = torch.tensor(values_of(drawn))
-    assert (actual - colour_map("signed")[1:].long()).abs().max() <= 1
-
-
-def test_signed_by_hand():
-    """By hand: -1 of 2 is half blue: 100 + (33 - 100) / 2 = 66.5 … at opacity 1, a quarter at 0.5; +2 is full red."""
-    photo = Image.new("RGB", (2, 1), (100, 100, 100))
-
-    drawn = overlay(photo, torch.tensor([[-1.0, 2.0]]), opacity=0.5)
-
-    left = tuple(round(100 + (end - 100) / 4) for end in BLUE)
-    right = tuple(round(100 + (end - 100) / 2) for end in RED)
-    assert values_of(drawn) == [left, right]
+    assert set(values_of(drawn)) == {laid((80.0,) * 3, end, abs(value) / 4)}
 
 
 def test_limits_make_pictures_comparable_and_clip():
     """By hand: with limits (0, 2) a 1 is the middle of the table whatever else is on the map, and 5 is the end."""
-    drawn = overlay(noise(size=(2, 1)), torch.tensor([[1.0, 5.0]]), opacity=1, limits=(0, 2))
+    one, five = (overlay(grey(100), torch.full((1, 1), value), limits=(0, 2)) for value in (1.0, 5.0))
 
     table = colour_map("magma").tolist()
-    assert values_of(drawn) == [tuple(table[128]), tuple(table[255])]
+    assert set(values_of(one)) == {laid((80.0,) * 3, table[128], 0.5)} or set(values_of(one)) == {(255, 255, 255)}
+    assert set(values_of(five)) == {laid((80.0,) * 3, table[255], 1.0)}
 
 
 def test_signed_limits_keep_zero_in_the_middle():
     """By hand: limits (-1, 4) reach to 4 on both sides, so -1 is a quarter blue."""
-    drawn = overlay(Image.new("RGB", (1, 1), "white"), torch.tensor([[-1.0]]), opacity=1, limits=(-1, 4))
+    drawn = overlay(grey(100), torch.tensor([[-1.0]]), colours="signed", limits=(-1, 4))
 
-    assert drawn.getpixel((0, 0)) == tuple(round(255 + (end - 255) / 4) for end in BLUE)
+    assert drawn.getpixel((0, 0)) == laid((80.0,) * 3, BLUE, 0.25)
+
+
+def test_coarse_maps_have_white_lines_where_half_and_four_fifths_are_crossed():
+    """By hand: a ramp from 0 to 1 over 99 steps crosses 0.5 at pixel 49.5 and 0.8 at 79.2; nowhere else is it white."""
+    ramp = torch.linspace(0, 1, 100)[None].expand(3, 100)  # 300 cells: coarse
+
+    drawn = torch.tensor(values_of(overlay(grey(100, size=(100, 3)), ramp))).view(3, 100, 3)[1]
+
+    table = colour_map("magma").tolist()
+    painted = torch.tensor([laid((80.0,) * 3, table[round(255 * i / 99)], i / 99) for i in range(100)])
+    changed = (drawn - painted).abs().amax(1) > 1
+    assert changed.nonzero().flatten().tolist() == [48, 49, 50, 51, 78, 79, 80, 81], "less than two pixels away"
+    assert drawn[79].min() > 200 and drawn[49:51].min() > 120, "white in the middle"
+    assert (drawn[[48, 51, 78, 81]] < painted[[48, 51, 78, 81]]).all(), "dark beside it"
+
+
+def test_a_step_between_two_larger_values_is_no_contour():
+    """Cells of 0.6 and 0.75 of the largest value: 0.5 is crossed nowhere between them."""
+    map = torch.tensor([[0.6, 0.75, 1.0]])
+
+    drawn = overlay(grey(100, size=(60, 6)), map, smooth=False)
+
+    left = torch.tensor(values_of(drawn)).view(6, 60, 3)[:, :32]
+    assert {tuple(pixel) for pixel in left.flatten(0, 1).tolist()} == {
+        laid((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share) for share in (0.6, 0.75)
+    }
+
+
+def test_signed_contours_are_drawn_on_either_side():
+    map = torch.linspace(-1, 1, 101)[None].expand(3, 101)
+
+    drawn = torch.tensor(values_of(overlay(grey(0, size=(101, 3)), map))).view(3, 101, 3)[1]
+
+    white = (drawn.min(dim=1).values > 120).nonzero().flatten().tolist()
+    assert white == [10, 25, 75, 90], "80% and 50% below zero, 50% and 80% above"
+
+
+def test_native_cells_are_the_maps_own():
+    """By hand: without smoothing a picture of ten pixels a cell has one colour a cell."""
+    drawn = overlay(grey(100, size=(20, 10)), torch.tensor([[0.1, 0.3]]), smooth=False, limits=(0, 1))
+
+    columns = torch.tensor(values_of(drawn)).view(10, 20, 3)
+    for cells, share in ((slice(0, 10), 0.1), (slice(10, 20), 0.3)):
+        colour = laid((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share)
+        assert {tuple(pixel) for pixel in columns[:, cells].flatten(0, 1).tolist()} == {colour}
+
+
+def test_no_peak_is_drawn_that_the_map_does_not_have():
+    """Plain bicubic interpolation overshoots by up to 12% beside a step, and below zero on its other side."""
+    map = torch.tensor([[0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]]).expand(7, 7).T * 0.4
+
+    drawn = torch.tensor(values_of(overlay(grey(100, size=(70, 70)), map, colours="signed", limits=(-1, 1))))
+
+    blue = drawn[:, 2] > drawn[:, 0] + 1
+    assert not blue.any(), "nothing below zero"
+    assert drawn[:, 0].max() == laid((80.0,) * 3, RED, 0.4)[0]
+
+
+@pytest.mark.parametrize(("map", "fine"), [
+    (speckle(64), True), (speckle(31), False), (speckle(32), True),
+    (torch.nn.functional.interpolate(speckle(7)[None, None], (224, 224), mode="bicubic")[0, 0], False),
+    (speckle(14).repeat_interleave(16, 0).repeat_interleave(16, 1), False),
+    (torch.ones(64, 64), False), (torch.full((64, 64), torch.nan), False),
+], ids=["noise", "few cells", "1024 cells", "smooth", "blocks", "flat", "nothing"])
+def test_what_counts_as_fine(map, fine):
+    assert view(map).fine is fine
+
+
+def test_roughness_by_hand():
+    """By hand: a chessboard of -1 and 1 has variance 1 and steps of 2, so 4 / 2; a ramp of n cells 6 / (n^2 - 1)."""
+    board = (torch.arange(8)[:, None] + torch.arange(8)) % 2 * 2.0 - 1
+    ramp = torch.arange(50.0)[None]
+
+    assert roughness(board) == pytest.approx(2)
+    assert roughness(ramp) == pytest.approx(6 / (50**2 - 1))
+    assert roughness(speckle(200)) == pytest.approx(1, rel=0.05), "independent neighbours"
+    assert roughness(torch.zeros(5, 5)) == roughness(torch.full((5, 5), torch.nan)) == 0
+
+
+def test_fine_maps_are_blurred_for_the_view_alone():
+    """Oracle: a Gaussian of 1 / 224 of the side, summed slowly. The map stays as it is, and so does a coarse one."""
+    map = speckle(224)
+    before = map.clone()
+
+    shown = view(map).values
+
+    kernel = torch.exp(-(torch.arange(-3.0, 4) ** 2) / 2)
+    kernel = kernel[:, None] * kernel / kernel.sum() ** 2
+    for row, column in ((100, 100), (3, 220)):
+        assert float(shown[row, column]) == pytest.approx(
+            float((map[row - 3 : row + 4, column - 3 : column + 4] * kernel).sum()), abs=1e-6
+        )
+    assert torch.equal(map, before)
+    assert torch.equal(view(map, smooth=False).values, map) and torch.equal(view(map[:30, :30]).values, map[:30, :30])
+
+
+def test_sizes_alone_on_request():
+    """Speckle of both signs: without signs it is the map of its sizes, in sequential colours."""
+    map, photo = speckle(), noise(size=(64, 64))
+
+    assert overlay(photo, map, signed=False).tobytes() == overlay(photo, map.abs()).tobytes()
+    assert view(map).colours == "signed" and view(map, signed=False).colours == "magma"
+    assert overlay(photo, map, signed=False).tobytes() != overlay(photo, map).tobytes()
 
 
 def test_p24_what_is_not_finite_is_striped_and_does_not_set_the_range():
@@ -204,7 +332,7 @@ def test_p24_what_is_not_finite_is_striped_and_does_not_set_the_range():
     drawn = values_of(overlay(grey(size=(40, 1)), map, opacity=1))
 
     assert set(drawn[:19]) == {(0, 0, 0), (255, 255, 255)}
-    assert set(drawn[21:]) == {(252, 253, 191)}
+    assert set(drawn[21:]) == {(231, 232, 176)}
 
 
 def test_all_nan_is_striped():
@@ -288,20 +416,37 @@ def test_colour_bar_runs_through_the_table_and_carries_figures(dark):
     named = colour_bar(0, 12.5, dark=dark, unit="logits")
 
     assert bar.size == (320, 48)
-    assert bar.getpixel((8, 10)) == (0, 0, 4) and bar.getpixel((311, 10)) == (252, 253, 191)
+    assert bar.getpixel((8, 10)) == (102, 102, 102), "zero is the muted grey: 80% of 128"
+    assert bar.getpixel((311, 10)) == laid((102.4,) * 3, [252, 253, 191], 1.0)
     paper = bar.getpixel((0, 0))
 
     def ink(picture: Image.Image) -> int:
         return sum(pixel != paper for pixel in values_of(picture.crop((0, 30, 320, 48))))
 
     assert ink(named) > ink(bar) > 20
+    assert ink(colour_bar(0, 12.5, dark=dark, clipped=True)) > ink(bar), "the last value is 'or more'"
 
 
-def test_signed_colour_bar_is_white_in_its_middle():
+@pytest.mark.parametrize(("colours", "low"), [("magma", 0.0), ("viridis", 0.0), ("signed", -1.0)])
+def test_colours_of_the_bar_are_those_on_the_picture(colours, low):
+    """Identity: a flat map of a value, on a photograph of that grey, has the bar's colour of that value."""
+    bar = bar_colours(21, colours, False)[0].tolist()
+
+    for step, value in enumerate(torch.linspace(low, 1, 21).tolist()):
+        drawn = overlay(grey(128), torch.full((2, 2), value), colours=colours, limits=(low, 1))
+        assert set(values_of(drawn)) <= {tuple(bar[step]), (255, 255, 255)}, value
+
+
+def test_bar_of_fine_maps_lies_on_the_dark_grey():
+    assert colour_bar(0, 1, fine=True).getpixel((8, 10)) == (58, 58, 58), "45% of 128"
+
+
+def test_signed_colour_bar_is_grey_in_its_middle():
     bar = colour_bar(-1, 2, size=(319, 40))
 
-    assert bar.getpixel((159, 6)) == (255, 255, 255)
-    assert bar.getpixel((8, 6)) == BLUE and bar.getpixel((310, 6)) == RED
+    assert bar.getpixel((159, 6)) == (102, 102, 102)
+    assert bar.getpixel((8, 6)) == laid((102.4,) * 3, BLUE, 1.0)
+    assert bar.getpixel((310, 6)) == laid((102.4,) * 3, RED, 1.0)
     with pytest.raises(ValueError, match="160"):
         colour_bar(0, 1, size=(20, 20))
 
@@ -368,13 +513,20 @@ def test_importing_brings_neither_pillow_nor_numpy():
 
 
 def test_a_few_extreme_pixels_do_not_leave_the_others_pale():
-    """Oracle: of 64 x 64 values from 1 to 2, 20 stick out to 1000: the 99th percentile takes the full colour."""
-    values = torch.linspace(1, 2, 64 * 64).view(64, 64)
-    values.view(-1)[:20] = 1000.0
-    expected = float(values.flatten().quantile(0.99))
+    """Oracle: of 64 x 64 values from 1 to 2, 10 stick out to 1000: the 99.5th percentile takes the full colour."""
+    values = 1 + torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
+    values.view(-1)[::410] = 1000.0
+    expected = float(values.flatten().quantile(0.995))
 
-    assert colour_limits(values)[1:] == (0.0, pytest.approx(expected)) and expected < 3
-    assert colour_limits(-values)[1:] == (pytest.approx(-expected), pytest.approx(expected))
+    raw = view(values, smooth=False)
+
+    assert (raw.low, raw.high) == (0.0, pytest.approx(expected)) and expected < 3 and raw.clipped
+    assert view(-values, smooth=False).low == pytest.approx(-expected)
+    assert colour_limits(values)[2] < 5, "and after the blur as well"
+
+
+def test_coarse_maps_are_not_clipped():
+    assert not view(torch.rand(7, 7)).clipped and view(torch.rand(7, 7), limits=(0, 0.1)).clipped
 
 
 def test_coarse_and_sparse_maps_reach_to_their_largest_value():
@@ -384,4 +536,5 @@ def test_coarse_and_sparse_maps_reach_to_their_largest_value():
     sparse[3, 4] = 5.0
 
     assert colour_limits(coarse)[1:] == (0.0, 9.0)
-    assert colour_limits(sparse)[1:] == (0.0, 5.0)
+    assert (view(sparse, smooth=False).low, view(sparse, smooth=False).high) == (0.0, 5.0)
+    assert colour_limits(sparse)[2] == float(view(sparse).values.max()) > 4.9, "the largest after the blur"

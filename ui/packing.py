@@ -32,15 +32,16 @@ def number() -> int:
     return next(_count)
 
 
-def floats(values: torch.Tensor, *, exact: bool = True) -> dict[str, Any]:
-    """A map [h, w] with its ends: float32, or float16 with a scale where it need not be exact and is large."""
-    from explainers.overlays import strong
+def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False) -> dict[str, Any]:
+    """A map [h, w] with its ends: float32, or float16 with a scale where it need not be exact and is large.
 
+    `by_size`: drawn without its signs unless the visitor asks for them, as attributions of single pixels are.
+    """
     values = values.detach().float().cpu().contiguous()
     finite = values[values.isfinite()]
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     packed: dict[str, Any] = {"h": values.shape[-2], "w": values.shape[-1], "lo": low, "hi": high, "signed": low < 0}
-    packed["far"] = strong(finite)
+    packed["by_size"] = by_size
     if exact or values.numel() <= SMALL:
         return packed | {"b64": _text(values.numpy().tobytes()), "dtype": "float32"}
     scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1]: halves end at 65,504 and lose small numbers
@@ -66,7 +67,7 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
         "about": f"{_about(settings, step.target)}/{step.plane}",
-        "map": floats(step.map),
+        "map": floats(step.map, by_size=_by_size(settings)),
         "crop": picture(step.seen),
         "name": words.file_name(settings, step.target),
         "words": words.overlay(settings, step.target, step.map),
@@ -89,11 +90,16 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
         "id": ident,
         "state": "partial",
         "about": _about(settings, settings.target),
-        "map": floats(step.map, exact=False),
+        "map": floats(step.map, exact=False, by_size=_by_size(settings)),
         "crop": picture(step.seen, 384),
         "name": words.file_name(settings, settings.target),
         "words": words.overlay(settings, settings.target, step.map),
     }
+
+
+def _by_size(settings: Settings) -> bool:
+    """Whether the map is an attribution of single pixels, as `Explanation.overlay` asks too."""
+    return settings.method.returns == "pixels"
 
 
 def _about(settings: Settings, target: int | None) -> str:

@@ -26,8 +26,8 @@ const TABLES = {
     "9uYg+OYh++cj/ecl",
 };
 
-// The ends of the signed map, as explainers/overlays.py has them: told apart under the three common kinds of colour blindness.
-export const BLUE = [33, 102, 172], RED = [178, 24, 43];
+// The ends of the signed map, as explainers/colour_maps.py has them: told apart under the three common kinds of colour blindness.
+export const BLUE = [40, 122, 235], RED = [228, 50, 40];
 
 function blend(stops) {
   const table = new Uint8Array(768);
@@ -43,17 +43,13 @@ const made = {};
 
 /** The table called `name`: 768 bytes. */
 export function table(name) {
-  if (!made[name]) {
-    if (name === "signed") made[name] = blend([BLUE, [255, 255, 255], RED]);
-    else if (name === "grey") made[name] = blend([[0, 0, 0], [255, 255, 255]]);
-    else made[name] = bytes(TABLES[name] || TABLES.magma);
-  }
+  if (!made[name]) made[name] = name === "signed" ? blend([BLUE, [255, 255, 255], RED]) : bytes(TABLES[name] || TABLES.magma);
   return made[name];
 }
 
-export const NAMES = [["auto", "Automatic"], ["magma", "Magma"], ["viridis", "Viridis"], ["signed", "Blue to red"], ["grey", "Grey"]];
+export const NAMES = [["auto", "Automatic"], ["magma", "Magma"], ["viridis", "Viridis"], ["signed", "Blue to red"]];
 
-/** Colour `values` between lo and hi into RGBA `pixels`, without transparency: bars and sheets. */
+/** Colour `values` between lo and hi into RGBA `pixels`, on nothing: the sheet of channels. */
 export function paint(values, pixels, { lo, hi, colours }) {
   const colour = table(colours);
   const scale = hi > lo ? 255 / (hi - lo) : 0;
@@ -61,27 +57,6 @@ export function paint(values, pixels, { lo, hi, colours }) {
     const raw = (values[i] - lo) * scale;
     const k = 3 * (raw > 0 ? (raw < 255 ? Math.round(raw) : 255) : 0);
     pixels[p] = colour[k]; pixels[p + 1] = colour[k + 1]; pixels[p + 2] = colour[k + 2];
-    pixels[p + 3] = 255;
-  }
-}
-
-/** The same to lie on a photograph: zero of a signed map is clear, so is the low end with `fade`; stripes where no number is. */
-export function glaze(values, pixels, width, { lo, hi, colours, fade = false }) {
-  if (colours !== "signed") {
-    paint(values, pixels, { lo, hi, colours });
-    const scale = hi > lo ? 255 / (hi - lo) : 0;
-    if (fade) for (let i = 0; i < values.length; i++) pixels[4 * i + 3] = (values[i] - lo) * scale;
-  } else {
-    const far = Math.max(Math.abs(lo), Math.abs(hi)) || 1;
-    for (let i = 0, p = 0; i < values.length; i++, p += 4) {
-      [pixels[p], pixels[p + 1], pixels[p + 2]] = values[i] < 0 ? BLUE : RED;
-      pixels[p + 3] = 255 * Math.min(1, Math.abs(values[i]) / far);
-    }
-  }
-  for (let i = 0, p = 0; i < values.length; i++, p += 4) {
-    if (values[i] === values[i]) continue;
-    const stripe = (Math.floor((Math.floor(i / width) + (i % width)) / 4) % 2) * 255;
-    pixels[p] = pixels[p + 1] = pixels[p + 2] = stripe;
     pixels[p + 3] = 255;
   }
 }

@@ -1,47 +1,89 @@
-// A map and the arithmetic that the page does on it: no drawing, no elements.
+// A map and the arithmetic that the page does on it, as explainers/maps.py does it: no drawing, no elements.
 import { floats } from "./wire.js";
 
-/** Unpack a map: {h, w, values, lo, hi, signed, peak}. */
+/** Unpack a map: {h, w, values, lo, hi, signed, by_size}. */
 export function field(packed) {
   return { ...packed, values: floats(packed) };
 }
 
-/** The map at another size, bilinear with pixel centres in the middle of the cells (align_corners=False), never clipped. */
-export function resize(map, width, height, smooth = true) {
-  const out = new Float32Array(width * height);
-  const left = new Int32Array(width), right = new Int32Array(width), share = new Float32Array(width);
-  for (let x = 0; x < width; x++) {
-    const at = smooth ? Math.max(0, ((x + 0.5) * map.w) / width - 0.5) : Math.floor((x * map.w) / width);
-    left[x] = Math.min(map.w - 1, Math.floor(at));
-    right[x] = smooth ? Math.min(map.w - 1, left[x] + 1) : left[x];
-    share[x] = at - left[x];
-  }
-  for (let y = 0; y < height; y++) {
-    const at = smooth ? Math.max(0, ((y + 0.5) * map.h) / height - 0.5) : Math.floor((y * map.h) / height);
-    const top = Math.min(map.h - 1, Math.floor(at));
-    const below = smooth ? Math.min(map.h - 1, top + 1) : top;
-    const down = at - top, a = top * map.w, b = below * map.w;
-    for (let x = 0, p = y * width; x < width; x++, p++) {
-      const l = left[x], r = right[x], s = share[x];
-      const up = map.values[a + l] + s * (map.values[a + r] - map.values[a + l]);
-      const low = map.values[b + l] + s * (map.values[b + r] - map.values[b + l]);
-      out[p] = up + down * (low - up);
+/** The slope at a cell between two steps: their mean, at most three times either; 0 at a peak, a pit and a zero. */
+function slope(before, after) {
+  if (!(before * after > 0)) return 0;
+  const mean = (before + after) / 2, steepest = 3 * Math.min(Math.abs(before), Math.abs(after));
+  return Math.max(-steepest, Math.min(steepest, mean));
+}
+
+/** One line of `cells` values (`step` apart in `from`) as `side` values (`stride` apart in `to`). */
+function line(from, start, step, cells, to, at, stride, side, smooth) {
+  const value = (i) => from[start + step * Math.min(cells - 1, Math.max(0, i))];
+  for (let k = 0; k < side; k++) {
+    let v;
+    if (side === cells) v = value(k);
+    else if (!smooth) v = value(Math.floor(((k + 0.5) * cells) / side));
+    else if (side < cells) {                             // averaged over all cells that it covers
+      const first = Math.floor((k * cells) / side), last = Math.ceil(((k + 1) * cells) / side);
+      v = 0;
+      for (let i = first; i < last; i++) v += value(i);
+      v /= last - first;
+    } else {
+      const place = ((k + 0.5) * cells) / side - 0.5, i = Math.floor(place), t = place - i;
+      const b = value(i), c = value(i + 1), rise = c - b;
+      let a = value(i - 1), d = value(i + 2);
+      if (a !== a) a = b;
+      if (d !== d) d = c;
+      const s = slope(b - a, rise), e = slope(rise, d - c);
+      v = b + t * (s + t * (3 * rise - 2 * s - e + t * (s + e - 2 * rise)));
     }
+    to[at + stride * k] = v;
   }
+}
+
+/** The map at another size: a monotone cubic surface, never beyond the cells on either side, or (not `smooth`) its cells. */
+export function enlarge(map, width, height, smooth = true) {
+  const rows = new Float32Array(map.h * width), out = new Float32Array(height * width);
+  for (let y = 0; y < map.h; y++) line(map.values, y * map.w, 1, map.w, rows, y * width, 1, width, smooth);
+  for (let x = 0; x < width; x++) line(rows, x, width, map.h, out, x, width, height, smooth);
   return out;
 }
 
-/** The limits in which a map is drawn unless the visitor sets others: zero-centred where it has two signs. */
-export function limits(map) {
-  const far = map.far || Math.max(Math.abs(map.lo), Math.abs(map.hi)) || 1;
-  if (map.signed) return [-far, far];
-  const [lo, hi] = [Math.min(0, map.lo), Math.max(0, Math.min(map.hi, far))];
-  return [lo, hi > lo ? hi : lo + 1];
+/** Gaussian blur by `sigma` cells, ending at three of them; the border's values go on outside. */
+export function blur(map, sigma) {
+  const radius = Math.ceil(3 * sigma);
+  const kernel = Array.from({ length: 2 * radius + 1 }, (_, i) => Math.exp(-((i - radius) ** 2) / (2 * sigma * sigma)));
+  const whole = kernel.reduce((sum, each) => sum + each);
+  const along = (from, count, length, step, jump) => {
+    const to = new Float32Array(from.length);
+    for (let n = 0; n < count; n++) {
+      for (let i = 0; i < length; i++) {
+        let sum = 0;
+        for (let k = -radius; k <= radius; k++) sum += kernel[k + radius] * from[n * jump + step * Math.min(length - 1, Math.max(0, i + k))];
+        to[n * jump + step * i] = sum / whole;
+      }
+    }
+    return to;
+  };
+  return along(along(map.values, map.h, map.w, 1, map.w), map.w, map.h, map.w, 1);
 }
 
-/** Which colours "auto" means for this map. */
-export function colours(map, chosen) {
-  return chosen === "auto" ? (map.signed ? "signed" : "magma") : chosen;
+/** How much neighbours differ: their mean squared step over twice the variance, 0 on a plane, about 1 in noise. */
+export function roughness({ values, w }) {
+  let count = 0, sum = 0, squares = 0, steps = 0, rough = 0;
+  for (const v of values) if (Number.isFinite(v)) { count += 1; sum += v; }
+  for (const v of values) if (Number.isFinite(v)) squares += (v - sum / count) ** 2;
+  if (!(squares > 0)) return 0;
+  const add = (step) => { if (Number.isFinite(step)) { steps += 1; rough += step * step; } };
+  for (let i = 0; i < values.length; i++) {
+    if ((i + 1) % w) add(values[i + 1] - values[i]);
+    if (i + w < values.length) add(values[i + w] - values[i]);
+  }
+  return steps ? rough / steps / ((2 * squares) / count) : 0;
+}
+
+/** The quantile of finite values, between its two neighbours in order. */
+export function quantile(values, share) {
+  const ordered = Float32Array.from(values).sort();
+  const at = share * (ordered.length - 1), below = Math.floor(at), above = Math.min(below + 1, ordered.length - 1);
+  return ordered[below] + (at - below) * (ordered[above] - ordered[below]);
 }
 
 /** Row and column of the largest value (of the largest size, where the map has two signs). */

@@ -1,8 +1,10 @@
 // A map over the picture that the network saw. Opacity, colours, limits and the read-out are moved here, without a request.
-import { NAMES, glaze, paint } from "./colours.js";
-import { colours, field, histogram, limits, peak, resize } from "./field.js";
+import { NAMES } from "./colours.js";
+import { field, histogram, peak } from "./field.js";
+import { RULE, bar, draw, view } from "./paint.js";
 import { follow, make, npy, painted, save, short } from "./wire.js";
 
+const LARGEST = 1536;                                   // device pixels a side that are worth drawing
 const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 class View {
@@ -13,8 +15,12 @@ class View {
     this.map = null;
     this.cell = null;
     this.own = null;                                   // limits set by the visitor
-    this.layer = document.createElement("canvas");     // the coloured map alone
+    this.look = null;                                  // how the map is drawn: colours, range, photograph
+    this.bare = false;                                 // while the photograph alone is held
+    this.photo = document.createElement("canvas");     // the photograph, and the finished overlay, in device pixels
+    this.drawn = document.createElement("canvas");
     this.build(element.firstElementChild);
+    new ResizeObserver(() => this.fit() && this.colour()).observe(this.canvas);
   }
 
   build(root) {
@@ -28,25 +34,30 @@ class View {
     this.read = make("output", { class: "hl-read", "aria-live": "polite" });
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
     this.ends = make("div", { class: "hl-ends" });
+    this.drawing = make("p", { class: "hl-quiet" });
     this.chart = make("div", { class: "hl-chart", role: "img" });
-    const scale = make("div", { class: "hl-scale" }, this.bar, this.ends, ...(this.props.chart ? [this.chart] : []));
+    const scale = make("div", { class: "hl-scale" }, this.bar, this.ends, this.drawing, ...(this.props.chart ? [this.chart] : []));
     root.replaceChildren(this.heading, this.frame, this.read, scale, this.tools(), this.facts);
     this.listen();
   }
 
   tools() {
-    const redraw = () => this.draw();
-    this.opacity = make("input", { type: "range", min: 0, max: 100, value: 70, name: "opacity", oninput: redraw });
-    this.tint = make("select", { name: "colours", onchange: () => { this.own = null; this.colour(); } },
+    this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: () => this.draw() });
+    this.tint = make("select", { name: "colours", onchange: () => this.choose() },
       ...NAMES.map(([value, text]) => make("option", { value, text })));
     this.smooth = make("input", { type: "checkbox", name: "smooth", checked: true, onchange: () => this.colour() });
-    this.fade = make("input", { type: "checkbox", name: "fade", checked: true, onchange: () => this.colour() });
+    this.signed = make("input", { type: "checkbox", name: "signed", checked: true, onchange: () => { this.own = null; this.colour(); } });
+    this.signs = make("label", { class: "hl-tick", hidden: true, title: "Values below zero in blue; otherwise sizes alone" },
+      this.signed, make("span", { text: "Signed" }));
     const limit = (name) => make("input", { type: "number", step: "any", name, onchange: () => this.limit() });
     [this.low, this.high] = [limit("low"), limit("high")];
     this.low.setAttribute("aria-label", "Lowest value shown");
     this.high.setAttribute("aria-label", "Highest value shown");
     const button = (text, onclick) => make("button", { type: "button", class: "hl-button", text, onclick, disabled: true });
-    this.buttons = [button("Save PNG", () => this.png()), button("Save .npy", () => this.array())];
+    this.hold = button("Photograph", null);
+    this.hold.title = "Hold to see the photograph alone; on the map, hold P";
+    this.hold.setAttribute("aria-pressed", "false");
+    this.buttons = [this.hold, button("Save PNG", () => this.png()), button("Save .npy", () => this.array())];
     const reset = make("button", { type: "button", class: "hl-link", text: "Reset",
       onclick: () => { this.own = null; this.colour(); } });
     const label = (text, ...inputs) => make("label", {}, make("span", { text }), ...inputs);
@@ -55,7 +66,7 @@ class View {
       make("div", { class: "hl-limits", role: "group", "aria-label": "Limits" }, make("span", { text: "Limits" }),
         this.low, make("span", { text: "to" }), this.high, reset),
       make("label", { class: "hl-tick" }, this.smooth, make("span", { text: "Smooth" })),
-      make("label", { class: "hl-tick" }, this.fade, make("span", { text: "Fade low values" })),
+      this.signs,
       make("div", { class: "hl-saves" }, ...this.buttons));
   }
 
@@ -71,7 +82,13 @@ class View {
     this.canvas.addEventListener("pointerleave", () => { if (document.activeElement !== this.canvas) this.point(null); });
     this.canvas.addEventListener("blur", () => this.point(null));
     this.canvas.addEventListener("focus", () => { if (this.map && !this.cell && this.canvas.matches(":focus-visible")) this.point(...peak(this.map)); });
+    const bare = (event, on) => { if (on) event.preventDefault(); this.held(on); };
+    for (const name of ["pointerup", "pointerleave", "pointercancel", "keyup", "blur"]) this.hold.addEventListener(name, (event) => bare(event, false));
+    this.hold.addEventListener("pointerdown", () => this.held(true));
+    this.hold.addEventListener("keydown", (event) => { if (event.key === " " || event.key === "Enter") bare(event, true); });
+    for (const name of ["keyup", "blur"]) this.canvas.addEventListener(name, () => this.held(false));
     this.canvas.addEventListener("keydown", (event) => {
+      if (event.key.toLowerCase() === "p" && !event.ctrlKey && !event.metaKey && !event.altKey) return bare(event, true);
       const step = KEYS[event.key];
       if (!step || !this.map) return;
       event.preventDefault();
@@ -92,13 +109,18 @@ class View {
     if (this.value !== value) return;                  // a newer answer came while this picture was decoded
     this.picture = image;
     this.map = field(value.map);
-    if (!same) { this.own = null; this.cell = null; }
-    if (image) [this.canvas.width, this.canvas.height] = [image.naturalWidth, image.naturalHeight];
-    this.frame.style.aspectRatio = `${this.canvas.width} / ${this.canvas.height}`;
+    if (!same) {
+      this.own = null;
+      this.cell = null;
+      this.signed.checked = !this.map.by_size;
+    }
+    this.signs.hidden = !this.map.signed;
+    this.frame.style.aspectRatio = image ? `${image.naturalWidth} / ${image.naturalHeight}` : "1";
     this.empty.hidden = true;
     this.frame.dataset.state = value.state || "done";
     this.canvas.setAttribute("aria-label", value.words.alt);
     for (const button of this.buttons) button.disabled = false;
+    this.fit();
     this.colour();
     this.point(...(this.cell || [null]));
     this.describe(value);
@@ -123,6 +145,7 @@ class View {
     this.canvas.setAttribute("aria-label", this.empty.textContent);
     this.read.textContent = "";
     this.ends.replaceChildren();
+    this.drawing.textContent = "";
     this.facts.replaceChildren();
     this.heading.hidden = this.field.hidden = true;
     for (const button of this.buttons) button.disabled = true;
@@ -136,44 +159,80 @@ class View {
     this.colour();
   }
 
-  /** Colour the map once; opacity then only mixes two pictures. */
-  colour() {
-    if (!this.map) return;
-    const tint = colours(this.map, this.tint.value);
-    const [lo, hi] = this.own || (tint === "signed" ? limits({ ...this.map, signed: true }) : limits(this.map));
-    const look = { lo, hi, colours: tint, fade: this.fade.checked };
-    const { width, height } = this.canvas;
-    [this.layer.width, this.layer.height] = [width, height];
-    const context = this.layer.getContext("2d");
-    const pixels = context.createImageData(width, height);
-    glaze(resize(this.map, width, height, this.smooth.checked), pixels.data, width, look);
-    context.putImageData(pixels, 0, 0);
-    if (!this.own) [this.low.value, this.high.value] = [lo, hi].map((value) => Number(value.toPrecision(4)));
-    this.scale(look);
+  choose() {
+    this.own = null;
+    if (this.tint.value === "signed") this.signed.checked = true;
+    this.colour();
+  }
+
+  /** Show the photograph alone while `on`. */
+  held(on) {
+    if (this.bare === on || !this.map) return;
+    this.bare = on;
+    this.hold.setAttribute("aria-pressed", String(on));
     this.draw();
   }
 
-  draw() {
-    const context = this.canvas.getContext("2d");
-    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    if (this.picture) context.drawImage(this.picture, 0, 0);
+  /** Give the canvas as many pixels as the screen has in its place; false where it has them. */
+  fit() {
+    const rect = this.canvas.getBoundingClientRect(), image = this.picture;
+    if (!this.map) return false;
+    const ratio = image ? image.naturalHeight / image.naturalWidth : 1;
+    const wide = rect.width ? Math.round(rect.width * (window.devicePixelRatio || 1)) : image ? image.naturalWidth : 512;
+    const width = Math.max(1, Math.min(wide, LARGEST)), height = Math.max(1, Math.round(width * ratio));
+    if (this.canvas.width === width && this.canvas.height === height) return false;
+    [this.canvas.width, this.canvas.height] = [width, height];
+    return true;
+  }
+
+  /** Draw the map once; opacity then only mixes two pictures. */
+  colour() {
     if (!this.map) return;
-    context.globalAlpha = this.opacity.value / 100;
-    context.drawImage(this.layer, 0, 0);
+    const { tint, own: limits, signed, smooth } = this;
+    this.look = view(this.map, { colours: tint.value, limits, signed: signed.checked, smooth: smooth.checked });
+    this.paint(this.canvas.width, this.canvas.height);
+    if (!limits) [this.low.value, this.high.value] = [this.look.low, this.look.high].map((value) => Number(value.toPrecision(4)));
+    this.scale(this.look);
+    this.draw();
+  }
+
+  /** The photograph and the finished overlay at this size. */
+  paint(width, height) {
+    for (const each of [this.photo, this.drawn]) [each.width, each.height] = [width, height];
+    const photo = this.photo.getContext("2d", { willReadFrequently: true });
+    photo.imageSmoothingQuality = "high";
+    photo.fillStyle = "#808080";
+    photo.fillRect(0, 0, width, height);
+    if (this.picture) photo.drawImage(this.picture, 0, 0, width, height);
+    const pixels = photo.getImageData(0, 0, width, height);
+    draw(pixels.data, width, height, this.look);
+    this.drawn.getContext("2d").putImageData(pixels, 0, 0);
+  }
+
+  draw(canvas = this.canvas) {
+    if (!this.map) return;
+    const context = canvas.getContext("2d");
     context.globalAlpha = 1;
+    context.drawImage(this.photo, 0, 0);
+    context.globalAlpha = this.bare ? 0 : this.opacity.value / 100;
+    context.drawImage(this.drawn, 0, 0);
     this.opacity.setAttribute("aria-valuetext", `${this.opacity.value} per cent`);
   }
 
   scale(look) {
     const context = this.bar.getContext("2d");
     const pixels = context.createImageData(256, 1);
-    const steps = Float32Array.from({ length: 256 }, (_, i) => look.lo + ((look.hi - look.lo) * i) / 255);
-    paint(steps, pixels.data, look);
+    bar(pixels.data, look);
     context.putImageData(pixels, 0, 0);
-    const marks = [look.lo, (look.lo + look.hi) / 2, look.hi];
-    const unit = this.value.words.unit;
-    this.ends.replaceChildren(...marks.map((mark, i) => make("span", { text: short(mark) + (i === 2 && unit ? ` ${unit}` : "") })));
-    this.bar.setAttribute("aria-label", `Colours from ${short(look.lo)} to ${short(look.hi)} ${unit}`);
+    const unit = this.value.words.unit, beyond = look.clipped;
+    const marks = [`${beyond && look.colours === "signed" ? "≤ " : ""}${short(look.low)}`, short((look.low + look.high) / 2),
+      `${beyond ? "≥ " : ""}${short(look.high)}${unit ? ` ${unit}` : ""}`];
+    this.ends.replaceChildren(...marks.map((text) => make("span", { text })));
+    this.bar.setAttribute("aria-label", `Colours from ${short(look.low)} to ${short(look.high)} ${unit}`);
+    const sized = this.map.signed && !this.signed.checked ? ["sizes, without their signs"] : [];
+    const fine = look.fine && !this.own ? [`full colour from the ${100 * RULE.full}th percentile`] : [];
+    const said = [...sized, ...fine, ...(look.fine && look.smooth ? ["blurred by one pixel in 224"] : [])].join("; ");
+    this.drawing.textContent = said ? `Drawn: ${said}. Read-out and .npy are as computed.` : "";
     if (!this.props.chart) return;
     const counts = histogram(this.map);
     const most = Math.max(...counts, 1);
@@ -198,8 +257,14 @@ class View {
       `${short(map.values[row * map.w + column])}${unit ? ` ${unit}` : ""} at row ${row + 1}, column ${column + 1} of ${map.h} × ${map.w}`;
   }
 
+  /** What is shown, at the photograph's own size, as the library draws it. */
   png() {
-    this.canvas.toBlob((blob) => save(blob, `${this.value.name}.png`), "image/png");
+    const [width, height] = this.picture ? [this.picture.naturalWidth, this.picture.naturalHeight] : [512, 512];
+    const canvas = make("canvas", { width, height });
+    this.paint(width, height);
+    this.draw(canvas);
+    canvas.toBlob((blob) => save(blob, `${this.value.name}.png`), "image/png");
+    this.paint(this.canvas.width, this.canvas.height);
   }
 
   array() {

@@ -1,22 +1,19 @@
 // Every stage of the network at once: the same picture seen from the first stage to the last; a click moves there.
-import { glaze } from "./colours.js";
-import { colours, field, limits, resize } from "./field.js";
+import { field } from "./field.js";
+import { draw, view } from "./paint.js";
 import { follow, make, painted } from "./wire.js";
 
-const SIDE = 96;
+const SIDE = 96 * Math.min(3, Math.ceil(window.devicePixelRatio || 1));
 
 function thumbnail(canvas, image, packed) {
-  const map = field(packed);
-  const context = canvas.getContext("2d");
-  const layer = document.createElement("canvas");
-  layer.width = layer.height = SIDE;
-  const pixels = layer.getContext("2d").createImageData(SIDE, SIDE);
-  const [lo, hi] = limits(map);
-  glaze(resize(map, SIDE, SIDE), pixels.data, SIDE, { lo, hi, colours: colours(map, "auto"), fade: true });
-  layer.getContext("2d").putImageData(pixels, 0, 0);
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.imageSmoothingQuality = "high";
+  context.fillStyle = "#808080";
+  context.fillRect(0, 0, SIDE, SIDE);
   if (image) context.drawImage(image, 0, 0, SIDE, SIDE);
-  context.globalAlpha = 0.75;
-  context.drawImage(layer, 0, 0);
+  const pixels = context.getImageData(0, 0, SIDE, SIDE);
+  draw(pixels.data, SIDE, SIDE, view(field(packed)));
+  context.putImageData(pixels, 0, 0);
 }
 
 export function mount(element, props, trigger, watch) {
