@@ -29,6 +29,8 @@ from typing import BinaryIO, Literal
 
 import torch
 
+from models import cache_limit
+
 Progress = Callable[[int, int], object]
 """Called with bytes done and bytes in all (0 where the server does not say)."""
 State = Literal["waiting", "running", "whole", "failed"]
@@ -176,7 +178,7 @@ def _download(job: Fetch) -> None:
         raise FetchFailed(f"{job.name} is not on this machine, and HOOKLENS_OFFLINE forbids fetching it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "a+b") as file, _alone(file, job, path) as mine:
+        with cache_limit.in_use(path), open(part, "a+b") as file, _alone(file, job, path) as mine:
             if not mine:
                 part.unlink(missing_ok=True)
                 job.done = job.total = path.stat().st_size
@@ -195,6 +197,9 @@ def _download(job: Fetch) -> None:
             os.replace(part, path)
             found = path.stat()
             _CHECKED.put(path, [found.st_size, found.st_mtime_ns])
+            cache_limit.remember(path)
+    except cache_limit.BadLimit as error:
+        raise FetchFailed(str(error)) from error
     except OSError as error:
         raise FetchFailed(f"{job.name} could not be stored: {error.strerror or error}.") from error
 

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torchvision.models import WeightsEnum, get_model, get_model_weights
 from torchvision.transforms import InterpolationMode
 
-from models import downloads, efficientnet_lite
+from models import cache_limit, downloads, efficientnet_lite
 from models.downloads import Progress
 from models.model import Model, Preparation
 from models.titles import title_of
@@ -109,12 +109,13 @@ def load_model(name: str = "auto", *, progress: Progress | None = None) -> Model
     if weights is None:
         return _load_onboard()
     try:
-        downloads.fetch(title_of(name), weights.url, progress)
-    except downloads.FetchFailed as error:
+        with cache_limit.in_use(downloads.path_of(weights.url)):
+            downloads.fetch(title_of(name), weights.url, progress)
+            # The file is there and its sum is right, so that torchvision's own builder finds it and downloads nothing.
+            with _without_drawing():
+                network = get_model(name.partition(":")[0], weights=weights, progress=False)
+    except (downloads.FetchFailed, cache_limit.BadLimit) as error:
         raise ModelUnavailable(f"{str(error).rstrip('.')}; {_ready()}.") from error
-    # The file is there and its sum is right, so that torchvision's own builder finds it and downloads nothing.
-    with _without_drawing():
-        network = get_model(name.partition(":")[0], weights=weights, progress=False)
     return _model(name, network, list(weights.meta["categories"]), _preparation(weights))
 
 

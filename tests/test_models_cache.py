@@ -1,0 +1,274 @@
+"""HOOKLENS_CACHE_GB: what is removed, what never is, whoever else is at work in the same folder."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.models import get_model
+
+import models
+from models import ModelUnavailable, cache_limit, downloads
+
+SIZE = 100_000
+TWO_AND_A_HALF = "0.00025"
+"""Gigabytes that two and a half of the files need."""
+SENTENCE = (
+    "HOOKLENS_CACHE_GB='5GB' is not a size. Give gigabytes as a positive number, such as 5 or 0.5, "
+    "or leave it out to keep every file"
+)
+
+forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Tests print nothing."""
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> Iterator[list[str]]:
+    """The addresses of six files, each named by its own sum, on a server of this machine."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    names = []
+    for number in range(6):
+        content = bytes([number]) * SIZE
+        names.append(f"net{number}-{hashlib.sha256(content).hexdigest()[:8]}.pth")
+        (shelf / names[-1]).write_bytes(content)
+    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=shelf))
+    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield [f"http://127.0.0.1:{http.server_port}/{name}" for name in names]
+    http.shutdown()
+    http.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    for name in ("HOOKLENS_OFFLINE", "HOOKLENS_CACHE_GB", "HOOKLENS_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "hub" / "checkpoints"
+
+
+def fetch(*urls: str) -> None:
+    for url in urls:
+        downloads.fetch("Net", url)
+
+
+def kept(folder: Path) -> str:
+    """The numbers of the files that are there."""
+    return "".join(sorted(path.name[3] for path in folder.glob("net*.pth")))
+
+
+def test_without_a_limit_everything_is_kept(urls: list[str], checkpoints: Path) -> None:
+    fetch(*urls)
+
+    assert kept(checkpoints) == "012345"
+
+
+def test_the_least_recently_used_goes_first(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that came while no limit was set count as well; a use moves a file to the end of the queue."""
+    fetch(*urls[:3])
+    with cache_limit.in_use(downloads.path_of(urls[0])):
+        pass
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", TWO_AND_A_HALF)
+
+    fetch(urls[3])
+
+    assert kept(checkpoints) == "03"
+    assert not downloads.cached(urls[1]) and downloads.cached(urls[3])
+    assert {path.stem[3] for path in (checkpoints / "hooklens-fetched").glob("*.json")} == {"0", "3"}
+
+
+def test_the_file_just_fetched_stays_though_it_is_too_large(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
+
+    fetch(*urls[:2])
+
+    assert kept(checkpoints) == "1"
+
+
+def test_the_files_of_others_are_never_touched(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one that was there before, nor one of ours that was replaced, touched or linked since."""
+    checkpoints.mkdir(parents=True)
+    foreign = checkpoints / "net9-resnet.pth"
+    foreign.write_bytes(b"9" * SIZE)
+    downloads.path_of(urls[5]).write_bytes(bytes([5]) * SIZE)  # whole, but not fetched by us
+    fetch(*urls)
+    first, second, third = (downloads.path_of(url) for url in urls[:3])
+    first.write_bytes(b"trained further")
+    os.utime(second)
+    moved = checkpoints.parent / third.name
+    third.rename(moved)
+    third.symlink_to(moved)
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
+
+    with cache_limit.in_use(foreign):
+        pass
+
+    assert kept(checkpoints) == "012459" and first.read_bytes() == b"trained further" and moved.exists()
+    assert [path.stem[3] for path in (checkpoints / "hooklens-fetched").glob("*.json")] == ["4"]
+
+
+def test_a_broken_or_orphaned_record_means_nothing(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(*urls[:3])
+    records = checkpoints / "hooklens-fetched"
+    (records / f"{downloads.path_of(urls[0]).name}.json").write_text('{"half":')
+    downloads.path_of(urls[1]).unlink()
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
+
+    fetch(urls[3])
+
+    assert kept(checkpoints) == "03"
+
+
+def test_a_fetch_that_fails_leaves_no_record(urls: list[str], checkpoints: Path) -> None:
+    with pytest.raises(downloads.FetchFailed):
+        fetch(urls[0].replace("net0", "net8"))
+
+    assert list((checkpoints / "hooklens-fetched").glob("*.json")) == []
+
+
+def test_nothing_goes_while_a_file_is_being_read(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock counts between threads; whoever ends last makes room."""
+    fetch(*urls[:2])
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
+
+    with cache_limit.in_use(downloads.path_of(urls[0])):
+        fetch(urls[2])
+        assert kept(checkpoints) == "012"
+
+    assert kept(checkpoints) == "0"
+
+
+def hold(path: Path, reading: Event, done: Event) -> None:
+    with cache_limit.in_use(path):
+        reading.set()
+        done.wait(60)
+
+
+@forked
+def test_nothing_goes_while_another_process_reads(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(*urls[:2])
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
+    fork = multiprocessing.get_context("fork")
+    reading, done = fork.Event(), fork.Event()
+    reader = fork.Process(target=hold, args=(downloads.path_of(urls[0]), reading, done))
+    reader.start()
+    assert reading.wait(60)
+
+    fetch(urls[2])
+
+    assert kept(checkpoints) == "012"
+    done.set()
+    reader.join(60)
+    assert reader.exitcode == 0 and kept(checkpoints) == "0"
+
+
+def read_at_random(seed: int, urls: list[str]) -> None:
+    draw = random.Random(seed)
+    for url in draw.choices(urls, k=25):
+        with cache_limit.in_use(downloads.path_of(url)):
+            assert len(downloads.fetch("Net", url).read_bytes()) == SIZE
+
+
+@forked
+def test_processes_at_once_never_miss_a_file(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three processes fetch and read the six files in orders of their own, with room for two and a half."""
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", TWO_AND_A_HALF)
+    fork = multiprocessing.get_context("fork")
+    running = [fork.Process(target=read_at_random, args=(seed, urls)) for seed in range(3)]
+
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(60)
+
+    assert [process.exitcode for process in running] == [0, 0, 0]
+    assert 1 <= len(kept(checkpoints)) <= 2
+
+
+def test_a_folder_without_a_place_for_records_still_serves(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "hooklens-fetched").write_text("a file where the folder should be")
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
+
+    fetch(*urls[:2])
+
+    assert kept(checkpoints) == "01"
+
+
+@pytest.mark.parametrize("value", ["5GB", "0", "-1", "nan", "inf", "1e999", "much", "1,5"])
+def test_a_limit_that_is_no_size_is_refused_before_anything_is_fetched(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", value)
+    sentence = SENTENCE.replace("5GB", value)
+
+    with pytest.raises(downloads.FetchFailed) as caught:
+        fetch(urls[0])
+    with pytest.raises(ModelUnavailable) as refused:
+        models.load_model("squeezenet1_1")
+
+    assert str(caught.value) == f"{sentence}." and kept(checkpoints) == ""
+    assert str(refused.value) == f"{sentence}; ready at once: efficientnet_lite0."
+
+
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_limit_is_none(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", value)
+
+    assert cache_limit.limit() is None
+
+
+def test_a_gigabyte_is_ten_to_the_ninth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", " 1.5 ")
+
+    assert cache_limit.limit() == 1_500_000_000
+
+
+def test_loading_a_model_counts_as_its_use_and_makes_room(
+    urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network that is loaded is the oldest of the files, and the one that stays."""
+    checkpoints.mkdir(parents=True)
+    path = checkpoints / "squeezenet1_1-b8a52dc0.pth"
+    torch.save(get_model("squeezenet1_1").state_dict(), path)
+    monkeypatch.setattr(downloads, "_sha256", lambda path: path.stem.rpartition("-")[2])
+    with cache_limit.in_use(path):
+        cache_limit.remember(path)
+    fetch(*urls[:2])
+    monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
+
+    assert models.load_model("squeezenet1_1").name == "squeezenet1_1"
+
+    assert path.exists() and kept(checkpoints) == ""
