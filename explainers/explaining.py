@@ -61,6 +61,7 @@ def explain(
     seconds = time.perf_counter() - began
     shown = _as_map(chosen, raw, how).relu() if relu else _as_map(chosen, raw, how)
     resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()}
+    resolved |= record.options
     if chosen.returns in ("pixels", "features"):
         resolved["reduce"] = how
     flat = raw if raw.ndim == 3 else shown

@@ -111,6 +111,12 @@ def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
 
 
 Precision = Annotated[str, Choice("float32", "bf16", help="bf16 is faster and coarser; README states the drift")]
+SteadyPrecision = Annotated[
+    str, Choice("float32", "bf16", "auto", help="auto: bf16 where this machine is clearly faster at it; ranks stay")
+]
+"""Of methods whose maps keep their ranks in bf16, by more than 0.999 on a trained network (benchmarks/drift.py): they
+alone may leave the choice to the machine.
+"""
 Seed = Annotated[int, Range(0, 2**31 - 1, help="other random numbers")]
 
 Baseline = str | float | Tensor | None

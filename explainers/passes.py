@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from .errors import BadTarget, LayerNotFound, LayerRanRepeatedly, NothingSpatial
 from .hooks import edit_outputs
-from .inference_copy import InferenceCopy, channels_last, inference_copy
+from .inference_copy import InferenceCopy, channels_last, faster_in_bf16, inference_copy
 from .layers import Place, channel_axis, nothing_spatial, place
 from .network import ready
-from .recording import is_recording, note_finding, note_gradient, note_scores
+from .recording import is_recording, note_finding, note_gradient, note_option, note_scores
 from .records import ran_repeatedly
 from .sites import LayerName, frozen_graph, unwrap
 from .targets import Target, TargetLike, Through, Unit, evaluate, fix
@@ -66,6 +66,11 @@ class Run:
         if isinstance(self.wanted, Unit):
             # Looked up before any hook is there: the look-up may run the network.
             self._unit = self.place(self.wanted.layer, counted=True, spatial=False)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether gradients pass some channels of a layer alone, so that they are those of a part of the score."""
+        return self._through is not None
 
     def place(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> Place:
         """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
@@ -140,10 +145,22 @@ class Run:
         with torch.no_grad():
             self._clean = self.forward(self.images.clone())
             scores = precise(self.score(self._clean))
+        self._settle_precision()
         return self.values(self.images, range(len(scores))) if self.precision == "bf16" else scores
 
+    def _settle_precision(self) -> None:
+        """What "auto" comes to: bfloat16 where the private copy runs clearly faster in it, float32 anywhere else."""
+        if self.precision != "auto":
+            return
+        self.precision = "float32"  # of the clean pass that a copy needs
+        self.quick()
+        if self._copy is not None and faster_in_bf16(self._copy, self.images):
+            self.precision = "bf16"
+        note_option("precision", self.precision)
+
     def casting(self) -> AbstractContextManager[Any]:
-        """Where variants run: bfloat16 where it was asked for."""
+        """Where variants run: bfloat16 where it was asked for, or chosen."""
+        self._settle_precision()
         wanted = self.precision == "bf16"
         return torch.autocast(self.images.device.type, torch.bfloat16) if wanted else nullcontext()
 
@@ -186,7 +203,18 @@ class Run:
         *,
         instead: Mapping[str, Edit] | None = None,
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Each layer's own output A for the batch and d score / dA, in the layer's layout, by layer name.
+        """Each layer's own output A for the batch and d score / dA, in the layer's layout, by layer name."""
+        return self.scores_at(places, batch, pictures, instead=instead)[1]
+
+    def scores_at(
+        self,
+        places: Sequence[Place],
+        batch: Tensor,
+        pictures: Sequence[int] | None = None,
+        *,
+        instead: Mapping[str, Edit] | None = None,
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+        """Scores [B] of the batch, and what `at` gives, from one pass.
 
         The network runs without a graph up to the first of the layers. Its output, cut off, becomes the leaf from which
         the graph is built; layers after it are recorded on that graph. One backward pass then serves all, and no
@@ -197,8 +225,9 @@ class Run:
         with torch.no_grad(), self.casting(), edit_outputs(self.network, edits):
             output = self.forward(batch)
             kept = [cut.only() for cut in cuts.values()]
-            gradients = self.pull(self.score(output, pictures).sum(), kept)
-        return {name: (a, g) for name, a, g in zip(cuts, kept, gradients, strict=True)}
+            scores = self.score(output, pictures)
+            gradients = self.pull(scores.sum(), kept)
+        return precise(scores), {name: (a, g) for name, a, g in zip(cuts, kept, gradients, strict=True)}
 
     def pull(self, total: Tensor, leaves: Sequence[Tensor], *, stated: bool = True) -> list[Tensor]:
         """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
@@ -262,7 +291,8 @@ def opened(
 ) -> Iterator[Run]:
     """A `Run` of the model on copies of the images; the caller's gradient mode is back after the block.
 
-    `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible.
+    `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible, "auto"
+    where it is faster too.
     """
     with torch.inference_mode(False), torch.no_grad():
         yield Run(model, ready(model), images.detach().clone(), target, many, precision)

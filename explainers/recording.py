@@ -16,13 +16,16 @@ from .targets import Target
 
 @dataclass
 class Record:
-    """Scores, target, gradient norms and layer of one call, and what its method had to say."""
+    """Scores, target, gradient norms and layer of one call, options as they were chosen, and what its method had to
+    say.
+    """
 
     scores: Tensor | None = None
     target: Target | None = None
     target_scores: Tensor | None = None
     gradient_norms: Tensor | None = None
     layer: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     findings: list[tuple[int | None, Finding]] = field(default_factory=list)
 
 
@@ -64,6 +67,13 @@ def note_layer(name: str) -> None:
     record = _record.get()
     if record is not None:
         record.layer = name
+
+
+def note_option(name: str, value: Any) -> None:
+    """Remember what an option that leaves the choice to the method came to."""
+    record = _record.get()
+    if record is not None:
+        record.options[name] = value
 
 
 def note_finding(code: str, sentence: str, remedy: dict[str, Any] | None = None, picture: int | None = None) -> None:

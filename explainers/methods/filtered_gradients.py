@@ -11,9 +11,10 @@ from ..baselines import baseline_of
 from ..batching import Loop, Progress
 from ..options import Baseline, Choice, Precision, Range
 from ..passes import opened, precise
+from ..quadrature import gauss_legendre
 from ..registry import method
 from ..targets import TargetLike
-from .path_integrals import gauss_legendre, integrate, measures_gap, note_gap, straight
+from .path_integrals import integrate, measures_gap, note_gap, straight
 
 
 @method(

@@ -17,9 +17,10 @@ from ..baselines import baseline_of
 from ..batching import Loop, Progress
 from ..options import Precision, Range
 from ..passes import opened, precise
+from ..quadrature import spread
 from ..registry import method
 from ..targets import TargetLike
-from .path_integrals import Start, measures_gap, note_gap, spread
+from .path_integrals import Start, measures_gap, note_gap
 
 
 @method(

@@ -18,16 +18,19 @@ from torch import Tensor, nn
 
 from ..baselines import baseline_of
 from ..batching import Loop, Progress
+from ..bisection import integrate_by_gap
 from ..layer_passes import Branches
 from ..layers import Place
 from ..options import Baseline, Choice, Precision, Range
 from ..passes import Run, maps_of, opened
+from ..quadrature import gauss_legendre, spread
 from ..recording import note_layer
 from ..registry import method
 from ..sites import LayerName
 from ..targets import TargetLike
 from ..unread_patches import gradient_place
-from .path_integrals import Start, gauss_legendre, measures_gap, note_gap, spread
+from .path_integrals import FIXED, Start, measures_gap, more, note_gap
+from .path_integrals import Steps as GapSteps
 
 Steps = Annotated[int, Range(2, 1000, help="points on the path")]
 Noise = Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")]
@@ -45,7 +48,7 @@ def layer_integrated_gradients(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    steps: Steps = 50,
+    steps: GapSteps = None,
     baseline: Start = None,
     seed: Noise = 0,
     batch_size: int | None = None,
@@ -55,8 +58,8 @@ def layer_integrated_gradients(
 ) -> Tensor:
     """Layer integrated gradients: the layer's output goes straight from the baseline's to the picture's.
 
-    What passes around the layer stays the picture's own. Gauss-Legendre quadrature; stopped early, the points done
-    stand for all.
+    What passes around the layer stays the picture's own. The path's points are those of `integrated_gradients`; stopped
+    early, the points done stand for all.
 
     Returns  (n, k, h, w), in logits; sums to score(x) - score with A(b) in place of A(x) as the number of steps grows,
              and a finding states the gap where it is above 1%; drift in bf16: see README
@@ -68,21 +71,27 @@ def layer_integrated_gradients(
         full = run.clean()
         begin, end = run.outputs(where, baseline_of(x, baseline, seed)), run.outputs(where, x.clone())
         way = end - begin
-        points, weights = gauss_legendre(steps)
+        maps, loop = maps_of(where, way), Loop(batch_size, progress, budget)
 
-        def gradients(picture: int, chosen: Tensor) -> Tensor:
-            at = points[chosen].to(way).view(-1, *[1] * (way.ndim - 1))
+        def there(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
+            at = points.to(way).view(-1, *[1] * (way.ndim - 1))
             return _gradient_there(run, where, picture, begin[picture] + at * way[picture])
 
-        maps = maps_of(where, way)
-        mean = _mean_gradient(run, where, Loop(batch_size, progress, budget), weights, gradients, maps)
-        found = mean * maps
+        def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
+            scores, gradient = there(picture, points)
+            return scores, maps_of(where, gradient) * maps[picture]
+
+        if steps is None and not run.is_restricted:
+            found = integrate_by_gap(len(x), loop, loop.rows(x), probe, lambda shares: shares.sum(1))
+        else:
+            points, weights = gauss_legendre(steps or FIXED)
+            found = maps * _mean_gradient(run, where, loop, weights, lambda n, some: there(n, points[some])[1], maps)
 
         def from_start(picture: int) -> Tensor:
             return Branches(run, picture, where).values(lambda copies: begin[picture : picture + 1], 1)
 
         if measures_gap(target):
-            note_gap(found, full - torch.cat([from_start(n) for n in range(len(x))]), {"steps": min(1000, 4 * steps)})
+            note_gap(found, full - torch.cat([from_start(n) for n in range(len(x))]), more(steps))
         note_layer(where.name)
         return found
 
@@ -193,16 +202,17 @@ def layer_conductance(
         return conductance()
 
 
-def _gradient_there(run: Run, where: Place, picture: int, outputs: Tensor) -> Tensor:
-    """The gradient at the layer where `outputs` [R, ...] stand in the place of the picture's own."""
+def _gradient_there(run: Run, where: Place, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores, and the gradient at the layer, where `outputs` [R, ...] stand in the place of the picture's own."""
     one, count = run.images[picture : picture + 1], len(outputs)
     given = {where.name: lambda output: outputs}
     try:
         # What leads to the layer runs once, not once for each output.
-        return run.at([where], one, [picture] * count, instead=given)[where.name][1]
+        scores, both = run.scores_at([where], one, [picture] * count, instead=given)
     except (RuntimeError, ValueError, IndexError):
         # A path around the layer whose one row the network cannot join with these.
-        return run.at([where], one.expand(count, -1, -1, -1), [picture] * count, instead=given)[where.name][1]
+        scores, both = run.scores_at([where], one.expand(count, -1, -1, -1), [picture] * count, instead=given)
+    return scores, both[where.name][1]
 
 
 def _mean_gradient(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 
 from ..baselines import NAMES, baseline_of, extremes
 from ..batching import Loop, Progress
+from ..bisection import integrate_by_gap
 from ..errors import BadOption
 from ..options import Baseline, Choice, Precision, Range, Seed
 from ..passes import Run, opened, precise
+from ..quadrature import gauss_legendre, spread
 from ..recording import is_recording, note_finding
 from ..registry import method
 from ..sampling import Draws
@@ -32,6 +35,12 @@ Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 GAP = 0.01
 """Share of the difference of scores above which a finding states that a map does not sum to it."""
 
+FIXED = 50
+"""Points where none are asked for and the gap cannot choose them: a map with `through` is of a part of the score."""
+
+Steps = Annotated[
+    int | None, Range(2, 1000, help="points on the path; empty: as many as close the gap to 1%, 256 at most")
+]
 Start = Annotated[Baseline, Choice(*NAMES, help="where the path begins; empty: zeros")]
 
 
@@ -46,7 +55,7 @@ def integrated_gradients(
     images: Tensor,
     target: TargetLike = None,
     *,
-    steps: Annotated[int, Range(2, 1000, help="points on the path")] = 50,
+    steps: Steps = None,
     baseline: Start = None,
     seed: Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")] = 0,
     batch_size: int | None = None,
@@ -56,8 +65,9 @@ def integrated_gradients(
 ) -> Tensor:
     """Integrated gradients: the mean gradient on the straight path from a baseline, times the way.
 
-    The integral is taken by Gauss-Legendre quadrature. Stopped early, the mean is over the points done, which are
-    spread over the path.
+    With `steps`, the integral is taken by Gauss-Legendre quadrature at so many points. Without, points are added where
+    the score rose by more than the gradients say, until the map sums to the difference of scores to 1%. Stopped early,
+    the points done, which are spread over the path, stand for all.
 
     Returns  (n, c, h, w), in logits; sums to score(x) - score(baseline) as the number of steps grows. A finding states
              the gap where it is above 1%; drift in bf16: see README
@@ -67,11 +77,9 @@ def integrated_gradients(
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()
         start = baseline_of(x, baseline, seed)
-        points, weights = gauss_legendre(steps)
-        path = straight(x, start, points)
-        found = integrate(run, Loop(batch_size, progress, budget), weights, path, _summed)
+        found = _along(run, Loop(batch_size, progress, budget), steps, lambda points: straight(x, start, points))
         if measures_gap(target):
-            note_gap(found, full - run.values(start, range(len(x))), {"steps": min(1000, 4 * steps)})
+            note_gap(found, full - run.values(start, range(len(x))), more(steps))
         return found
 
 
@@ -86,7 +94,7 @@ def blur_integrated_gradients(
     images: Tensor,
     target: TargetLike = None,
     *,
-    steps: Annotated[int, Range(2, 1000, help="points on the path")] = 50,
+    steps: Steps = None,
     blur: Annotated[
         float | None,
         Range(0.1, 4096, help="deviation in pixels where the path begins; empty: a quarter of the shorter side"),
@@ -99,8 +107,8 @@ def blur_integrated_gradients(
     """Blur integrated gradients: gradients along the path on which the picture comes out of a blur.
 
     The path is Gaussian scale space on the grid of pixels with mirrored borders, its derivative exact: the heat
-    equation solved in the cosine basis. No baseline has to be chosen. The integral over the blur's deviation is taken
-    by Gauss-Legendre quadrature; stopped early, the points done stand for all.
+    equation solved in the cosine basis. No baseline has to be chosen. The integral is over the blur's deviation, its
+    points as in `integrated_gradients`; stopped early, the points done stand for all.
 
     Returns  (n, c, h, w), in logits; sums to score(x) - score(blurred x) as the number of steps grows. A finding states
              the gap where it is above 1%; drift in bf16: see README
@@ -110,13 +118,11 @@ def blur_integrated_gradients(
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()
         widest = min(x.shape[-2:]) / 4 if blur is None else blur
-        points, weights = gauss_legendre(steps)
-        path = _out_of_blur(x, widest, points)
-        found = integrate(run, Loop(batch_size, progress, budget), weights, path, _summed)
+        found = _along(run, Loop(batch_size, progress, budget), steps, _out_of_blur(x, widest))
         if measures_gap(target):
-            blurred = _out_of_blur(x, widest, torch.zeros(1, dtype=torch.float64))
+            blurred = _out_of_blur(x, widest)(torch.zeros(1, dtype=torch.float64))
             start = torch.cat([blurred(picture, torch.tensor([0]))[0] for picture in range(len(x))])
-            note_gap(found, full - run.values(start, range(len(x))), {"steps": min(1000, 4 * steps)})
+            note_gap(found, full - run.values(start, range(len(x))), more(steps))
         return found
 
 
@@ -236,6 +242,30 @@ def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable
     return total / reached
 
 
+def _along(run: Run, loop: Loop, steps: int | None, through: Callable[[Tensor], Path]) -> Tensor:
+    """Integrate along the path that `through` lays through given points in [0, 1]: `steps` of them, or those needed.
+
+    Returns  (n, c, h, w), float32 or float64
+    """
+    if steps is None and run.is_restricted:
+        steps = FIXED
+    if steps is not None:
+        points, weights = gauss_legendre(steps)
+        return integrate(run, loop, weights, through(points), _summed)
+
+    def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
+        at, speed = through(points)(picture, torch.arange(len(points)))
+        scores, gradients = run.scores_and_gradient(at, [picture] * len(at))
+        return scores, gradients * speed
+
+    return integrate_by_gap(len(run.images), loop, loop.rows(run.images), probe, _summed)
+
+
+def more(steps: int | None) -> dict[str, int]:
+    """What makes the gap of so many steps smaller."""
+    return {"steps": 1000 if steps is None else min(1000, 4 * steps)}
+
+
 def straight(x: Tensor, start: Tensor, points: Tensor) -> Path:
     """The straight path from `start` to the pictures, at `points` in [0, 1]."""
     way = x - start
@@ -247,14 +277,14 @@ def straight(x: Tensor, start: Tensor, points: Tensor) -> Path:
     return path
 
 
-def _out_of_blur(x: Tensor, widest: float, points: Tensor) -> Path:
+def _out_of_blur(x: Tensor, widest: float) -> Callable[[Tensor], Path]:
     """Scale space from a deviation of `widest` pixels at 0 to the pictures at 1, linear in the deviation."""
     down, right = _cosines(x.shape[-2]).to(precise(x)), _cosines(x.shape[-1]).to(precise(x))
     # Eigenvalues of half the (negative) Laplacian on the grid: after a variance v a wave has exp(-v * rate) left.
     rates = _rates(x.shape[-2])[:, None] + _rates(x.shape[-1])
     waves = down @ precise(x) @ right.T
 
-    def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    def path(points: Tensor, picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
         deviation = ((1 - points[chosen]) * widest).view(-1, 1, 1)
         left = torch.exp(-(deviation**2) * rates)
         speed = 2 * deviation * widest * rates * left
@@ -264,7 +294,7 @@ def _out_of_blur(x: Tensor, widest: float, points: Tensor) -> Path:
         ]
         return back[0].to(x), back[1]
 
-    return path
+    return lambda points: partial(path, points)
 
 
 def _cosines(size: int) -> Tensor:
@@ -277,24 +307,6 @@ def _cosines(size: int) -> Tensor:
 
 def _rates(size: int) -> Tensor:
     return 1 - torch.cos(math.pi / size * torch.arange(size, dtype=torch.float64))
-
-
-def gauss_legendre(steps: int) -> tuple[Tensor, Tensor]:
-    """Points and weights of Gauss-Legendre quadrature on [0, 1], float64, [steps] each.
-
-    Source   Golub & Welsch 1969: eigenvalues of the Jacobi matrix of the Legendre polynomials
-    """
-    k = torch.arange(1, steps, dtype=torch.float64)
-    beside = k / (4 * k**2 - 1).sqrt()
-    values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
-    return (values + 1) / 2, vectors[0] ** 2
-
-
-def spread(count: int) -> Tensor:
-    """The numbers 0 to count - 1 in van der Corput's order: any first few lie evenly over all."""
-    digits = max(1, (count - 1).bit_length())
-    turned = [int(f"{each:0{digits}b}"[::-1], 2) for each in range(2**digits)]
-    return torch.tensor([each for each in turned if each < count])
 
 
 def measures_gap(target: TargetLike) -> bool:

@@ -12,10 +12,11 @@ from ..batching import Loop, Progress
 from ..errors import BadOption
 from ..options import Precision, Range
 from ..passes import opened, precise
+from ..quadrature import gauss_legendre
 from ..registry import method
 from ..segments import superpixels
 from ..targets import TargetLike
-from .path_integrals import gauss_legendre, integrate, measures_gap, note_gap
+from .path_integrals import integrate, measures_gap, note_gap
 
 # About how many regions an over-segmentation has; the paper's six scales of another algorithm, from fine to coarse.
 _COUNTS = (128, 64, 32, 16, 8, 4)
