@@ -21,6 +21,8 @@ class Example:
     id: str
     alt: str
     path: Path
+    note: str = ""
+    """What to try with it, where the picture teaches something."""
 
 
 def all_examples() -> dict[str, Example]:
@@ -29,7 +31,8 @@ def all_examples() -> dict[str, Example]:
     Errors   OSError or ValueError when `assets/examples.json` is missing or broken
     """
     listed = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
-    return {each["id"]: Example(each["id"], each["alt"], ASSETS / each["file"]) for each in listed}
+    made = (Example(each["id"], each["alt"], ASSETS / each["file"], each.get("note", "")) for each in listed)
+    return {example.id: example for example in made}
 
 
 def small(example: Example) -> dict[str, str]:
@@ -44,5 +47,6 @@ def small(example: Example) -> dict[str, str]:
     return {
         "id": example.id,
         "alt": example.alt,
+        "note": example.note,
         "src": "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode(),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from ui import engine, examples, links, packing, picture_panel, runs, shelf, words
+from ui import engine, examples, landing, links, packing, picture_panel, runs, shelf, words
 from ui.parts import canvas
 from ui.picture_panel import Panel
 from ui.steps import Answer, Refining, Refused, Request, Settings, Stages, Step, Waiting
@@ -68,10 +68,28 @@ class Show:
         """The answer to what the link asks for."""
         wanted = links.read(request.query_params)
         chosen, notes = _example(wanted)
+        kept = None if wanted or shelf.ready.is_set() else landing.stored(shelf.wish())
+        if kept:
+            yield self._landed(kept)
         names = [wanted.get(name, "") for name in ("model", "layer", "class", "method")]
         yield from self._answer(
-            lambda: Request(str(chosen.path), *names, wanted.get("options", {})), {}, request, notes
+            lambda: Request(str(chosen.path), *names, wanted.get("options", {})), {}, request, notes, kept=kept
         )
+
+    def _landed(self, kept: dict[str, Any]) -> dict[Any, Any]:
+        """The first example's answer, before the network is there."""
+        panel, overlay, ident = self.panel, self.overlay, packing.number()
+        fields = {"model": panel.model, "layer": panel.layer, "method": panel.method}
+        classes = {**kept["classes"], "id": ident}
+        return {
+            **{fields[name]: gr.update(choices=[each], value=each[1]) for name, each in kept["choices"].items()},
+            overlay.status: words.landed(kept["status"], words.loading(0), ident),
+            overlay.view: {**kept["view"], "id": ident},
+            overlay.findings: {**kept["findings"], "id": ident},
+            overlay.strip: {**kept["strip"], "id": ident},
+            overlay.bars: classes,
+            panel.top: classes,
+        }
 
     def again(self, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
         """When anything was chosen: the settings as they stand on the page, unless just these are shown already.
@@ -85,7 +103,13 @@ class Show:
             yield from self._answer(lambda: picture_panel.asked(*settings), settings[-1], request, [], shown)
 
     def _answer(
-        self, ask: Any, known: Any, request: gr.Request, notes: list[str], shown: Any = None
+        self,
+        ask: Any,
+        known: Any,
+        request: gr.Request,
+        notes: list[str],
+        shown: Any = None,
+        kept: dict[str, Any] | None = None,
     ) -> Iterator[dict[Any, Any]]:
         with runs.begin(request.session_hash) as run:
             done = None
@@ -97,6 +121,9 @@ class Show:
                     elif isinstance(step, Answer):
                         yield self._answered(step, asked, notes)
                         done = step
+                    elif isinstance(step, Waiting) and kept:
+                        line = words.landed(kept["status"], step.sentence, packing.number())
+                        yield {self.overlay.status: line}
                     else:
                         yield self._shown(step)
                 if done and done.share >= 1 and not run.asked:  # whole, with its strip: not to be computed again

@@ -5,6 +5,7 @@ torch is imported here for the first time, after the page has been served; until
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -72,6 +73,11 @@ def has(name: str) -> bool:
 def first_model() -> str:
     """The model that a visitor gets who names none; empty where none could be loaded."""
     return next(iter(_shelf), "")
+
+
+def wish() -> str:
+    """The model that was asked for at the start: by a flag, or by HOOKLENS_MODEL; else "auto"."""
+    return _wish if _wish != "auto" else os.environ.get("HOOKLENS_MODEL") or "auto"
 
 
 def trouble() -> str:

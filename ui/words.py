@@ -245,8 +245,8 @@ def refining(settings: Settings, fraction: float, seconds: float, ident: int) ->
     return status("busy", text, ident=ident, fraction=fraction)
 
 
-def answered(step: Answer, ident: int) -> dict[str, Any]:
-    """What is seen: model, layer, class, confidence, time."""
+def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
+    """What is seen: method, class, confidence, layer, model."""
     settings = step.settings
     parts: list[str | dict[str, Any]] = [settings.method.title]
     if settings.method.reads_class:
@@ -257,11 +257,21 @@ def answered(step: Answer, ident: int) -> dict[str, Any]:
         parts.append(f", {said['word'].lower()} {step.plane + said['first']} {said['count']},")
     if settings.takes_layer:
         parts += [" at ", code(settings.layer)]
-    parts.append(f" of {settings.loaded.title} · {_time(step.seconds)}")
+    return [*parts, f" of {settings.loaded.title}"]
+
+
+def answered(step: Answer, ident: int) -> dict[str, Any]:
+    """What is seen, and how long it took."""
+    parts = [*answer_parts(step), f" · {_time(step.seconds)}"]
     if step.share < 1:
         why = "stopped" if step.by_visitor else "out of time"
         return status("stopped", *parts, f" · {why} at {100 * step.share:.0f}%", ident=ident)
     return status("done", *parts, ident=ident)
+
+
+def landed(parts: list[Any], waiting: str, ident: int) -> dict[str, Any]:
+    """What is seen first, kept with the project, while the network is loading."""
+    return status("landing", *parts, f" · {waiting}", ident=ident)
 
 
 def _time(seconds: float) -> str:

@@ -137,6 +137,7 @@ class Visit:
         self.page.wait_for_function(
             "Number(document.getElementById('hl-strip')?.dataset.id || 0)"
             " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
+            " && document.documentElement.dataset.hlState !== 'landing'"
             " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)",
             timeout=PATIENCE,
         )

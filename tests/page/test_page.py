@@ -40,7 +40,7 @@ def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
     assert visit.page.locator("#hl-bars button").count() == 5
     assert visit.page.locator("#hl-top5 button").count() == 5
     assert visit.page.locator("#hl-strip button").count() >= 4
-    assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "coffee"
+    assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "dog"
 
 
 def test_an_upload_is_explained(visit: Visit, photo: Path) -> None:
@@ -366,7 +366,7 @@ def test_planes_are_paged_through(visit: Visit) -> None:
     visit.open("?method=token_pca")
     page = visit.page
     pager = page.locator("#hl-planes")
-    assert "component 1 of 3" in visit.status and "espresso" not in visit.status
+    assert "component 1 of 3" in visit.status and "shepherd" not in visit.status
     first = page.locator("#hl-overlay canvas").first.screenshot()
 
     before = visit.number("overlay")

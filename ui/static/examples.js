@@ -2,7 +2,8 @@
 import { follow, make } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild;
+  const root = make("div", { class: "hl-thumbs" }), note = make("p", { class: "hl-quiet", hidden: true });
+  element.firstElementChild.append(root, note);
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", "Example pictures");
   for (const item of props.items || []) {
@@ -13,6 +14,8 @@ export function mount(element, props, trigger, watch) {
   function mark() {
     const chosen = props.value && props.value.chosen;
     for (const button of root.children) button.setAttribute("aria-pressed", String(button.dataset.id === chosen));
+    note.textContent = (props.items || []).find((item) => item.id === chosen)?.note || "";
+    note.hidden = !note.textContent;
   }
   follow(props, watch, ["value"], mark);
 }

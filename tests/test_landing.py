@@ -1,0 +1,80 @@
+"""The answer that is kept with the project against the one that the engine gives, and when it is shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from ui import examples, landing, shelf
+
+
+def values(packed: dict[str, Any]) -> torch.Tensor:
+    """The numbers of a packed map."""
+    kind = {"float32": torch.float32, "float16": torch.float16}[packed["dtype"]]
+    raw = torch.frombuffer(bytearray(base64.b64decode(packed["b64"])), dtype=kind).float()
+    return (raw * packed.get("scale", 1)).view(packed["h"], packed["w"])
+
+
+@pytest.fixture
+def wished(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOOKLENS_MODEL", "HOOKLENS_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_what_is_kept_is_what_the_engine_answers(wished: None) -> None:
+    """When this fails: `python -m ui.landing`."""
+    kept, made = landing.stored("auto"), json.loads(json.dumps(landing.made()))
+
+    assert kept is not None
+    for name in ("example", "model", "package", "choices"):
+        assert kept[name] == made[name], name
+    assert [part for part in kept["status"] if "%" not in str(part)] == [p for p in made["status"] if "%" not in str(p)]
+    torch.testing.assert_close(values(kept["view"]["map"]), values(made["view"]["map"]), rtol=1e-3, atol=1e-4)
+    assert kept["view"]["crop"] == made["view"]["crop"] and kept["view"]["words"] == made["view"]["words"]
+    for a, b in zip(kept["strip"]["stages"], made["strip"]["stages"], strict=True):
+        assert (a["layer"], a["grid"]) == (b["layer"], b["grid"])
+        torch.testing.assert_close(values(a["map"]), values(b["map"]), rtol=1e-2, atol=1e-3)
+    shares = [{each["name"]: each["share"] for each in one["classes"]["items"]} for one in (kept, made)]
+    assert shares[0] == pytest.approx(shares[1], abs=1e-3)
+
+
+def test_it_is_shown_only_where_it_is_what_will_be_answered(wished: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert landing.stored("auto") and landing.stored("efficientnet_lite0")
+    assert landing.stored("resnet50") is None, "another model was asked for"
+
+    monkeypatch.setenv("HOOKLENS_MODELS", "resnet50")
+    assert landing.stored("auto") is None, "the host does not offer it"
+    monkeypatch.setenv("HOOKLENS_MODELS", "resnet50, efficientnet_lite0")
+    assert landing.stored("auto")
+
+    monkeypatch.setattr(landing.importlib.util, "find_spec", lambda name: None)
+    assert landing.stored("auto") is None, "its weights are not installed"
+
+
+def test_another_first_example_has_no_kept_answer(wished: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    turned = dict(reversed(examples.all_examples().items()))
+    monkeypatch.setattr(examples, "all_examples", lambda: turned)
+
+    assert landing.stored("auto") is None
+
+
+def test_the_variable_counts_as_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "_wish", "auto")
+    monkeypatch.setenv("HOOKLENS_MODEL", "vgg11")
+
+    assert shelf.wish() == "vgg11"
+
+
+def test_reading_it_needs_no_torch() -> None:
+    """It is there so that nobody waits for torch."""
+    import subprocess
+    import sys
+
+    code = "import sys; from ui import start, landing; landing.stored('auto'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=examples.ASSETS.parent).returncode == 0
+    assert isinstance(shelf.ready, threading.Event)
