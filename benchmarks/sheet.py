@@ -1,8 +1,11 @@
-"""A contact sheet of every method on two photographs: `python -m benchmarks.sheet --out sheet.png`.
+"""A contact sheet of every method on some photographs: `python -m benchmarks.sheet --out sheet.jpg`.
 
 Each map is drawn over what the network saw, at the options that a method has by itself, for the class that the network
 thinks most likely. Below stands how long it took and what the library itself has to say about the map; a method that
 cannot explain the network says why.
+
+python -m benchmarks.sheet --photos dog coffee holiday.jpg    examples by name, other photographs by path
+python -m benchmarks.sheet --only cam lrp                     methods whose name holds one of these texts
 """
 
 from __future__ import annotations
@@ -19,84 +22,117 @@ import explainers
 from models import Model, load_model
 
 ROOT = Path(__file__).resolve().parent.parent
-PHOTOS = ("coffee", "cat")
-CELL, GAP, TEXT, ACROSS = 168, 10, 86, 4
-SECONDS = 10.0
-"""What a long method may take for one map; it then gives its best one so far."""
-INK, FAINT, PAPER = (20, 20, 24), (96, 96, 104), (255, 255, 255)
+PHOTOS = ("coffee", "goldfish", "hopper", "cat")
+SIDE, ACROSS, SECONDS = 150, 3, 10.0
+"""Pixels of a map's side; entries in a row; what a long method may take for one map, its best one so far."""
+GAP, HEAD, LINE, LINES = 4, 20, 12, 2
+INK, FAINT, PAPER, BLANK = (20, 20, 24), (96, 96, 104), (255, 255, 255), (236, 236, 240)
 
 
 def photograph(name: str) -> Image.Image:
-    """An example photograph that ships with the project."""
-    return Image.open(next((ROOT / "assets" / "examples").glob(f"{name}.*"))).convert("RGB")
+    """An example photograph that ships with the project, or another by its path."""
+    path = next((ROOT / "assets" / "examples").glob(f"{name}.*"), Path(name))
+    return Image.open(path).convert("RGB")
 
 
-def draw_map(model: Model, photo: Image.Image, method: explainers.Method, **options: Any) -> tuple[Image.Image, str]:
+def draw_map(
+    model: Model, photo: Image.Image, method: explainers.Method, side: int = SIDE, seconds: float = SECONDS
+) -> tuple[Image.Image, str]:
     """(the overlay, what is to be said about it)."""
     seen, images = model.crop(photo), model.prepare(photo)
-    if method.long:
-        options = {"budget": SECONDS, **options}
+    options: dict[str, Any] = {"budget": seconds} if method.long else {}
     began = time.perf_counter()
     found = explainers.explain(method.name, model.network, images, **options)
-    seconds = time.perf_counter() - began
-    picture = explainers.overlay(seen, found.map[0]).resize((CELL, CELL), Image.Resampling.LANCZOS)
+    took = time.perf_counter() - began
+    picture = found.overlay(seen.resize((side, side), Image.Resampling.LANCZOS))[0]
     said = "; ".join(finding.code.replace("_", " ") for finding in found.findings[0])
-    return picture, f"{seconds:.2f} s" + (f" · {said}" if said else "")
+    return picture, f"{took:.2f} s" + (f" · {said}" if said else "")
 
 
-def blank() -> Image.Image:
-    """Where there is no map."""
-    return Image.new("RGB", (CELL, CELL), (236, 236, 240))
-
-
-def entry(model: Model, method: explainers.Method, photos: list[Image.Image], **options: Any) -> Image.Image:
+def entry(
+    model: Model, method: explainers.Method, photos: list[Image.Image], side: int = SIDE, seconds: float = SECONDS
+) -> Image.Image:
     """One method: its title, a map for each photograph, and a line for each."""
-    width = len(photos) * (CELL + GAP) - GAP
-    sheet = Image.new("RGB", (width, CELL + TEXT), PAPER)
-    pen, small = ImageDraw.Draw(sheet), ImageFont.load_default(10)
-    pen.text((0, 0), f"{method.title}  ({method.name})".replace("×", "x"), INK, ImageFont.load_default(12))
     reason = (method.applies(model.network) or "").partition(". ")[0]
-    for column, photo in enumerate(photos):
+    cells: list[tuple[Image.Image | None, str]] = []
+    for photo in photos:
         if method.returns == "channels":
-            picture, line = blank(), "one value a channel, not a map"
+            cells.append((None, "one value a channel, not a map"))
         elif reason:
-            picture, line = blank(), f"not for this network: {reason}"
+            cells.append((None, f"not for this network: {reason}"))
         else:
             try:
-                picture, line = draw_map(model, photo, method, **options)
+                cells.append(draw_map(model, photo, method, side, seconds))
             except explainers.ExplainerError as refusal:
-                picture, line = blank(), f"refused: {refusal}"
-        left = column * (CELL + GAP)
-        sheet.paste(picture, (left, 18))
-        pen.multiline_text((left, CELL + 22), "\n".join(textwrap.wrap(line, 30)[:5]), FAINT, small)
+                cells.append((None, f"refused: {refusal}"))
+    return strip(f"{method.title}  ({method.name})", cells, side)
+
+
+def strip(title: str, cells: list[tuple[Image.Image | None, str]], side: int) -> Image.Image:
+    """Pictures side by side below a title, each with its words, which stand in its place where there is none."""
+    width = len(cells) * (side + GAP) - GAP
+    sheet = Image.new("RGB", (width, HEAD + side + LINES * LINE + 2 * GAP), PAPER)
+    pen, small = ImageDraw.Draw(sheet), ImageFont.load_default(10)
+    pen.text((0, 2), title.replace("×", "x"), INK, ImageFont.load_default(13))
+    for column, (picture, words) in enumerate(cells):
+        left, top = column * (side + GAP), HEAD
+        if picture is None:
+            sheet.paste(BLANK, (left, top, left + side, top + side))
+            left, top, most = left + GAP, top + GAP, side // LINE
+        else:
+            sheet.paste(picture, (left, top))
+            top, most = top + side + 2, LINES
+        lines = textwrap.wrap(words, max(10, side // 5))
+        pen.multiline_text((left, top), "\n".join(lines[:most]), FAINT, small, spacing=1)
     return sheet
 
 
-def contact_sheet(model: Model, methods: list[explainers.Method], photos: list[Image.Image]) -> Image.Image:
-    """All entries, `ACROSS` in a row."""
-    entries = []
+def contact_sheet(
+    model: Model,
+    methods: list[explainers.Method],
+    photos: list[Image.Image],
+    *,
+    side: int = SIDE,
+    across: int = ACROSS,
+    seconds: float = SECONDS,
+) -> Image.Image:
+    """The photographs as the network sees them, then all entries, `across` in a row."""
+    plain: list[tuple[Image.Image | None, str]] = []
+    for photo in photos:
+        seen = model.crop(photo).resize((side, side), Image.Resampling.LANCZOS)
+        shares = model.network(model.prepare(photo)).softmax(1)[0]
+        plain.append((seen, f"{model.labels[int(shares.argmax())]}, {100 * float(shares.max()):.0f}%"))
+    entries = [strip(f"Photographs, and the first guess of {model.name}", plain, side)]
     for method in methods:
-        entries.append(entry(model, method, photos))
+        entries.append(entry(model, method, photos, side, seconds))
         print(method.name, flush=True)
     width, height = entries[0].size
-    rows = -(-len(entries) // ACROSS)
-    sheet = Image.new("RGB", (ACROSS * (width + 3 * GAP), rows * (height + GAP) + GAP), PAPER)
+    across = min(across, len(entries))
+    rows = -(-len(entries) // across)
+    sheet = Image.new("RGB", (across * (width + 3 * GAP) + GAP, rows * (height + GAP) + GAP), PAPER)
     for index, one in enumerate(entries):
-        row, column = divmod(index, ACROSS)
-        sheet.paste(one, (GAP + column * (width + 3 * GAP), GAP + row * (height + GAP)))
+        row, column = divmod(index, across)
+        sheet.paste(one, (2 * GAP + column * (width + 3 * GAP), GAP + row * (height + GAP)))
     return sheet
 
 
 def main() -> None:
     """Draw the sheet."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sheet", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("sheet.png"))
-    parser.add_argument("--model", default="embedded")
-    parser.add_argument("--photos", nargs="+", default=list(PHOTOS))
-    parser.add_argument("--only", default="", help="only methods whose name holds this text")
+    parser.add_argument("--out", type=Path, default=Path("sheet.jpg"), help="a .jpg or .png file")
+    parser.add_argument("--model", default="auto")
+    parser.add_argument("--photos", nargs="+", default=list(PHOTOS), help="names of examples, or paths")
+    parser.add_argument("--only", nargs="+", default=[""], help="only methods whose name holds one of these texts")
+    parser.add_argument("--side", type=int, default=SIDE, help="pixels of a map's side")
+    parser.add_argument("--across", type=int, default=ACROSS, help="methods in a row")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="what a long method may take for one map")
     given = parser.parse_args()
-    methods = [each for each in explainers.METHODS.values() if given.only in each.name]
-    contact_sheet(load_model(given.model), methods, [photograph(name) for name in given.photos]).save(given.out)
+    methods = [each for each in explainers.METHODS.values() if any(text in each.name for text in given.only)]
+    photos = [photograph(name) for name in given.photos]
+    sheet = contact_sheet(
+        load_model(given.model), methods, photos, side=given.side, across=given.across, seconds=given.seconds
+    )
+    sheet.save(given.out, quality=88)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,13 @@ def resize(maps: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tenso
     return functional.interpolate(planes, (height, width), mode=exact)[:, 0]
 
 
-def enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def enlarge(maps: Tensor, size: tuple[int, int], *, smooth: bool = True) -> Tensor:
     """Draw maps of few cells smoothly at another height and width, for looking at them.
 
     A monotone cubic curve through the cell centres, first along rows, then along columns: no value leaves the range of
     the cells on either side, so a map has no peak that is not its own, and between two zeros stays zero; plain bicubic
-    interpolation promises neither. A side that becomes shorter is averaged.
+    interpolation promises neither. A side that becomes shorter is averaged. `smooth=False` repeats the cell in which
+    each pixel's centre lies.
 
     Returns  `[N, H, W]`, float32 (float64 for float64 maps). A value that is not a number is spread to all that lies
              between it and the next cells.
@@ -54,15 +55,17 @@ def enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
     if maps.ndim != 3 or min(size) < 1:
         raise ValueError(f"enlarge takes maps [N, h, w] and a size of at least 1 x 1, not {tuple(maps.shape)}, {size}.")
     height, width = size
-    rows = _along(_at_least_float32(maps), width)
-    return _along(rows.transpose(1, 2), height).transpose(1, 2)
+    rows = _along(_at_least_float32(maps), width, smooth)
+    return _along(rows.transpose(1, 2), height, smooth).transpose(1, 2)
 
 
-def _along(maps: Tensor, side: int) -> Tensor:
+def _along(maps: Tensor, side: int, smooth: bool) -> Tensor:
     """The last dimension at another length."""
     cells = maps.shape[2]
     if side == cells:
         return maps
+    if not smooth:
+        return maps[..., (2 * torch.arange(side, device=maps.device) + 1) * cells // (2 * side)]
     if side < cells:
         return functional.adaptive_avg_pool2d(maps, (maps.shape[1], side))
     at = (torch.arange(side, dtype=torch.float64, device=maps.device) + 0.5) * cells / side - 0.5

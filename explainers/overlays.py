@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from .colour_maps import BLUE, RED, colour_map
 from .errors import BadOption
-from .maps import blur, enlarge, resize
+from .maps import blur, enlarge
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -194,10 +194,7 @@ def _drawn(photo: Tensor, chosen: View) -> Tensor:
     """The map over the muted photograph, `[H, W, 3]` from 0 to 255."""
     height, width = photo.shape[:2]
     drawn = muted(photo, chosen.fine)
-    if chosen.smooth:
-        values = enlarge(chosen.values[None], (height, width))[0]
-    else:
-        values = resize(chosen.values[None], (height, width), "nearest")[0]
+    values = enlarge(chosen.values[None], (height, width), smooth=chosen.smooth)[0]
     share = shares(values, chosen)
     colour, weight = paint(share, chosen.colours)
     drawn += (colour - drawn) * weight[..., None]

@@ -84,6 +84,14 @@ def test_enlarge_averages_where_it_makes_smaller_and_spreads_what_is_no_number()
     assert (row[25:] == 1).all()
 
 
+def test_enlarge_can_repeat_cells():
+    """By hand: the centre of the second of four pixels over six cells lies on the border of cells 1 and 2."""
+    six = torch.arange(6.0)[None, None]
+
+    assert enlarge(six, (2, 12), smooth=False)[0].tolist() == [[i // 2 for i in range(12)]] * 2
+    assert enlarge(six, (1, 4), smooth=False)[0].tolist() == [[0, 2, 3, 5]]
+
+
 def test_blur_of_a_point_is_the_kernel_and_keeps_a_plane():
     """By hand: weights exp(-d^2 / 2 sigma^2) up to three sigma, in sum 1; borders go on, so that flat stays flat."""
     point = torch.zeros(1, 9, 9)

@@ -19,7 +19,7 @@ function line(from, start, step, cells, to, at, stride, side, smooth) {
   for (let k = 0; k < side; k++) {
     let v;
     if (side === cells) v = value(k);
-    else if (!smooth) v = value(Math.floor(((k + 0.5) * cells) / side));
+    else if (!smooth) v = value(Math.floor(((2 * k + 1) * cells) / (2 * side)));
     else if (side < cells) {                             // averaged over all cells that it covers
       const first = Math.floor((k * cells) / side), last = Math.ceil(((k + 1) * cells) / side);
       v = 0;

@@ -1,26 +1,24 @@
 // A map over the picture that the network saw. Opacity, colours, limits and the read-out are moved here, without a request.
 import { NAMES } from "./colours.js";
 import { field, histogram, peak } from "./field.js";
-import { RULE, bar, draw, view } from "./paint.js";
+import { RULE, bar, view } from "./paint.js";
+import { Surface, picture } from "./surface.js";
 import { follow, make, npy, painted, save, short } from "./wire.js";
 
-const LARGEST = 1536;                                   // device pixels a side that are worth drawing
 const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 class View {
   constructor(element, props) {
     this.element = element;
     this.props = props;
-    this.picture = null;
     this.map = null;
     this.cell = null;
     this.own = null;                                   // limits set by the visitor
     this.look = null;                                  // how the map is drawn: colours, range, photograph
     this.bare = false;                                 // while the photograph alone is held
-    this.photo = document.createElement("canvas");     // the photograph, and the finished overlay, in device pixels
-    this.drawn = document.createElement("canvas");
     this.build(element.firstElementChild);
-    new ResizeObserver(() => this.fit() && this.colour()).observe(this.canvas);
+    this.surface = new Surface(this.canvas);
+    new ResizeObserver(() => this.map && this.surface.fit() && this.colour()).observe(this.canvas);
   }
 
   build(root) {
@@ -42,7 +40,7 @@ class View {
   }
 
   tools() {
-    this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: () => this.draw() });
+    this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: () => this.mix() });
     this.tint = make("select", { name: "colours", onchange: () => this.choose() },
       ...NAMES.map(([value, text]) => make("option", { value, text })));
     this.smooth = make("input", { type: "checkbox", name: "smooth", checked: true, onchange: () => this.colour() });
@@ -105,9 +103,9 @@ class View {
     const same = this.value && value && this.value.about === value.about;
     this.value = value;
     if (!value || !value.map) return this.clear(value, since);
-    const image = value.crop ? await picture(value.crop.src) : this.picture;
+    const image = value.crop ? await picture(value.crop.src) : this.surface.image;
     if (this.value !== value) return;                  // a newer answer came while this picture was decoded
-    this.picture = image;
+    this.surface.image = image;
     this.map = field(value.map);
     if (!same) {
       this.own = null;
@@ -115,12 +113,12 @@ class View {
       this.signed.checked = !this.map.by_size;
     }
     this.signs.hidden = !this.map.signed;
-    this.frame.style.aspectRatio = image ? `${image.naturalWidth} / ${image.naturalHeight}` : "1";
+    this.frame.style.aspectRatio = String(1 / this.surface.ratio);
     this.empty.hidden = true;
     this.frame.dataset.state = value.state || "done";
     this.canvas.setAttribute("aria-label", value.words.alt);
     for (const button of this.buttons) button.disabled = false;
-    this.fit();
+    this.surface.fit();
     this.colour();
     this.point(...(this.cell || [null]));
     this.describe(value);
@@ -141,7 +139,7 @@ class View {
     this.map = null;
     this.empty.hidden = false;
     this.empty.textContent = (value && value.words && value.words.empty) || this.props.empty;
-    this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
+    this.surface.clear();
     this.canvas.setAttribute("aria-label", this.empty.textContent);
     this.read.textContent = "";
     this.ends.replaceChildren();
@@ -170,19 +168,7 @@ class View {
     if (this.bare === on || !this.map) return;
     this.bare = on;
     this.hold.setAttribute("aria-pressed", String(on));
-    this.draw();
-  }
-
-  /** Give the canvas as many pixels as the screen has in its place; false where it has them. */
-  fit() {
-    const rect = this.canvas.getBoundingClientRect(), image = this.picture;
-    if (!this.map) return false;
-    const ratio = image ? image.naturalHeight / image.naturalWidth : 1;
-    const wide = rect.width ? Math.round(rect.width * (window.devicePixelRatio || 1)) : image ? image.naturalWidth : 512;
-    const width = Math.max(1, Math.min(wide, LARGEST)), height = Math.max(1, Math.round(width * ratio));
-    if (this.canvas.width === width && this.canvas.height === height) return false;
-    [this.canvas.width, this.canvas.height] = [width, height];
-    return true;
+    this.mix();
   }
 
   /** Draw the map once; opacity then only mixes two pictures. */
@@ -190,32 +176,15 @@ class View {
     if (!this.map) return;
     const { tint, own: limits, signed, smooth } = this;
     this.look = view(this.map, { colours: tint.value, limits, signed: signed.checked, smooth: smooth.checked });
-    this.paint(this.canvas.width, this.canvas.height);
+    this.surface.paint(this.look);
     if (!limits) [this.low.value, this.high.value] = [this.look.low, this.look.high].map((value) => Number(value.toPrecision(4)));
     this.scale(this.look);
-    this.draw();
+    this.mix();
   }
 
-  /** The photograph and the finished overlay at this size. */
-  paint(width, height) {
-    for (const each of [this.photo, this.drawn]) [each.width, each.height] = [width, height];
-    const photo = this.photo.getContext("2d", { willReadFrequently: true });
-    photo.imageSmoothingQuality = "high";
-    photo.fillStyle = "#808080";
-    photo.fillRect(0, 0, width, height);
-    if (this.picture) photo.drawImage(this.picture, 0, 0, width, height);
-    const pixels = photo.getImageData(0, 0, width, height);
-    draw(pixels.data, width, height, this.look);
-    this.drawn.getContext("2d").putImageData(pixels, 0, 0);
-  }
-
-  draw(canvas = this.canvas) {
+  mix() {
     if (!this.map) return;
-    const context = canvas.getContext("2d");
-    context.globalAlpha = 1;
-    context.drawImage(this.photo, 0, 0);
-    context.globalAlpha = this.bare ? 0 : this.opacity.value / 100;
-    context.drawImage(this.drawn, 0, 0);
+    this.surface.mix(this.bare ? 0 : this.opacity.value / 100);
     this.opacity.setAttribute("aria-valuetext", `${this.opacity.value} per cent`);
   }
 
@@ -229,15 +198,20 @@ class View {
       `${beyond ? "≥ " : ""}${short(look.high)}${unit ? ` ${unit}` : ""}`];
     this.ends.replaceChildren(...marks.map((text) => make("span", { text })));
     this.bar.setAttribute("aria-label", `Colours from ${short(look.low)} to ${short(look.high)} ${unit}`);
-    const sized = this.map.signed && !this.signed.checked ? ["sizes, without their signs"] : [];
-    const fine = look.fine && !this.own ? [`full colour from the ${100 * RULE.full}th percentile`] : [];
-    const said = [...sized, ...fine, ...(look.fine && look.smooth ? ["blurred by one pixel in 224"] : [])].join("; ");
-    this.drawing.textContent = said ? `Drawn: ${said}. Read-out and .npy are as computed.` : "";
+    this.drawing.textContent = this.drawn(look);
     if (!this.props.chart) return;
     const counts = histogram(this.map);
     const most = Math.max(...counts, 1);
     this.chart.replaceChildren(...counts.map((count) => make("i", { style: `height:${(100 * count) / most}%` })));
     this.chart.setAttribute("aria-label", `Histogram of ${this.map.values.length} values from ${short(this.map.lo)} to ${short(this.map.hi)}`);
+  }
+
+  /** What the picture has that the map has not, and what its lines are. */
+  drawn(look) {
+    if (!look.fine) return `Lines at ${100 * RULE.low_line}% and ${100 * RULE.high_line}% of the full colour.`;
+    const parts = [this.map.signed && !this.signed.checked && "sizes without their signs",
+      !this.own && `full colour from the ${100 * RULE.full}th percentile`, look.smooth && "blurred by about a pixel"].filter(Boolean);
+    return parts.length ? `Drawn: ${parts.join(", ")}. Read-out and .npy hold the map itself.` : "";
   }
 
   /** Show cell (row, column) and its raw value; null takes the mark away. */
@@ -257,28 +231,14 @@ class View {
       `${short(map.values[row * map.w + column])}${unit ? ` ${unit}` : ""} at row ${row + 1}, column ${column + 1} of ${map.h} × ${map.w}`;
   }
 
-  /** What is shown, at the photograph's own size, as the library draws it. */
-  png() {
-    const [width, height] = this.picture ? [this.picture.naturalWidth, this.picture.naturalHeight] : [512, 512];
-    const canvas = make("canvas", { width, height });
-    this.paint(width, height);
-    this.draw(canvas);
-    canvas.toBlob((blob) => save(blob, `${this.value.name}.png`), "image/png");
-    this.paint(this.canvas.width, this.canvas.height);
+  async png() {
+    save(await this.surface.png(this.opacity.value / 100), `${this.value.name}.png`);
+    this.mix();
   }
 
   array() {
     save(npy(this.map.values, [this.map.h, this.map.w]), `${this.value.name}.npy`);
   }
-}
-
-function picture(source) {
-  return new Promise((resolve) => {
-    const image = new Image();
-    image.onload = () => resolve(image);
-    image.onerror = () => resolve(null);
-    image.src = source;
-  });
 }
 
 export function mount(element, props, trigger, watch) {

@@ -119,4 +119,5 @@ export function bar(pixels, look) {
   const from = look.colours === "signed" ? -1 : 0;
   for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
   tint(pixels, Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1)), { ...look, low: from, high: 1 });
+  return pixels;
 }
