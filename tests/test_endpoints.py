@@ -75,6 +75,19 @@ def test_methods_of_several_planes_give_them_all(client: Any) -> None:
     assert norms[0] > norms[1] > norms[2] > 0
 
 
+def test_precision_is_chosen_by_the_machine_unless_it_is_named(client: Any) -> None:
+    picture, options = gradio_client.handle_file(str(COFFEE)), {"window": 112, "stride": 112}
+    ask = {"method": "occlusion", "api_name": "/explain"}
+
+    chosen = client.predict(picture, options=options, **ask)
+    named = client.predict(picture, options={**options, "precision": "float32"}, **ask)
+    quick = client.predict(picture, method="saliency", api_name="/explain")
+
+    assert chosen["options"]["precision"] in ("auto", "bf16", "float32") and named["options"]["precision"] == "float32"
+    np.testing.assert_allclose(np.load(_path(chosen["map"])), np.load(_path(named["map"])), rtol=0.1, atol=1e-3)
+    assert "precision" not in quick["options"]
+
+
 def test_feature_maps_are_the_layers_own_values(client: Any) -> None:
     picture = gradio_client.handle_file(str(COFFEE))
     answer = client.predict(picture, "efficientnet_lite0", "stages.4", [5, 3], "effect", api_name="/feature_maps")

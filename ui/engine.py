@@ -73,8 +73,12 @@ def _class(name: str, names: list[str], notes: list[str]) -> int | None:
 
 
 def _options(given: dict[str, Any], method: explainers.Method, notes: list[str]) -> dict[str, Any]:
-    """The options that this method has, with values that it takes; the others are left out."""
-    kept: dict[str, Any] = {}
+    """The options that this method has, with values that it takes; the others are left out.
+
+    Precision is "auto" where the method's ranks stay in bf16 and nobody chose: visitors wait for the machine they get.
+    """
+    precision = method.options.get("precision")
+    kept: dict[str, Any] = {"precision": "auto"} if precision and "auto" in precision.choices else {}
     for name, value in given.items():
         option = method.options.get(name)
         if option is None or value is None:
