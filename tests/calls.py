@@ -12,7 +12,9 @@ from explainers import METHODS
 SMALL = {"steps": 8, "samples": 4, "window": 4, "stride": 4}
 
 # Methods that need a transformer have their contracts in test_attention.py and test_silent_failures.py.
-NAMES = [name for name in METHODS if METHODS[name].applies(plain()) is None]
+# D-RISE is offered for detectors alone, yet explains a classifier too.
+UNOFFERED = ("d_rise",)
+NAMES = [name for name in METHODS if name in UNOFFERED or METHODS[name].applies(plain()) is None]
 OF_LAYERS = [name for name in NAMES if METHODS[name].takes_layer]
 OF_INPUTS = [name for name in NAMES if not METHODS[name].takes_layer]
 LONG = [name for name in NAMES if METHODS[name].long]

@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 import torch
-from nets import curved, pictures
+from nets import Weighted, curved, pictures
 from oracles.masks import enlarged_by_hand
 from torch import nn
 
-from explainers import BadOption, BadTarget, BoxScores, d_rise, mc_rise, rise
+from explainers import METHODS, BadOption, BadTarget, BoxScores, d_rise, mc_rise, rise
+from explainers.methods.random_masks import _Balanced
 
 
 class Product(nn.Module):
@@ -38,6 +39,50 @@ def test_rise_goes_to_the_expectation_over_all_masks():
 
     torch.testing.assert_close(found, weighted / seen - mean, rtol=0, atol=0.02)
     assert (weighted / seen - mean)[0, 0] > 0.1
+
+
+@pytest.mark.parametrize("p", [0.5, 0.3])
+def test_each_mask_is_as_likely_as_the_papers_are(p):
+    """Oracle: the chance p^seen (1 - p)^covered of every pattern of 3 cells, over many seeds' first and later rows."""
+    patterns = torch.zeros(8)
+    for seed in range(3000):
+        numbers, shifts = _Balanced(3, seed).next(6)
+        for row in (0, 5):
+            patterns[int(((numbers[row] < p).long() * torch.tensor([4, 2, 1])).sum())] += 1
+        assert bool(((numbers >= 0) & (numbers < 1)).all()) and shifts.shape == (6, 2)
+    chances = torch.tensor([p ** bin(k).count("1") * (1 - p) ** (3 - bin(k).count("1")) for k in range(8)])
+    torch.testing.assert_close(patterns / 6000, chances, rtol=0, atol=0.025)
+
+
+def test_a_blocks_masks_are_balanced():
+    """Every cell is seen in half of a block of 64, any two in all four combinations 16 times; blocks differ."""
+    stream = _Balanced(49, 7)
+    blocks = [stream.next(64)[0] < 0.5 for _ in range(2)]
+    for shown in blocks:
+        both = shown.double().T @ shown.double()
+        assert (both.diagonal() == 32).all() and (both[~torch.eye(49, dtype=torch.bool)] == 16).all()
+    assert not torch.equal(*blocks)
+
+
+def test_chunks_do_not_change_the_masks():
+    whole = _Balanced(9, 3).next(40)
+    stream = _Balanced(9, 3)
+    parts = [stream.next(count) for count in (1, 7, 16, 16)]
+    assert all(torch.equal(torch.cat(some), all_) for some, all_ in zip(zip(*parts, strict=True), whole, strict=True))
+
+
+def test_balanced_masks_are_steadier_than_independent_ones(monkeypatch):
+    """A score that is a sum over pixels: what other pixels add passes for nothing. Noise is the spread over seeds."""
+    net, x = Weighted((1, 12, 12), 2).double(), torch.ones(1, 1, 12, 12, dtype=torch.float64)
+
+    def unsteady():
+        maps = torch.stack([rise(net, x, 0, samples=64, cells=4, seed=seed)[0] for seed in range(8)])
+        return float(maps.std(0).mean())
+
+    balanced = unsteady()
+    dice = torch.Generator().manual_seed(0)
+    monkeypatch.setattr(_Balanced, "_block", lambda self: torch.rand(self._rows, self._size, generator=dice) < 0.5)
+    assert balanced < 0.8 * unsteady()
 
 
 def test_rise_masks_have_no_fixed_borders():
@@ -78,6 +123,22 @@ def test_d_rise_without_a_target_says_what_a_detector_needs():
         d_rise(Detector(), torch.ones(1, 3, 12, 16).double())
 
 
+@pytest.mark.parametrize(
+    "name", ["fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"]
+)
+def test_d_rise_is_offered_for_detectors(name):
+    torchvision = pytest.importorskip("torchvision")
+    with torch.device("meta"):
+        net = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+    assert METHODS["d_rise"].applies(net) is None and METHODS["d_rise"].applies(nn.DataParallel(net)) is None
+
+
+def test_d_rise_is_offered_for_no_classifier_and_refuses_none():
+    assert "Use rise" in METHODS["d_rise"].applies(curved())
+    assert METHODS["d_rise"].applies(Detector()) is None
+    assert d_rise(curved(), pictures(1), 1, samples=4).isfinite().all()
+
+
 def test_d_rise_is_rise_for_a_classifier():
     net, x = curved(), pictures(1)
     assert torch.equal(d_rise(net, x, 1, samples=20, cells=7), rise(net, x, 1, samples=20, cells=7))
@@ -96,7 +157,7 @@ def test_mc_rise_tells_colours_apart():
     x = torch.zeros(1, 3, 12, 16, dtype=torch.float64)
     x[:, 0, :6, :8] = 1
     x[:, :, 6:, 8:] = 1
-    dark, light, red, green, blue = (mc_rise(Redness(), x, 0, samples=600, colour=k)[0, 2, 3] for k in range(5))
+    dark, light, red, green, blue = (mc_rise(Redness(), x, 0, samples=6000, colour=k)[0, 2, 3] for k in range(5))
     assert red.abs() < 0.05 * green and 0 < dark < green
     torch.testing.assert_close(light, dark, rtol=0.2, atol=0)
     torch.testing.assert_close(blue, green, rtol=0.2, atol=0)

@@ -6,6 +6,10 @@ f  scores     (s)         of the masked pictures, less the whole picture's score
 The masks are the same for every picture. Means are weighted by the masks drawn, not by those expected, and what is
 compared is the score with the pixel seen and the score as it is otherwise: a constant added to the score changes
 nothing.
+
+Each mask is drawn as the papers say, yet not by itself: in each block of masks every cell is seen in half of them (at
+p = 1/2) and every two cells in all four combinations equally often, so that no cell's effect passes for another's. On
+EfficientNet-Lite0 500 such masks are as steady as 600 to 1,500 independent ones, by photograph.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from ..passes import opened, precise
 from ..registry import method
 from ..sampling import Draws
 from ..segments import blend
+from ..sites import unwrap
 from ..targets import TargetLike
 
 
@@ -33,7 +38,7 @@ def rise(
     images: Tensor,
     target: TargetLike = None,
     *,
-    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 2000,
+    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 960,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 7,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
@@ -49,21 +54,22 @@ def rise(
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
     Errors   BadTarget, BadOption
-    Source   Petsiuk et al. 2018, section 3, arXiv:1806.07421: the estimate of E[f | M(pixel) = 1]; its masks
+    Source   Petsiuk et al. 2018, section 3, arXiv:1806.07421: the estimate of E[f | M(pixel) = 1]; its masks, in
+             balanced blocks: Owen 1992, Statistica Sinica 2, 439
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()
         cover = baseline_of(x, baseline, seed)
         height, width = x.shape[-2:]
-        draws = Draws(1, seed)
+        draws = _Balanced(cells * cells, seed)
         lost, seen = precise(torch.zeros_like(x[:, 0])), precise(torch.zeros_like(x[0, 0]))
         total, done = torch.zeros_like(full), 0
 
         def work(chunk: range) -> None:
             nonlocal done
-            numbers = draws.uniform(0, len(chunk), cells * cells + 2)
-            shown = numbers[:, :-2].view(-1, 1, cells, cells) < p
-            masks = _enlarged(shown.to(seen), numbers[:, -2:], height, width)[:, 0]
+            numbers, shifts = draws.next(len(chunk))
+            shown = numbers.view(-1, 1, cells, cells) < p
+            masks = _enlarged(shown.to(seen), shifts, height, width)[:, 0]
             for picture in range(len(x)):
                 f = run.values(blend(x[picture], cover[picture], masks), [picture] * len(chunk)) - full[picture]
                 lost[picture] += torch.einsum("s,shw->hw", f, masks)
@@ -79,6 +85,38 @@ def rise(
         return heat()
 
 
+class _Balanced:
+    """Uniform numbers for masks: each row of `size` is as independent ones are, and the rows of a block are balanced.
+
+    A block has 2^k > `size` rows. In each column half of its numbers are below 1/2, and any two columns are below and
+    above it in all four combinations equally often: an orthogonal array, of the rows and columns of a Hadamard matrix.
+    Columns, signs and the order of rows are drawn anew for every block.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        # Blocks have a generator of their own, so that no chunk size changes the order of the other numbers.
+        self._fine, self._coarse = Draws(1, seed), Draws(1, seed + 2**31)
+        self._size, self._rows = size, 1 << size.bit_length()
+        self._ready = torch.zeros(0, size, dtype=torch.bool)
+
+    def next(self, count: int) -> tuple[Tensor, Tensor]:
+        """The next rows [count, size], and a shift for each [count, 2], in [0, 1)."""
+        while len(self._ready) < count:
+            self._ready = torch.cat([self._ready, self._block()])
+        upper, self._ready = self._ready[:count], self._ready[count:]
+        fine = self._fine.uniform(0, count, self._size + 2)
+        return (upper + fine[:, :-2]) / 2, fine[:, -2:]
+
+    def _block(self) -> Tensor:
+        columns = 1 + self._coarse.permutations(0, 1, self._rows - 1)[0][: self._size]
+        turned = self._coarse.uniform(0, 1, self._size)[0] < 0.5
+        rows = self._coarse.permutations(0, 1, self._rows)[0]
+        common = rows[:, None] & columns
+        for half in (32, 16, 8, 4, 2, 1):  # the parity of the bits in common: Sylvester's matrix
+            common = common ^ (common >> half)
+        return (common & 1).bool() ^ turned
+
+
 def _enlarged(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor:
     """Masks [S, K, H, W] of coarse ones [S, K, c, c]: bilinear to a cell more than the picture, cut at a random place.
 
@@ -92,13 +130,36 @@ def _enlarged(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor
     return torch.stack([one[:, y : y + height, x : x + width] for one, (y, x) in zip(large, starts, strict=True)])
 
 
-@method(family="perturbation", returns="heat", title="D-RISE", paper="Petsiuk et al. 2021, arXiv:2006.03204")
+def _no_detector(model: nn.Module) -> str | None:
+    """Why D-RISE is not offered for this model: it has neither a detector's name nor its parts.
+
+    torchvision's detectors have regions of interest (`roi_heads`) or anchors (`anchor_generator`); others are known by
+    a class name such as "YoloDetector", or "DetrForObjectDetection".
+    """
+    for module in unwrap(model).modules():
+        if hasattr(module, "roi_heads") or hasattr(module, "anchor_generator"):
+            return None
+        if any(word in type(module).__name__.lower() for word in ("detect", "yolo", "detr")):
+            return None
+    return (
+        "D-RISE is for detectors, with BoxScores(boxes, labels, overlap=0) as target, and "
+        f"{type(unwrap(model)).__name__} looks like none. Use rise for a classifier."
+    )
+
+
+@method(
+    family="perturbation",
+    returns="heat",
+    title="D-RISE",
+    needs=_no_detector,
+    paper="Petsiuk et al. 2021, arXiv:2006.03204",
+)
 def d_rise(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 2000,
+    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 1024,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 16,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
@@ -111,8 +172,8 @@ def d_rise(
     """D-RISE: RISE for a detector, asked how well a given detection survives the mask.
 
     What is its own is the target: give `BoxScores(boxes, labels, overlap=0)`, the overlap of the best detection of the
-    same label times its score, 0 where there is none. The masks are RISE's, with the paper's finer cells; for a
-    classifier and a class it is RISE with those cells.
+    same label times its score, 0 where there is none. The masks are RISE's, with the paper's finer cells. It is offered
+    for what looks like a detector, and refuses no model: for a classifier and a class it is RISE with those cells.
 
     Returns  (n, h, w) at the input's resolution, signed, in the target's units
     Errors   BadTarget, for a detector without such a target too; BadOption
@@ -140,7 +201,7 @@ def mc_rise(
     images: Tensor,
     target: TargetLike = None,
     *,
-    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 2000,
+    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 960,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 7,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
     colours: Tensor | None = None,
@@ -167,17 +228,17 @@ def mc_rise(
         palette = _palette(x, colours, colour)
         count = palette.shape[1]
         height, width = x.shape[-2:]
-        draws = Draws(1, seed)
+        draws = _Balanced(2 * cells * cells, seed)
         # Under each colour, and last where it is seen.
         scores = precise(x.new_zeros(len(x), count + 1, height, width))
         times = torch.zeros_like(scores[0])
 
         def work(chunk: range) -> None:
-            numbers = draws.uniform(0, len(chunk), 2 * cells * cells + 2)
-            seen, chosen = numbers[:, :-2].view(-1, 2, cells, cells).unbind(1)
+            numbers, shifts = draws.next(len(chunk))
+            seen, chosen = numbers.view(-1, 2, cells, cells).unbind(1)
             chosen = torch.where(seen < p, count, (chosen * count).long())
             coarse = functional.one_hot(chosen, count + 1).movedim(3, 1)
-            masks = _enlarged(coarse.to(times), numbers[:, -2:], height, width)
+            masks = _enlarged(coarse.to(times), shifts, height, width)
             for picture in range(len(x)):
                 cover = torch.einsum("skhw,kc->schw", masks[:, :-1].to(x), palette[picture])
                 f = run.values(cover + masks[:, -1:].to(x) * x[picture], [picture] * len(chunk)) - full[picture]

@@ -157,12 +157,31 @@ def enlarged_by_hand(coarse: Tensor, shift: tuple[float, float], height: int, wi
     return sides[0] @ coarse.double() @ sides[1].T
 
 
+def _numbers_by_hand(size: int, rows: int) -> list[Tensor]:
+    """The first `rows` rows of balanced numbers, and two shifts each, from seed 3; block by block."""
+    coarse, fine = torch.Generator().manual_seed(3 + 2**31), torch.Generator().manual_seed(3)
+    side = next(2**k for k in range(20) if 2**k > size)
+    found = []
+    while len(found) < rows:
+        columns = torch.randperm(side - 1, generator=coarse).tolist()[:size]
+        turned = torch.rand(size, generator=coarse).tolist()
+        for row in torch.randperm(side, generator=coarse).tolist():
+            # Sylvester's matrix has -1 where row and column have an odd number of bits in common.
+            odd = [bin(row & (column + 1)).count("1") % 2 for column in columns]
+            upper = [bit != (number < 0.5) for bit, number in zip(odd, turned, strict=True)]
+            found.append(upper)
+    numbers = []
+    for upper in found[:rows]:
+        each = torch.rand(size + 2, generator=fine)
+        each[:size] = (each[:size] + torch.tensor(upper)) / 2
+        numbers.append(each)
+    return numbers
+
+
 def rise_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     """40 masks of 3 x 3 cells from seed 3: weighted mean of the scores at each pixel, less the mean of all."""
-    generator = torch.Generator().manual_seed(3)
     masks = []
-    for _ in range(40):
-        numbers = torch.rand(11, generator=generator)
+    for numbers in _numbers_by_hand(9, 40):
         masks.append(enlarged_by_hand((numbers[:9] < 0.6).view(3, 3), (float(numbers[9]), float(numbers[10])), 12, 16))
     found = []
     for picture, c in zip(x, classes, strict=True):
@@ -177,14 +196,12 @@ def mc_rise_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     """40 masks of 3 x 3 cells from seed 3, seen or in one of 5 colours: seen less coloured, mean over the colours."""
     found = []
     for picture, c in zip(x, classes, strict=True):
-        generator = torch.Generator().manual_seed(3)
         dark, light = picture.flatten(1).min(1).values, picture.flatten(1).max(1).values
         colours = [dark, light]
         for channel in range(3):
             colours.append(torch.stack([light[k] if k == channel else dark[k] for k in range(3)]))
         total, times = torch.zeros(6, 12, 16, dtype=torch.float64), torch.zeros(6, 12, 16, dtype=torch.float64)
-        for _ in range(40):
-            numbers = torch.rand(20, generator=generator)
+        for numbers in _numbers_by_hand(18, 40):
             shift = (float(numbers[18]), float(numbers[19]))
             seen = (numbers[:9] < 0.6).view(3, 3)
             which = (numbers[9:18] * 5).long().view(3, 3)
