@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from explainers import Explanation
 from explainers.colour_maps import BLUE, RED, colour_map
 from explainers.overlays import bar_colours, colour_bar, colour_limits, overlay, roughness, sprite, view
 
@@ -232,6 +233,29 @@ def test_coarse_maps_have_white_lines_where_half_and_four_fifths_are_crossed():
     assert changed.nonzero().flatten().tolist() == [48, 49, 50, 51, 78, 79, 80, 81], "less than two pixels away"
     assert drawn[79].min() > 200 and drawn[49:51].min() > 120, "white in the middle"
     assert (drawn[[48, 51, 78, 81]] < painted[[48, 51, 78, 81]]).all(), "dark beside it"
+
+
+def test_lines_are_a_pixel_wide_and_grow_with_large_pictures():
+    """By hand: one pixel up to 360 pixels a side, two at 720; counted in equivalents of a wholly white pixel."""
+    ramp = torch.linspace(0, 1, 31)[None].expand(3, 31)
+
+    for side, width in ((180, 1), (360, 1), (720, 2)):
+        drawn = overlay(grey(0, size=(side, side)), ramp, colours="signed", limits=(-1.5, 1.5))
+        blue = torch.tensor(values_of(drawn)).view(side, side, 3)[side // 2, :, 2].float()  # red has little of it
+        assert float((blue - 50).clamp(min=0).sum() / 205) == pytest.approx(width, abs=0.25), side
+
+
+def test_fine_maps_have_no_lines():
+    """By hand, on a map of the picture's own size: each pixel has its colour on 45% of the light, and nothing else."""
+    map = speckle().abs()
+    top = view(map, smooth=False).high
+
+    drawn = overlay(grey(100, size=(64, 64)), map, smooth=False)
+
+    table = colour_map("magma").tolist()
+    share = [min(value / top, 1.0) for value in map.flatten().tolist()]
+    expected = torch.tensor([laid((45.0,) * 3, table[round(255 * each)], each) for each in share])
+    assert ((torch.tensor(values_of(drawn)) - expected).abs().amax(1) > 3).float().mean() < 0.001
 
 
 def test_a_step_between_two_larger_values_is_no_contour():
@@ -538,3 +562,19 @@ def test_coarse_and_sparse_maps_reach_to_their_largest_value():
     assert colour_limits(coarse)[1:] == (0.0, 9.0)
     assert (view(sparse, smooth=False).low, view(sparse, smooth=False).high) == (0.0, 5.0)
     assert colour_limits(sparse)[2] == float(view(sparse).values.max()) > 4.9, "the largest after the blur"
+
+
+@pytest.mark.parametrize(("method", "options", "signed"), [
+    ("input_x_gradient", {}, False), ("input_x_gradient", {"signed": True}, True),
+    ("input_x_gradient", {"colours": "signed"}, True), ("input_x_gradient", {"colours": "viridis"}, False),
+    ("grad_cam", {}, True), ("grad_cam", {"signed": False}, False), ("occlusion", {}, True), ("one_of_mine", {}, True),
+])  # fmt: skip
+def test_an_explanation_draws_attributions_of_pixels_by_size(method, options, signed):
+    """Identity: as `overlay` draws its map, with or without signs; the map itself keeps them."""
+    map, photo = speckle()[None], noise(size=(64, 64))
+    found = Explanation(method, None, [0], {}, map, map, None, [{}], [[]], 0.0)
+
+    drawn = found.overlay(photo, **options)[0]
+
+    expected = overlay(photo, map[0], **{**options, "signed": signed})
+    assert drawn.tobytes() == expected.tobytes() and found.map.min() < 0
