@@ -25,7 +25,9 @@ GAP, DEFECTS = 0.01, 0.05
 """Enough is where all defects together, and their sizes together, are below these shares of the score's whole rise: the
 first is the map's own gap, the second keeps defects from passing for none because they happen to cancel.
 """
-_FIRST, _ROUND, _NARROW = 16, 16, 2.0**-20
+# Points of the first round and, at most, of each later one; the width below which an interval is not halved; and the
+# share of the largest defect below which a smaller one can wait.
+_FIRST, _ROUND, _NARROW, _SMALL = 16, 16, 2.0**-20, 0.02
 
 Probe = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(picture, points [R] in float64) -> scores [R], and what is integrated there [R, ...], float32 or float64."""
@@ -76,7 +78,8 @@ class Bisection:
         if not self.closed and room > 0:
             # A score that is no number has no defect that could be compared: the map says so, and no more are tried.
             size = torch.where((widths > _NARROW) & size.isfinite(), size, 0)
-            chosen = [i for i in size.argsort(descending=True, stable=True)[:room].tolist() if size[i] > 0]
+            least = float(size.max()) * _SMALL
+            chosen = [i for i in size.argsort(descending=True, stable=True)[:room].tolist() if size[i] > least]
             self._waiting = [float(at[i] + at[i + 1]) / 2 for i in chosen]
         self.closed = self.closed or not self._waiting
         if self.closed:

@@ -11,7 +11,7 @@ from nets import pictures, residual, settle
 from torch import Tensor, nn
 
 import explainers
-from explainers.inference_copy import DRIFT, channels_last, inference_copy
+from explainers.inference_copy import DRIFT, channels_last, inference_copy, seconds
 
 
 def network() -> nn.Module:
@@ -154,3 +154,70 @@ def test_bfloat16_is_near_and_not_the_same(name, options):
 
     drift = float((coarse - exact).norm() / exact.norm())
     assert coarse.dtype == torch.float32 and 0 < drift < 0.1
+
+
+# precision="auto"
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine that runs float32 in one second and bfloat16 in `machine["bf16"]`; counts how often it was asked."""
+    found = {"bf16": 0.5, "asked": 0}
+
+    def seconds(network, images):
+        found["asked"] += 1
+        return 1.0, found["bf16"]
+
+    monkeypatch.setattr("explainers.inference_copy.seconds", seconds)
+    return found
+
+
+@pytest.mark.parametrize(("took", "chosen"), [(0.5, "bf16"), (0.9, "float32"), (2.0, "float32")])
+def test_auto_is_bfloat16_only_where_that_is_clearly_faster(machine, took, chosen):
+    """Identity: the map is that of the precision chosen, and the resolved options say which."""
+    machine["bf16"] = took
+    net, x = network(), images()
+    for name, options in (("occlusion", {"window": 4}), ("score_cam", {"layer": "layer2"})):
+        found = explainers.explain(name, net, x, [0, 1, 2], precision="auto", **options)
+        assert found.options["precision"] == chosen
+        exact, coarse = (
+            explainers.explain(name, net, x, [0, 1, 2], precision=each, **options) for each in ("float32", "bf16")
+        )
+        assert torch.equal(found.map, (coarse if chosen == "bf16" else exact).map)
+        assert not torch.equal(exact.map, coarse.map) and exact.options["precision"] == "float32"
+
+
+def test_the_machine_is_asked_once_for_a_copy(machine):
+    net, x = network(), images()
+    for _ in range(3):
+        explainers.occlusion(net, x, 1, window=4, precision="auto")
+    assert machine["asked"] == 1
+    net.conv1.weight.data.mul_(1.1)  # another network now, and another copy
+    explainers.occlusion(net, x, 1, window=4, precision="auto")
+    assert machine["asked"] == 2
+
+
+def test_auto_is_float32_where_there_is_no_copy(machine):
+    net, x = network().double(), images().double()
+    found = explainers.explain("occlusion", net, x, 1, window=4, precision="auto")
+    assert found.options["precision"] == "float32" and machine["asked"] == 0
+
+
+def test_only_methods_that_keep_their_ranks_take_auto():
+    offered = {name for name, each in explainers.METHODS.items() if "auto" in _precisions(each)}
+    assert {"occlusion", "rise", "score_cam"} <= offered
+    assert "integrated_gradients" not in offered and "smooth_grad" not in offered
+    with pytest.raises(explainers.BadOption, match="precision"):
+        explainers.integrated_gradients(network(), images(), 1, precision="auto")
+    defaults = {each.options["precision"].default for each in explainers.METHODS.values() if _precisions(each)}
+    assert defaults == {"float32"}, "nobody's precision changes without being asked for"
+
+
+def _precisions(method):
+    return method.options["precision"].choices if "precision" in method.options else ()
+
+
+def test_seconds_are_measured_in_both_precisions():
+    net, x = network(), images()
+    exact, coarse = seconds(copy_of(net, x).network, x)
+    assert 0 < exact < 10 and 0 < coarse < 10

@@ -9,6 +9,7 @@ from oracles.cams import looks
 from torch import nn
 
 from explainers import explain, is_cam, score_cam, ss_cam
+from explainers.channel_groups import grouped
 from explainers.maps import rank_correlation
 
 CLASSES = [2, 0, 5]
@@ -197,6 +198,72 @@ def test_a_layer_of_even_channels_alone_gives_their_mean():
         torch.testing.assert_close(
             method(net, images, 1, layer="layer", **options), torch.full((2, 2, 2), 3.0).double()
         )
+
+
+# Channels that share a look
+
+
+def test_channels_with_the_same_mask_go_together():
+    """Oracle: three patterns, each several times, stretched and shifted."""
+    patterns = torch.rand(3, 5, 6, generator=torch.Generator().manual_seed(0)).double()
+    kinds = torch.tensor([2, 0, 0, 1, 2, 1, 0])
+    planes = patterns[kinds] * torch.tensor([1.0, 2, 9, 3, 4, 1, 5]).view(-1, 1, 1) - torch.arange(7).view(-1, 1, 1)
+    chosen, leader = grouped(planes, 3)
+    assert sorted(kinds[chosen].tolist()) == [0, 1, 2]
+    assert torch.equal(kinds[leader], kinds) and torch.equal(leader[chosen], chosen)
+
+
+@pytest.mark.parametrize("count", [7, 8, 1000])
+def test_as_many_looks_as_channels_are_the_papers_run(count):
+    planes = torch.rand(7, 4, 4)
+    chosen, leader = grouped(planes, count)
+    assert chosen.tolist() == leader.tolist() == list(range(7))
+
+
+def test_every_first_channels_of_more_are_those_of_fewer_and_equal_masks_do_no_harm():
+    planes = torch.rand(9, 40, 24, generator=torch.Generator().manual_seed(1))
+    planes[5] = planes[2] = planes[0]
+    for count in range(1, 9):
+        chosen, leader = grouped(planes, count)
+        assert torch.equal(chosen, grouped(planes, 8)[0][:count]) and len(chosen.unique()) == count
+        assert torch.equal(leader[chosen], chosen) and set(leader.tolist()) <= set(chosen.tolist())
+
+
+@family
+@pytest.mark.parametrize("weights", ["softmax", "increase"])
+def test_a_channel_has_the_score_of_its_likest(method, options, weights):
+    """Oracle: the full run's own scores, read off its map's weights, put to the channels that each stands for."""
+    net, images = residual(), pictures(1)
+    quiet = {"sigma": 0.0} if method is ss_cam else {}
+    a = act_grad(net, net.layer2, images, [2])[0][0]
+    _, leader = grouped(a, 4)
+    assert len(leader.unique()) == 4 < len(a)
+    parts = [i / 3 for i in (1, 2, 3)] if method is is_cam else [1.0]
+    with torch.no_grad():
+        blank = net(torch.zeros_like(images))[0, 2]
+        scores = []
+        for plane in a[leader]:
+            mask = torch.nn.functional.interpolate(plane[None, None], (12, 16), mode="bilinear")[0, 0]
+            mask = (mask - mask.min()) / (mask.max() - mask.min())
+            scores.append(sum(net(images * mask * part)[0, 2] for part in parts) / len(parts))
+    w = torch.stack(scores).softmax(0) if weights == "softmax" else torch.stack(scores) - blank
+    watch = Watch(net)
+    found = method(watch, images, 2, layer="net.layer2", channels=4, weights=weights, relu=False, **quiet, **options)
+    torch.testing.assert_close(found[0], torch.einsum("k,khw->hw", w, a), rtol=1e-9, atol=1e-11)
+    repeats = options.get("samples", options.get("steps", 1))
+    assert sum(len(x) for x in watch.seen) <= 4 * repeats + 3
+
+
+def test_shared_looks_are_told_and_the_remedy_is_the_full_run():
+    net, images = residual(), pictures(2)
+    few = explain("score_cam", net, images, [2, 0], layer="layer2", channels=3)
+    for row in few.findings:
+        (told,) = [each for each in row if each.code == "shared_looks"]
+        assert told.sentence.startswith("3 of 6 channels") and told.remedy == {"channels": 6}
+    full = explain("score_cam", net, images, [2, 0], layer="layer2", channels=6)
+    assert not any(each.code == "shared_looks" for row in full.findings for each in row)
+    assert torch.equal(full.raw, explain("score_cam", net, images, [2, 0], layer="layer2").raw)
+    assert rel(few.raw, full.raw) > 1e-3
 
 
 # Stop, budget, noise
