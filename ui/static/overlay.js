@@ -106,23 +106,28 @@ class View {
     const image = value.crop ? await picture(value.crop.src) : this.surface.image;
     if (this.value !== value) return;                  // a newer answer came while this picture was decoded
     this.surface.image = image;
-    this.map = field(value.map);
     if (!same) {
       this.own = null;
       this.cell = null;
-      this.signed.checked = !this.map.by_size;
+      this.signed.checked = !value.map.by_size || this.tint.value === "signed";
     }
-    this.signs.hidden = !this.map.signed;
     this.frame.style.aspectRatio = String(1 / this.surface.ratio);
     this.empty.hidden = true;
     this.frame.dataset.state = value.state || "done";
     this.canvas.setAttribute("aria-label", value.words.alt);
     for (const button of this.buttons) button.disabled = false;
+    this.lay(field(value.map));
+    this.describe(value);
+    painted(this.element, value.id, since);
+  }
+
+  /** Lay a map over the picture; limits, read-out and switches stay as they are. */
+  lay(map) {
+    this.map = map;
+    this.signs.hidden = !map.signed;
     this.surface.fit();
     this.colour();
     this.point(...(this.cell || [null]));
-    this.describe(value);
-    painted(this.element, value.id, since);
   }
 
   /** What belongs to one map alone: a heading, its figures, and the part of the picture that its strongest cell can see. */
