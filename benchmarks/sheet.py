@@ -31,8 +31,8 @@ INK, FAINT, PAPER, BLANK = (20, 20, 24), (96, 96, 104), (255, 255, 255), (236, 2
 
 def photograph(name: str) -> Image.Image:
     """An example photograph that ships with the project, or another by its path."""
-    path = next((ROOT / "assets" / "examples").glob(f"{name}.*"), Path(name))
-    return Image.open(path).convert("RGB")
+    ours = {path.stem: path for path in (ROOT / "assets" / "examples").glob("*.jpg")}
+    return Image.open(ours.get(name, Path(name))).convert("RGB")
 
 
 def draw_map(
