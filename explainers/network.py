@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import UnsupportedModel
-from .sites import frozen_graph, unwrap
+from .sites import frozen_graph, modules_of, unwrap
 
 
 def ready(model: nn.Module) -> nn.Module:
@@ -28,15 +28,18 @@ def ready(model: nn.Module) -> nn.Module:
                 f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
             )
         return model
-    return model if all(map(_is_ready, model.modules())) else view(model)
+    return model if all(map(_is_ready, modules_of(model))) else view(model)
 
 
 def _is_ready(module: nn.Module) -> bool:
     """In evaluation mode, not compiled, its own tensors made outside inference mode; read straight from its tables."""
     if module.training or _compiled(module):
         return False
-    tables = (*module._parameters.values(), *module._buffers.values())
-    return not any(tensor is not None and tensor.is_inference() for tensor in tables)
+    for table in (module._parameters, module._buffers):
+        for tensor in table.values():
+            if tensor is not None and tensor.is_inference():
+                return False
+    return True
 
 
 def _ordinary(tensor: Tensor | None) -> Tensor | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .errors import LayerNotFound, UnsupportedModel
 from .hooks import Calls
 from .network import ready
-from .sites import Site, unwrap, why_no_hooks
+from .sites import Site, modules_of, unwrap, why_no_hooks
 
 Grid = tuple[int, int]
 
@@ -70,7 +70,7 @@ def known_layers(model: nn.Module, images: Tensor) -> list[Layer]:
 
 def _key(model: nn.Module, images: Tensor) -> tuple[nn.Module, Any]:
     original = unwrap(model)
-    return original, (tuple(images.shape[1:]), tuple(map(id, original.modules())))
+    return original, (tuple(images.shape[1:]), tuple(map(id, modules_of(original))))
 
 
 def profile(model: nn.Module, images: Tensor) -> list[Layer]:
@@ -93,7 +93,7 @@ def always_channels_first(model: nn.Module) -> bool:
     """No module that could leave channels last or turn the picture into tokens."""
     kinds: set[type[nn.Module]] = set()
     names: set[str] = set()
-    for module in model.modules():  # asked at every call: classes and names are gathered before they are judged
+    for module in modules_of(model):  # asked at every call: classes and names are gathered before they are judged
         kinds.add(type(module))
         names.update(module._modules)
     if names & _ATTENTION:
