@@ -18,6 +18,7 @@ from explainers import (
     guided_integrated_gradients,
     integrated_gradients,
     saliency,
+    smooth_grad,
 )
 from explainers.methods.filtered_gradients import low_pass
 from explainers.methods.path_integrals import spread
@@ -224,7 +225,7 @@ def test_p99_the_gap_of_few_samples_is_told_with_its_size():
     [
         ("integrated_gradients", {"steps": 2}),
         ("blur_integrated_gradients", {"steps": 2}),
-        ("forgrad", {"steps": 2}),
+        ("forgrad", {"steps": 2, "base": "integrated_gradients"}),
         ("guided_integrated_gradients", {"steps": 2, "anchors": 0}),
         ("layer_integrated_gradients", {"steps": 2, "layer": "layer1"}),
         ("xrai", {"steps": 2}),
@@ -295,20 +296,29 @@ def test_a_guided_path_stopped_early_stands_for_all_of_it():
 
 def test_a_cutoff_beyond_all_frequencies_changes_nothing_and_zero_leaves_the_mean():
     net, x = curved(), pictures()
-    plain = saliency(net, x, CLASSES)
-    torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=50.0), plain, rtol=1e-10, atol=1e-13)
-    flat = plain.mean((2, 3), keepdim=True).expand_as(plain)
+    sizes = saliency(net, x, CLASSES).abs().amax(1)
+    torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=50.0), sizes, rtol=1e-10, atol=1e-13)
+    flat = sizes.mean((1, 2), keepdim=True).expand_as(sizes)
     torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=0.0), flat, rtol=1e-10, atol=1e-13)
 
 
-def test_forgrad_filters_its_base_keeps_its_sum_and_removes_a_checkerboard():
+def test_forgrad_filters_the_size_of_its_base():
     net, x = curved(), pictures()
-    whole = integrated_gradients(net, x, CLASSES, steps=20)
-    found = forgrad(net, x, CLASSES, cutoff=4.0, steps=20)
-    torch.testing.assert_close(found, filtered(whole, 4.0), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(found.sum((2, 3)), whole.sum((2, 3)), rtol=1e-9, atol=1e-12)
-    tall = x.transpose(2, 3)
+    noisy = smooth_grad(net, x, CLASSES, samples=6, seed=3).abs().amax(1)
+    told = []
+    found = forgrad(net, x, CLASSES, cutoff=4.0, samples=6, seed=3, batch_size=2, progress=told.append)
+    torch.testing.assert_close(found, filtered(noisy, 4.0).abs(), rtol=1e-9, atol=1e-12)
+    assert len(told) == 3 and torch.equal(told[-1].map, found)
+    path = integrated_gradients(net, x, CLASSES, steps=20).sum(1).abs()
+    found = forgrad(net, x, CLASSES, base="integrated_gradients", cutoff=4.0, steps=20, progress=told.append)
+    torch.testing.assert_close(found, filtered(path, 4.0).abs(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(told[-1].map, found)
+
+
+def test_the_filter_is_round_keeps_the_sum_and_removes_a_checkerboard():
+    tall = pictures().transpose(2, 3)
     torch.testing.assert_close(low_pass(tall, 4.0), filtered(tall, 4.0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(low_pass(tall, 4.0).sum((2, 3)), tall.sum((2, 3)), rtol=1e-9, atol=1e-12)
     board = (torch.arange(12)[:, None] + torch.arange(16)) % 2 * 2.0 - 1
     assert low_pass(board, 5.0).abs().max() < 1e-6
 

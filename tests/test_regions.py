@@ -22,19 +22,21 @@ def test_the_map_sums_to_the_score_less_the_mean_of_black_and_white():
     net, x = curved(), pictures()
     black, white = ends(x)
     expected = (net(x) - (net(black) + net(white)) / 2)[range(3), CLASSES].detach()
-    torch.testing.assert_close(xrai(net, x, CLASSES, steps=60).sum((1, 2)), expected, rtol=1e-8, atol=1e-10)
+    found = xrai(net, x, CLASSES, steps=60, channels="sum").sum((1, 2))
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
 
 def mean_attribution(net, x):
-    return sum(integrated_gradients(net, x, CLASSES, steps=25, baseline=end).sum(1) for end in ends(x)) / 2
+    return sum(integrated_gradients(net, x, CLASSES, steps=25, baseline=end) for end in ends(x)) / 2
 
 
-def test_one_region_has_the_mean_and_regions_of_one_pixel_the_attribution_itself():
+@pytest.mark.parametrize(("channels", "pixels"), [("max", lambda a: a.amax(1)), ("sum", lambda a: a.sum(1))])
+def test_one_region_has_the_mean_and_regions_of_one_pixel_the_attribution_itself(channels, pixels):
     net, x = curved(), pictures()
-    attribution = mean_attribution(net, x)
-    whole = xrai(net, x, CLASSES, segments=torch.zeros(12, 16, dtype=torch.long))
+    attribution = pixels(mean_attribution(net, x))
+    whole = xrai(net, x, CLASSES, segments=torch.zeros(12, 16, dtype=torch.long), channels=channels)
     torch.testing.assert_close(whole, attribution.mean((1, 2), keepdim=True).expand_as(whole), rtol=1e-8, atol=1e-12)
-    single = xrai(net, x, CLASSES, segments=torch.arange(12 * 16).view(12, 16))
+    single = xrai(net, x, CLASSES, segments=torch.arange(12 * 16).view(12, 16), channels=channels)
     torch.testing.assert_close(single, attribution, rtol=1e-8, atol=1e-12)
 
 
@@ -53,8 +55,29 @@ def test_overlapping_regions_merge_as_in_the_slow_way():
     for _ in range(5):
         masks = torch.rand(7, 9, 11, generator=generator) < 0.3
         masks = torch.cat([masks, torch.ones(1, 9, 11, dtype=torch.bool)])
-        expected = merge_by_hand(attribution, list(masks))
-        torch.testing.assert_close(_merged(attribution, masks), expected, rtol=1e-12, atol=1e-14)
+        for least in (1, 3, 8, 200):
+            expected = merge_by_hand(attribution, list(masks), least)
+            torch.testing.assert_close(_merged(attribution, masks, least), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_slivers_between_regions_do_not_speckle_the_map():
+    """One pixel of high attribution is no region of its own: it shares with the others that are left."""
+    attribution = torch.zeros(6, 6, dtype=torch.float64)
+    attribution[:, :3], attribution[0, 3] = 1.0, 10.0
+    left, sliver, every = (torch.zeros(3, 6, 6, dtype=torch.bool)).unbind()
+    left[:, :3] = sliver[0, 3] = every[:] = True
+    regions = torch.stack([left, sliver, every])
+    assert _merged(attribution, regions)[0, 3] == 10
+    found = _merged(attribution, regions, 2)
+    assert (found[:, :3] == 1).all() and found[0, 3] == found[5, 5] == pytest.approx(10 / 18)
+
+
+def test_what_a_region_must_add_grows_with_the_picture_and_given_segments_stand_as_they_are():
+    net, x = curved(), nn.functional.interpolate(pictures(1), (48, 64), mode="bilinear")
+    own, three, one = (xrai(net, x, 1, least=least) for least in (None, 3, 1))
+    assert torch.equal(own, three) and not torch.equal(own, one)
+    single = torch.arange(48 * 64).view(48, 64)
+    assert torch.equal(xrai(net, x, 1, segments=single), xrai(net, x, 1, segments=single, least=1))
 
 
 def test_the_region_that_the_score_depends_on_stands_out():
@@ -65,7 +88,7 @@ def test_the_region_that_the_score_depends_on_stands_out():
 
     x = torch.zeros(1, 3, 32, 40)
     x[:, :, 8:16, 16:24] = 1.0
-    found = xrai(Patch().eval(), x, 0, dilation=0)[0]
+    found = xrai(Patch().eval(), x, 0, dilation=0, channels="sum")[0]
     inside = torch.zeros(32, 40, dtype=torch.bool)
     inside[8:16, 16:24] = True
     assert found[inside].min() > 0 and found[inside].mean() > 20 * found[~inside].abs().mean()

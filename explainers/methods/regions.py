@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ..batching import Loop, Progress
 from ..errors import BadOption
-from ..options import Precision, Range
+from ..options import Choice, Precision, Range
 from ..passes import opened, precise
 from ..quadrature import gauss_legendre
 from ..registry import method
@@ -43,6 +43,10 @@ def xrai(
     dilation: Annotated[
         int | None, Range(0, 256, help="pixels by which regions overlap; empty: a 45th of the shorter side")
     ] = None,
+    channels: Annotated[str, Choice("max", "sum", help="a pixel's value, of those of its colours")] = "max",
+    least: Annotated[
+        int | None, Range(1, 100000, help="pixels that a region must add; empty: a 1000th of the picture")
+    ] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
@@ -51,18 +55,24 @@ def xrai(
     """XRAI: integrated gradients summed over regions, which join the map in the order of what they add a pixel.
 
     The attribution is the mean of integrated gradients from black and from white, that is from each channel's lowest
-    and highest value in the picture, summed over channels. The picture is cut into superpixels at several scales, each
-    grown by `dilation`; `segments` [H, W] or [N, H, W], labels, replaces them, without growing. Again and again the
-    region joins that adds most attribution per pixel, and its new pixels get that density as their value.
+    and highest value in the picture; a pixel has its channels' highest value, as in the authors' code, or their sum.
+    The picture is cut into superpixels at several scales, each grown by `dilation`; `segments` [H, W] or [N, H, W],
+    labels, replaces them, without growing. Again and again the region joins that adds most attribution per pixel, and
+    its new pixels get that density as their value. What would add fewer than `least` pixels is left out, as in the
+    authors' code: slivers between regions are as high and as low as single pixels, and speckle the map. Pixels left
+    over share their mean.
 
-    Returns  (n, height, width), signed, in logits per pixel; sums to score(x) less the mean score of black and white,
-             and a finding states the gap where it is above 1%; drift in bf16: see README
+    Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to score(x) less the mean
+             score of black and white. A finding states the gap of the attribution where it is above 1%; drift in bf16:
+             see README
     Errors   BadTarget; BadOption for segments of another shape
-    Source   Kapishnikov et al. 2019, algorithm 1, arXiv:1906.02825
+    Source   Kapishnikov et al. 2019, algorithm 1, arXiv:1906.02825; highest channel and `least` (50 pixels at 224 px):
+             the authors' code, github.com/PAIR-code/saliency
     """
     with opened(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.clean()
         regions = _regions(x, segments, dilation)
+        fewest = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)
         ends = torch.stack([x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)])
         points, weights = gauss_legendre(steps)
 
@@ -72,14 +82,15 @@ def xrai(
             return start + points[chosen % steps].to(x).view(-1, 1, 1, 1) * way, precise(way)
 
         def merged(attribution: Tensor) -> Tensor:
-            return torch.stack([_merged(a, r) for a, r in zip(attribution.sum(1), regions, strict=True)])
+            pixels = attribution.amax(1) if channels == "max" else attribution.sum(1)
+            return torch.stack([_merged(a, r, fewest) for a, r in zip(pixels, regions, strict=True)])
 
         loop = Loop(batch_size, progress, budget)
-        found = merged(integrate(run, loop, torch.cat([weights, weights]) / 2, path, merged))
+        found = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merged)
         if measures_gap(target):
             scores = [run.values(end.expand_as(x), range(len(x))) for end in ends]
             note_gap(found, full - torch.stack(scores).mean(0), {"steps": min(1000, 4 * steps)})
-        return found
+        return merged(found)
 
 
 def _regions(x: Tensor, segments: Tensor | None, dilation: int | None) -> list[Tensor]:
@@ -116,19 +127,21 @@ def _grown(masks: Tensor, reach: int) -> Tensor:
     return functional.max_pool2d(tall, (1, size), stride=1, padding=(0, reach))[:, 0] > 0
 
 
-def _merged(attribution: Tensor, regions: Tensor) -> Tensor:
+def _merged(attribution: Tensor, regions: Tensor, least: int = 1) -> Tensor:
     """Let regions join by what they add for each pixel that is new; the map holds that density."""
     values, masks = attribution.flatten(), regions.flatten(1)
     heat, free = torch.zeros_like(values), torch.ones_like(values, dtype=torch.bool)
     sums, areas = (masks * values).sum(1), masks.sum(1)
-    for _ in range(len(masks)):
-        density = torch.where(areas > 0, sums / areas.clamp(min=1), -torch.inf)
+    while True:
+        density = torch.where(areas >= least, sums / areas.clamp(min=1), -torch.inf)
         best = int(density.argmax())
-        if not areas[best]:
+        if areas[best] < least:
             break
         new = (masks[best] & free).nonzero()[:, 0]
         heat[new] = values[new].mean()
         free[new] = False
         taken = masks[:, new]
         sums, areas = sums - (taken * values[new]).sum(1), areas - taken.sum(1)
+    if bool(free.any()):
+        heat[free] = values[free].mean()
     return heat.view_as(attribution)

@@ -176,16 +176,16 @@ def conductance_by_hand(net: nn.Module, x: Tensor, classes: list[int], cut: int,
     return torch.stack(rows)
 
 
-def merge_by_hand(attribution: Tensor, regions: list[Tensor]) -> Tensor:
+def merge_by_hand(attribution: Tensor, regions: list[Tensor], least: int = 1) -> Tensor:
     """Kapishnikov's algorithm 1, one region at a time, every gain from its definition."""
     heat, taken, left = torch.zeros_like(attribution), torch.zeros_like(attribution, dtype=torch.bool), list(regions)
-    while left:
-        gains = [float(attribution[r & ~taken].mean()) if (r & ~taken).any() else -math.inf for r in left]
-        best = left.pop(gains.index(max(gains)))
-        new = best & ~taken
-        if new.any():
-            heat[new] = attribution[new].mean()
-        taken |= best
+    while left := [r for r in left if int((r & ~taken).sum()) >= least]:
+        gains = [float(attribution[r & ~taken].mean()) for r in left]
+        new = left.pop(gains.index(max(gains))) & ~taken
+        heat[new] = attribution[new].mean()
+        taken |= new
+    if not taken.all():
+        heat[~taken] = attribution[~taken].mean()
     return heat
 
 
@@ -199,9 +199,9 @@ def _xrai(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     for picture, c in zip(x, classes, strict=True):
         black = picture.flatten(1).min(1).values.view(-1, 1, 1).expand_as(picture)
         white = picture.flatten(1).max(1).values.view(-1, 1, 1).expand_as(picture)
-        both = [straight_integral(net, picture, c, start).sum(0) for start in (black, white)]
+        both = [straight_integral(net, picture, c, start) for start in (black, white)]
         labels = quarters()
-        rows.append(merge_by_hand(sum(both) / 2, [labels == each for each in labels.unique()]))
+        rows.append(merge_by_hand((sum(both) / 2).amax(0), [labels == each for each in labels.unique()]))
     return torch.stack(rows)
 
 
@@ -289,8 +289,11 @@ ORACLES: dict[str, Oracle] = {
     "forgrad": Oracle(
         "wave by wave from the definition of the Fourier series",
         curved,
-        lambda net, x, c: filtered(torch.stack([gradient(net, p, k) for p, k in zip(x, c, strict=True)]), 3.0),
+        lambda net, x, c: filtered(
+            torch.stack([gradient(net, p, k).abs().amax(0) for p, k in zip(x, c, strict=True)]), 3.0
+        ).abs(),
         options={"cutoff": 3.0, "base": "saliency"},
+        bites=_uneven,
     ),
     "integrated_gradients": Oracle(
         "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
@@ -337,6 +340,7 @@ ORACLES: dict[str, Oracle] = {
         curved,
         _xrai,
         options={"steps": 40, "segments": quarters()},
+        bites=_uneven,
     ),
     "random_control": Oracle(
         "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=_uneven
