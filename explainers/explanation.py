@@ -42,7 +42,7 @@ class Explanation:
     def by_size(self) -> bool:
         """Whether the map is read best without its signs: one attribution a pixel, by a method that is known here."""
         known = METHODS.get(self.method)
-        return known is not None and known.returns == "pixels"
+        return known is not None and known.by_size
 
     def upsample(self, size: tuple[int, int]) -> Tensor:
         """The map at (height, width): bilinear, `align_corners=False`, no clipping; [N, height, width]."""

@@ -50,6 +50,11 @@ class Method:
         return self.function(model, images, target, **options)
 
     @property
+    def by_size(self) -> bool:
+        """Whether a map is read best without its signs: where each value is that of a single pixel."""
+        return self.returns == "pixels"
+
+    @property
     def planes(self) -> bool:
         """Whether each plane [h, w] of the result is one to look at by itself, and their sum means nothing."""
         return self.returns == "features" and not self.reads_class

@@ -340,7 +340,7 @@ def save_overlay(answer: Answer, path: Any) -> None:
     """Write the map over what the network saw, as PNG."""
     import explainers
 
-    explainers.overlay(answer.seen, answer.map).save(path)
+    explainers.overlay(answer.seen, answer.map, signed=not answer.settings.method.by_size).save(path)
 
 
 def plain(value: Any) -> Any:

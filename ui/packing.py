@@ -67,7 +67,7 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
         "about": f"{_about(settings, step.target)}/{step.plane}",
-        "map": floats(step.map, by_size=_by_size(settings)),
+        "map": floats(step.map, by_size=settings.method.by_size),
         "crop": picture(step.seen),
         "name": words.file_name(settings, step.target),
         "words": words.overlay(settings, step.target, step.map),
@@ -90,16 +90,11 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
         "id": ident,
         "state": "partial",
         "about": _about(settings, settings.target),
-        "map": floats(step.map, exact=False, by_size=_by_size(settings)),
+        "map": floats(step.map, exact=False, by_size=settings.method.by_size),
         "crop": picture(step.seen, 384),
         "name": words.file_name(settings, settings.target),
         "words": words.overlay(settings, settings.target, step.map),
     }
-
-
-def _by_size(settings: Settings) -> bool:
-    """Whether the map is an attribution of single pixels, as `Explanation.overlay` asks too."""
-    return settings.method.returns == "pixels"
 
 
 def _about(settings: Settings, target: int | None) -> str:

@@ -328,7 +328,7 @@ def snippets(settings: Settings) -> list[dict[str, str]]:
         f'model = load_model({settings.loaded.name!r})\nphoto = Image.open("photo.jpg")\n'
         "images = model.prepare(photo)\n"
         f"e = explainers.explain({settings.method.name!r}, model.network, images{index}{layer}{options})\n"
-        'explainers.overlay(model.crop(photo), e.map[0]).save("overlay.png")'
+        'e.overlay(model.crop(photo))[0].save("overlay.png")'
     )
     shell = (
         "file=$(curl -s -F files=@photo.jpg {origin}gradio_api/upload | tr -d '[]\"')\n"
