@@ -27,6 +27,8 @@ STEADY = 0.999
 """Rank above which a method may leave the precision to the machine."""
 
 FEWER: dict[str, dict[str, Any]] = {
+    "ss_cam": {"channels": 128},
+    "is_cam": {"channels": 128},
     "rise": {"samples": 480},
     "mc_rise": {"samples": 480},
     "d_rise": {"samples": 512},

@@ -51,9 +51,12 @@ class Loop:
         if self.budget is not None and not self.budget > 0:
             raise BadOption(f"budget={self.budget!r} is not possible. Give seconds above 0, or None for no limit.")
 
-    def rows(self, images: Tensor) -> int:
-        """Rows that run at once: as given, or as many as a fixed amount of memory holds."""
-        return self.batch_size or max(4, min(64, _VALUES // max(1, images[0].numel())))
+    def rows(self, images: Tensor, cost: int = 1) -> int:
+        """Rows that run at once: as given, or as many as a fixed amount of memory holds.
+
+        `cost` is what one costs beside a forward pass, 2 with a backward pass: with fewer rows a first map comes soon.
+        """
+        return self.batch_size or max(4, min(64, _VALUES // max(1, cost * images[0].numel())))
 
     def run(
         self,

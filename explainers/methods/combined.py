@@ -72,12 +72,14 @@ def refine_cam(
     target: TargetLike = None,
     *,
     layers: Sequence[LayerName] | None = None,
-    inner: Inner = "grad_cam_pp",
+    inner: Inner = "element_wise_grad_cam",
 ) -> Tensor:
     """RefineCAM: the product of several layers' maps, the early ones giving detail and the late ones the class.
 
     The order: each layer's map is rectified and divided by its own maximum, then enlarged to the picture, then all are
-    multiplied. One forward and one backward pass serve all layers. Default layers are the last three stages.
+    multiplied. One forward and one backward pass serve all layers. Default layers are the last three stages. The inner
+    method must hold at early layers, where one weight for a whole channel does not: on EfficientNet-Lite0 Grad-CAM++,
+    Grad-CAM and XGrad-CAM within were no better than the controls, element-wise Grad-CAM better than at any one layer.
 
     Returns  (n, h, w) at the input's resolution, in [0, 1]
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
@@ -132,7 +134,7 @@ def sess(
             for picture in range(len(images)):
                 mean.add(picture, windows[chunk.start : chunk.stop])
 
-        loop.run(len(windows), loop.rows(run.images), work, mean.map)
+        loop.run(len(windows), loop.rows(run.images, cost=2), work, mean.map)
         note_layer(mean.place.name)
         return mean.map()
 

@@ -232,7 +232,7 @@ def smooth_grad_cam_pp(
         def best() -> Tensor:
             return _rectified(_plus_plus(a, *(powers / done)), relu)
 
-        loop.run(samples, loop.rows(x), work, best)
+        loop.run(samples, loop.rows(x, cost=2), work, best)
         if samples > 1 and sigma > 0:
             _tell_unmoved(*powers[:2] / done)
         return best()

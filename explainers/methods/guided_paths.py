@@ -62,7 +62,7 @@ def guided_integrated_gradients(
         total, done = precise(torch.zeros_like(x)), 0
         loop = Loop(batch_size, progress, budget)
         segments = spread(anchors + 1)
-        groups = segments.split(loop.rows(x))
+        groups = segments.split(loop.rows(x, cost=2))
         moves = max(1, round(steps / len(segments)))
         states: list[_Segments] = []
 

@@ -181,4 +181,4 @@ def _at_noisy_copies(
             noisy = x[picture] + sigma * spans[picture] * noise
             fold(picture, run.gradient(noisy, [picture] * len(chunk)), chunk.start)
 
-    loop.run(samples, loop.rows(x), work, best)
+    loop.run(samples, loop.rows(x, cost=2), work, best)

@@ -238,7 +238,7 @@ def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable
             total[picture] += (shares * run.gradient(points, [picture] * len(chosen)) * speed).sum(0)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), loop.rows(x), work, lambda: shown(total / reached))
+    loop.run(len(weights), loop.rows(x, cost=2), work, lambda: shown(total / reached))
     return total / reached
 
 
@@ -258,7 +258,7 @@ def _along(run: Run, loop: Loop, steps: int | None, through: Callable[[Tensor], 
         scores, gradients = run.scores_and_gradient(at, [picture] * len(at))
         return scores, gradients * speed
 
-    return integrate_by_gap(len(run.images), loop, loop.rows(run.images), probe, _summed)
+    return integrate_by_gap(len(run.images), loop, loop.rows(run.images, cost=2), probe, _summed)
 
 
 def more(steps: int | None) -> dict[str, int]:

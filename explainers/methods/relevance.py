@@ -95,7 +95,7 @@ def deep_lift_shap(
             done = chunk.stop
 
         loop = Loop(batch_size, progress, budget)
-        loop.run(count, loop.rows(run.images), work, lambda: (total / done).sum(1))
+        loop.run(count, loop.rows(run.images, cost=4), work, lambda: (total / done).sum(1))
         return total / done
 
 

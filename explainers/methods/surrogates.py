@@ -122,7 +122,7 @@ def kernel_shap(
     target: TargetLike = None,
     *,
     masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
-    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 2000,
+    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 1400,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
