@@ -52,6 +52,8 @@ class ModelInfo:
     """Height and width of the input in pixels."""
     cached: bool
     """True when it can be loaded without a network."""
+    fetched: bool
+    """True when the weights come from the network, False when an installed package holds them."""
     accuracy: float | None
     """Top-1 accuracy on ImageNet's validation pictures in per cent, as published with the weights."""
 
@@ -185,6 +187,7 @@ def _info(name: str, weights: WeightsEnum) -> ModelInfo:
         megabytes=round(weights.meta["_file_size"] * 2**20 / 1e6, 1),
         side=weights.transforms().crop_size[0],
         cached=_is_cached(weights),
+        fetched=True,
         accuracy=weights.meta["_metrics"]["ImageNet-1K"]["acc@1"],
     )
 
@@ -198,6 +201,7 @@ def _onboard_info() -> ModelInfo:
         megabytes=efficientnet_lite.MEGABYTES,
         side=efficientnet_lite.SIDE,
         cached=efficientnet_lite.weights_file() is not None,
+        fetched=False,
         accuracy=efficientnet_lite.TOP1,
     )
 

@@ -145,6 +145,7 @@ def list_methods(model: str = "", layer: str = "") -> list[dict]:
             "returns": each.returns,
             "paper": each.paper,
             "summary": each.summary,
+            "caution": each.caution,
             "takes_layer": each.takes_layer,
             "options": [engine.plain(vars(option)) for option in each.options.values()],
         }

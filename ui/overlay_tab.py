@@ -161,7 +161,7 @@ class Show:
         line = words.status("error", sentence, ident=packing.number())
         top = {**shown, "asked": None} if isinstance(shown, dict) else gr.skip()
         found = {self.overlay.status: line, self.panel.stop: gr.update(interactive=False), self.panel.top: top}
-        return found if shelf.first_model() else {**picture_panel.offered(self.panel, None), **found}
+        return found if shelf.first_model() else {**picture_panel.offered(self.panel), **found}
 
     def _resolved(self, settings: Settings, asked: Request, known: Any) -> dict[Any, Any]:
         found = picture_panel.resolved(settings, asked, known, self.panel, packing.form(settings))

@@ -110,8 +110,10 @@ def classes(step: Answer, ident: int) -> dict[str, Any]:
 
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:
-    """What was noticed, with a button where there is a remedy; notes on the request come first."""
-    items: list[dict[str, Any]] = [{"sentence": note} for note in step.settings.notes]
+    """What was noticed, with a button where there is a remedy; notes on the request and on the method come first."""
+    caution = step.settings.method.caution
+    notes = [*step.settings.notes, *([caution] if caution else [])]
+    items: list[dict[str, Any]] = [{"sentence": note} for note in notes]
     for each in step.findings:
         item: dict[str, Any] = {"sentence": words.plain(each.sentence)}
         if each.remedy:

@@ -148,7 +148,7 @@ def resolved(settings: Settings, request: Request, known: Any, panel: Panel, for
     loaded, found = settings.loaded, {}
     now = {"model": loaded.name, "layer": settings.layer, "method": settings.method.name}
     if known.get("model") != now["model"]:
-        found |= offered(panel, loaded.name)
+        found |= offered(panel, value=loaded.name)
         found[panel.layer] = gr.update(choices=layers(loaded), value=settings.layer)
         found[panel.target] = gr.update(choices=[(words.TOP_CHOICE, ""), *loaded.names], value=_class(settings))
     else:
@@ -166,12 +166,12 @@ def resolved(settings: Settings, request: Request, known: Any, panel: Panel, for
     return found
 
 
-def offered(panel: Panel, chosen: str | None) -> dict[Any, Any]:
-    """The list of models, and what went wrong with the one that should have been the first."""
+def offered(panel: Panel, **chosen: str) -> dict[Any, Any]:
+    """The list of models, and what went wrong with the one that should have been the first; `value` chooses one."""
     listed = [(words.model_choice(info), info.name) for info in shelf.list_models()]
     trouble = shelf.trouble()
     return {
-        panel.model: gr.update(choices=listed, value=chosen),
+        panel.model: gr.update(choices=listed, **chosen),
         panel.notice: {"items": [{"sentence": trouble}] if trouble else []},
     }
 

@@ -117,8 +117,9 @@ def planes(step: Answer) -> dict[str, Any]:
 
 def model_choice(info: models.ModelInfo) -> str:
     """A model in the list: what it is, how good, and what fetching it costs."""
-    right = f" · {info.accuracy:.1f}% top-1" if info.accuracy else ""
-    return f"{info.title}{right} · {'ready' if info.cached else f'{info.megabytes:.0f} MB to fetch'}"
+    accuracy = f" · {info.accuracy:.1f}% top-1" if info.accuracy else ""
+    missing = f"{info.megabytes:.0f} MB to fetch" if info.fetched else "not installed"
+    return f"{info.title}{accuracy} · {'ready' if info.cached else missing}"
 
 
 def layer_choice(layer: Any) -> str:

