@@ -15,6 +15,8 @@ SMALL = {"steps": 8, "samples": 4, "window": 4, "stride": 4}
 # D-RISE is offered for detectors alone, yet explains a classifier too.
 UNOFFERED = ("d_rise",)
 NAMES = [name for name in METHODS if name in UNOFFERED or METHODS[name].applies(plain()) is None]
+# Their default layer is the stage before the last, whose grid is twice as fine in these tests' networks.
+INNER = ("internal_influence",)
 OF_LAYERS = [name for name in NAMES if METHODS[name].takes_layer]
 OF_INPUTS = [name for name in NAMES if not METHODS[name].takes_layer]
 LONG = [name for name in NAMES if METHODS[name].long]
@@ -38,6 +40,8 @@ def shape(name: str, images: Tensor, layer_shape: tuple[int, ...]) -> tuple[int,
     """What the method must give for `images` at a layer of shape (N, K, h, w)."""
     n, c, height, width = images.shape
     _, k, h, w = layer_shape
+    if name in INNER:
+        h, w = 2 * h, 2 * w
     if "components" in METHODS[name].options:
         k = METHODS[name].options["components"].default
     return {

@@ -34,7 +34,7 @@ def test_p44_each_map_is_scaled_then_enlarged_then_multiplied():
 
 def test_p44_maps_are_enlarged_to_the_picture():
     net, images = residual(), pictures()
-    large = sweep("grad_cam_pp", net, images, CLASSES, layers=["layer2"])["layer2"]
+    large = sweep("element_wise_grad_cam", net, images, CLASSES, layers=["layer2"])["layer2"]
     large = F.interpolate((large / large.amax((1, 2), keepdim=True))[:, None], (12, 16), mode="bilinear")[:, 0]
     torch.testing.assert_close(refine_cam(net, images, CLASSES, layers=["layer2"]), large)
 

@@ -110,6 +110,19 @@ def test_influence_is_the_gradient_of_a_layer_that_the_head_reads_linearly():
     torch.testing.assert_close(internal_influence(net, x, CLASSES, layer="inner"), expected, rtol=1e-10, atol=1e-14)
 
 
+def test_influence_looks_where_its_gradient_has_a_place():
+    """At the last stage, before pooling and a linear head, the map is the same everywhere; the default is one before."""
+    net, x = residual(), pictures()
+    drawn = explain("internal_influence", net, x, CLASSES, steps=4)
+    assert drawn.layer == "pause1" and drawn.options["reduce"] == "norm"
+    asked = internal_influence(net, x, CLASSES, layer="pause1", steps=4)
+    torch.testing.assert_close(drawn.raw, asked, rtol=0, atol=0)
+    torch.testing.assert_close(drawn.map, asked.norm(dim=1), rtol=1e-12, atol=0)
+    last = internal_influence(net, x, CLASSES, layer="layer2", steps=4)
+    torch.testing.assert_close(last, last[..., :1, :1].expand_as(last), rtol=1e-9, atol=1e-15)
+    assert float(asked.flatten(2).std(2).min()) > 0
+
+
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
 def test_tokens_come_back_as_a_grid_without_the_class_token(method):
     net = settle(ClassToken().double())
@@ -137,7 +150,8 @@ def test_stopped_early_the_part_done_stands_for_all(method):
 
     stopped = method(net, x, CLASSES, layer="conv2", steps=40, batch_size=4, progress=watch)
     assert 0.5 <= told[-1].fraction < 0.65
-    torch.testing.assert_close(told[-1].map, stopped.sum(1))
+    drawn = stopped.norm(dim=1) if method is internal_influence else stopped.sum(1)
+    torch.testing.assert_close(told[-1].map, drawn)
     if method is not layer_conductance:
         assert rel(stopped, method(net, x, CLASSES, layer="conv2", steps=40)) < 0.1
     else:

@@ -21,6 +21,7 @@ from ..batching import Loop, Progress
 from ..bisection import integrate_by_gap
 from ..layer_passes import Branches
 from ..layers import Place
+from ..maps import reduce_channels
 from ..options import Baseline, Choice, Precision, Range
 from ..passes import Run, maps_of, opened
 from ..quadrature import gauss_legendre, spread
@@ -31,6 +32,7 @@ from ..targets import TargetLike
 from ..unread_patches import gradient_place
 from .path_integrals import FIXED, Start, measures_gap, more, note_gap
 from .path_integrals import Steps as GapSteps
+from .sweeps import stages
 
 Steps = Annotated[int, Range(2, 1000, help="points on the path")]
 Noise = Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")]
@@ -101,6 +103,7 @@ def layer_integrated_gradients(
     returns="features",
     unit="logit per unit of the layer",
     title="Internal influence",
+    reduce="norm",
     paper="Leino et al. 2018, arXiv:1802.03788",
 )
 def internal_influence(
@@ -118,15 +121,16 @@ def internal_influence(
 ) -> Tensor:
     """Internal influence: the mean gradient at the layer while the picture goes straight from the baseline to itself.
 
-    A gradient, not a share: it is not multiplied by the units' values. Gauss-Legendre quadrature; stopped early, the
-    points done stand for all.
+    A gradient, not a share: it is not multiplied by the units' values, and is drawn by its length. The default layer is
+    the stage before the last: where only pooling and a linear head follow, the gradient is the same at every place.
+    Gauss-Legendre quadrature; stopped early, the points done stand for all.
 
     Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: see README
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
     """
     with opened(model, images, target, many=True, precision=precision) as run:
-        x, where = run.images, gradient_place(run, layer)
+        x, where = run.images, gradient_place(run, _inner_stage(run) if layer is None else layer)
         run.clean()
         start = baseline_of(x, baseline)
         points, weights = gauss_legendre(steps)
@@ -136,7 +140,8 @@ def internal_influence(
             batch = start[picture] + at * (x[picture] - start[picture])
             return run.at([where], batch, [picture] * len(chosen))[where.name][1]
 
-        found = _mean_gradient(run, where, Loop(batch_size, progress, budget), weights, gradients)
+        loop = Loop(batch_size, progress, budget)
+        found = _mean_gradient(run, where, loop, weights, gradients, how="norm")
         note_layer(where.name)
         return found
 
@@ -202,6 +207,12 @@ def layer_conductance(
         return conductance()
 
 
+def _inner_stage(run: Run) -> LayerName | None:
+    """The stage before the last, None where there is none."""
+    names = stages(run.model, run.images)
+    return names[-2] if len(names) > 1 else None
+
+
 def _gradient_there(run: Run, where: Place, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Scores, and the gradient at the layer, where `outputs` [R, ...] stand in the place of the picture's own."""
     one, count = run.images[picture : picture + 1], len(outputs)
@@ -222,8 +233,12 @@ def _mean_gradient(
     weights: Tensor,
     gradients: Callable[[int, Tensor], Tensor],
     times: Tensor | float = 1.0,
+    how: str = "sum",
 ) -> Tensor:
-    """The weighted mean [N, K, h, w] of the layer's gradients at points of a path; `times` is for what is shown."""
+    """The weighted mean [N, K, h, w] of the layer's gradients at points of a path.
+
+    What is shown on the way is that mean times `times`, its channels made one map as `how` says.
+    """
     count = len(run.images)
     total: list[Tensor] = []
     reached = 0.0
@@ -239,5 +254,5 @@ def _mean_gradient(
             total[0][picture] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), loop.rows(run.images), work, lambda: (total[0] / reached * times).sum(1))
+    loop.run(len(weights), loop.rows(run.images), work, lambda: reduce_channels(total[0] / reached * times, how))
     return total[0] / reached
