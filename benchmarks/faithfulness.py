@@ -115,8 +115,13 @@ class Result:
         return torch.tensor([high - low for low, high in (self.by_size if by_size else self.areas)])
 
 
-def measure(model: Model, method: explainers.Method, photos: Iterable[Photo], **options: Any) -> Result:
-    """One method's figures over the photographs; its own sentence where it refuses."""
+def measure(
+    model: Model, method: explainers.Method, photos: Iterable[Photo], precision: str = "float32", **options: Any
+) -> Result:
+    """One method's figures over the photographs; its own sentence where it refuses.
+
+    `precision` is that of the curves' scores; the method has its own among its `options`.
+    """
     if method.returns == "channels":
         return Result(method, "one value a channel, not a map")
     if reason := method.applies(model.network):
@@ -132,14 +137,16 @@ def measure(model: Model, method: explainers.Method, photos: Iterable[Photo], **
         if not bool(made.map.isfinite().all()):
             return Result(method, f"the map of {photo.name} is not finite")
         heat = resize(made.map, (photo.image.shape[-2], photo.image.shape[-1]))[0]
-        result.areas.append(areas(model, photo, heat))
-        result.by_size.append(areas(model, photo, heat.abs()) if bool((heat < 0).any()) else result.areas[-1])
+        result.areas.append(areas(model, photo, heat, precision))
+        signed = bool((heat < 0).any())
+        result.by_size.append(areas(model, photo, heat.abs(), precision) if signed else result.areas[-1])
     return result
 
 
-def areas(model: Model, photo: Photo, heat: Tensor) -> tuple[float, float]:
+def areas(model: Model, photo: Photo, heat: Tensor, precision: str = "float32") -> tuple[float, float]:
     """The areas under the deletion and the insertion curve of one map [H, W]."""
-    with opened(model.network, photo.image, explainers.Probability(photo.target), many=True) as run:
+    target = explainers.Probability(photo.target)
+    with opened(model.network, photo.image, target, many=True, precision=precision) as run:
         run.clean()
         found = curves(lambda batch: run.values(batch, [0] * len(batch)), photo.image[0], photo.cover[0], heat)
     low, high = area(found).tolist()
@@ -187,6 +194,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="NAME", help="beside the controls")
     parser.add_argument("--limit", type=int, help="at most so many photographs, evenly chosen")
     parser.add_argument("--budget", type=float, help="seconds that a long method has for one map (default: no limit)")
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="of the curves' scores")
     parser.add_argument("--model", default="auto", help="a network's name; auto is the one on board")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     given = parser.parse_args()
@@ -198,11 +206,12 @@ def main() -> None:
         f"{model.name}, {len(photos)} photographs, blurred cover, {STEPS} steps; mean ± standard error. Ranked by "
         f"value as `explain` draws a map, and signed maps by size as well."
         + (f" Long methods had {given.budget:g} s a map." if given.budget else "")
+        + (" Scores in bf16." if given.precision == "bf16" else "")
     )
     results: list[Result] = []
     for method in chosen(given.only):
         options = {"budget": given.budget} if method.long and given.budget else {}
-        results.append(measure(model, method, photos, **options))
+        results.append(measure(model, method, photos, given.precision, **options))
         print(method.name, flush=True)
         if given.out and len(results) >= len(CONTROLS):
             given.out.write_text("\n".join([about, "", *table(results)]) + "\n", encoding="utf-8")

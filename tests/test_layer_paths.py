@@ -111,7 +111,7 @@ def test_influence_is_the_gradient_of_a_layer_that_the_head_reads_linearly():
 
 
 def test_influence_looks_where_its_gradient_has_a_place():
-    """At the last stage, before pooling and a linear head, the map is the same everywhere; the default is one before."""
+    """At the last stage, before pooling and a linear head, the map is even; the default is the stage before."""
     net, x = residual(), pictures()
     drawn = explain("internal_influence", net, x, CLASSES, steps=4)
     assert drawn.layer == "pause1" and drawn.options["reduce"] == "norm"
