@@ -14,7 +14,7 @@ from ..batching import Loop, Progress
 from ..fusion import fuse
 from ..layers import Place
 from ..maps import resize
-from ..options import Choice, Precision, Range
+from ..options import Choice, Range, SteadyPrecision
 from ..passes import Run, maps_of, opened, precise
 from ..recording import note_layer
 from ..registry import method
@@ -101,7 +101,7 @@ def sess(
     scales: Annotated[int, Range(1, 24, help="sizes of the picture, the first its own")] = 6,
     growth: Annotated[float, Range(0.05, 2, 0.05, help="how much each size adds, as a share of the first")] = 0.3,
     batch_size: int | None = None,
-    precision: Precision = "float32",
+    precision: SteadyPrecision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:

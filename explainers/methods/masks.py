@@ -15,7 +15,7 @@ from ..baselines import NAMES, baseline_of
 from ..batching import Loop, Progress
 from ..coalitions import Game, exact
 from ..errors import BadOption
-from ..options import Baseline, Choice, Precision, Range, Seed, SteadyPrecision
+from ..options import Baseline, Choice, Precision, Range, Seed
 from ..passes import opened, precise
 from ..registry import method
 from ..segments import PARTS, Masks, parts_of
@@ -43,7 +43,7 @@ def occlusion(
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
+    precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:

@@ -23,7 +23,7 @@ from torch.nn import functional
 from ..baselines import NAMES, baseline_of
 from ..batching import Loop, Progress
 from ..errors import BadOption
-from ..options import Baseline, Choice, Range, Seed, SteadyPrecision
+from ..options import Baseline, Choice, Precision, Range, Seed
 from ..passes import opened, precise
 from ..registry import method
 from ..sampling import Draws
@@ -44,7 +44,7 @@ def rise(
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
+    precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
@@ -165,7 +165,7 @@ def d_rise(
     baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
+    precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
@@ -208,7 +208,7 @@ def mc_rise(
     colour: Annotated[int | None, Range(0, 63, help="the loss under this colour alone; empty: the mean of all")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
-    precision: SteadyPrecision = "float32",
+    precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:

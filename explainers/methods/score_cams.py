@@ -21,7 +21,7 @@ from ..channel_groups import grouped
 from ..layer_passes import Branches, activation_and_score
 from ..layers import Place, channel_axis
 from ..maps import resize
-from ..options import Choice, Precision, Range, Seed
+from ..options import Choice, Precision, Range, Seed, SteadyPrecision
 from ..passes import Run, opened, precise
 from ..recording import note_finding
 from ..registry import method
@@ -120,7 +120,7 @@ def ss_cam(
     weights: Weights = "softmax",
     relu: Relu = True,
     batch_size: int | None = None,
-    precision: Precision = "float32",
+    precision: SteadyPrecision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
