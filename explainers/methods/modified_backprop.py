@@ -44,9 +44,14 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
     reduce="abs_max",
     needs=why_not,
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
+    caution="Measured on EfficientNet-Lite0, its maps were hardly better than random cells and show the network's "
+    "strides more than the picture; take guided Grad-CAM.",
 )
 def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Deconvnet: at every ReLU only positive gradients pass, whatever the input was.
+
+    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: what passes does not depend on which
+    ReLUs the picture opened, and a pattern of the network's strides lies over every map.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
     Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), which the paper does not define
