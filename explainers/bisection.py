@@ -5,11 +5,13 @@ g(t)   what is integrated there, [...]                 its sum is df / dt
 
 Between two points the trapezoid of g sums to more or less than f rose: their interval's defect. Real networks have most
 of it near the path's begin, in few narrow intervals, which even points miss; so the intervals with the largest defects
-are halved, and no point is lost.
+are halved, and no point is lost. The first points are those of Gauss-Legendre quadrature: where the score is smooth
+along the path they are enough, and exact to rounding.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -17,15 +19,15 @@ import torch
 from torch import Tensor
 
 from .batching import Loop
-from .quadrature import spread
+from .quadrature import gauss_legendre, spread
 
 MOST = 256
 """Points at most."""
 GAP, DEFECTS = 0.01, 0.05
-"""Enough is where all defects together, and their sizes together, are below these shares of the score's whole rise: the
-first is the map's own gap, the second keeps defects from passing for none because they happen to cancel.
+"""Enough is where all defects together are below the first share of the score's rise, which is the map's own gap, and
+their sizes together below the second share of all that the score moves up and down, lest they only happen to cancel.
 """
-# Points of the first round and, at most, of each later one; the width below which an interval is not halved; and the
+# Points of the quadrature and, at most, of each later round; the width below which an interval is not halved; and the
 # share of the largest defect below which a smaller one can wait.
 _FIRST, _ROUND, _NARROW, _SMALL = 16, 16, 2.0**-20, 0.02
 
@@ -42,9 +44,10 @@ class Bisection:
         self._scores: list[float] = []
         self._slopes: list[float] = []
         self._parts: list[Tensor] = []
-        last = _FIRST - 1
-        order = [0, last, *[each for each in spread(_FIRST).tolist() if each not in (0, last)]]
-        self._waiting = [each / last for each in order]
+        points, weights = gauss_legendre(_FIRST)
+        order = spread(_FIRST)
+        self._waiting = [0.0, 1.0, *points[order].tolist()]
+        self._weights = [0.0, 0.0, *weights[order].tolist()]
         self._found: Tensor | None = None
 
     def next(self, count: int) -> Tensor:
@@ -70,10 +73,23 @@ class Bisection:
         )
         widths = at.diff()
         defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * widths
-        rise = float((scores[-1] - scores[0]).abs())
+        rise, size = float(scores[-1] - scores[0]), defects.abs()
         rounding = torch.finfo(self._parts[0].dtype).eps * float(scores.abs().max()) * len(at)
-        size, gap = defects.abs(), abs(float(defects.sum()))
-        self.closed = gap <= max(GAP * rise, rounding) and float(size.sum()) <= max(DEFECTS * rise, rounding)
+        smooth = len(at) == len(self._weights)  # the first round: the quadrature's own sum stands for the trapezoids'
+        whole = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else math.nan
+        gap = abs(whole - rise) if smooth else abs(float(defects.sum()))
+        moved = float(scores.diff().abs().sum())
+        self.closed = gap <= max(GAP * abs(rise), rounding) and float(size.sum()) <= max(DEFECTS * moved, rounding)
+        if self.closed and smooth:
+            shares = torch.tensor(self._weights).to(self._parts[0])
+            self._found = torch.einsum("r,r...->...", shares, torch.stack(self._parts))
+        self._halve(at, widths, size)
+        if self.closed:
+            self._found = self.integral()
+            self._parts.clear()
+
+    def _halve(self, at: Tensor, widths: Tensor, size: Tensor) -> None:
+        """Put the next points into the intervals with the largest defects; closed where none is to be had."""
         room = min(_ROUND, MOST - len(at))
         if not self.closed and room > 0:
             # A score that is no number has no defect that could be compared: the map says so, and no more are tried.
@@ -82,9 +98,6 @@ class Bisection:
             chosen = [i for i in size.argsort(descending=True, stable=True)[:room].tolist() if size[i] > least]
             self._waiting = [float(at[i] + at[i + 1]) / 2 for i in chosen]
         self.closed = self.closed or not self._waiting
-        if self.closed:
-            self._found = self.integral()
-            self._parts.clear()
 
     def integral(self) -> Tensor:
         """The trapezoids over the points seen; where the path's ends are not among them, the nearest stand for them."""

@@ -129,7 +129,7 @@ def _findings(
     """The method's own findings, then what the figures show."""
     found: list[list[Finding]] = [[] for _ in images]
     if chosen.returns != "channels":
-        earlier = _stage_before(model, images, record.layer) if record.layer and chosen.returns == "grid" else None
+        earlier = _stage_before(model, images, record.layer) if record.layer else None
         trained = trained_size or _own_size(model)
         whole = bool(shown.isfinite().all())
         target = described(record.target, len(images)) if isinstance(record.target, Logit) else None

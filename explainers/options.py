@@ -110,7 +110,9 @@ def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
     return Option(name, default, word, bounds.low, bounds.high, step, help=bounds.help, pair=pair)
 
 
-Precision = Annotated[str, Choice("float32", "bf16", help="bf16 is faster and coarser; README states the drift")]
+Precision = Annotated[
+    str, Choice("float32", "bf16", help="bf16 may be faster, and is coarser: docs/figures.md has the drift")
+]
 SteadyPrecision = Annotated[
     str, Choice("float32", "bf16", "auto", help="auto: bf16 where this machine is clearly faster at it; ranks stay")
 ]

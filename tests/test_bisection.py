@@ -14,6 +14,8 @@ from explainers import explain, integrated_gradients, layer_integrated_gradients
 from explainers.batching import Loop
 from explainers.bisection import DEFECTS, GAP, MOST, Bisection, integrate_by_gap
 
+FIRST = 18
+"""The quadrature's points and both ends."""
 CHANGES = {
     "straight": (lambda t: 3 * t + 1, lambda t: 0 * t + 3),
     "bent": (lambda t: t**3 - t / 2, lambda t: 3 * t**2 - 0.5),
@@ -78,7 +80,7 @@ def test_defects_that_cancel_are_not_taken_for_none():
         return score(points), slope(points)[:, None]
 
     integrate_by_gap(1, Loop(), 16, probe, lambda found: found)
-    assert len(seen) > 16 and sum(t < width or t > 1 - width for t in seen[16:]) > 0.7 * len(seen[16:])
+    assert len(seen) > FIRST and sum(t < width or t > 1 - width for t in seen[FIRST:]) > 0.7 * len(seen[FIRST:])
 
 
 def _squared_sine(t, width):
@@ -103,7 +105,7 @@ def test_nothing_to_integrate_takes_the_first_points_alone():
     one = Bisection()
     while not one.closed:
         one.add(torch.full((len(one.next(16)),), 2.0), torch.zeros(len(one.next(16)), 3))
-    assert len(one._points) == 16 and not one.integral().any()
+    assert len(one._points) == FIRST and not one.integral().any()
 
 
 def test_partial_integrals_end_with_the_result():

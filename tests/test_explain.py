@@ -63,7 +63,8 @@ def test_a_batch_explains_as_its_pictures(name):
         single = explain(name, net, x[i : i + 1], [2, 0, 5][i], **small(name))
         torch.testing.assert_close(batch.map[i : i + 1], single.map)
         assert [f.code for f in batch.findings[i]] == [f.code for f in single.findings[0]]
-        assert batch.statistics[i]["peak"] == single.statistics[0]["peak"]
+        row, column = batch.statistics[i]["peak"]  # of equal values, rounding decides which is first
+        torch.testing.assert_close(single.map[0, row, column], single.map[0].max())
 
 
 def test_statistics_by_hand():

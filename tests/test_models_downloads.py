@@ -77,7 +77,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(cache: Path) -> set[str]:
-    return {path.name for path in cache.iterdir()} - {"hooklens-checked.json", "hooklens-fetched"} if cache.exists() else set()
+    notes = {"hooklens-checked.json", "hooklens-fetched"}
+    return {path.name for path in cache.iterdir()} - notes if cache.exists() else set()
 
 
 def test_a_file_arrives_whole_and_counts_as_cached(server: Server, cache: Path) -> None:

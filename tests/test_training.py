@@ -31,7 +31,7 @@ from explainers import (
     scale_gradients,
 )
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
 
 
 def leaf(*values: float) -> nn.Parameter:
@@ -660,9 +660,9 @@ def test_params_are_whatever_an_optimiser_takes():
         pass
 
 
-def test_the_readme_section_runs(capsys):
-    block = re.search(r"## Training\n.*?```python\n(.*?)```", README, re.S)
+def test_the_documents_example_runs(capsys):
+    block = re.search(r"```python\n(.*?)```", GUIDE, re.S)
     assert block
-    exec(compile(block.group(1), "README.md", "exec"), {})
+    exec(compile(block.group(1), "training.md", "exec"), {})
     promised = re.findall(r"print\(.*# (.*)", block.group(1))
     assert promised and capsys.readouterr().out.splitlines() == promised

@@ -53,7 +53,7 @@ def forgrad(
     paper found to suit ImageNet networks at 224 px; a cutoff beyond all frequencies of a small picture changes nothing.
     On EfficientNet-Lite0 saliency and integrated gradients filtered so were no better than a blob in the middle.
 
-    Returns  (n, h, w), >= 0, in the units of `base`; drift in bf16: see README
+    Returns  (n, h, w), >= 0, in the units of `base`; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Muzellec et al. 2023, the filter with cutoff sigma, arXiv:2307.09591; the size before and after it: Xplique
     """

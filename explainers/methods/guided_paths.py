@@ -52,7 +52,7 @@ def guided_integrated_gradients(
     all.
 
     Returns  (n, c, h, w), in logits; sums to score(x) - score(baseline) as the number of steps grows. A finding states
-             the gap where it is above 1%; drift in bf16: see README
+             the gap where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Kapishnikov et al. 2021, algorithm 1, with anchor points, arXiv:2106.09788
     """

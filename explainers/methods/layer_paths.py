@@ -64,7 +64,7 @@ def layer_integrated_gradients(
     early, the points done stand for all.
 
     Returns  (n, k, h, w), in logits; sums to score(x) - score with A(b) in place of A(x) as the number of steps grows,
-             and a finding states the gap where it is above 1%; drift in bf16: see README
+             and a finding states the gap where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Sundararajan et al. 2017, eq. 1, at a layer, arXiv:1703.01365
     """
@@ -125,7 +125,7 @@ def internal_influence(
     the stage before the last: where only pooling and a linear head follow, the gradient is the same at every place.
     Gauss-Legendre quadrature; stopped early, the points done stand for all.
 
-    Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: see README
+    Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
     """
@@ -170,7 +170,7 @@ def layer_conductance(
     for all of it.
 
     Returns  (n, k, h, w), in logits; sums to score(x) - score(b) where every path passes the layer, as the number of
-             steps grows; drift in bf16: see README
+             steps grows; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over pieces: Shrikumar et al.
              2018, arXiv:1807.09946

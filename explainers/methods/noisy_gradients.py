@@ -51,7 +51,7 @@ def smooth_grad(
 ) -> Tensor:
     """SmoothGrad: the mean gradient over noisy copies of the picture, signed.
 
-    Returns  (n, c, h, w), in logits per unit of the model's input; drift in bf16: see README
+    Returns  (n, c, h, w), in logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Smilkov et al. 2017, section 2, arXiv:1706.03825
     """
@@ -93,7 +93,7 @@ def smooth_grad_squared(
 
     It is the square of SmoothGrad plus the (biased) variance of VarGrad.
 
-    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: see README
+    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Hooker et al. 2019, section 3, SG-SQ, arXiv:1806.10758
     """
@@ -136,7 +136,7 @@ def var_grad(
 
     The biased variance, divided by the number of samples, unless `unbiased`; with one sample both are 0.
 
-    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: see README
+    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Adebayo et al. 2018, section 2, arXiv:1810.03307; Chan et al. 1983 for the sum of squared deviations
     """

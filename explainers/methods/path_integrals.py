@@ -70,7 +70,7 @@ def integrated_gradients(
     the points done, which are spread over the path, stand for all.
 
     Returns  (n, c, h, w), in logits; sums to score(x) - score(baseline) as the number of steps grows. A finding states
-             the gap where it is above 1%; drift in bf16: see README
+             the gap where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Sundararajan et al. 2017, eq. 1, arXiv:1703.01365
     """
@@ -111,7 +111,7 @@ def blur_integrated_gradients(
     points as in `integrated_gradients`; stopped early, the points done stand for all.
 
     Returns  (n, c, h, w), in logits; sums to score(x) - score(blurred x) as the number of steps grows. A finding states
-             the gap where it is above 1%; drift in bf16: see README
+             the gap where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Xu et al. 2020, section 3, arXiv:2004.03383; Lindeberg 1990, doi:10.1109/34.49051, for the discrete kernel
     """
@@ -154,7 +154,7 @@ def gradient_shap(
     the paper has them, and together they leave no gaps, so that fewer samples do. All comes from the one `seed`.
 
     Returns  (n, c, h, w), in logits; sums to score(x) - mean score of the baselines as the number of samples grows. A
-             finding states the gap where it is above 1%; drift in bf16: see README
+             finding states the gap where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget; BadOption for baselines of another shape
     Source   Lundberg & Lee 2017, arXiv:1705.07874; Erion et al. 2021, expected gradients, arXiv:1906.10670
     """

@@ -64,7 +64,7 @@ def xrai(
 
     Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to score(x) less the mean
              score of black and white. A finding states the gap of the attribution where it is above 1%; drift in bf16:
-             see README
+             docs/figures.md
     Errors   BadTarget; BadOption for segments of another shape
     Source   Kapishnikov et al. 2019, algorithm 1, arXiv:1906.02825; highest channel and `least` (50 pixels at 224 px):
              the authors' code, github.com/PAIR-code/saliency
