@@ -139,9 +139,11 @@ def shap(name: str, samples: int) -> Contenders:
 
 
 def score_cam(name: str) -> Contenders:
-    """Score-CAM at the last stage."""
+    """Score-CAM at the last stage, through every channel as the peers have it, and with shared looks, our default."""
     net, x, stages, found = _ready(name)
-    _both(found, lambda **how: explainers.score_cam(net, x, CLASS, layer=stages[-1], **how))
+    whole = 65536
+    _both(found, lambda **how: explainers.score_cam(net, x, CLASS, layer=stages[-1], channels=whole, **how))
+    found[f"{OURS}, shared looks"] = lambda: explainers.score_cam(net, x, CLASS, layer=stages[-1])
     return found | peers.score_cams(net, x, CLASS, stages[-1])
 
 
@@ -214,20 +216,27 @@ def whole() -> Iterator[Case]:
     yield Case(
         "Score-CAM, last stage, resnet18", lambda: score_cam("resnet18"), rounds=2, slow=("grad-cam", "torchcam")
     )
+    yield Case("Score-CAM, last stage, Lite0", lambda: score_cam(LITE), rounds=2, slow=("grad-cam", "torchcam"))
+    yield Case("Channel effects, last stage but one, Lite0", lambda: channel_effects(LITE), rounds=3)
     yield Case("Batch of 32, Grad-CAM, resnet18", lambda: batch("resnet18", 32), rounds=5)
+    yield Case("Batch of 32, Grad-CAM, Lite0", lambda: batch(LITE, 32), rounds=5)
     yield Case("Batch of 8, Grad-CAM, resnet50", lambda: batch("resnet50", 8), rounds=5)
     yield Case("Saliency, resnet18", lambda: saliency("resnet18"))
     yield Case("Guided backpropagation, resnet18", lambda: guided("resnet18"))
+    yield Case("Saliency, Lite0", lambda: saliency(LITE))
+    yield Case("Guided backpropagation, Lite0", lambda: guided(LITE))
     yield Case("Integrated gradients, 50 points, resnet18", lambda: integrated("resnet18", 50), rounds=3)
     yield Case("Integrated gradients, 50 points, Lite0", lambda: integrated(LITE, 50), rounds=5)
     yield Case("SmoothGrad, 25 samples, resnet18", lambda: smooth("resnet18", 25), rounds=3)
+    yield Case("SmoothGrad, 25 samples, Lite0", lambda: smooth(LITE, 25), rounds=3)
     yield Case("Gradient SHAP, 48 samples, resnet18", lambda: shap("resnet18", 48), rounds=3)
+    yield Case("Gradient SHAP, 48 samples, Lite0", lambda: shap(LITE, 48), rounds=3)
     yield Case("Occlusion, resnet18", lambda: occlusion("resnet18"), rounds=3)
     yield Case("Occlusion, Lite0", lambda: occlusion(LITE), rounds=5)
     yield Case("RISE, 320 masks, resnet18", lambda: rise("resnet18", 320), rounds=3)
+    yield Case("RISE, 320 masks, Lite0", lambda: rise(LITE, 320), rounds=3)
     yield Case("Recording a training step, small ResNet", training.recording, unit=training.STEP)
     yield Case("import explainers, beside import torch", imports, rounds=5)
-    yield Case("Every method, Lite0", every_method, rounds=1)
 
 
 def smoke() -> Iterator[Case]:

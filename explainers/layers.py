@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -155,12 +156,13 @@ def place(
     counted: bool = False,
     spatial: bool = True,
     network: nn.Module | None = None,
+    channels_first: Callable[[], bool] | None = None,
 ) -> Place:
     """Find the layer in the user's model and its layout; `None` is the default layer.
 
     A pass that runs the whole network counts the layer's calls itself; for one that ends at the layer, `counted`
     looks them up in a profile; without `spatial` a layer without a grid will do. `network` is the model as `ready`
-    gave it, where that is known.
+    gave it, and `channels_first` gives what `always_channels_first` says of it, where they are known.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """
@@ -174,7 +176,7 @@ def place(
         layer = find_site(model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
     network = ready(model) if network is None else network
     site = find_site(network, layer)
-    if not counted and always_channels_first(network):
+    if not counted and (channels_first() if channels_first else always_channels_first(network)):
         return Place(site.name, "NCHW")
     found = [each for each in profile(model, images) if each.name.partition("#")[0] == site.path]
     named = [each for each in found if each.name == site.name]

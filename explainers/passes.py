@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .hooks import edit_outputs
 from .inference_copy import InferenceCopy, channels_last, faster_in_bf16, inference_copy
 from .layers import Place, channel_axis, nothing_spatial, place
 from .network import ready
+from .profiles import always_channels_first
 from .recording import is_recording, note_finding, note_gradient, note_option, note_scores
 from .records import ran_repeatedly
 from .sites import LayerName, frozen_graph, unwrap
@@ -74,7 +76,19 @@ class Run:
 
     def place(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> Place:
         """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
-        return place(self.model, self.images, layer, counted=counted, spatial=spatial, network=self.network)
+        return place(
+            self.model,
+            self.images,
+            layer,
+            counted=counted,
+            spatial=spatial,
+            network=self.network,
+            channels_first=lambda: self._channels_first,
+        )
+
+    @cached_property
+    def _channels_first(self) -> bool:
+        return always_channels_first(self.network)
 
     def forward(self, batch: Tensor, network: nn.Module | None = None) -> Any:
         """What the target scores: the network's output for a batch of variants, or a unit's layer."""
