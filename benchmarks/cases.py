@@ -251,4 +251,4 @@ def smoke() -> Iterator[Case]:
     yield Case("SmoothGrad, 10 samples, Lite0", lambda: smooth(LITE, 10), rounds=2)
     yield Case("Occlusion, Lite0", lambda: occlusion(LITE), rounds=2)
     yield Case("Recording a training step, small ResNet", training.recording, rounds=2, unit=training.STEP)
-    yield Case("Every method, Lite0", lambda: every_method(steps=4, samples=8, window=16), rounds=1)
+    yield Case("Every method, Lite0", lambda: every_method(steps=4, samples=8, window=112, channels=8), rounds=1)

@@ -129,11 +129,6 @@ _LOCK = threading.Lock()
 _RUNNING: dict[Path, Fetch] = {}
 
 
-def start(name: str, url: str) -> Fetch:
-    """Begin a download in the background, or join the one that is already running; never waits, never raises."""
-    return _join(name, url)
-
-
 def fetch(name: str, url: str, progress: Progress | None = None) -> Path:
     """Wait until the file is there, whole; the path of it.
 
@@ -141,7 +136,7 @@ def fetch(name: str, url: str, progress: Progress | None = None) -> Path:
     """
     if cached(url):
         return path_of(url)
-    job = _join(name, url)
+    job = join(name, url)
     try:
         while not job.wait(0.1):
             if progress:
@@ -159,7 +154,8 @@ def fetch(name: str, url: str, progress: Progress | None = None) -> Path:
     return path_of(url)
 
 
-def _join(name: str, url: str) -> Fetch:
+def join(name: str, url: str) -> Fetch:
+    """Begin a download, or join the one that is already running; never waits, never raises."""
     path = path_of(url)
     with _LOCK:
         job = _RUNNING.get(path)

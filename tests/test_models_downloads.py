@@ -225,7 +225,7 @@ def test_who_stops_waiting_ends_the_download_and_keeps_what_came(server: Server,
 
 def test_who_stops_waiting_does_not_end_it_for_the_others(server: Server) -> None:
     server.delay = 0.03
-    background = downloads.start("Net", server.url)
+    background = downloads.join("Net", server.url)
 
     with pytest.raises(ZeroDivisionError):
         downloads.fetch("Net", server.url, lambda done, total: 1 // 0)
@@ -233,10 +233,10 @@ def test_who_stops_waiting_does_not_end_it_for_the_others(server: Server) -> Non
     assert background.wait(10) and background.state == "whole" and downloads.cached(server.url)
 
 
-def test_a_background_fetch_can_be_looked_at(server: Server) -> None:
+def test_a_fetch_can_be_looked_at(server: Server) -> None:
     server.delay = 0.02
 
-    fetch = downloads.start("Net", server.url)
+    fetch = downloads.join("Net", server.url)
 
     states = set()
     while not fetch.wait(0.01):
@@ -250,7 +250,7 @@ def test_no_network_is_said_in_one_sentence(server: Server) -> None:
     """A port that nobody listens on stands for a machine without a network."""
     dead = f"http://127.0.0.1:9/net-{DIGEST}.pth"
 
-    fetch = downloads.start("Net", dead)
+    fetch = downloads.join("Net", dead)
 
     assert (
         fetch.wait(10)
