@@ -244,7 +244,7 @@ def smoke() -> Iterator[Case]:
     yield Case("Grad-CAM, last stage, resnet18", lambda: grad_cam("resnet18"))
     yield Case("Grad-CAM, four stages, resnet18", lambda: sweep("resnet18"), rounds=3)
     yield Case("Grad-CAM, last stage, Lite0", lambda: grad_cam(LITE))
-    yield Case("Ablation-CAM, last stage, Lite0", lambda: ablation(LITE), rounds=2, slow=("grad-cam",))
+    yield Case("Ablation-CAM, last stage, resnet18", lambda: ablation("resnet18"), rounds=2, slow=("grad-cam",))
     yield Case("Saliency, Lite0", lambda: saliency(LITE))
     yield Case("Guided backpropagation, Lite0", lambda: guided(LITE))
     yield Case("Integrated gradients, 10 points, Lite0", lambda: integrated(LITE, 10), rounds=2)
