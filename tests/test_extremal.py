@@ -79,3 +79,19 @@ def test_the_areas_gradient_by_autograd():
     total = ((m.flatten(1).sort(1).values - wanted.double()) ** 2).mean(1).sum() / 2
     (expected,) = torch.autograd.grad(total, m)
     torch.testing.assert_close(_from_area(m.detach(), wanted), expected)
+
+
+def test_a_search_that_went_astray_says_so():
+    """Oracle: one step from a whole mask of a score that falls with every pixel keeps the picture, below its cover."""
+
+    class Against(torch.nn.Module):
+        def forward(self, x):
+            return -x.sum((1, 2, 3))[:, None].repeat(1, 2)
+
+    x = bright()
+    found = explain("extremal_perturbation", Against(), x, 0, baseline=None, steps=1)
+    well = explain("extremal_perturbation", Square(), x, 0, baseline=None, steps=5)
+
+    (told,) = [each.sentence for each in found.findings[0] if each.code == "search_failed"]
+    assert "no more than the cover alone (0)" in told
+    assert "search_failed" not in [each.code for each in well.findings[0]]

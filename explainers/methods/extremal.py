@@ -13,7 +13,7 @@ from ..baselines import NAMES, baseline_of
 from ..batching import Loop, Progress
 from ..options import Baseline, Choice, Precision, Range, Seed
 from ..passes import Run, opened, precise
-from ..recording import note_finding
+from ..recording import is_recording, note_finding
 from ..registry import method
 from ..segments import blend
 from ..targets import TargetLike
@@ -56,7 +56,7 @@ def extremal_perturbation(
     degrees and mirror every other step.
 
     Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 where the picture is kept; 0 everywhere where the score
-             has no gradient
+             has no gradient. A finding says where the part that is kept scores no more than the baseline alone
     Errors   BadTarget, BadOption
     Source   Fong et al. 2019, section 3, arXiv:1910.08485: area by the sorted mask, smooth masks by max-convolution
     """
@@ -94,7 +94,24 @@ def extremal_perturbation(
         for picture in (~felt).nonzero().flatten().tolist():
             sentence = "The score has no gradient at any mask tried, so none is better than another."
             note_finding("no_gradient", sentence, picture=picture)
+        if is_recording():
+            _tell_failures(run, cover, heat(), felt)
         return heat()
+
+
+def _tell_failures(run: Run, cover: Tensor, masks: Tensor, felt: Tensor) -> None:
+    """A finding for each picture whose kept part scores no more than the cover alone: the search went astray."""
+    everyone = range(len(masks))
+    kept = torch.cat([blend(run.images[n], cover[n], masks[n : n + 1]) for n in everyone])
+    pairs = zip(run.values(kept, everyone).tolist(), run.values(cover, everyone).tolist(), strict=True)
+    for picture, (score, bare) in enumerate(pairs):
+        if bool(felt[picture]) and score <= bare:
+            note_finding(
+                "search_failed",
+                f"The part that is kept scores {score:.3g}, no more than the cover alone ({bare + 0.0:.3g}): the search went "
+                "astray. Try another baseline, such as 0, or more steps.",
+                picture=picture,
+            )
 
 
 def _uphill(run: Run, cover: Tensor, masks: Tensor, pictures: list[int]) -> Tensor:
