@@ -108,8 +108,8 @@ def _tell_failures(run: Run, cover: Tensor, masks: Tensor, felt: Tensor) -> None
         if bool(felt[picture]) and score <= bare:
             note_finding(
                 "search_failed",
-                f"The part that is kept scores {score:.3g}, no more than the cover alone ({bare + 0.0:.3g}): the search "
-                "went astray. Try another baseline, such as 0, or more steps.",
+                f"The part that is kept scores {score:.3g}, no more than the cover alone ({bare + 0.0:.3g}): the "
+                "search went astray. Try another baseline, such as 0, or more steps.",
                 picture=picture,
             )
 
