@@ -144,17 +144,20 @@ class Show:
                 asked = replace(picture_panel.asked(*values), plane=number if isinstance(number, int) else -1)
                 for step in engine.explain(asked, run, stages=False):
                     if isinstance(step, Answer):
-                        ident = packing.number()
-                        yield {
-                            overlay.status: words.answered(step, ident),
-                            overlay.view: packing.answer(step, ident),
-                            overlay.planes: packing.planes(step, ident),
-                        }
+                        yield self._drawn(step, packing.number())
             except Refused as refusal:
                 yield {overlay.status: words.status("error", str(refusal), ident=packing.number())}
             except Exception:
                 log.exception("a plane failed")
                 yield {overlay.status: words.status("error", words.UNKNOWN, ident=packing.number())}
+
+    def _drawn(self, step: Answer, ident: int) -> dict[Any, Any]:
+        """The map itself, its line and its pager."""
+        return {
+            self.overlay.status: words.answered(step, ident),
+            self.overlay.view: packing.answer(step, ident),
+            self.overlay.planes: packing.planes(step, ident),
+        }
 
     def _refused(self, sentence: str, shown: Any) -> dict[Any, Any]:
         """A sentence in the status line; the old result stays, but the same question may be asked again."""
@@ -198,9 +201,7 @@ class Show:
         step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
         classes = packing.classes(step, ident)
         return {
-            overlay.status: words.answered(step, ident),
-            overlay.view: packing.answer(step, ident),
-            overlay.planes: packing.planes(step, ident),
+            **self._drawn(step, ident),
             overlay.bars: classes,
             overlay.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),

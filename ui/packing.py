@@ -66,7 +66,7 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "v": 1,
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
-        "about": f"{_about(settings, step.target)}/{step.plane}",
+        "about": _about(settings, step.target, step.plane),
         "map": floats(step.map, by_size=settings.method.by_size),
         "crop": picture(step.seen),
         "name": words.file_name(settings, step.target),
@@ -97,9 +97,9 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
     }
 
 
-def _about(settings: Settings, target: int | None) -> str:
+def _about(settings: Settings, target: int | None, plane: int = 0) -> str:
     """What a map is of; limits and read-out stay where they are as long as this does."""
-    return f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{target}"
+    return f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{target}/{plane}"
 
 
 def classes(step: Answer, ident: int) -> dict[str, Any]:
