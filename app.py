@@ -31,7 +31,7 @@ def main(given: list[str] | None = None) -> None:
     settings = arguments(given)
     if settings.offline:
         os.environ["HOOKLENS_OFFLINE"] = "1"
-    from ui import page
+    from ui import page  # after the settings above, which it reads when it is imported
 
     page.serve(page.build(), model=settings.model, host=settings.host, port=settings.port)
 
@@ -39,7 +39,7 @@ def main(given: list[str] | None = None) -> None:
 def __getattr__(name: str) -> Any:
     """`from app import demo` builds the page when it is asked for, and only then."""
     if name == "demo":
-        from ui import page
+        from ui import page  # not for `python app.py --help`
 
         return page.build()
     raise AttributeError(name)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from .cases import OURS, Case, smoke, whole
-from .timing import UNIT, Measured, race
+from benchmarks.cases import OURS, Case, smoke, whole
+from benchmarks.timing import UNIT, Measured, race
 
 HEAD = "| case | who | times a bare forward: median (min–max) | memory, MB |\n|---|---|---|---|"
 

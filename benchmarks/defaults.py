@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 import explainers
+from benchmarks.sheet import ROOT, photograph
 from models import load_model
-
-from .sheet import ROOT, photograph
 
 HEAD = "| method | seconds | first map, seconds |\n|---|---|---|"
 

@@ -16,11 +16,10 @@ from typing import Any
 from torch import Tensor, nn
 
 import explainers
-from explainers.maps import rank_correlation
+from benchmarks.cases import network
+from benchmarks.sheet import photograph
+from explainers.maps.resize import rank_correlation
 from models import load_model
-
-from .cases import network
-from .sheet import photograph
 
 PHOTOS = ("coffee", "goldfish", "cat")
 STEADY = 0.999

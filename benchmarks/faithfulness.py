@@ -31,9 +31,9 @@ from PIL import Image
 from torch import Tensor
 
 import explainers
-from explainers.baselines import baseline_of
-from explainers.maps import resize
-from explainers.passes import opened
+from explainers.maps.resize import resize
+from explainers.passes.run import open_run
+from explainers.perturbation.baselines import baseline_of
 from models import Model, load_model
 
 STEPS = 12
@@ -146,7 +146,7 @@ def measure(
 def areas(model: Model, photo: Photo, heat: Tensor, precision: str = "float32") -> tuple[float, float]:
     """The areas under the deletion and the insertion curve of one map [H, W]."""
     target = explainers.Probability(photo.target)
-    with opened(model.network, photo.image, target, many=True, precision=precision) as run:
+    with open_run(model.network, photo.image, target, many=True, precision=precision) as run:
         run.clean()
         found = curves(lambda batch: run.values(batch, [0] * len(batch)), photo.image[0], photo.cover[0], heat)
     low, high = area(found).tolist()

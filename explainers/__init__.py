@@ -19,10 +19,8 @@ Results are raw values, detached, in float32 (float64 for float64 models). `METH
 Nothing is left in the model: no hook, no `.grad`, no changed mode. One model may serve many threads.
 """
 
-from .batching import Partial
-from .boxes import Region, regions
-from .checks import check_explainer
-from .errors import (
+from explainers.checks.report import check_explainer
+from explainers.errors import (
     BadImages,
     BadOption,
     BadTarget,
@@ -33,18 +31,24 @@ from .errors import (
     UnsupportedModel,
     UnsupportedOperation,
 )
-from .explaining import explain
-from .explanation import Explanation
-from .gradient_log import GradientLog
-from .hooks import capture, edit_gradients, edit_inputs, edit_outputs, input_gradients
-from .layers import Layer, default_layer, list_layers
-from .methods import *  # noqa: F403
-from .methods import __all__ as _methods
-from .options import Choice, Option, Range
-from .overlays import overlay
-from .registry import METHODS, Method
-from .smoothing import Augment, Smoothed, smooth
-from .targets import (
+from explainers.explanation.result import Explanation
+from explainers.explanation.run import explain
+from explainers.explanation.smoothing import Augment, Smoothed, smooth
+from explainers.hooks.capture import capture, input_gradients
+from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
+from explainers.layers.lookup import default_layer, list_layers
+from explainers.layers.profile import Layer
+from explainers.maps.boxes import Region, regions
+from explainers.maps.fusion import fuse
+from explainers.maps.overlays import overlay
+from explainers.methods import *  # noqa: F403
+from explainers.methods.cams.activation_cams import Factors, feature_factors
+from explainers.methods.cams.combined import grad_cam_sweep, sweep
+from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
+from explainers.options import Choice, Option, Range
+from explainers.passes.loop import Partial
+from explainers.registry import METHODS, Method
+from explainers.targets import (
     BoxScores,
     Contrast,
     Logit,
@@ -57,7 +61,7 @@ from .targets import (
     Unit,
     unit,
 )
-from .training import (
+from explainers.training.edits import (
     add_gradient_noise,
     clip_gradients,
     diagnose_training,
@@ -66,9 +70,10 @@ from .training import (
     replace_gradient,
     scale_gradients,
 )
+from explainers.training.log import GradientLog
 
 __all__ = [
-    *_methods,
+    *METHODS,
     "METHODS",
     "Augment",
     "BadImages",
@@ -78,6 +83,8 @@ __all__ = [
     "Choice",
     "Contrast",
     "Explanation",
+    "Factors",
+    "FullGradients",
     "ExplainerError",
     "GradientLog",
     "Layer",
@@ -111,6 +118,10 @@ __all__ = [
     "edit_outputs",
     "explain",
     "freeze",
+    "feature_factors",
+    "full_gradients",
+    "fuse",
+    "grad_cam_sweep",
     "input_gradients",
     "list_layers",
     "overlay",
@@ -119,5 +130,6 @@ __all__ = [
     "replace_gradient",
     "scale_gradients",
     "smooth",
+    "sweep",
     "unit",
 ]

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from .errors import BadOption, nearest
+from explainers.errors import BadOption, nearest
+
+LayerName = str | nn.Module
 
 
 @dataclass(frozen=True)

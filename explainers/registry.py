@@ -12,10 +12,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from .errors import BadImages, BadOption, nearest
-from .options import Option, options_of
-from .sites import LayerName, why_no_hooks
-from .targets import TargetLike, Through
+from explainers.errors import BadImages, BadOption, nearest
+from explainers.hooks.locate import why_no_hooks
+from explainers.options import LayerName, Option, options_of
+from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COST = ("batch_size", "progress", "budget")

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import BadTarget
-from .sites import LayerName
+from explainers.errors import BadTarget
+from explainers.options import LayerName
 
 TargetFunction = Callable[[Any], Tensor]
 TargetLike = int | Sequence[int] | Tensor | TargetFunction | None

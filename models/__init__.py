@@ -1,8 +1,8 @@
 """Image classifiers with their weights, preparation and labels: what there is, what is here already, how to load it.
 
-    model = load_model()                     # EfficientNet-Lite0, or what HOOKLENS_MODEL names
-    scores = model.network(model.prepare(photo))
-    print(model.labels[scores.argmax()])
+model = load_model()                     # EfficientNet-Lite0, or what HOOKLENS_MODEL names
+scores = model.network(model.prepare(photo))
+print(model.labels[scores.argmax()])
 """
 
 from models.model import Model, Preparation

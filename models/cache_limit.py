@@ -134,7 +134,7 @@ def _locked(folder: Path, alone: bool) -> Iterator[bool]:
 
 def _lock(file: BinaryIO, alone: bool) -> bool:
     try:
-        import fcntl
+        import fcntl  # Unix alone has it
     except ImportError:  # no such lock on this system, which refuses to remove a file that is open
         return True
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)

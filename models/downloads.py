@@ -257,7 +257,7 @@ def _sha256(path: Path) -> str:
 def _alone(file: BinaryIO, job: Fetch, path: Path) -> Iterator[bool]:
     """Keep other processes from writing the same part; False when another one finished the file meanwhile."""
     try:
-        import fcntl
+        import fcntl  # Unix alone has it
     except ImportError:  # no such lock on this system: the checksum still refuses what two writers would make
         yield True
         return

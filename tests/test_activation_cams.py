@@ -24,6 +24,7 @@ from explainers import (
     kpca_cam,
     seg_eigen_cam,
 )
+from explainers.maps.resize import resize
 
 CLASSES = [2, 0, 5]
 
@@ -182,7 +183,7 @@ def test_p40_the_component_is_positive_where_activations_are(method):
 
 
 def test_a_component_without_correlation_has_its_peak_upwards():
-    from explainers.methods.activation_cams import principal_component
+    from explainers.methods.cams.activation_cams import principal_component
 
     wave = torch.tensor([[1.0, -3.0], [1.0, 1.0]], dtype=torch.float64)
     found = principal_component(torch.stack([wave, -wave]))
@@ -226,7 +227,7 @@ def test_kpca_cam_with_the_rbf_kernel(gamma):
 
 def test_kpca_cam_of_a_large_layer_iterates_to_the_same():
     """Above 800 cells the eigenvector comes by iteration."""
-    from explainers.methods.activation_cams import _kernel_component, _largest
+    from explainers.methods.cams.activation_cams import _kernel_component, _largest
 
     planes = feature_maps(plain(), pictures(1, 3, 28, 32), layer="relu1")[0]
     state = torch.get_rng_state()
@@ -270,7 +271,7 @@ def test_fem_in_the_papers_form_by_hand():
 
 def test_factors_take_apart_what_was_put_together():
     """Three factors with places and channels of their own come back as they were, the largest first."""
-    from explainers.factors import factors_of
+    from explainers.methods.cams.nmf import factors_of
 
     places = torch.zeros(3, 4, 6, dtype=torch.float64)
     places[0, :2, :3], places[1, 2:, :3], places[2, :, 4:] = 1.0, 4.0, 2.0
@@ -319,7 +320,7 @@ def test_factors_of_a_layer_with_negative_values():
 def test_factors_of_a_silent_layer_are_zero():
     found = deep_feature_factorization(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), layer="act#0")
     assert tuple(found.shape) == (1, 5, 6, 8) and found.isfinite().all()
-    from explainers.factors import factors_of
+    from explainers.methods.cams.nmf import factors_of
 
     maps, directions = factors_of(torch.zeros(4, 3, 5), 2, 0)
     assert not maps.any() and not directions.any()
@@ -340,7 +341,7 @@ def scaled(maps, size):
         low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
         return (m - low) / (high - low)
 
-    return stretch(explainers.maps.resize(stretch(maps.relu()), size))
+    return stretch(resize(stretch(maps.relu()), size))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from explainers import (
     transformer_attribution,
     unit,
 )
-from explainers.attention_weights import attended, watched
+from explainers.passes.attention import attended, watched
 
 ATTENTION = ["attention_rollout", "transformer_attribution", "le_grad", "attention_heads"]
 CLASSES = [2, 0, 4]
@@ -204,7 +204,7 @@ def test_the_rows_read_are_those_the_score_reads(extra, reads, rows):
     expected = torch.zeros(3, 16 + extra, dtype=x.dtype)
     expected[:, list(rows)] = 1 / len(rows)
 
-    torch.testing.assert_close(seen.readers, expected)
+    torch.testing.assert_close(seen.readout_weights, expected)
     relevance = torch.eye(16 + extra, dtype=x.dtype).expand(3, -1, -1)
     for a, g in zip(seen.weights, seen.gradients, strict=True):
         relevance = relevance + (a * g).clamp(min=0).mean(1) @ relevance

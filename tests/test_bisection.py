@@ -9,10 +9,10 @@ import torch
 from nets import curved, pictures, settle
 from torch import nn
 
-import explainers.bisection as bisection
+import explainers.methods.gradients.quadrature as bisection
 from explainers import explain, integrated_gradients, layer_integrated_gradients
-from explainers.batching import Loop
-from explainers.bisection import DEFECTS, GAP, MOST, Bisection, integrate_by_gap
+from explainers.methods.gradients.quadrature import DEFECTS, GAP, MOST, Bisection, integrate_by_gap
+from explainers.passes.loop import Loop
 
 FIRST = 18
 """The quadrature's points and both ends."""

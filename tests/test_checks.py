@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from explainers import check_explainer
-from explainers.checks import CHECKS, Report
-from explainers.conditions import seed as seed_promise
-from explainers.probes import Fault, changes, failing, snapshot, steps, tiny
-from explainers.trial import Fail, Skip, Trial
+from explainers.checks.context import Fail, Skip, Trial
+from explainers.checks.fixtures import Fault, changes, failing, snapshot, steps, tiny
+from explainers.checks.report import CHECKS, Report
+from explainers.checks.robustness import seed as seed_promise
 
 
 def _classes(target: object, scores: Tensor) -> Tensor | None:
@@ -415,19 +415,22 @@ def test_tiny_touches_no_generator_and_is_always_the_same():
     assert len(set(classes)) > 1, "pictures of one class alone would hide mixed-up targets"
 
 
-@pytest.mark.parametrize(("name", "change"), [
-    ("hooks", lambda m, x: m.body.register_forward_pre_hook(lambda *_: None)),
-    ("hooks", lambda m, x: m.register_full_backward_hook(lambda *_: None)),
-    ("train or eval mode", lambda m, x: m.drop.train()),
-    ("module attributes", lambda m, x: setattr(m.relu, "inplace", False)),
-    ("module attributes", lambda m, x: setattr(m, "relu", nn.ReLU(inplace=True).eval())),
-    ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1)),
-    ("requires_grad", lambda m, x: m.head.bias.requires_grad_(False)),
-    (".grad", lambda m, x: setattr(m.head.bias, "grad", torch.zeros(5))),
-    ("the images", lambda m, x: x.mul_(1)),
-    ("torch's generator", lambda m, x: torch.rand(1)),
-    ("Python's generator", lambda m, x: random.random()),
-])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("hooks", lambda m, x: m.body.register_forward_pre_hook(lambda *_: None)),
+        ("hooks", lambda m, x: m.register_full_backward_hook(lambda *_: None)),
+        ("train or eval mode", lambda m, x: m.drop.train()),
+        ("module attributes", lambda m, x: setattr(m.relu, "inplace", False)),
+        ("module attributes", lambda m, x: setattr(m, "relu", nn.ReLU(inplace=True).eval())),
+        ("parameters and buffers", lambda m, x: m.norm.running_mean.add_(1)),
+        ("requires_grad", lambda m, x: m.head.bias.requires_grad_(False)),
+        (".grad", lambda m, x: setattr(m.head.bias, "grad", torch.zeros(5))),
+        ("the images", lambda m, x: x.mul_(1)),
+        ("torch's generator", lambda m, x: torch.rand(1)),
+        ("Python's generator", lambda m, x: random.random()),
+    ],
+)
 def test_snapshot_names_what_changed(name, change):
     model, images = tiny(), torch.ones(1, 3, 20, 16)
     before = snapshot(model, images)

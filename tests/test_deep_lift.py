@@ -14,7 +14,7 @@ from torch import nn
 
 import explainers
 from explainers import BadOption, UnsupportedOperation, deep_lift, deep_lift_shap, explain
-from explainers.rescale_rules import ELEMENTWISE, slope
+from explainers.backward.deeplift_rules import ELEMENTWISE, slope
 
 CLASSES = [2, 0, 5]
 
@@ -96,7 +96,7 @@ def test_attributions_sum_to_the_change_of_the_score(build, baseline):
         complete(net, x, baseline=baselines(3))
         return
     found = deep_lift(net, x, CLASSES, baseline=baseline)
-    from explainers.baselines import baseline_of
+    from explainers.perturbation.baselines import baseline_of
 
     start = baseline_of(x, baseline)
     torch.testing.assert_close(found.flatten(1).sum(1), changes(net, x, start), rtol=1e-9, atol=1e-10)
@@ -274,7 +274,7 @@ def test_segmentation_outputs_take_a_callable_target():
 
 def test_under_autocast_and_in_bfloat16_the_map_drifts_little():
     """Multipliers are taken in float32 whatever the network runs in; what drifts is the network itself."""
-    from explainers.maps import rank_correlation
+    from explainers.maps.resize import rank_correlation
 
     net, x = residual().float(), pictures(3, 3, 24, 24).float()
     given = baselines(4).float()[:, :, :, :12].repeat(1, 1, 2, 2)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from explainers.diagnosis import Finding, diagnose, statistics
+from explainers.explanation.diagnosis import diagnose, statistics
+from explainers.findings import Finding
 
 INF, NAN = float("inf"), float("nan")
 
@@ -34,7 +35,12 @@ def test_statistics_by_hand():
     (found,) = statistics(raw.relu(), raw)
 
     assert found == {
-        "min": -1, "max": 2, "sum": 3, "negative_share": 0.25, "peak": (0, 1), "non_finite": 0,
+        "min": -1,
+        "max": 2,
+        "sum": 3,
+        "negative_share": 0.25,
+        "peak": (0, 1),
+        "non_finite": 0,
         "entropy": pytest.approx(0.5, abs=1e-12),
     }
 
@@ -166,10 +172,21 @@ def test_p23_saturated_softmax_offers_the_logit():
     assert finding.code == "saturated" and finding.remedy == {"target": 2} and "logit" in finding.sentence
 
 
-@pytest.mark.parametrize(("score", "logits", "expected"), [
-    (0.9995, None, True), (0.99, None, False), (0.5, None, False), (1e-5, None, True), (0.01, None, False),
-    (-1e-5, None, True), (-0.5, None, False), (-20.0, None, False), (0.0, [[0.0, 0, 900]], True), (0.0, None, True),
-])
+@pytest.mark.parametrize(
+    ("score", "logits", "expected"),
+    [
+        (0.9995, None, True),
+        (0.99, None, False),
+        (0.5, None, False),
+        (1e-5, None, True),
+        (0.01, None, False),
+        (-1e-5, None, True),
+        (-0.5, None, False),
+        (-20.0, None, False),
+        (0.0, [[0.0, 0, 900]], True),
+        (0.0, None, True),
+    ],
+)
 def test_saturation_by_the_slope(score, logits, expected):
     """By hand: dp/dz = p (1 - p), d log p/dz = 1 - p; below a thousandth of its logit's it is saturated."""
     scores = None if logits is None else torch.tensor(logits)
@@ -185,12 +202,19 @@ def test_saturated_without_scores_offers_the_top_class():
     assert finding.remedy == {"target": None}
 
 
-@pytest.mark.parametrize(("raw", "known", "word"), [
-    ([[[NAN, 1.0]]], {}, "1 of 2 values of the grad_cam map"),
-    ([[[0.0, 0.0]]], {"scores": torch.tensor([[NAN, 1.0, INF]])}, "scores are NaN or infinite (2 of 3)"),
-    ([[[NAN, 1.0]]], {"scores": torch.tensor([[NAN, 1.0]])}, "scores"),
-    ([[[NAN, 1.0]]], {"scores": torch.tensor([[2.0, 1.0]]), "gradient_norms": torch.tensor([NAN])}, "gradient is NaN"),
-])
+@pytest.mark.parametrize(
+    ("raw", "known", "word"),
+    [
+        ([[[NAN, 1.0]]], {}, "1 of 2 values of the grad_cam map"),
+        ([[[0.0, 0.0]]], {"scores": torch.tensor([[NAN, 1.0, INF]])}, "scores are NaN or infinite (2 of 3)"),
+        ([[[NAN, 1.0]]], {"scores": torch.tensor([[NAN, 1.0]])}, "scores"),
+        (
+            [[[NAN, 1.0]]],
+            {"scores": torch.tensor([[2.0, 1.0]]), "gradient_norms": torch.tensor([NAN])},
+            "gradient is NaN",
+        ),
+    ],
+)
 def test_p24_non_finite_names_the_first_tensor_at_fault(raw, known, word):
     """Row P24: peers make a clean-looking map of it. The cause stands alone: nothing else can be judged."""
     finding = only(torch.tensor(raw).nan_to_num(), torch.tensor(raw), **known)

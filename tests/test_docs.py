@@ -113,7 +113,9 @@ def test_every_flag_and_setting_stands_in_the_readme() -> None:
 
 
 def test_every_endpoint_stands_in_the_readme() -> None:
-    names = re.search(r"for function in \(([^)]*)\)", (ROOT / "ui" / "endpoints.py").read_text(encoding="utf-8"))
+    names = re.search(
+        r"for function in \(([^)]*)\)", (ROOT / "ui" / "serving" / "endpoints.py").read_text(encoding="utf-8")
+    )
     assert names, "endpoints.build lists them"
 
     missing = [name.strip() for name in names.group(1).split(",") if f"`{name.strip()}`" not in README]
@@ -139,9 +141,12 @@ def test_every_make_target_named_in_the_documents_exists() -> None:
 
 def test_every_room_is_named_in_contributing() -> None:
     rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    rooms |= {f"explainers/{path.parent.name}/" for path in (ROOT / "explainers").glob("*/__init__.py")}
     rooms |= {path.name for path in (ROOT / "explainers").glob("*.py")} - {"__init__.py"}
+    rows = re.findall(r"^\| `", CONTRIBUTING, re.M)
 
     assert [room for room in sorted(rooms) if f"`{room}" not in CONTRIBUTING] == []
+    assert len(rows) <= 10, "a table that one reads at a glance"
 
 
 def test_only_explainers_is_installed_and_it_needs_torch_alone() -> None:
@@ -151,7 +156,11 @@ def test_only_explainers_is_installed_and_it_needs_torch_alone() -> None:
     settings = PROJECT["tool"]["setuptools"]
     packages = find_packages(str(ROOT), include=settings["packages"]["find"]["include"])
 
-    assert set(packages) == {"explainers", "explainers.methods"}
+    assert {package.split(".")[0] for package in packages} == {"explainers"}
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "explainers").rglob("*.py")}
+    assert set(packages) == {".".join(folder.parts) for folder in folders}, (
+        "all of it, or it breaks where it is installed"
+    )
     assert [line.split(">")[0] for line in PROJECT["project"]["dependencies"]] == ["torch"]
     assert settings["package-data"] == {"explainers": ["py.typed"]}
     assert (ROOT / "explainers" / "py.typed").exists()

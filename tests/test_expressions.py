@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from ui import experiments, expressions, lab_engine, lab_packing, limits
-from ui.experiments import GALLERY, Experiment
-from ui.expressions import Refusal
+from ui import limits
+from ui.lab import engine as lab_engine
+from ui.lab import experiments, expressions
+from ui.lab import packing as lab_packing
+from ui.lab.experiments import GALLERY, Experiment
+from ui.lab.expressions import Refusal
 
 X = [[1.0, 2.0], [3.0, 4.0]]
 CASES: list[tuple[str, Any]] = [
@@ -81,7 +84,7 @@ def test_the_gallery_shows_what_is_known_in_advance(name: str) -> None:
 
 
 def test_every_gallery_entry_is_described() -> None:
-    from ui import lab_words
+    from ui.lab import words as lab_words
 
     assert list(lab_words.EXPERIMENTS) == list(GALLERY) == list(KNOWN)
 

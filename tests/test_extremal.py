@@ -8,7 +8,7 @@ from nets import curved, pictures
 from torch import nn
 
 from explainers import explain, extremal_perturbation
-from explainers.methods.extremal import _from_area
+from explainers.methods.perturbation.extremal import _from_area
 
 
 class Square(nn.Module):

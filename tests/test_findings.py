@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import METHODS, explain
+from explainers.findings import Finding
 
 
-def found(explanation: explainers.Explanation, code: str, picture: int = 0) -> explainers.diagnosis.Finding | None:
+def found(explanation: explainers.Explanation, code: str, picture: int = 0) -> Finding | None:
     return next((each for each in explanation.findings[picture] if each.code == code), None)
 
 

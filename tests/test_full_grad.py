@@ -10,7 +10,7 @@ from torch import nn
 
 import explainers
 from explainers import BadImages, BadTarget, Logit, UnsupportedModel, explain, full_grad, full_gradients
-from explainers.maps import rank_correlation
+from explainers.maps.resize import rank_correlation
 
 CLASSES = [2, 0, 4]
 
@@ -119,7 +119,7 @@ def test_units_are_kept():
 
 @pytest.mark.parametrize("size", [(12, 16), (13, 9), (30, 40), (4, 5)])
 def test_spreading_keeps_every_sum(size):
-    from explainers.methods.full_grad import _spread
+    from explainers.methods.gradients.bias_gradients import _spread
 
     maps = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     spread = _spread(maps, size)

@@ -9,7 +9,7 @@ from nets import Residual, cam_by_hand, pictures, plain, rel, residual, settle
 
 import explainers
 from explainers import METHODS, BadOption, LayerNotFound, fuse, grad_cam, refine_cam, sess, sweep
-from explainers.maps import rank_correlation
+from explainers.maps.resize import rank_correlation
 
 CLASSES = [2, 0, 5]
 LAYERS = ["layer2", "layer1", "conv1"]

@@ -20,7 +20,7 @@ from explainers import (
     shapley_cam,
     smooth_grad_cam_pp,
 )
-from explainers.maps import resize
+from explainers.maps.resize import resize
 
 CLASSES = [2, 0, 5]
 

@@ -14,7 +14,7 @@ from torch import nn
 from traces import nothing_left
 
 from explainers import GradientLog, record_gradients
-from explainers.gradient_log import Row
+from explainers.training.log import Row
 
 VALUES = torch.tensor([3.0, -4, 0, 0, 12]).double()
 
@@ -76,7 +76,7 @@ def test_empty_single_constant_and_complex_gradients():
 
 @pytest.mark.parametrize("block", [1, 2, 5, 100])
 def test_large_gradients_are_summed_block_by_block(monkeypatch, block):
-    monkeypatch.setattr("explainers.gradient_log.BLOCK", block)
+    monkeypatch.setattr("explainers.training.log.BLOCK", block)
     assert once(VALUES).statistics == pytest.approx(
         {"norm": 13, "mean": 2.2, "std": (144.8 / 4) ** 0.5, "max": 12, "zero_fraction": 0.4}
     )
@@ -207,12 +207,12 @@ def test_one_tensor_given_twice_is_recorded_once():
 
 
 def test_handles_of_earlier_forwards_are_not_gathered(monkeypatch):
-    from explainers import hooks
+    from explainers.hooks import edit
 
     lists = []
-    real = hooks._hand_on
+    real = edit._hand_on
     monkeypatch.setattr(
-        hooks, "_hand_on", lambda path, see, handles: (lists.append(handles), real(path, see, handles))[1]
+        edit, "_hand_on", lambda path, see, handles: (lists.append(handles), real(path, see, handles))[1]
     )
     net, x = plain(), pictures(1)
     with record_gradients(net, activations=["relu1", "relu2"]):
@@ -233,7 +233,7 @@ def test_the_log_is_bounded_and_drops_the_oldest():
 
 
 def test_what_waits_is_bounded_too(monkeypatch):
-    monkeypatch.setattr("explainers.gradient_log.WAITING", 12)
+    monkeypatch.setattr("explainers.training.log.WAITING", 12)
     net, x = plain(), pictures(1)
     with record_gradients(net) as log:
         for _ in range(10):

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from ui import guard, limits
-from ui.guard import Guard, Refusal, check_json, sweep
+from ui import limits
+from ui.serving import guard
+from ui.serving.guard import Guard, Refusal, check_json, sweep
 
 MB = limits.MB
 UPLOADS = os.environ.get("GRADIO_TEMP_DIR") or os.path.join(tempfile.gettempdir(), "gradio")
@@ -560,10 +561,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     def echo(text: str) -> str:
         return f"got {text}"
 
-    def opened(picture: gradio.FileData) -> str:
+    def open_run(picture: gradio.FileData) -> str:
         return picture["path"] if isinstance(picture, dict) else picture.path
 
-    opened.__annotations__ = {
+    open_run.__annotations__ = {
         "picture": gradio.FileData,
         "return": str,
     }  # gradio is not imported where this file begins
@@ -579,7 +580,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     def build() -> gradio.Blocks:
         with gradio.Blocks(analytics_enabled=False) as demo:
             gradio.api(echo, api_name="echo")
-            gradio.api(opened, api_name="opened")
+            gradio.api(open_run, api_name="opened")
             gradio.api(forever, api_name="forever")
         return demo
 

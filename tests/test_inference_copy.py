@@ -11,7 +11,7 @@ from nets import pictures, residual, settle
 from torch import Tensor, nn
 
 import explainers
-from explainers.inference_copy import DRIFT, channels_last, inference_copy, seconds
+from explainers.network.fused_copy import DRIFT, channels_last, inference_copy, seconds
 
 
 def network() -> nn.Module:
@@ -22,7 +22,7 @@ def images() -> Tensor:
     return pictures().float()
 
 
-def copy_of(net: nn.Module, x: Tensor) -> explainers.inference_copy.InferenceCopy | None:
+def copy_of(net: nn.Module, x: Tensor) -> explainers.network.fused_copy.InferenceCopy | None:
     with torch.no_grad():
         return inference_copy(net, net, x, net(x))
 
@@ -168,7 +168,7 @@ def machine(monkeypatch):
         found["asked"] += 1
         return 1.0, found["bf16"]
 
-    monkeypatch.setattr("explainers.inference_copy.seconds", seconds)
+    monkeypatch.setattr("explainers.network.fused_copy.seconds", seconds)
     return found
 
 

@@ -11,9 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from ui import lab_engine, lab_packing, lab_picture, lab_training, lab_words, limits, runs
-from ui.lab_training import PRESETS, Curves, Training
-from ui.steps import Refused
+from ui import limits
+from ui.engine import runs
+from ui.engine.messages import Refused
+from ui.lab import engine as lab_engine
+from ui.lab import packing as lab_packing
+from ui.lab import picture as lab_picture
+from ui.lab import training as lab_training
+from ui.lab import words as lab_words
+from ui.lab.training import PRESETS, Curves, Training
 
 SHORT = Training("mlp", 0.3, 12, depth=2)
 

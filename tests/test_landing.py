@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from ui import examples, landing, shelf
+from ui import examples, landing
+from ui.engine import model_cache
 
 
 def values(packed: dict[str, Any]) -> torch.Tensor:
@@ -64,10 +65,10 @@ def test_another_first_example_has_no_kept_answer(wished: None, monkeypatch: pyt
 
 
 def test_the_variable_counts_as_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "_wish", "auto")
+    monkeypatch.setattr(model_cache, "_wish", "auto")
     monkeypatch.setenv("HOOKLENS_MODEL", "vgg11")
 
-    assert shelf.wish() == "vgg11"
+    assert model_cache.wish() == "vgg11"
 
 
 def test_reading_it_needs_no_torch() -> None:
@@ -75,6 +76,9 @@ def test_reading_it_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys; from ui import start, landing; landing.stored('auto'); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from ui.serving import gradio_setup; from ui import landing\n"
+        "landing.stored('auto'); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=examples.ASSETS.parent).returncode == 0
-    assert isinstance(shelf.ready, threading.Event)
+    assert isinstance(model_cache.ready, threading.Event)

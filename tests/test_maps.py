@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from explainers.maps import blur, enlarge, rank_correlation, reduce_channels, resize
+from explainers.maps.resize import blur, enlarge, rank_correlation, reduce_channels, resize
 
 
 def test_bilinear_keeps_cell_centres_in_place():
@@ -44,10 +44,13 @@ def test_enlarged_map_stays_between_its_cells():
     actual = enlarge(map, (60, 50))
 
     rows, columns = ((torch.arange(n * 10) + 0.5) / 10 - 0.5 for n in (6, 5))
-    corners = torch.stack([
-        map[:, (rows.floor() + i).clamp(0, 5).long()][:, :, (columns.floor() + j).clamp(0, 4).long()]
-        for i in (0, 1) for j in (0, 1)
-    ])
+    corners = torch.stack(
+        [
+            map[:, (rows.floor() + i).clamp(0, 5).long()][:, :, (columns.floor() + j).clamp(0, 4).long()]
+            for i in (0, 1)
+            for j in (0, 1)
+        ]
+    )
     assert (actual <= corners.amax(0) + 1e-6).all() and (actual >= corners.amin(0) - 1e-6).all()
     assert (actual[:, 25:35] == 0).all() and actual.std() > 0.1
 

@@ -49,9 +49,9 @@ def test_p97_a_picture_has_the_same_numbers_in_every_batch(method):
 @pytest.mark.parametrize("method", [smooth_grad, *NEW], ids=lambda m: m.__name__)
 def test_p97_float32_and_float64_see_the_same_noise(method):
     net, x = curved(), pictures()
-    precise = method(net, x, 1, samples=4)
+    at_least_float32 = method(net, x, 1, samples=4)
     coarse = method(net.float(), x.float(), 1, samples=4)
-    assert coarse.dtype == torch.float32 and rel(coarse, precise) < 1e-5
+    assert coarse.dtype == torch.float32 and rel(coarse, at_least_float32) < 1e-5
 
 
 @pytest.mark.parametrize(("method", "power"), [(smooth_grad_squared, 2), (var_grad, 2), (gradient_shap, 0)])

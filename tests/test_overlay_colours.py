@@ -10,7 +10,7 @@ from colour_difference import ciede2000, colourfulness, lab
 from PIL import Image
 from torch import Tensor
 
-from explainers.overlays import overlay, view
+from explainers.maps.overlays import overlay, view
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "assets" / "examples").glob("*.jpg"))
 

@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from explainers import Explanation
-from explainers.colour_maps import BLUE, RED, colour_map
-from explainers.overlays import bar_colours, colour_bar, colour_limits, overlay, roughness, sprite, view
+from explainers.maps.colour_maps import BLUE, RED, colour_map
+from explainers.maps.overlays import bar_colours, colour_bar, colour_limits, overlay, roughness, sprite, view
 
 # Machado, Oliveira, Fernandes 2009, severity 1.0, on linear RGB.
 BLINDNESS = {
@@ -300,12 +300,19 @@ def test_no_peak_is_drawn_that_the_map_does_not_have():
     assert drawn[:, 0].max() == laid((80.0,) * 3, RED, 0.4)[0]
 
 
-@pytest.mark.parametrize(("map", "fine"), [
-    (speckle(64), True), (speckle(31), False), (speckle(32), True),
-    (torch.nn.functional.interpolate(speckle(7)[None, None], (224, 224), mode="bicubic")[0, 0], False),
-    (speckle(14).repeat_interleave(16, 0).repeat_interleave(16, 1), False),
-    (torch.ones(64, 64), False), (torch.full((64, 64), torch.nan), False),
-], ids=["noise", "few cells", "1024 cells", "smooth", "blocks", "flat", "nothing"])
+@pytest.mark.parametrize(
+    ("map", "fine"),
+    [
+        (speckle(64), True),
+        (speckle(31), False),
+        (speckle(32), True),
+        (torch.nn.functional.interpolate(speckle(7)[None, None], (224, 224), mode="bicubic")[0, 0], False),
+        (speckle(14).repeat_interleave(16, 0).repeat_interleave(16, 1), False),
+        (torch.ones(64, 64), False),
+        (torch.full((64, 64), torch.nan), False),
+    ],
+    ids=["noise", "few cells", "1024 cells", "smooth", "blocks", "flat", "nothing"],
+)
 def test_what_counts_as_fine(map, fine):
     assert view(map).fine is fine
 
@@ -365,14 +372,17 @@ def test_all_nan_is_striped():
     assert set(values_of(drawn)) == {(0, 0, 0), (255, 255, 255)}
 
 
-@pytest.mark.parametrize(("map", "expected"), [
-    (torch.tensor([[1.0, 3.0]]), ("magma", 0.0, 3.0)),
-    (torch.tensor([[-1.0, 3.0]]), ("signed", -3.0, 3.0)),
-    (torch.tensor([[-4.0, -1.0]]), ("signed", -4.0, 4.0)),
-    (torch.zeros(2, 2), ("magma", 0.0, 1.0)),
-    (torch.tensor([[torch.nan, 2.0], [torch.inf, 0.0]]), ("magma", 0.0, 2.0)),
-    (torch.full((1, 1), 1e-30), ("magma", 0.0, pytest.approx(1e-30))),
-])
+@pytest.mark.parametrize(
+    ("map", "expected"),
+    [
+        (torch.tensor([[1.0, 3.0]]), ("magma", 0.0, 3.0)),
+        (torch.tensor([[-1.0, 3.0]]), ("signed", -3.0, 3.0)),
+        (torch.tensor([[-4.0, -1.0]]), ("signed", -4.0, 4.0)),
+        (torch.zeros(2, 2), ("magma", 0.0, 1.0)),
+        (torch.tensor([[torch.nan, 2.0], [torch.inf, 0.0]]), ("magma", 0.0, 2.0)),
+        (torch.full((1, 1), 1e-30), ("magma", 0.0, pytest.approx(1e-30))),
+    ],
+)
 def test_range_is_tied_to_zero(map, expected):
     assert colour_limits(map) == expected
 
@@ -415,17 +425,20 @@ def test_any_float_map(dtype):
     assert overlay(grey(), map.to(dtype)).tobytes() == overlay(grey(), map).tobytes()
 
 
-@pytest.mark.parametrize(("change", "error", "word"), [
-    ({"map": torch.rand(1, 3, 3)}, ValueError, r"map\[0\]"),
-    ({"map": [[1.0]]}, ValueError, "list"),
-    ({"opacity": 1.5}, ValueError, "0 to 1"),
-    ({"opacity": float("nan")}, ValueError, "0 to 1"),
-    ({"colours": "jet"}, ValueError, "magma, viridis, signed"),
-    ({"limits": (2, 1)}, ValueError, "low below high"),
-    ({"limits": (0, float("inf"))}, ValueError, "finite"),
-    ({"photo": Image.new("I;16", (4, 4))}, TypeError, "8 bits"),
-    ({"photo": Image.new("F", (4, 4))}, TypeError, "8 bits"),
-])
+@pytest.mark.parametrize(
+    ("change", "error", "word"),
+    [
+        ({"map": torch.rand(1, 3, 3)}, ValueError, r"map\[0\]"),
+        ({"map": [[1.0]]}, ValueError, "list"),
+        ({"opacity": 1.5}, ValueError, "0 to 1"),
+        ({"opacity": float("nan")}, ValueError, "0 to 1"),
+        ({"colours": "jet"}, ValueError, "magma, viridis, signed"),
+        ({"limits": (2, 1)}, ValueError, "low below high"),
+        ({"limits": (0, float("inf"))}, ValueError, "finite"),
+        ({"photo": Image.new("I;16", (4, 4))}, TypeError, "8 bits"),
+        ({"photo": Image.new("F", (4, 4))}, TypeError, "8 bits"),
+    ],
+)
 def test_wrong_use_is_refused_with_the_remedy(change, error, word):
     given = {"photo": grey(), "map": torch.rand(3, 3), **change}
 
@@ -498,10 +511,16 @@ def test_sprite_averages_large_grids():
     assert planes[0, :, :8].unique().tolist() == [255] and planes[0, :, 8:].unique().tolist() == [0]
 
 
-@pytest.mark.parametrize(("shape", "cell", "expected"), [
-    ((3, 7, 7), 16, (7, 7)), ((3, 40, 20), 16, (16, 8)), ((3, 20, 40), 16, (8, 16)), ((2, 112, 112), 8, (8, 8)),
-    ((1, 300, 1), 16, (16, 1)),
-])
+@pytest.mark.parametrize(
+    ("shape", "cell", "expected"),
+    [
+        ((3, 7, 7), 16, (7, 7)),
+        ((3, 40, 20), 16, (16, 8)),
+        ((3, 20, 40), 16, (8, 16)),
+        ((2, 112, 112), 8, (8, 8)),
+        ((1, 300, 1), 16, (16, 1)),
+    ],
+)
 def test_sprite_keeps_proportions(shape, cell, expected):
     planes, low, high = sprite(torch.rand(shape), cell)
 

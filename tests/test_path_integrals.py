@@ -20,8 +20,8 @@ from explainers import (
     saliency,
     smooth_grad,
 )
-from explainers.methods.filtered_gradients import low_pass
-from explainers.methods.path_integrals import spread
+from explainers.methods.gradients.filtered_gradients import low_pass
+from explainers.methods.gradients.path_integrals import spread
 
 CLASSES = [2, 0, 5]
 

@@ -11,7 +11,7 @@ from nets import Weighted, curved, pictures, residual, settle
 from torch import nn
 
 from explainers import METHODS, BadOption, Unit, explain
-from explainers.segments import grid
+from explainers.perturbation.segments import grid
 
 FAMILY = [name for name, method in METHODS.items() if method.family == "perturbation"]
 PARTS = ["feature_ablation", "lime", "kernel_shap", "shapley_sampling"]

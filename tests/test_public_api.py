@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import explainers
@@ -14,7 +15,10 @@ KEPT = Path(__file__).with_name("public_api.txt")
 
 
 def described(name: str, value: object) -> list[str]:
-    """A function with its signature; a class with its own, and those of its public methods and properties."""
+    """A function with its signature; a class with its own, and those of its public methods and properties.
+
+    The words of an option's tooltip are no part of a signature.
+    """
     if not inspect.isclass(value):
         return [f"{name}{inspect.signature(value)}"] if callable(value) else [f"{name}: {type(value).__name__}"]
     lines = [f"class {name}" if issubclass(value, Exception) else f"class {name}{inspect.signature(value)}"]
@@ -30,6 +34,7 @@ def described(name: str, value: object) -> list[str]:
 
 def public_api() -> list[str]:
     lines = [line for name in sorted(explainers.__all__) for line in described(name, getattr(explainers, name))]
+    lines = [re.sub(r", help=('[^']*'|\"[^\"]*\")", "", line) for line in lines]
     return [*lines, "", "METHODS in order: " + " ".join(explainers.METHODS)]
 
 

@@ -11,7 +11,7 @@ from oracles.masks import enlarged_by_hand
 from torch import nn
 
 from explainers import METHODS, BadOption, BadTarget, BoxScores, d_rise, mc_rise, rise
-from explainers.methods.random_masks import _Balanced
+from explainers.methods.perturbation.random_masks import _Balanced
 
 
 class Product(nn.Module):

@@ -13,7 +13,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from explainers import explain, list_layers
-from explainers.receptive import receptive_field, stride
+from explainers.layers import receptive
+from explainers.layers.lookup import layer_layout
+from explainers.network.eval_view import ready
+
+
+def receptive_field(
+    model: nn.Module, images: Tensor, layer: str | nn.Module | None, cell: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    return receptive.receptive_field(ready(model), images, layer_layout(model, images, layer), cell)
+
+
+def stride(model: nn.Module, images: Tensor, layer: str | nn.Module | None) -> tuple[float, float]:
+    return receptive.stride(ready(model), images, layer_layout(model, images, layer))
 
 
 def pushed(model: nn.Module, layer: nn.Module, size: tuple[int, int], cell: tuple[int, int]) -> tuple[int, ...]:
@@ -102,10 +114,17 @@ def zoo(name: str) -> nn.Module:
     return models.get_model(name, weights=None).eval()
 
 
-@pytest.mark.parametrize(("name", "layer", "side", "size", "step"), [
-    ("resnet18", "layer1", 96, 43, 4), ("resnet18", "layer2", 192, 99, 8), ("resnet50", "layer2", 160, 91, 8),
-    ("squeezenet1_1", "features.4", 96, 23, 4), ("vgg11", "10", 64, 30, 8), ("vgg16", "29", 232, 196, 16),
-])
+@pytest.mark.parametrize(
+    ("name", "layer", "side", "size", "step"),
+    [
+        ("resnet18", "layer1", 96, 43, 4),
+        ("resnet18", "layer2", 192, 99, 8),
+        ("resnet50", "layer2", 160, 91, 8),
+        ("squeezenet1_1", "features.4", 96, 23, 4),
+        ("vgg11", "10", 64, 30, 8),
+        ("vgg16", "29", 232, 196, 16),
+    ],
+)
 def test_sizes_as_published(name, layer, side, size, step):
     """Oracle: r = 1 + sum (k - 1) * product of earlier strides (Araujo et al. 2019), by hand."""
     model, images = zoo(name), torch.zeros(1, 3, side, side)
@@ -175,11 +194,15 @@ class Excited(nn.Module):
         return self.out(x * self.gate(x))
 
 
-@pytest.mark.parametrize("model", [
-    Excited(),
-    plain(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 1)),
-    plain(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.Conv2d(4, 4, 1)),
-], ids=["excitation", "group norm", "instance norm"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        Excited(),
+        plain(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 1)),
+        plain(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.Conv2d(4, 4, 1)),
+    ],
+    ids=["excitation", "group norm", "instance norm"],
+)
 def test_what_reads_everything_has_the_whole_picture(model):
     """Their statistics read every pixel; before them the field is the convolution's own 3 x 3."""
     images = torch.zeros(1, 3, 10, 12)
@@ -201,9 +224,11 @@ def test_attention_reads_everything_and_windows_only_themselves():
 
 
 def test_vision_transformer_sees_all_tokens():
-    model = pytest.importorskip("torchvision").models.VisionTransformer(
-        image_size=64, patch_size=16, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16
-    ).eval()
+    model = (
+        pytest.importorskip("torchvision")
+        .models.VisionTransformer(image_size=64, patch_size=16, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16)
+        .eval()
+    )
     images = torch.zeros(1, 3, 64, 64)
 
     assert receptive_field(model, images, "conv_proj", (1, 2)) == (32, 16, 48, 32)
@@ -245,10 +270,16 @@ def test_layer_knows_its_own_field():
     assert list_layers(model, images)[0].receptive_field((0, 0)) == (0, 0, 3, 3)
 
 
-@pytest.mark.parametrize(("layer", "cell", "word"), [
-    ("0", (6, 0), r"\(0, 0\) to \(5, 5\)"), ("0", (0, -1), "outside"), ("9", (0, 0), "no layer"),
-    ("1", (0, 0), "'1#0', '1#1'"), ("4", (0, 0), "no height and width"),
-])
+@pytest.mark.parametrize(
+    ("layer", "cell", "word"),
+    [
+        ("0", (6, 0), r"\(0, 0\) to \(5, 5\)"),
+        ("0", (0, -1), "outside"),
+        ("9", (0, 0), "no layer"),
+        ("1", (0, 0), "'1#0', '1#1'"),
+        ("4", (0, 0), "no height and width"),
+    ],
+)
 def test_wrong_use_is_refused_with_the_remedy(layer, cell, word):
     relu = nn.ReLU()
     model = plain(nn.Conv2d(3, 4, 3), relu, nn.Conv2d(4, 4, 3), relu, nn.Flatten())

@@ -9,7 +9,7 @@ from oracles.gradients import merge_by_hand
 from torch import nn
 
 from explainers import BadOption, integrated_gradients, xrai
-from explainers.methods.regions import _grown, _merged, _regions
+from explainers.methods.gradients.region_attribution import _grown, _merged, _regions
 
 CLASSES = [2, 0, 5]
 

@@ -10,7 +10,7 @@ from oracles.rules import matrix, relevance_by_hand, shared
 from torch import nn
 
 from explainers import METHODS, BadOption, Contrast, UnsupportedOperation, excitation_backprop, explain, lrp
-from explainers.relevance_rules import COMPOSITES, RULES
+from explainers.backward.lrp_rules import COMPOSITES, RULES
 
 CLASSES = [2, 0, 5]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,30 @@ ALLOWED = {
 }
 """What a room may import besides the standard library; where nothing is said, anything but the rooms in FORBIDDEN."""
 FORBIDDEN = {"ui": {"benchmarks", "tests", "app"}, "benchmarks": {"tests", "app", "ui"}}
-LAZY = {("explainers/overlays.py", "PIL"), ("explainers/explanation.py", "PIL")}
+LAZY = {("explainers/maps/overlays.py", "PIL"), ("explainers/explanation/result.py", "PIL")}
 """Imported inside a function or for types alone, so that the library needs torch and nothing else."""
+
+ORDER = [
+    {"errors", "options", "targets", "findings"},
+    {"hooks"},
+    {"network"},
+    {"layers"},
+    {"passes"},
+    {"backward", "perturbation"},
+    {"maps"},
+    {"registry"},
+    {"methods", "explanation", "training"},
+    {"checks"},
+]
+"""The packages and root files of the library, each group importing only from groups above it and from itself."""
+MOST_FILES = 10
+MOST_LINES = 400
 
 REGISTERING = ("register_hook", "register_prehook", "register_forward", "register_full_backward", "register_backward")
 REGISTERING += ("register_module_", "register_multi_grad_hook", "register_post_accumulate_grad_hook")
-HOOK_FILES = {"explainers/hooks.py", "explainers/backward_rules.py"}
+HOOK_FILES = {f"explainers/{name}.py" for name in ("hooks/calls", "hooks/capture", "hooks/edit", "backward/relu_rules")}
+MODULE_HOOK_FILES = {"explainers/hooks/calls.py"}
+"""Hooks on modules begin in one file; hooks on tensors and on nodes of the graph in those that need them."""
 
 SLOW = {"torch", "torchvision", "explainers", "models"}
 """What page files may import in functions and for types only: the page is served before torch is there."""
@@ -35,24 +54,56 @@ def files(room: str) -> list[Path]:
     return [ROOT / room] if room.endswith(".py") else sorted((ROOT / room).rglob("*.py"))
 
 
-def imports(tree: ast.AST, top: bool = False) -> Iterator[tuple[str, int]]:
-    """Package and line of every import; with `top` only of those that run when the module is imported."""
+def imported(tree: ast.AST, top: bool = False) -> Iterator[tuple[str, int]]:
+    """Dotted name and line of every import; with `top` only of those that run when the module is imported."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
+            yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            if not node.level:  # a relative import stays in its room
-                yield (node.module or "").split(".")[0], node.lineno
+            assert not node.level, "imports name the whole path, so that a file can be moved"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
         elif top and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             continue
         elif top and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from imports(ast.Module(node.orelse, []), top)
+            yield from imported(ast.Module(node.orelse, []), top)
         else:
-            yield from imports(node, top)
+            yield from imported(node, top)
+
+
+def imports(tree: ast.AST, top: bool = False) -> Iterator[tuple[str, int]]:
+    """Package and line of every import."""
+    return ((name.partition(".")[0], line) for name, line in imported(tree, top))
+
+
+def lazy_imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Dotted name and line of the imports inside functions."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from imported(node)
 
 
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def module_graph(room: str) -> dict[str, set[str]]:
+    """Which files of a room import which, by their names without the suffix; imports for types alone count too."""
+    names = {path.relative_to(ROOT).with_suffix("").as_posix().removesuffix("/__init__"): path for path in files(room)}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        graph[name] = set()
+        for dotted, _ in imported(parsed(path)):
+            whole = dotted.replace(".", "/")
+            target = whole if whole in names else whole.rpartition("/")[0]
+            if target in names and target not in (name, room):
+                graph[name].add(target)
+    return graph
+
+
+def rank(module: str) -> int:
+    """The place of a module of the library in ORDER; the package itself, which lists the public names, comes last."""
+    part = module.split("/")[1] if "/" in module else ""
+    return next((place for place, group in enumerate(ORDER) if part in group), len(ORDER))
 
 
 def wrong_imports(room: str) -> list[str]:
@@ -73,34 +124,115 @@ def test_imports_go_one_way(room: str) -> None:
     assert wrong_imports(room) == []
 
 
-def test_the_rule_bites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library file that imports the page, or Pillow at once, is named with its line."""
-    (tmp_path / "explainers").mkdir()
-    (tmp_path / "explainers" / "overlays.py").write_text(
+def wrong_order() -> list[str]:
+    """Imports against ORDER, and imports of one package from another that stands beside it."""
+    wrong = []
+    for module, targets in module_graph("explainers").items():
+        for target in sorted(targets):
+            same = module.split("/")[1:2] == target.split("/")[1:2]
+            leaves = rank(module) == rank(target) == 0
+            if rank(target) > rank(module) or (rank(target) == rank(module) and not same and not leaves):
+                wrong.append(f"{module} imports {target}")
+    return wrong
+
+
+def test_packages_of_the_library_import_one_way() -> None:
+    assert wrong_order() == []
+    assert all(rank(module) < len(ORDER) for module in module_graph("explainers") if module != "explainers")
+
+
+@pytest.mark.parametrize("room", ["explainers", "models", "ui", "benchmarks"])
+def test_no_file_imports_itself_by_way_of_others(room: str) -> None:
+    """Also not inside a function or for types alone: a cycle is two files that are one."""
+    graph = module_graph(room)
+
+    assert cycle(graph) == []
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """The files of one cycle, or none."""
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as found:
+        return list(found.args[1])
+    return []
+
+
+def test_the_rules_bite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library file that imports the page, Pillow at once, or a package above it, is named; and so is a cycle."""
+    (tmp_path / "explainers" / "maps").mkdir(parents=True)
+    (tmp_path / "explainers" / "hooks").mkdir()
+    (tmp_path / "explainers" / "maps" / "overlays.py").write_text(
         "from PIL import Image\nimport torch\n\ndef f():\n    import PIL\n    from ui import page\n", encoding="utf-8"
     )
+    (tmp_path / "explainers" / "hooks" / "calls.py").write_text("def f():\n    import explainers.maps.overlays\n")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
 
     assert wrong_imports("explainers") == [
-        "explainers/overlays.py:1 imports PIL",
-        "explainers/overlays.py:6 imports ui",
+        "explainers/maps/overlays.py:1 imports PIL",
+        "explainers/maps/overlays.py:6 imports ui",
+    ]
+    assert wrong_order() == ["explainers/hooks/calls imports explainers/maps/overlays"]
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != [] and cycle({"a": {"b"}, "b": set()}) == []
+
+
+@pytest.mark.parametrize("room", ["explainers", "models", "ui", "app.py"])
+def test_an_import_inside_a_function_says_why(room: str) -> None:
+    """Optional packages and torch's start-up time are reasons; the library never defers one of its own."""
+    for path in files(room):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for name, line in lazy_imports(path):
+            where = f"{path.relative_to(ROOT).as_posix()}:{line} imports {name} inside a function"
+            assert "  # " in lines[line - 1], f"{where} without a reason in the line"
+            assert not (room == "explainers" and name.startswith("explainers")), where
+
+
+def test_no_folder_is_crowded_and_no_file_is_long() -> None:
+    crowded, long = [], []
+    for room in ("explainers", "models", "ui", "benchmarks"):
+        for folder in {path.parent for path in files(room)}:
+            count = len(list(folder.glob("*.py")))
+            if count > MOST_FILES:
+                crowded.append(f"{folder.relative_to(ROOT).as_posix()} holds {count} files")
+        for path in files(room):
+            count = len(path.read_text(encoding="utf-8").splitlines())
+            if count > MOST_LINES:
+                long.append(f"{path.relative_to(ROOT).as_posix()} has {count} lines")
+
+    assert crowded == [] and long == []
+
+
+def test_every_package_says_what_is_in_it() -> None:
+    silent = [
+        path.relative_to(ROOT).as_posix()
+        for room in ("explainers", "models", "ui", "benchmarks")
+        for path in files(room)
+        if not ast.get_docstring(parsed(path))
     ]
 
+    assert silent == []
 
-def test_hooks_are_registered_in_two_files() -> None:
-    found = set()
-    for room in ("explainers", "models", "ui", "app.py"):
-        for path in files(room):
-            for node in ast.walk(parsed(path)):
-                if isinstance(node, ast.Attribute) and node.attr.startswith(REGISTERING):
-                    found.add(path.relative_to(ROOT).as_posix())
 
-    assert found <= HOOK_FILES
-    assert "explainers/hooks.py" in found, "the rule must see what it forbids"
+def registering(room: str, names: tuple[str, ...]) -> set[str]:
+    """The files that name one of PyTorch's functions that register hooks."""
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in files(room)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and node.attr.startswith(names)
+    }
+
+
+def test_hooks_are_registered_in_few_files() -> None:
+    found = {name for room in ("explainers", "models", "ui", "app.py") for name in registering(room, REGISTERING)}
+    on_modules = registering("explainers", ("register_forward", "register_full_backward", "register_module_"))
+
+    assert found == HOOK_FILES, "and the rule must see what it forbids"
+    assert on_modules == MODULE_HOOK_FILES
 
 
 def test_methods_leave_modes_devices_and_grads_alone() -> None:
-    """A method changes no mode, moves nothing and writes no `.grad`: it asks passes.py."""
+    """A method changes no mode, moves nothing and writes no `.grad`: it asks passes/."""
     wrong = [
         f"{path.name}:{node.lineno} calls .{node.func.attr}()"
         for path in files("explainers/methods")
@@ -125,12 +257,11 @@ def test_serving_does_not_wait_for_torch() -> None:
     assert wrong == []
 
 
-def test_no_file_is_named_like_a_public_function() -> None:
+def test_no_file_or_package_is_named_like_a_public_function() -> None:
     """A module `overlay.py` would overwrite the function `overlay` on the package when it is imported."""
     import explainers
 
     modules = {path.stem for path in (ROOT / "explainers").glob("*.py")} - {"__init__"}
-    modules |= {path.name for path in (ROOT / "explainers").iterdir() if (path / "__init__.py").exists()}
-    public = set(explainers.__all__)
+    modules |= {path.parent.name for path in (ROOT / "explainers").glob("*/__init__.py")}
 
-    assert modules & public == set()
+    assert modules & set(explainers.__all__) == set()

@@ -9,8 +9,8 @@ from oracles.cams import looks
 from torch import nn
 
 from explainers import explain, is_cam, score_cam, ss_cam
-from explainers.channel_groups import grouped
-from explainers.maps import rank_correlation
+from explainers.maps.resize import rank_correlation
+from explainers.methods.cams.channel_groups import grouped
 
 CLASSES = [2, 0, 5]
 FAMILY = [(score_cam, {}), (ss_cam, {"samples": 2}), (is_cam, {"steps": 3})]

@@ -7,7 +7,7 @@ import torch
 from nets import pictures
 
 from explainers import BadOption
-from explainers.segments import Parts, blend, grid, parts_of, superpixels
+from explainers.perturbation.segments import Parts, blend, grid, parts_of, superpixels
 
 
 def flooded(labels):

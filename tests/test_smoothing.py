@@ -10,7 +10,7 @@ from nets import Weighted, curved, pictures, plain, rel, residual, settle
 from torch import nn
 
 from explainers import METHODS, BadOption, BadTarget, check_explainer, integrated_gradients, saliency
-from explainers.smoothing import Augment, smooth
+from explainers.explanation.smoothing import Augment, smooth
 
 CLASSES = [2, 0, 5]
 FLIPS = Augment(zoom=0, turn=0, shift=0)

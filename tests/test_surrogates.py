@@ -11,7 +11,7 @@ from oracles.masks import cells_of, over_area, shapley_map, value_of
 from torch import nn
 
 from explainers import feature_ablation, kernel_shap, lime, shapley_sampling
-from explainers.segments import grid
+from explainers.perturbation.segments import grid
 
 CLASSES = [2, 0, 5]
 

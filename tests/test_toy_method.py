@@ -18,10 +18,10 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from ..options import Range
-from ..passes import opened
-from ..registry import method
-from ..targets import TargetLike
+from explainers.options import Range
+from explainers.passes.run import open_run
+from explainers.registry import method
+from explainers.targets import TargetLike
 
 
 @method(family="gradient", returns="pixels", title="Toy gradient", paper="none")
@@ -34,19 +34,31 @@ def toy_gradient(
     Errors   BadTarget
     Source   none
     """
-    with opened(model, images, target) as run:
+    with open_run(model, images, target) as run:
         return factor * run.gradient(run.images)
+'''
+
+BESIDE = '''
+
+@method(family="gradient", returns="pixels", title="Toy neighbour", paper="none")
+def toy_neighbour(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+    """Toy neighbour: a method written into a file that is there already."""
+    with open_run(model, images, target) as run:
+        return run.gradient(run.images)
 '''
 
 SEEN = """
 import torch, explainers
 from benchmarks.cases import every_method
-from ui import endpoints, shelf
+from ui.engine import model_cache
+from ui.serving import endpoints
 
 assert explainers.check_explainer(explainers.METHODS["toy_gradient"])
-loaded = shelf.load("efficientnet_lite0")
-shelf.ready.set()
-titles = [each.title for each in shelf.list_methods(loaded, loaded.default)]
+assert explainers.toy_gradient and explainers.toy_neighbour, "the decorator alone makes a name public"
+assert {"toy_gradient", "toy_neighbour"} <= set(explainers.__all__)
+loaded = model_cache.load("efficientnet_lite0")
+model_cache.ready.set()
+titles = [each.title for each in model_cache.list_methods(loaded, loaded.default)]
 assert "Toy gradient" in titles, titles
 (entry,) = [each for each in endpoints.list_methods() if each["name"] == "toy_gradient"]
 assert [option["name"] for option in entry["options"]] == ["factor"] and entry["options"][0]["high"] == 5
@@ -68,7 +80,10 @@ def copy(tmp_path_factory):
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=skip)
     (folder / "explainers" / "methods" / "toy.py").write_text(TOY)
     imports = folder / "explainers" / "methods" / "__init__.py"
-    imports.write_text(imports.read_text().replace("__all__ = [", "from .toy import toy_gradient\n\n__all__ = [", 1))
+    last = "from explainers.registry import METHODS"
+    imports.write_text(imports.read_text().replace(last, f"from explainers.methods.toy import *\n{last}", 1))
+    beside = folder / "explainers" / "methods" / "gradients" / "plain_gradients.py"
+    beside.write_text(beside.read_text() + BESIDE)
     return folder
 
 

@@ -546,9 +546,9 @@ def test_a_record_behind_a_norm_sees_only_what_arrived():
 
 
 def test_a_norms_copies_go_with_its_block():
-    from explainers.gradient_order import line_of_this_thread
+    from explainers.hooks.gradient_queue import queue_of_this_thread
 
-    net, line = small(), line_of_this_thread()
+    net, line = small(), queue_of_this_thread()
     with record_gradients(net):
         with clip_gradients(net, norm=0.5):
             net(batch()).pow(2).sum().backward()

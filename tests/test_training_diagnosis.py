@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from explainers import GradientLog, clip_gradients, diagnose_training, freeze, record_gradients, scale_gradients
-from explainers.diagnosis import Finding
-from explainers.gradient_log import Row
+from explainers.findings import Finding
+from explainers.training.log import Row
 
 
 def log_of(*rows: tuple[int, str, float], zeros: float = 0.0, size: int = 1) -> GradientLog:

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageFile, TiffImagePlugin, features
 
-from ui import limits, uploads
-from ui.uploads import Refused, inside_uploads, open_picture
+from ui import limits
+from ui.serving import uploads
+from ui.serving.uploads import Refused, inside_uploads, open_picture
 
 RED, GREEN, BLUE, GOLD = (220, 30, 30), (30, 200, 30), (30, 30, 210), (220, 200, 40)
 MARKS = {"top left": RED, "top right": GREEN, "bottom left": BLUE, "bottom right": GOLD}

@@ -11,8 +11,10 @@ import json
 import os
 from typing import Any
 
-from ui import engine, examples, packing, picture_panel, runs, shelf, words
-from ui.steps import Answer, Request, Settings, Stages
+from ui import examples, words
+from ui.engine import engine, model_cache, packing, runs
+from ui.engine.messages import Answer, Request, Settings, Stages
+from ui.tabs import picture_panel
 
 FILE = examples.ASSETS / "landing.json"
 
@@ -36,17 +38,17 @@ def stored(wish: str) -> dict[str, Any] | None:
 
 def made() -> dict[str, Any]:
     """The answer to the first example at the defaults, as it is kept."""
-    from models import efficientnet_lite
+    from models import efficientnet_lite  # torch takes seconds to start
 
     example = next(iter(examples.all_examples().values()))
-    shelf.start()
+    model_cache.start()
     found: dict[type, Any] = {}
     with runs.begin(None) as run:
         for step in engine.explain(Request(str(example.path)), run):
             found[type(step)] = step
     settings, answer, stages = found[Settings], found[Answer], found[Stages]
     loaded = settings.loaded
-    info = next(each for each in shelf.list_models() if each.name == loaded.name)
+    info = next(each for each in model_cache.list_models() if each.name == loaded.name)
     layer = next(label for label, name in picture_panel.layers(loaded) if name == settings.layer)
     return {
         "example": example.id,

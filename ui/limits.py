@@ -4,7 +4,12 @@ The figures are for a machine with two cores and 16 GB (the free hosted kind); a
 photograph.
 """
 
+import os
+
 KB, MB = 1024, 1024 * 1024
+
+# Whether this is a Space on ZeroGPU: calls of a network then run in another process.
+SHARED_GPU = os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true")
 
 # One picture.
 FILE = 32 * MB  # bytes; a 60-megapixel JPEG is about 15 MB, a 12-megapixel PNG about 25 MB

@@ -5,26 +5,19 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from ui.start import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from ui import (
-    api_tab,
-    endpoints,
-    features_tab,
-    lab_tab,
-    lab_words,
-    limits,
-    overlay_tab,
-    picture_panel,
-    runs,
-    shelf,
-    words,
-)
-from ui.guard import Guard, install_no_links
-from ui.parts import canvas
+from ui import limits, words
+from ui.engine import model_cache, runs
+from ui.lab import tab as lab_tab
+from ui.lab import words as lab_words
+from ui.serving import endpoints
+from ui.serving.gradio_setup import gradio as gr
+from ui.serving.guard import Guard, install_no_links
+from ui.tabs import api_tab, features_tab, overlay_tab, picture_panel
+from ui.tabs.components import canvas
 
 STATIC = Path(__file__).resolve().parent / "static"
 ACCENT = "#5b5bd6"
@@ -130,9 +123,9 @@ def serve(
     Returns  the address, when `block` is False; else at the end of the server
     Errors   OSError when the port is taken
     """
-    if _on_shared_gpu():
-        shelf.start(model, 0.0)  # models must be on the GPU's list before the server runs
-        shelf.ready.wait()
+    if limits.SHARED_GPU:
+        model_cache.start(model, 0.0)  # models must be on the GPU's list before the server runs
+        model_cache.ready.wait()
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
     _, address, _ = demo.launch(
         server_name=host,
@@ -159,15 +152,9 @@ def serve(
         },
     )
     print(words.served(address), flush=True)
-    if not _on_shared_gpu():
-        shelf.start(model)
+    if not limits.SHARED_GPU:
+        model_cache.start(model)
     if block:
         with contextlib.suppress(KeyboardInterrupt):
             demo.block_thread()
     return address
-
-
-def _on_shared_gpu() -> bool:
-    from ui import start
-
-    return start.shared_gpu

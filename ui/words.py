@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     import models
-    from ui.steps import Answer, Channel, Channels, Settings
+    from ui.engine.messages import Answer, Channel, Channels, Settings
 
 TITLE = "Hooklens"
 TAGLINE = "See what an image network looked at, layer by layer."

@@ -17,10 +17,10 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..attention_weights import attended, mean_token_gradients, why_not
-from ..options import Choice, Range
-from ..registry import method
-from ..targets import TargetLike
+from explainers.options import Choice, Range
+from explainers.passes.attention import attended, mean_token_gradients, why_not
+from explainers.registry import method
+from explainers.targets import TargetLike
 
 _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 

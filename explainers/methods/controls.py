@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..options import Range, Seed
-from ..passes import opened, precise
-from ..registry import method
-from ..sampling import Draws
-from ..targets import TargetLike
+from explainers.options import Range, Seed
+from explainers.passes.run import at_least_float32, open_run
+from explainers.perturbation.rng import PerImageGenerators
+from explainers.registry import method
+from explainers.targets import TargetLike
 
 _SAME = "A control does not look at the network, so its values do not grow with the score."
 _PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
@@ -41,15 +41,15 @@ def random_control(
     Errors   BadTarget
     Source   the random baseline of Adebayo et al. 2018, arXiv:1810.03292
     """
-    with opened(model, images, target) as run:
-        run.clean()
+    with open_run(model, images, target) as run:
+        run.score_inputs()
         height, width = run.images.shape[-2:]
         side = min(height, width)
         down, right = _cell(height, side, cells), _cell(width, side, cells)
-        draws = Draws(len(run.images), seed)
+        draws = PerImageGenerators(len(run.images), seed)
         shape = int(down.max()) + 1, int(right.max()) + 1
         values = torch.cat([draws.uniform(picture, 1, *shape) for picture in range(len(run.images))])
-        return values[:, down[:, None], right].to(precise(run.images))
+        return values[:, down[:, None], right].to(at_least_float32(run.images))
 
 
 def _cell(size: int, side: int, cells: int) -> Tensor:
@@ -66,9 +66,9 @@ def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None) ->
     Errors   BadTarget
     Source   the edge detector of Adebayo et al. 2018, section 5, arXiv:1810.03292
     """
-    with opened(model, images, target) as run:
-        run.clean()
-        x = precise(run.images)
+    with open_run(model, images, target) as run:
+        run.score_inputs()
+        x = at_least_float32(run.images)
         flat = functional.pad(x.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")
         across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(x) / 8
         slopes = functional.conv2d(flat, torch.stack([across, across.T])[:, None])
@@ -91,11 +91,11 @@ def centre_control(
     Errors   BadTarget
     Source   a control in the sense of Adebayo et al. 2018, arXiv:1810.03292
     """
-    with opened(model, images, target) as run:
-        run.clean()
+    with open_run(model, images, target) as run:
+        run.score_inputs()
         across = [
             torch.exp(-(((torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5) ** 2) / (2 * width**2))
             for size in run.images.shape[-2:]
         ]
         blob = across[0][:, None] * across[1]
-        return blob.to(precise(run.images)).expand(len(run.images), -1, -1).clone()
+        return blob.to(at_least_float32(run.images)).expand(len(run.images), -1, -1).clone()

@@ -7,15 +7,14 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..attention_weights import attention_at, patches_of, why_not
-from ..batching import Loop, Progress
-from ..layer_passes import activation_and_score, features
-from ..options import Choice, Range
-from ..passes import opened
-from ..registry import method
-from ..sites import LayerName
-from ..targets import TargetLike
-from .score_cams import channel_drops
+from explainers.methods.cams.score_cams import channel_drops
+from explainers.options import Choice, LayerName, Range
+from explainers.passes.at_layer import activation_and_score, features
+from explainers.passes.attention import attention_at, patches_of, why_not
+from explainers.passes.loop import Loop, Progress
+from explainers.passes.run import open_run
+from explainers.registry import method
+from explainers.targets import TargetLike
 
 
 @method(
@@ -134,7 +133,7 @@ def channel_effects(
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Morcos et al. 2018, section 3, arXiv:1803.06959
     """
-    with opened(model, images, target) as run:
+    with open_run(model, images, target) as run:
         place, activations, scores = activation_and_score(run, layer)
         return channel_drops(
             run, place, activations, scores, Loop(batch_size, progress, budget), lambda drops: drops[:, None]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from explainers.overlays import RULE, bar_colours, overlay, view
+from explainers.maps.overlays import RULE, bar_colours, overlay, view
 from tests.page.conftest import Visit
 
 DRAW = """async ([photo, values, h, w, width, height, options]) => {

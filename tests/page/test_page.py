@@ -342,7 +342,7 @@ def test_narrow_and_dark(browser, app: str) -> None:
 
 def test_colours_in_the_browser_are_the_librarys(visit: Visit) -> None:
     """Oracle: the tables of explainers.overlays, value by value."""
-    from explainers.overlays import colour_map
+    from explainers.maps.overlays import colour_map
 
     visit.open()
     for name in ("magma", "viridis", "signed"):

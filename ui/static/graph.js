@@ -139,7 +139,7 @@ function arrange(value, { depth, column, layers, columns }, labels, { wide, box,
   return { tops, width, x, y, taken, routes, clashes };
 }
 
-/** Draw `value` (lab_packing.outcome) into `host`. */
+/** Draw `value` (lab/packing.py: outcome) into `host`. */
 export function draw(host, value, terms) {
   const shade = shades([...value.edges, ...value.tensors.map((t) => ({ with: t.hooked_gradient, without: t.without }))]
     .flatMap((each) => [flat(each.with), flat(each.without)]));

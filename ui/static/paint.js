@@ -1,8 +1,8 @@
-// How every map is drawn: the rules of explainers/overlays.py, number by number and step by step; tests compare both.
+// How every map is drawn: the rules of explainers/maps/overlays.py, number by number and step by step; tests compare both.
 import { BLUE, RED, table } from "./colours.js";
 import { blur, enlarge, quantile, roughness } from "./field.js";
 
-/** Explained in explainers/overlays.py. */
+/** Explained in explainers/maps/overlays.py. */
 export const RULE = {
   fine: 1024,
   rough: 0.1,

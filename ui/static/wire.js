@@ -1,4 +1,4 @@
-// Reading what packing.py wrote, and the few ways in which all modules make elements. Words only ever go in as text.
+// Reading what engine/packing.py wrote, and the few ways in which all modules make elements. Words only ever go in as text.
 
 /** Mount module `name`; its `props.value` is the parsed JSON, and what it sets there goes back as JSON. */
 export async function start(name, element, props, trigger, watch) {

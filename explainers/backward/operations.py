@@ -1,0 +1,281 @@
+"""Every operation of one forward pass, seen as it is called: as a module or a function, in place or not, shared or not.
+
+A thread-local function mode hands operations to the rules of a method, which give each its own way back. The user's
+modules are not touched and other threads see nothing. Operations without a rule run as they are; when the forward pass
+is over, the graph behind its output is read, and one that the method does not know is refused by name. So what merely
+stands beside the way back (the queries of an attention whose weights count as constants) is never in the way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from explainers.errors import UnsupportedOperation
+from explainers.hooks.locate import frozen_graph, unwrap
+
+VJP = Callable[[Tensor], Sequence[Tensor | None]]
+
+STRUCTURE = frozenset(
+    "Alias AsStrided Cat Clone ConstantPadNd CopySlices Copys Diagonal Expand Flip Gather Im2Col Index IndexSelect "
+    "MaskedFill MaskedSelect PixelShuffle PixelUnshuffle Permute ReflectionPad1D ReflectionPad2D Repeat "
+    "ReplicationPad1D ReplicationPad2D Reshape ReshapeAlias Roll Select Slice Split SplitWithSizes Squeeze Stack T "
+    "ToCopy Transpose Unbind Unfold UnsafeSplit UnsafeView Unsqueeze UpsampleNearest1D UpsampleNearest2D View Where "
+    "AccumulateGrad Custom".split()
+)
+"""Nodes of the graph that move or copy values: what arrives at a copy belongs to its original, under every rule."""
+
+_CALL = nn.Module._call_impl.__code__
+_DUNDERS = {"__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv", "__pow__": "pow", "__rpow__": "rpow"}
+
+
+class CustomBackward(torch.autograd.Function):
+    """An operation with a way back of its own: `pull` takes what arrives at the output to the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
+        ctx.vjp, ctx.gate = vjp, False
+        return compute(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Any) -> Any:
+        return None, None, *ctx.vjp(arriving[0])
+
+
+def with_custom_backward(compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
+    """`compute(*inputs)`, with `pull` as its way back."""
+    return CustomBackward.apply(compute, vjp, *inputs)
+
+
+class Interception(TorchFunctionMode):
+    """Runs a network with `rules`, name of an operation -> function(call) -> its output.
+
+    `known` names the nodes of the graph that may stay as they are; `method` is how a refusal calls the method.
+
+    Errors   UnsupportedOperation for networks that hide their operations
+    """
+
+    def __init__(self, network: nn.Module, method: str, known: frozenset[str]) -> None:
+        super().__init__()
+        if reason := why_not(network):
+            raise UnsupportedOperation(reason)
+        self.method, self.known = method, known
+        self.rules: dict[str, Callable[[Call], Any]] = {}
+        self._names = {id(module): name for name, module in reversed([*network.named_modules()])}
+        self._strange: list[tuple[Any, str, str]] = []
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        call = Call(self, function, *_constants((tuple(args), dict(kwargs or {}))))
+        rule = self.rules.get(call.name)
+        if rule is None:
+            result = call.call_original()
+            self._remember(call, result)
+            return result
+        result = rule(call)
+        if not call.in_place or result is call.args[0]:
+            return result
+        # Every name of the tensor must see the change, as the user's code expects.
+        return call.args[0].copy_(result)
+
+    def layer(self) -> tuple[str, str]:
+        """Dotted name and kind of the innermost module that is running; empty where there is none."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is _CALL:
+                module = frame.f_locals["self"]
+                return self._names.get(id(module), ""), type(module).__name__
+            frame = frame.f_back
+        return "", ""
+
+    def refuse(self, operation: str, why: str = "", layer: str | None = None) -> UnsupportedOperation:
+        """The refusal of an operation, by its name and its layer's."""
+        name = self.layer()[0] if layer is None else layer
+        where = f" in layer {name!r}" if name else ""
+        return UnsupportedOperation(
+            f"The network uses {operation}{where}, {why or f'for which {self.method} has no rule'}. Use saliency, "
+            f"smooth_grad or integrated_gradients, which need no rules."
+        )
+
+    def check(self, output: Any) -> None:
+        """Refuse an output in whose graph an operation stands that has no rule.
+
+        Errors   UnsupportedOperation with the names of operation and layer
+        """
+        strange = {node: (operation, layer) for node, operation, layer in self._strange}
+        self._strange.clear()
+        for node in nodes([tensor.grad_fn for tensor in tensors(output)]):
+            word = plain_name(node)
+            if word not in self.known:
+                operation, layer = strange.get(node, (word, ""))
+                raise self.refuse(operation, layer=layer)
+
+    def forget(self) -> None:
+        """Let go of what was seen: it holds the graph, and the graph's rules may hold the mode."""
+        self._strange.clear()
+
+    def _remember(self, call: Call, result: Any) -> None:
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            node = tensor.grad_fn if isinstance(tensor, Tensor) else None
+            if node is not None and plain_name(node) not in self.known:
+                self._strange.append((node, call.name, self.layer()[0]))
+
+
+class Call:
+    """One operation on its way: name without the spelling, arguments with the network's parameters as constants."""
+
+    def __init__(
+        self, mode: Interception, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.mode, self.function, self.args = mode, function, args
+        name = getattr(function, "__name__", "")
+        own = not name.startswith("__")
+        self.name = name.strip("_") if own else _DUNDERS.get(name, name)
+        self.in_place = bool(kwargs.get("inplace")) or (own and name.endswith("_"))
+        self.kwargs = kwargs
+
+    def call_original(self) -> Any:
+        return self.function(*self.args, **self.kwargs)
+
+    @property
+    def depends(self) -> bool:
+        """Whether the picture has a part in the arguments."""
+        return any(tensor.requires_grad for tensor in tensors((self.args, self.kwargs)))
+
+    def out_of_place(self) -> Callable[..., Any]:
+        """The operation out of place, as a function of its tensor arguments in their order."""
+        kwargs = {key: value for key, value in self.kwargs.items() if key != "inplace"}
+        function = self.function
+        if getattr(function, "__name__", "") == f"{self.name}_":
+            function = getattr(torch, self.name, None) or getattr(F, self.name)
+        leaves, form = pytree.tree_flatten((self.args, kwargs))
+
+        def run(*given: Tensor) -> Any:
+            following = iter(given)
+            filled = [next(following) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            positional, named = pytree.tree_unflatten(filled, form)
+            return function(*positional, **named)
+
+        return run
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return tensors((self.args, self.kwargs))
+
+    def bind_arguments(self, *names: str, **defaults: Any) -> tuple[Any, ...]:
+        """The arguments of these names in this order, wherever they were given; `defaults` for those that were not."""
+        given = dict(zip(names, self.args, strict=False)) | self.kwargs
+        return tuple(given.get(name, defaults.get(name)) for name in names)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dicts, in order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def nodes(roots: Sequence[Any]) -> Iterator[Any]:
+    """Every node of the graph behind `roots`, once."""
+    waiting, seen = [*roots], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        waiting.extend(following for following, _ in node.next_functions)
+
+
+def plain_name(node: Any) -> str:
+    """ "Relu" of "ReluBackward0"."""
+    name = node.name().rpartition("::")[2]
+    return name.rstrip("0123456789").removesuffix("_copy").replace("Backward", "").strip("_")
+
+
+def _constants(value: Any) -> Any:
+    """The same arguments with parameters detached, so that only what depends on the picture asks for a way back."""
+    if isinstance(value, Tensor):
+        return value.detach() if value.requires_grad and value.is_leaf else value
+    if type(value) in (tuple, list):
+        return type(value)([_constants(each) for each in value])
+    if type(value) is dict:
+        return {key: _constants(each) for key, each in value.items()}
+    return value
+
+
+def why_not(model: nn.Module) -> str | None:
+    """Why operations cannot be seen in this model, as far as its modules tell; None where they can."""
+    model = unwrap(model)
+    kind = frozen_graph(model) or next((k for m in model.modules() if (k := frozen_graph(m))), None)
+    if kind is None:
+        return None
+    return (
+        f"The model is {kind}, in whole or in part: its operations are hidden from a rule of their own. Give the "
+        f"original nn.Module, or use saliency or integrated_gradients."
+    )
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, parameters: Mapping[str, Any], mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Multi-head attention as torch computes it, in single operations that the rules see. [L, B, E] each, or [L, E].
+
+    The weights beside the result, [B, heads, L, S], are a constant.
+    """
+    batched = query.ndim == 3
+    query, key, value = (t if batched else t[:, None] for t in (query, key, value))
+    if parameters["use_separate_proj_weight"]:
+        weights = [parameters[f"{letter}_proj_weight"] for letter in "qkv"]
+    else:
+        weights = [*parameters["in_proj_weight"].chunk(3)]
+    bias = parameters["in_proj_bias"]
+    biases = [None] * 3 if bias is None else [*bias.chunk(3)]
+    split = []
+    for given, weight, part in zip((query, key, value), weights, biases, strict=True):
+        projected = F.linear(given, weight, part)
+        length, rows, width = projected.shape
+        split.append(projected.view(length, rows, heads, width // heads).permute(1, 2, 0, 3))
+    found = F.scaled_dot_product_attention(split[0], split[1], split[2], attn_mask=mask)
+    joined = found.permute(2, 0, 1, 3).flatten(2)
+    result = F.linear(joined, parameters["out_proj_weight"], parameters["out_proj_bias"])
+    with torch.no_grad():
+        scores = split[0] @ split[1].transpose(-2, -1) / split[0].shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        weights = scores.softmax(-1)
+    return (result, weights) if batched else (result[:, 0], weights[0])
+
+
+def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
+    """`F.multi_head_attention_forward`, taken apart so that the mode sees what it is made of.
+
+    Errors   UnsupportedOperation for the variants with extra keys or key masks
+    """
+    names = (
+        "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn "
+        "dropout_p out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask "
+        "use_separate_proj_weight q_proj_weight k_proj_weight v_proj_weight static_k static_v "
+        "average_attn_weights is_causal"
+    ).split()
+    given = dict(zip(names, call.bind_arguments(*names, need_weights=True, average_attn_weights=True), strict=True))
+    strange = ("bias_k", "bias_v", "add_zero_attn", "key_padding_mask", "static_k", "static_v")
+    for name in strange:
+        if given[name] is not None and given[name] is not False:
+            raise call.mode.refuse(f"multi-head attention with {name}")
+    mask = given["attn_mask"]
+    if mask is not None and mask.dtype == torch.bool:
+        # Torch's module marks what must not be seen, its function what may.
+        mask = ~mask
+    with call.mode:
+        found, weights = attention(given["query"], given["key"], given["value"], given["num_heads"], given, mask)
+    if not given["need_weights"]:
+        return found, None
+    return found, weights.mean(-3) if given["average_attn_weights"] else weights

@@ -1,0 +1,118 @@
+"""Changed gradients for one call: rules that act on the nodes of this call's backward graph.
+
+The graph holds every ReLU that ran, whether module or function, in place or shared, and nothing of another call; the
+user's modules are not touched. What a rule is not defined for is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from explainers.backward.operations import nodes
+from explainers.errors import UnsupportedOperation
+from explainers.hooks.locate import frozen_graph, unwrap
+
+Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
+
+# Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLU with a ceiling.
+_RECTIFIERS = ("ReluBackward", "HardtanhBackward", "ThresholdBackward", "ClampMinBackward")
+_OTHERS = {
+    "SiluBackward": "SiLU",
+    "GeluBackward": "GELU",
+    "HardswishBackward": "Hardswish",
+    "LeakyReluBackward": "LeakyReLU",
+    "PreluBackward": "PReLU",
+    "EluBackward": "ELU",
+    "MishBackward": "Mish",
+    "SoftplusBackward": "Softplus",
+    "CeluBackward": "CELU",
+    "RreluWithNoiseBackward": "RReLU",
+    "LogSigmoidBackward": "LogSigmoid",
+    "SoftshrinkBackward": "Softshrink",
+    "HardshrinkBackward": "Hardshrink",
+}
+_HIDDEN = ("CheckpointFunction", "CompiledFunction", "DifferentiableGraph")
+_MODULES = (
+    nn.SiLU,
+    nn.GELU,
+    nn.Hardswish,
+    nn.LeakyReLU,
+    nn.PReLU,
+    nn.ELU,
+    nn.Mish,
+    nn.Softplus,
+    nn.CELU,
+    nn.SELU,
+    nn.RReLU,
+)
+
+
+def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """Guided backpropagation: what passes a ReLU must have had positive input and carry a positive gradient."""
+    return tuple(None if g is None else g.clamp(min=0) for g in inputs)
+
+
+def deconv(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """Deconvnet: a ReLU passes positive gradients, whatever its own input was."""
+    first = outputs[0].clamp(min=0)
+    return (first, *inputs[1:])
+
+
+def at_rectifiers(total: Tensor, rule: Rule) -> None:
+    """Put `rule` on every rectifier of the graph behind `total`.
+
+    Errors   UnsupportedOperation for activations that the rule is not defined for, for graphs that hide their
+             operations (checkpointing, compiled or scripted code), and where there is no rectifier at all
+    """
+    rectifiers = []
+    for node in nodes([total.grad_fn]):
+        name = node.name().rpartition("::")[2]
+        if name.startswith(_RECTIFIERS):
+            rectifiers.append(node)
+        elif found := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
+            raise UnsupportedOperation(not_defined(found))
+        elif any(word in node.name() for word in _HIDDEN):
+            raise UnsupportedOperation(
+                f"The network hides operations in {node.name()}, so its ReLUs cannot be seen. Use saliency or "
+                f"integrated_gradients."
+            )
+    if not rectifiers:
+        raise UnsupportedOperation(
+            "The network has no ReLU, so this rule would give the plain gradient. Use saliency or integrated_gradients."
+        )
+    for node in rectifiers:
+        node.register_hook(rule)
+
+
+def not_defined(activation: str) -> str:
+    """The sentence for an activation other than ReLU."""
+    return (
+        f"The network uses {activation}, for which guided backpropagation and deconvnet are not defined (their "
+        f"rules are for ReLU). "
+        "Use saliency, smooth_grad or integrated_gradients."
+    )
+
+
+def why_not(model: nn.Module) -> str | None:
+    """Why rules for ReLU cannot apply to this model, as far as its modules tell; None where they may."""
+    model = unwrap(model)
+    if (kind := frozen_graph(model)) in ("scripted", "traced"):
+        return (
+            f"The model is {kind}: its operations are hidden from a changed backward rule. Give the original "
+            f"nn.Module, or use saliency or integrated_gradients."
+        )
+    other = next((m for m in model.modules() if isinstance(m, _MODULES)), None)
+    return None if other is None else not_defined(type(other).__name__)
+
+
+def apply(model: nn.Module, rule: Rule) -> Callable[[Tensor], None]:
+    """`rule` as a step for `Run.gradient`, refused where `why_not` says so.
+
+    Errors   UnsupportedOperation
+    """
+    reason = why_not(model)
+    if reason is not None:
+        raise UnsupportedOperation(reason)
+    return lambda total: at_rectifiers(total, rule)

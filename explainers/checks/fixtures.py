@@ -1,0 +1,197 @@
+"""What check_explainer measures with: a tiny network, a picture of all state, and faults put into a forward pass."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.hooks.edit import edit_outputs
+
+
+class Pause(nn.Module):
+    """Sleeps on request, so that threads interleave in a network that is too small to do so by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = SimpleNamespace(seconds=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.clock.seconds:
+            time.sleep(self.clock.seconds)
+        return x
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Pause:
+        return Pause()
+
+
+class Tiny(nn.Module):
+    """A small residual network with all that trips explainers up: in-place and reused ReLU, batch norm, dropout."""
+
+    def __init__(self, channels: int = 3, classes: int = 5, width: int = 6) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.pause = Pause()
+        self.pool = nn.MaxPool2d(2)
+        self.body = nn.Conv2d(width, width, 3, padding=1)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.stage = nn.Sequential(nn.Conv2d(width, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.pause(self.relu(self.norm(self.stem(x)))))
+        y = self.norm2(self.body(x))
+        y += x
+        x = self.stage(self.relu(y))
+        scores: Tensor = self.head(self.drop(x.mean((2, 3))))
+        return scores
+
+
+class TinyTransformer(nn.Module):
+    """Two blocks of attention over patches with a class token, for methods that follow attention."""
+
+    def __init__(self, channels: int = 3, classes: int = 5, width: int = 8) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, 4, 4)
+        self.pause = Pause()
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(width, 2, batch_first=True) for _ in range(2))
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pause(self.patches(x)).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        for norm, attention in zip(self.norms, self.attentions, strict=False):
+            y = norm(x)
+            x = x + attention(y, y, y, need_weights=False)[0]
+        scores: Tensor = self.head(self.drop(self.norms[2](x)[:, 0]))
+        return scores
+
+
+def tiny(channels: int = 3) -> Tiny:
+    """The network with fixed weights and uneven batch-norm statistics, in eval mode; no generator is touched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Tiny(channels).eval()
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
+                    tensor.copy_(0.2 * torch.randn(tensor.shape))
+            _even(model, model.head, channels)
+    return model
+
+
+def tiny_transformer(channels: int = 3) -> TinyTransformer:
+    """The transformer with fixed weights, in eval mode; no generator is touched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = TinyTransformer(channels).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.4 * torch.randn(parameter.shape))
+            _even(model, model.head, channels)
+    return model
+
+
+def _even(model: nn.Module, head: nn.Linear, channels: int) -> None:
+    """A grey picture scores 0 in every class, so that pictures unlike one another have unlike top classes."""
+    head.weight.copy_(2 * torch.randn(head.weight.shape))
+    head.bias.sub_(model(torch.zeros(1, channels, 20, 16))[0])
+
+
+def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
+    """All that promise 2 speaks of, by the name that a report gives it."""
+    modules = list(model.modules())
+    parameters = list(model.parameters())
+    everywhere = vars(torch.nn.modules.module)
+    state: dict[str, Any] = {
+        "hooks": [len(v) for m in modules for k, v in vars(m).items() if "hook" in k and hasattr(v, "__len__")]
+        + [len(v) for k, v in everywhere.items() if k.startswith("_global_") and hasattr(v, "__len__")],
+        "train or eval mode": [m.training for m in modules],
+        "module attributes": [_attributes(m) for m in modules],
+        "parameters and buffers": [t.detach().clone() for t in model.state_dict().values()],
+        "requires_grad": [p.requires_grad for p in parameters],
+        ".grad": [None if p.grad is None else (id(p.grad), p.grad.detach().clone()) for p in parameters],
+        "the images": [
+            (t.requires_grad, t.grad is None, t.detach().clone(), None if t.is_inference() else t._version)
+            for t in tensors
+        ],
+        "grad mode": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "default dtype": torch.get_default_dtype(),
+        "torch's generator": torch.get_rng_state(),
+        "Python's generator": random.getstate(),
+        "function modes": len(torch.overrides._get_current_function_mode_stack()),
+        "autocast": torch.is_autocast_enabled("cpu"),
+    }
+    if "numpy" in sys.modules:
+        # Explainers that use numpy may draw from its generator; we need no numpy to look.
+        state["numpy's generator"] = repr(sys.modules["numpy"].random.get_state())
+    return state
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Names and identities: a tensor hung on a module, or a module exchanged for another, changes them."""
+    found: dict[str, Any] = {}
+    for key, value in vars(module).items():
+        if key in ("_modules", "_parameters", "_buffers"):
+            found[key] = {name: id(part) for name, part in value.items()}
+        elif "hook" not in key and key != "training":
+            found[key] = value if isinstance(value, (bool, int, float, str)) else id(value)
+    return found
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The names of all that differs."""
+    return [name for name, value in before.items() if not _same(value, after.get(name))]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
+
+
+class Fault(RuntimeError):
+    """Raised inside a model by `failing`, and by nothing else."""
+
+
+def steps(model: nn.Module, images: Tensor) -> list[str]:
+    """The names of the innermost modules in the order in which a plain forward runs them."""
+    seen: list[str] = []
+    leaves = [name for name, module in model.named_modules() if name and not any(True for _ in module.children())]
+    edits: dict[Any, Any] = {name: lambda _, name=name: seen.append(name) for name in leaves}
+    with torch.no_grad(), edit_outputs(model, edits):
+        model(images.clone())
+    return list(dict.fromkeys(seen))
+
+
+@contextmanager
+def failing(model: nn.Module, step: str, error: BaseException, after: int = 0) -> Iterator[SimpleNamespace]:
+    """Raise `error` in this thread's calls of the module from number `after` on; `.raised` tells if it came to it.
+
+    Every later call fails too, so that a second attempt, which some methods may make, does not hide the fault.
+    """
+    state = SimpleNamespace(calls=0, raised=False)
+
+    def burn(output: Any) -> None:
+        state.calls += 1
+        if state.calls > after:
+            state.raised = True
+            raise error
+
+    with edit_outputs(model, {step: burn}):
+        yield state

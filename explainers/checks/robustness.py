@@ -1,0 +1,273 @@
+"""Where an explainer must work, and what it must refuse: modes, precisions, seeds, chunks, threads, wrong use."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.checks.context import CLOSE, Fail, Outcome, Skip, Trial, agree, distance_of, promise, untouched
+from explainers.checks.fixtures import Fault, Pause
+from explainers.checks.results import attempt, ordinary_use
+from explainers.layers.lookup import default_layer, list_layers
+
+REFUSALS = (ValueError, TypeError)
+ORDINARY_USES = 4
+
+# Where it must work
+
+
+@promise
+def train_mode_is_left_alone(t: Trial) -> Outcome:
+    model, images = t.model(), t.images()
+    expected = t.call(model, images, 1)
+    model.train()
+    actual: list[Tensor] = []
+    untouched(model, images, lambda: actual.append(t.call(model, images, 1)), "by a call in train mode")
+    return agree(actual[0], expected, "Maps in train and in eval mode")
+
+
+@promise
+def grad_modes_and_frozen_weights(t: Trial) -> Outcome:
+    model, images = t.model(), t.images()
+    expected = t.call(model, images, 1)
+    worst = 0.0
+    for name, mode in (("no_grad", torch.no_grad()), ("inference_mode", torch.inference_mode())):
+        with mode:
+            result = t.call(model, images.clone(), 1)
+        worst = max(worst, agree(result, expected, f"Maps under {name} and outside")[0] or 0)
+    with torch.inference_mode():
+        locked = images.clone()
+    agree(t.call(model, locked, 1), expected, "Maps of inference tensors and of plain ones")
+    agree(t.call(model, images.clone().requires_grad_(), 1), expected, "Maps of images that require grad and of others")
+    model.requires_grad_(False)
+    worst = max(worst, agree(t.call(model, images, 1), expected, "Maps with frozen and with free weights")[0] or 0)
+    return worst, "no_grad, inference_mode, inference tensors, images requiring grad, frozen weights: the same map."
+
+
+@promise
+def float64(t: Trial) -> Outcome:
+    double = t.call(t.model(torch.float64), t.images(torch.float64), 1)
+    if double.dtype != torch.float64:
+        raise Fail(f"A float64 model gives {double.dtype}.")
+    if "seed" in t.keywords:
+        # Generators draw other numbers in other precisions, so the maps may differ as two seeds do.
+        return None, "float64 in, float64 out."
+    return agree(t.plain(1), double, "float32 and float64", 1e-2)
+
+
+@promise
+def half_precision(t: Trial) -> Outcome:
+    worst = 0.0
+    done: list[str] = []
+    for dtype in (torch.bfloat16, torch.float16):
+        try:
+            t.model(dtype)(t.images(dtype))
+        except RuntimeError:
+            continue
+        result = t.call(t.model(dtype), t.images(dtype), 1)
+        if result.dtype != torch.float32 or not result.isfinite().all():
+            raise Fail(f"{dtype} gives {result.dtype}, {int((~result.isfinite()).sum())} values not finite.")
+        worst = max(worst, distance_of(result, t.plain(1)))
+        done.append(str(dtype).removeprefix("torch."))
+    if not done:
+        raise Skip("The model runs in no half precision here.")
+    return worst, f"from float32; {' and '.join(done)} give finite float32 maps."
+
+
+@promise
+def channels_last(t: Trial) -> Outcome:
+    model = t.model().to(memory_format=torch.channels_last)
+    images = t.images().contiguous(memory_format=torch.channels_last)
+    return agree(t.call(model, images, 1), t.plain(1), "Memory formats")
+
+
+@promise
+def any_number_of_channels(t: Trial) -> Outcome:
+    if not t.own:
+        raise Skip("Only the built-in model comes with other channels.")
+    for channels in (1, 6):
+        result = t.call(t.built_in(channels), t.images(channels=channels))
+        if len(result) != 3 or not result.isfinite().all():
+            raise Fail(f"Images of {channels} channels give {tuple(result.shape)}.")
+    return None, "Images of 1 and 6 channels work."
+
+
+@promise
+def wrapped_and_traced(t: Trial) -> Outcome:
+    model, images = t.model(), t.images()
+    expected = t.call(model, images, 1)
+    if not torch.cuda.is_available():
+        agree(t.call(nn.DataParallel(model), images, 1), expected, "A model in DataParallel and bare")
+    traced = torch.jit.trace(model, images, check_trace=False)
+    try:
+        result = t.call(traced, images, 1)
+    except (*REFUSALS, NotImplementedError) as refused:
+        return None, f"DataParallel is unwrapped; a traced model is refused by {type(refused).__name__}."
+    return agree(result, expected, "A traced model and its original")
+
+
+# Chance, chunks, progress
+
+
+@promise
+def seed(t: Trial) -> Outcome:
+    if "seed" not in t.keywords:
+        raise Skip("It takes no seed.")
+    # Where only a baseline of noise is drawn, the seed has nothing to do without it.
+    noise: dict[str, Any] = {"baseline": "noise"} if "baseline" in t.keywords else {}
+    if "layer" in t.keywords:
+        # Noise changes no gradient at a layer that only linear ones follow.
+        noise["layer"] = list_layers(t.model(), t.images(), spatial=True)[0].name
+    first = t.plain(1, seed=3, **noise)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        agree(t.plain(1, seed=3, **noise), first, "Two calls with one seed", 0.0)
+    other = distance_of(t.plain(1, seed=4, **noise), first)
+    if other == 0:
+        raise Fail("Another seed gives the same map.")
+    return other, "apart with another seed, bit-equal with the same."
+
+
+@promise
+def batch_size(t: Trial) -> Outcome:
+    if "batch_size" not in t.keywords:
+        raise Skip("It takes no batch_size.")
+    return agree(t.plain(1, batch_size=1), t.plain(1, batch_size=5), "Chunks of 1 and of 5")
+
+
+@promise
+def progress_and_stop(t: Trial) -> Outcome:
+    if "progress" not in t.keywords:
+        raise Skip("It takes no progress.")
+    model, images, told = t.model(), t.images(), []
+    chunk = {"batch_size": 4} if "batch_size" in t.keywords else {}
+    whole = t.call(model, images, 1, progress=lambda partial: told.append(float(partial.fraction)), **chunk)
+    if not told or sorted(told) != told or not 0 < told[-1] <= 1:
+        raise Fail(f"The fractions told are {told[:5]} …, not rising to 1.")
+    stopped = t.call(model, images, 1, progress=lambda partial: False, **chunk)
+    if stopped.shape != whole.shape or not stopped.isfinite().all():
+        raise Fail(f"Stopped at once it gives {tuple(stopped.shape)} instead of {tuple(whole.shape)}, or not finite.")
+    fault = Fault("by progress")
+
+    def burn(partial: Any) -> None:
+        raise fault
+
+    raised: list[Exception | None] = []
+    stop = {"progress": burn, **chunk}
+    untouched(model, images, lambda: raised.append(attempt(t, model, images, 1, **stop)), "when progress raised")
+    if raised != [fault]:
+        raise Fail("What progress raised did not reach the caller.")
+    return len(told), "reports; stops on False with a map, hands on what progress raises."
+
+
+# Threads
+
+
+def _paused(model: nn.Module, seconds: float) -> None:
+    for module in model.modules():
+        if isinstance(module, Pause):
+            module.clock.seconds = seconds
+
+
+@promise
+def threads_explain_side_by_side(t: Trial) -> Outcome:
+    model, images = t.model(), t.images()
+    alone = [t.call(model, images[i : i + 1], [i]) for i in range(3)]
+    _paused(model, 0.002)
+    wrong: list[str] = []
+
+    def work(i: int) -> None:
+        for _ in range(3):
+            try:
+                if distance_of(t.call(model, images[i : i + 1], [i]), alone[i]) > CLOSE:
+                    wrong.append("another map")
+            except Exception as error:
+                wrong.append(type(error).__name__)
+
+    threads = [threading.Thread(target=work, args=(i % 3,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise Fail(f"{len(wrong)} of 12 calls in 4 threads went wrong: {', '.join(sorted(set(wrong)))}.", len(wrong))
+    return 0, "of 12 calls in 4 threads on one model went wrong."
+
+
+@promise
+def other_threads_are_left_alone(t: Trial) -> Outcome:
+    model, images = t.model(), t.images()
+    expected = ordinary_use(model, images)
+    _paused(model, 0.002)
+    enough = threading.Event()
+
+    def explain() -> None:
+        # At least three calls, and as many more as it takes until ordinary use has met them, also on a busy machine.
+        calls = 0
+        while calls < 3 or not enough.is_set():
+            attempt(t, model, images)
+            calls += 1
+
+    explaining = threading.Thread(target=explain)
+    wrong = done = 0
+    explaining.start()
+    while explaining.is_alive():
+        done += 1
+        if done == ORDINARY_USES:
+            enough.set()
+        try:
+            wrong += any(not torch.equal(a, b) for a, b in zip(ordinary_use(model, images), expected, strict=True))
+        except Exception:
+            wrong += 1
+    explaining.join()
+    if wrong:
+        raise Fail(f"{wrong} of {done} ordinary predictions or gradients beside it were disturbed.", wrong)
+    return 0, f"of {done} ordinary predictions and gradients beside it were disturbed."
+
+
+# Wrong use
+
+
+@promise
+def wrong_images_are_refused(t: Trial) -> Outcome:
+    images = t.images()
+    broken = images.clone()
+    broken[1, 0, 2, 3] = torch.nan
+    return _refused(t, {"integers": (images.long(),), "a NaN": (broken,), "no batch": (images[0],)})
+
+
+@promise
+def wrong_targets_are_refused(t: Trial) -> Outcome:
+    if not t.reads_class():
+        raise Skip("The class makes no difference to this method.")
+    wrong = {"class 10**6": 10**6, "class -1": -1, "True": True, "2 for 3 images": [0, 1], "text": "cat"}
+    return _refused(t, {name: (t.images(), target) for name, target in wrong.items()})
+
+
+def _refused(t: Trial, cases: dict[str, tuple[Any, ...]], **options: Any) -> Outcome:
+    taken = []
+    for name, given in cases.items():
+        error = attempt(t, t.model(), *given, **options)
+        if not isinstance(error, REFUSALS) or len(str(error)) < 15:
+            taken.append(f"{name} ({'taken' if error is None else type(error).__name__})")
+    if taken:
+        raise Fail(f"Not refused by a ValueError or TypeError that says why: {', '.join(taken)}.", len(taken))
+    return len(cases), f"refused in words: {', '.join(cases)}."
+
+
+@promise
+def layers(t: Trial) -> Outcome:
+    if "layer" not in t.keywords:
+        raise Skip("It takes no layer.")
+    model, images = t.model(), t.images()
+    name = default_layer(model, images)
+    by_name = t.call(model, images, 1, layer=name)
+    by_module = t.call(model, images, 1, layer=model.get_submodule(name))
+    agree(by_module, by_name, "A layer by its name and by its module", 0.0)
+    error = attempt(t, t.model(), images, 1, layer=f"{name}x")
+    if not isinstance(error, REFUSALS) or repr(name) not in str(error):
+        raise Fail(f"layer={name + 'x'!r} was not refused with {name!r} as a near name.")
+    return None, f"{name!r} is found by name and module; a wrong name is answered with it."

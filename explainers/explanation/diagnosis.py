@@ -1,0 +1,259 @@
+"""Figures of a map and findings in words, each with what to change.
+
+Everything is read from raw values, before any scaling for a picture, where a blank map and a flat one still differ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from explainers.findings import Finding
+
+# A probability this near to 0 or 1 has a gradient below a thousandth of its logit's, which float32 soon rounds to zero.
+SATURATED = 1e-3
+# Relative spread of a map below which float32 rounding is all that is left.
+FLAT = 1e-5
+# A class with less than this share, and not among the first five, is not what the network sees in the picture.
+UNLIKELY = 0.01
+# Rank correlation with the runner-up's map above which the class hardly matters.
+ALIKE = 0.99
+
+
+def statistics(
+    map: Tensor, raw: Tensor, *, target_scores: Tensor | None = None, gradient_norms: Tensor | None = None
+) -> list[dict[str, Any]]:
+    """Sum up each picture's map in figures.
+
+    Returns  one dict a picture: `min`, `max`, `sum` of the raw values and `negative_share` (0 to 1), over what is
+             finite (NaN where nothing is); `entropy` of the shares of |map|, 0 for a single cell and 1 for an even
+             map, blank ones included; `peak`, (row, column) of the highest value, of the signed map where raw is one;
+             `non_finite`, the number of raw values that are NaN or infinite; and, where known, `target_score` and
+             `gradient_norm`. All are plain Python numbers.
+    Errors   ValueError when map and raw do not hold the same number of pictures.
+    """
+    if len(map) != len(raw):
+        raise ValueError(f"The map holds {len(map)} pictures and raw {len(raw)}; give both from the same call.")
+    found = []
+    for n in range(len(map)):
+        values = raw[n].detach().double().flatten()
+        finite = values[values.isfinite()]
+        entry: dict[str, Any] = {
+            "min": float(finite.min()) if finite.numel() else math.nan,
+            "max": float(finite.max()) if finite.numel() else math.nan,
+            "sum": float(finite.sum()) if finite.numel() else math.nan,
+            "negative_share": float((finite < 0).double().mean()) if finite.numel() else math.nan,
+            "entropy": _entropy(map[n].detach().double()),
+            "peak": _peak(raw[n] if raw.shape == map.shape else map[n]),
+            "non_finite": int(values.numel() - finite.numel()),
+        }
+        if target_scores is not None:
+            entry["target_score"] = float(target_scores[n])
+        if gradient_norms is not None:
+            entry["gradient_norm"] = float(gradient_norms[n])
+        found.append(entry)
+    return found
+
+
+def diagnose(
+    map: Tensor,
+    raw: Tensor,
+    *,
+    method: str,
+    layer: str | None,
+    target_scores: Tensor | None = None,
+    gradient_norms: Tensor | None = None,
+    scores: Tensor | None = None,
+    probability_target: bool = False,
+    earlier_layer: str | None = None,
+    relu: bool | None = None,
+    target: list[int] | None = None,
+    sizes: tuple[int, int] | None = None,
+    broken_layer: str | None = None,
+    correlation: Tensor | None = None,
+) -> list[list[Finding]]:
+    """Say what is wrong with each picture's map, worst first; nothing where nothing is.
+
+    `map` is the map as drawn, `raw` the same before its ReLU or reduction; `probability_target` tells that the target
+    is a softmax probability or its logarithm; `earlier_layer` is the next earlier stage, for remedies; `relu` is the
+    method's option of that name, None where it has none; `target` the class indices, where they are; `sizes` the
+    shorter side of the pictures and of those that the network was trained on; `broken_layer` the first layer whose
+    output is not finite; `likeness` the rank correlation with the runner-up's map.
+
+    Returns  one list of `Finding` a picture
+    Errors   ValueError when map and raw do not hold the same number of pictures.
+    """
+    if len(map) != len(raw):
+        raise ValueError(f"The map holds {len(map)} pictures and raw {len(raw)}; give both from the same call.")
+    earlier = {"layer": earlier_layer} if earlier_layer else {}
+    place = f"layer {layer!r}" if layer else "the picture"
+    found: list[list[Finding]] = []
+    for n in range(len(map)):
+        own = scores[n].detach().double() if scores is not None and scores.ndim == 2 else None
+        broken = _non_finite(method, raw[n], own, None if gradient_norms is None else gradient_norms[n], broken_layer)
+        if broken:
+            found.append([broken])
+            continue
+        causes = [
+            _nothing_spatial(map[n], place, earlier),
+            _saturated(None if target_scores is None else float(target_scores[n]), own) if probability_target else None,
+            _no_gradient(None if gradient_norms is None else float(gradient_norms[n]), place, earlier),
+        ]
+        known = [cause for cause in causes if cause]
+        shape = [_nothing_positive(raw[n], place, relu), _flat(raw[n], map[n], place, earlier, explained=bool(known))]
+        rest = [
+            _unlikely(target[n], own) if target is not None and own is not None else None,
+            _unusual_size(sizes) if sizes is not None else None,
+            _class_insensitive(float(correlation[n])) if correlation is not None else None,
+        ]
+        found.append(known + [each for each in [*shape, *rest] if each])
+    return found
+
+
+def _non_finite(
+    method: str, raw: Tensor, scores: Tensor | None, gradient_norm: Tensor | None, layer: str | None
+) -> Finding | None:
+    """Name the first tensor at fault: layers come before scores, scores before gradients, gradients before the map."""
+    bad = int((~raw.isfinite()).sum())
+    first = None
+    if layer is not None:
+        first = f"Layer {layer!r} is the first whose output is NaN or infinite, so no map can be trusted."
+    elif scores is not None and not scores.isfinite().all():
+        wrong = int((~scores.isfinite()).sum())
+        first = f"The model's own scores are NaN or infinite ({wrong} of {scores.numel()}), so no map can be trusted."
+    elif gradient_norm is not None and not gradient_norm.isfinite():
+        first = "The gradient is NaN or infinite while the scores are finite, so the map cannot be trusted."
+    elif bad:
+        first = f"{bad} of {raw.numel()} values of the {method} map are NaN or infinite, so it cannot be trusted."
+    if first is None:
+        return None
+    return Finding("non_finite", f"{first} Check picture and weights; in half precision, try float32.")
+
+
+def _nothing_spatial(map: Tensor, place: str, earlier: dict[str, Any]) -> Finding | None:
+    if map.ndim != 2 or map.numel() != 1:
+        return None
+    return Finding(
+        "nothing_spatial",
+        f"The map of {place} is one cell of {_figure(map)} for the whole picture: nothing spatial is left to show."
+        + _advice(earlier, " Choose an earlier layer or a larger picture."),
+        earlier,
+    )
+
+
+def _saturated(score: float | None, scores: Tensor | None) -> Finding | None:
+    """A probability near 0 or 1 hardly moves. `score` is p or log p; where they could be either, `scores` decides."""
+    if score is None or not math.isfinite(score):
+        return None
+    p = math.exp(score) if score < 0 else score
+    logarithm = score < 0 or (score == 0 and scores is not None and float(scores.softmax(0).max()) == 1)
+    p = math.exp(score) if logarithm else score
+    # The slope of p is p (1 - p), that of log p is 1 - p: both vanish near 1, near 0 that of p alone.
+    if p < 1 - SATURATED and (logarithm or p > SATURATED):
+        return None
+    remedy = {"target": int(scores.argmax()) if scores is not None else None} if p > 0.5 else {}
+    return Finding(
+        "saturated",
+        f"The softmax is saturated (probability {p:.6g}), so its gradient is nearly zero. Use the logit as target.",
+        remedy,
+    )
+
+
+def _no_gradient(norm: float | None, place: str, earlier: dict[str, Any]) -> Finding | None:
+    if norm is None or norm != 0:
+        return None
+    return Finding(
+        "no_gradient",
+        f"The gradient at {place} is exactly zero: by gradients, the score does not depend on it."
+        + _advice(earlier, " Try another class or layer."),
+        earlier,
+    )
+
+
+def _nothing_positive(raw: Tensor, place: str, relu: bool | None) -> Finding | None:
+    if raw.numel() < 2 or float(raw.max()) > 0 or float(raw.min()) >= 0:
+        return None
+    fact = f"All values at {place} are ≤ 0 (lowest {_figure(raw.min())}): nothing there speaks for this class"
+    if relu:
+        sentence = f"{fact}, and the ReLU leaves a blank map. Show the signed map to see what speaks against it."
+        return Finding("nothing_positive", sentence, {"relu": False})
+    return Finding("nothing_positive", f"{fact}; the map shows only what speaks against it.")
+
+
+def _flat(raw: Tensor, map: Tensor, place: str, earlier: dict[str, Any], *, explained: bool) -> Finding | None:
+    """An even map shows no place. A blank one whose cause is already told is not told twice."""
+    if raw.numel() < 2 or (map.ndim == 2 and map.numel() == 1):
+        return None
+    low, high = float(raw.min()), float(raw.max())
+    size = max(abs(low), abs(high))
+    if high - low > FLAT * size or (size == 0 and explained):
+        return None
+    fact = "zero everywhere" if size == 0 else f"flat, {_figure(raw.max())} everywhere"
+    advice = _advice(earlier, " Try another class or layer." if size == 0 else "")
+    return Finding("flat", f"The map of {place} is {fact}: no place stands out.{advice}", earlier)
+
+
+def _unlikely(target: int, scores: Tensor) -> Finding | None:
+    """The map of a class that the network does not see shows little but what it sees instead."""
+    shares = scores.softmax(0)
+    share, rank, top = float(shares[target]), int((scores > scores[target]).sum()) + 1, int(scores.argmax())
+    if share >= UNLIKELY or rank <= 5:
+        return None
+    return Finding(
+        "unlikely_target",
+        f"Class {target} is number {rank} of {len(scores)} with a probability of {share:.2g}; the network sees class "
+        f"{top} ({float(shares[top]):.2g}). The map says what would speak for {target}, not that it is there.",
+        {"target": top},
+    )
+
+
+def _unusual_size(sizes: tuple[int, int]) -> Finding | None:
+    given, trained = sizes
+    if 0.5 <= given / trained <= 2:
+        return None
+    return Finding(
+        "unusual_size",
+        f"The shorter side has {given} pixels, and the network was trained on {trained}: things have another size than "
+        f"it knows. Resize the picture to about {trained}.",
+    )
+
+
+def _class_insensitive(correlation: float) -> Finding | None:
+    if not correlation > ALIKE:
+        return None
+    return Finding(
+        "class_insensitive",
+        f"The map of the runner-up class is nearly the same (rank correlation {correlation:.3f}): it shows what is "
+        "there, not what speaks for this class. For the difference, take Contrast(class, runner-up) as target.",
+    )
+
+
+def _advice(earlier: dict[str, Any], otherwise: str) -> str:
+    return f" Try the earlier layer {earlier['layer']!r}." if earlier else otherwise
+
+
+def _entropy(map: Tensor) -> float:
+    """Shannon entropy of the shares of |map|, over that of an even map."""
+    sizes = map.abs().flatten()
+    if not sizes.isfinite().all():
+        return math.nan
+    if sizes.numel() < 2 or float(sizes.max()) == 0:
+        return 1.0
+    # Divided by the largest first: the sum of very large values would overflow, that of tiny ones vanish.
+    shares = sizes / sizes.max()
+    shares = shares / shares.sum()
+    return min(1.0, max(0.0, float(torch.special.entr(shares).sum()) / math.log(sizes.numel())))
+
+
+def _peak(map: Tensor) -> tuple[int, int]:
+    """Row and column of the highest finite value, the first of equals; (0, index) for what has no rows."""
+    values = torch.where(map.isfinite(), map, -math.inf).reshape(-1, map.shape[-1])
+    row, column = divmod(int(values.argmax()), values.shape[-1])
+    return row, column
+
+
+def _figure(value: Tensor) -> str:
+    return f"{float(value):.3g}"

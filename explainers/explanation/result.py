@@ -1,0 +1,113 @@
+"""`Explanation`: a map with everything that is known about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from explainers.explanation.npz import load_npz, save_npz
+from explainers.findings import Finding
+from explainers.maps.overlays import overlay
+from explainers.maps.resize import resize
+from explainers.registry import METHODS
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """The result of `explain`.
+
+    `map` [N, h, w] as the paper draws it; `raw` what the method gave before its final ReLU or reduction; `scores` [N,
+    K] the model's own output of the same forward, None where the method needs none; `target` class indices or the
+    target's repr; `statistics` and `findings` one entry a picture; `seconds` of wall time.
+    """
+
+    method: str
+    layer: str | None
+    target: list[int] | str | None
+    options: dict[str, Any]
+    map: Tensor
+    raw: Tensor
+    scores: Tensor | None
+    statistics: list[dict[str, Any]]
+    findings: list[list[Finding]]
+    seconds: float
+
+    @property
+    def by_size(self) -> bool:
+        """Whether the map is read best without its signs: one attribution a pixel, by a method that is known here."""
+        known = METHODS.get(self.method)
+        return known is not None and known.by_size
+
+    def upsample(self, size: tuple[int, int]) -> Tensor:
+        """The map at (height, width): bilinear, `align_corners=False`, no clipping; [N, height, width]."""
+        return resize(self.map, size)
+
+    def overlay(
+        self, photos: Image.Image | Sequence[Image.Image], *, signed: bool | None = None, **options: Any
+    ) -> list[Image.Image]:
+        """Each photo (the region that the network saw) under its map; the options are those of `overlay`.
+
+        Attributions of single pixels are drawn by size, as speckle of both signs says nothing, unless `signed=True` or
+        `colours="signed"` asks for their signs; all other maps with them.
+
+        Errors   ValueError where the number of photos is not the number of maps
+        """
+        if signed is None:
+            signed = not self.by_size or options.get("colours") == "signed"
+        several = list(photos) if isinstance(photos, Sequence) else [photos]
+        if len(several) != len(self.map):
+            raise ValueError(
+                f"{len(several)} photos were given for {len(self.map)} maps. Give one photo for each image, in order."
+            )
+        return [overlay(photo, one, signed=signed, **options) for photo, one in zip(several, self.map, strict=True)]
+
+    def save(self, path: str) -> None:
+        """Write everything to an `.npz` file that NumPy reads without pickle."""
+        arrays = {"map": self.map, "raw": self.raw}
+        if self.scores is not None:
+            arrays["scores"] = self.scores
+        about = {
+            "method": self.method,
+            "layer": self.layer,
+            "target": self.target,
+            "statistics": self.statistics,
+            "findings": [[asdict(each) for each in row] for row in self.findings],
+            "seconds": self.seconds,
+            "options": self.options,
+        }
+        save_npz(path, arrays, {"about": json.dumps(about, default=_plain)})
+
+    @classmethod
+    def load(cls, path: str) -> Explanation:
+        """Read what `save` wrote.
+
+        Errors   OSError, zipfile.BadZipFile or ValueError for a file that is none
+        """
+        arrays = load_npz(path)
+        about = json.loads(bytes(arrays["about"].tolist()))
+        findings = [[Finding(**each) for each in row] for row in about.pop("findings")]
+        return cls(map=arrays["map"], raw=arrays["raw"], scores=arrays.get("scores"), findings=findings, **about)
+
+    def __repr__(self) -> str:
+        n, h, w = self.map.shape
+        where = f" at {self.layer}" if self.layer else ""
+        codes = sorted({each.code for row in self.findings for each in row})
+        notes = f", findings: {', '.join(codes)}" if codes else ""
+        low, high = float(self.map.min()), float(self.map.max())
+        target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
+        return (
+            f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of {h}x{w} in "
+            f"[{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
+        )
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot hold, as text or a list."""
+    return value.tolist() if isinstance(value, Tensor) else repr(value)

@@ -1,0 +1,139 @@
+"""Record what goes into and comes out of layers, and the gradients of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.hooks.calls import Calls
+from explainers.hooks.locate import find_hook_point, inside
+from explainers.hooks.records import Records, map_tensors
+from explainers.options import LayerName
+
+
+class Capture:
+    """The records of a `capture` block: `outputs`, `inputs` and, where asked for, `gradients`, each by layer name."""
+
+    def __init__(self) -> None:
+        self.outputs, self.inputs, self.gradients = Records(), Records(), Records()
+
+    def __repr__(self) -> str:
+        return f"Capture(outputs={self.outputs}, gradients={self.gradients})"
+
+
+@contextmanager
+def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradients: bool = False) -> Iterator[Capture]:
+    """Record what goes into and comes out of layers, and with `gradients` the gradients that reach their outputs.
+
+    Returns  a `Capture`; after the block its tensors are detached. A layer's tensor has the layer's own shape,
+             dtype and device, and is the value before any later in-place operation. Gradients are those of the latest
+             backward pass run inside the block; they are recorded also where all parameters are frozen.
+    Errors   LayerNotFound for an unknown name (or one that did not run, at look-up), LayerRanRepeatedly at look-up
+             of a plain name with several calls, UnsupportedModel for scripted, traced and exported models.
+    Source   torch.nn.Module.register_forward_hook, torch.Tensor.register_hook
+    """
+    found = Capture()
+
+    def start() -> None:
+        for records in (found.outputs, found.inputs, found.gradients):
+            records.clear()
+
+    with ExitStack() as stack:
+        for records in (found.outputs, found.inputs, found.gradients):
+            stack.callback(records.freeze)
+        model = inside(model, stack)
+        sites = [find_hook_point(model, layer) for layer in _several(layers)]
+        calls = Calls(model, stack, start)
+        for site in sites:
+            calls.before(stack, site, _record_inputs(site.path, found.inputs))
+            calls.after(stack, site, _record_outputs(site.path, found, stack if gradients else None))
+        yield found
+
+
+def _record_inputs(path: str, inputs: Records) -> Callable[[int, tuple[Any, ...]], Any]:
+    def act(k: int, given: tuple[Any, ...]) -> Any:
+        inputs.put(path, k, given[0] if len(given) == 1 else given)
+        return map_tensors(given, Tensor.clone)
+
+    return act
+
+
+def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Callable[[int, Any], Any]:
+    def act(k: int, output: Any) -> Any:
+        if stack is not None and isinstance(output, Tensor) and torch.is_grad_enabled():
+            if not output.requires_grad and output.is_floating_point():
+                # Frozen network, plain input: the output itself becomes the leaf that gradients flow to.
+                output = output.detach().requires_grad_()
+            if output.requires_grad:
+                # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+                output = output.view_as(output)
+                handle = output.register_hook(lambda g: found.gradients.put(path, k, g.detach().clone()))
+                stack.callback(handle.remove)
+        found.outputs.put(path, k, output)
+        return map_tensors(output, Tensor.clone)
+
+    return act
+
+
+class InputGradients:
+    """Both gradients of a module by layer name: `grad_input` (of its inputs) and `grad_output` (of its output)."""
+
+    def __init__(self) -> None:
+        self.grad_input, self.grad_output = Records(), Records()
+
+
+@contextmanager
+def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -> Iterator[InputGradients]:
+    """Record what a full backward hook sees: the gradients of a module's inputs and output.
+
+    They are taken from the tensors themselves, so that in-place modules (`ReLU(inplace=True)`) work, which
+    PyTorch's own full backward hook refuses.
+
+    Returns  an `InputGradients`; a module's `grad_input` is this module's own share where its input is used elsewhere
+             too
+    Errors   LayerNotFound, UnsupportedModel
+    Source   torch.nn.Module.register_full_backward_hook
+    """
+    found = InputGradients()
+
+    def watch(records: Records, path: str, k: int, value: Any) -> Any:
+        handed = map_tensors(value, Tensor.clone)
+        tensors = [t for t in (handed if isinstance(handed, tuple) else (handed,)) if isinstance(t, Tensor)]
+        for index, tensor in enumerate(tensors):
+            if tensor.requires_grad:
+                save = _saver(records, path, k, index, len(tensors))
+                stack.callback(tensor.register_hook(save).remove)
+        return handed
+
+    def start() -> None:
+        found.grad_input.clear()
+        found.grad_output.clear()
+
+    with ExitStack() as stack:
+        model = inside(model, stack)
+        calls = Calls(model, stack, start)
+        for site in [find_hook_point(model, layer) for layer in _several(layers)]:
+            path = site.path
+            calls.before(stack, site, lambda k, given, path=path: watch(found.grad_input, path, k, given))  # type: ignore[misc]
+            calls.after(stack, site, lambda k, out, path=path: watch(found.grad_output, path, k, out))  # type: ignore[misc]
+        yield found
+
+
+def _saver(records: Records, path: str, call: int, index: int, count: int) -> Callable[[Tensor], None]:
+    def save(gradient: Tensor) -> None:
+        gradient = gradient.detach().clone()
+        if count == 1:
+            records.put(path, call, gradient)
+            return
+        known = records._calls.get(path, {}).get(call, (None,) * count)
+        records.put(path, call, (*known[:index], gradient, *known[index + 1 :]))
+
+    return save
+
+
+def _several(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:
+    return [layers] if isinstance(layers, (str, nn.Module)) else list(layers)

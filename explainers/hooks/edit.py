@@ -1,0 +1,226 @@
+"""Forward, pre-forward, Tensor and full backward hooks made safe: the only file that registers hooks on modules.
+
+Four promises hold for everything here:
+
+    thread    only forwards of the thread that entered the block are seen; all others pass untouched
+    call      a module that runs several times is told apart as `name#0`, `name#1`, in the order of its calls
+    clone     what was recorded is handed on as a clone, so a later in-place operation does not reach the record
+    removal   every hook is gone after the block, whatever fails, also while the hooks are being registered
+
+Counting starts anew with each forward of the model itself; records are those of its latest forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from explainers.errors import BadOption
+from explainers.hooks.calls import Calls
+from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
+from explainers.hooks.locate import find_hook_point, inside
+from explainers.options import LayerName
+
+Edit = Callable[[Any], Any]
+See = Callable[[str, int | None, Tensor], None]
+
+
+@contextmanager
+def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
+    """Replace layers' outputs: each function gets the output and returns the new one (None keeps it).
+
+    A plain name acts on every call of its module, `name#k` on one. Blocks nest; the first entered acts first.
+
+    Returns  nothing
+    Errors   LayerNotFound, UnsupportedModel
+    Source   torch.nn.Module.register_forward_hook
+    """
+    with ExitStack() as stack:
+        model = inside(model, stack)
+        calls = Calls(model, stack)
+        for layer, edit in edits.items():
+            calls.after(stack, find_hook_point(model, layer), lambda k, output, edit=edit: edit(output))  # type: ignore[misc]
+        yield
+
+
+@contextmanager
+def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
+    """Replace layers' inputs: each function gets the input (a tuple where there are several) and returns the new one.
+
+    Returns  nothing
+    Errors   LayerNotFound, UnsupportedModel
+    Source   torch.nn.Module.register_forward_pre_hook
+    """
+
+    def act(k: int, given: tuple[Any, ...], edit: Edit) -> Any:
+        changed = edit(given[0] if len(given) == 1 else given)
+        return changed if changed is None or isinstance(changed, tuple) else (changed,)
+
+    with ExitStack() as stack:
+        model = inside(model, stack)
+        calls = Calls(model, stack)
+        for layer, edit in edits.items():
+            calls.before(stack, find_hook_point(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
+        yield
+
+
+@contextmanager
+def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -> Iterator[None]:
+    """Change gradients on their way back: each function gets the gradient and returns the new one (None keeps it).
+
+    Keys are tensors that require grad (leaves or intermediate ones), or pairs (model, layer): the layer's output.
+    A hook need not clone before `gradient * 3`: nothing is modified in place. Blocks act in the order of entry.
+
+    Returns  nothing
+    Errors   BadOption when a tensor takes no gradient, or when the returned gradient differs in shape, dtype or device
+             (raised by the backward pass); LayerNotFound, UnsupportedModel
+    Source   torch.Tensor.register_hook
+    """
+    with ExitStack() as stack:
+        for key, edit in edits.items():
+            checked = _checked(edit)
+            if isinstance(key, Tensor):
+                _hook_tensor(key, checked, stack)
+            else:
+                model = inside(key[0], stack)
+                act = _hook_output(checked, stack)
+                Calls(model, stack).after(stack, find_hook_point(model, key[1]), act)
+        yield
+
+
+@contextmanager
+def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
+    """Change the gradients of leaves once all of them have theirs: the function gets a list and returns one as long.
+
+    It is called when a backward pass that reached one of the leaves is over, with the accumulated gradient of every
+    leaf that has one, and what it returns becomes their `.grad`. `torch.autograd.grad` writes no `.grad`, so it is not
+    changed.
+
+    Returns  nothing
+    Errors   BadOption when a tensor takes no gradient, or is not a leaf
+    Source   torch.Tensor.register_hook, queue_callback of PyTorch's engine
+    """
+    with ExitStack() as stack:
+        line = queue_of_this_thread()
+        line.enter(GradientEdit({id(each): each for each in tensors}, joint=edit), stack)
+        for tensor in tensors:
+            _takes_gradient(tensor)
+            if not tensor.is_leaf:
+                raise BadOption(
+                    f"The tensor of shape {tuple(tensor.shape)} is not a leaf: its gradient flows on before the others "
+                    "are known. Give parameters, or edit each gradient by itself."
+                )
+            stack.callback(tensor.register_hook(_announces(line, tensor)).remove)
+        yield
+
+
+@contextmanager
+def watch_gradients(
+    tensors: Mapping[str, Tensor],
+    see: See,
+    *,
+    model: nn.Module | None = None,
+    layers: Sequence[LayerName] = (),
+) -> Iterator[None]:
+    """Call `see(name, call, gradient)` for each gradient that reaches a tensor (call None) or a layer's output.
+
+    A layer named `name#k` is watched at that call alone. The gradient is the one that edits entered earlier have made
+    and must be read at once: it is not a copy.
+
+    Returns  nothing
+    Errors   BadOption when a tensor takes no gradient; LayerNotFound, UnsupportedModel
+    Source   torch.Tensor.register_hook
+    """
+    handles: list[Any] = []
+
+    def forget() -> None:
+        # Outputs of earlier forwards have died with their graphs; a training run must not gather their handles.
+        handles[:] = [handle for handle in handles if handle.hooks_dict_ref() is not None]
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    with ExitStack() as stack:
+        for name, tensor in tensors.items():
+            _hook_tensor(tensor, lambda g, name=name: see(name, None, g), stack, observes=True)  # type: ignore[misc]
+        if model is not None and layers:
+            stack.callback(remove)
+            model = inside(model, stack)
+            calls = Calls(model, stack, forget)
+            for site in [find_hook_point(model, layer) for layer in layers]:
+                calls.after(stack, site, _hand_on(site.name, see, handles))
+        yield
+
+
+def _hand_on(name: str, see: See, handles: list[Any]) -> Callable[[int, Any], Any]:
+    def act(k: int, output: Any) -> Any:
+        handed = _handed_on(output)
+        if handed is not None:
+            handles.append(handed.register_hook(lambda gradient: see(name, k, gradient)))
+        return handed
+
+    return act
+
+
+def _takes_gradient(tensor: Tensor) -> None:
+    if not tensor.requires_grad:
+        raise BadOption(
+            f"The tensor of shape {tuple(tensor.shape)} does not require grad, so no gradient reaches it. "
+            "Call requires_grad_() on it before the forward pass."
+        )
+
+
+def _hook_tensor(tensor: Tensor, edit: Edit, stack: ExitStack, *, observes: bool = False) -> None:
+    _takes_gradient(tensor)
+    line, key = queue_of_this_thread(), id(tensor)
+    link = GradientEdit({key: tensor}, edit, observes=observes)
+    line.enter(link, stack)
+    stack.callback(tensor.register_hook(lambda gradient: line.at_once(link, key, gradient)).remove)
+
+
+def _announces(line: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:
+    return lambda gradient: line.arrived(tensor)
+
+
+def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
+    def act(k: int, output: Any) -> Any:
+        handed = _handed_on(output)
+        if handed is not None:
+            stack.callback(handed.register_hook(edit).remove)
+        return handed
+
+    return act
+
+
+def _handed_on(output: Any) -> Tensor | None:
+    """What goes on in the output's place and takes hooks on its gradient; None where no gradient will come.
+
+    The first block hands a clone on, and later ones use it too: hooks of one tensor act in the order of entry.
+    """
+    if not isinstance(output, Tensor) or not output.requires_grad:
+        return None
+    handed = output if hasattr(output, "_edited") else output.clone()
+    handed._edited = True  # type: ignore[attr-defined]
+    return handed
+
+
+def _checked(edit: Edit) -> Edit:
+    def hook(gradient: Tensor) -> Tensor | None:
+        changed = edit(gradient)
+        if changed is None:
+            return None
+        if not isinstance(changed, Tensor):
+            raise TypeError(f"The function gave {changed!r} for a gradient; it must return a Tensor or None.")
+        for what in ("shape", "dtype", "device"):
+            given, wanted = getattr(changed, what), getattr(gradient, what)
+            if given != wanted:
+                if what == "shape":
+                    given, wanted = tuple(given), tuple(wanted)
+                raise BadOption(f"The function returned a gradient of {what} {given}; it must keep {what} {wanted}.")
+        return changed
+
+    return hook

@@ -1,0 +1,154 @@
+"""Where a hook can be: the network inside its wrappers, and a layer of it by name or as the module itself."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from explainers.errors import LayerNotFound, UnsupportedModel, nearest
+from explainers.options import LayerName
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The network inside `torch.compile`, DataParallel or DistributedDataParallel; else the model itself."""
+    while True:
+        if "_orig_mod" in model._modules:
+            model = model._orig_mod  # type: ignore[assignment]
+        elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        else:
+            return model
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """Every module of the tree once, as `model.modules()` has them, in a fraction of the time: asked at every call."""
+    found, seen = [model], {id(model)}
+    for module in found:  # grows as it goes
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                found.append(child)
+    return found
+
+
+class _Eager:
+    """Runs compiled models uncompiled while any block needs it: compiled code never calls hooks that came later."""
+
+    def __init__(self) -> None:
+        self._lock, self._blocks = threading.Lock(), 0
+        self._stance: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._blocks == 0:
+                self._stance = torch.compiler.set_stance("force_eager")
+                self._stance.__enter__()
+            self._blocks += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                self._stance.__exit__(None, None, None)
+
+
+_eager = _Eager()
+
+
+def inside(model: nn.Module, stack: ExitStack) -> nn.Module:
+    """The network inside its wrappers; where it is compiled, it runs eagerly for the length of the block."""
+    inner = unwrap(model)
+    if "_orig_mod" in model._modules or any(
+        getattr(m, "_compiled_call_impl", None) is not None for m in modules_of(inner)
+    ):
+        stack.enter_context(_eager)
+    return inner
+
+
+def frozen_graph(model: nn.Module) -> str | None:
+    """ "scripted", "traced" or "exported" where inner hooks are refused or never fire; None for ordinary modules."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
+    if isinstance(model, torch.fx.GraphModule):
+        # An exported program keeps its modules for their parameters alone; all that it calls is its own guards.
+        calls = any(node.op == "call_module" and node.target != "_guards_fn" for node in model.graph.nodes)
+        return None if calls or not list(model.children()) else "exported"
+    return None
+
+
+@dataclass(frozen=True)
+class HookPoint:
+    """A layer as asked for: its dotted name, the module, and the number of the call (None: all of them)."""
+
+    name: str
+    module: nn.Module
+    call: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The name without the call's number."""
+        return self.name.partition("#")[0]
+
+
+def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
+    """The layer of that name, or that very module, in the model.
+
+    Errors   LayerNotFound with the nearest names; UnsupportedModel where hooks on inner layers never fire; TypeError
+    """
+    name = layer if isinstance(layer, str) else _name_of(layer, model)
+    path, _, number = name.partition("#")
+    along = _along(model, path)
+    if not along or (number and not number.isdigit()):
+        hint = nearest(path, [each for each, _ in model.named_modules(remove_duplicate=False) if each])
+        raise LayerNotFound(
+            f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
+        )
+    kind = next((kind for module in along if (kind := frozen_graph(module))), None)
+    if kind is not None:
+        raise UnsupportedModel(no_inner_hooks(kind))
+    return HookPoint(name, along[-1], int(number) if number else None)
+
+
+def _along(model: nn.Module, path: str) -> list[nn.Module]:
+    """The modules from the model to the one of that dotted name; empty where there is none."""
+    along = [model]
+    for part in path.split(".") if path else []:
+        children = along[-1]._modules
+        child = children[part] if part in children else None  # noqa: SIM401 compiled code's table has no `get`
+        if child is None:
+            return []
+        along.append(child)
+    return along
+
+
+def _name_of(layer: Any, model: nn.Module) -> str:
+    if not isinstance(layer, nn.Module):
+        raise TypeError(f"layer is {layer!r}; give a name from list_layers(model, images) or the module itself.")
+    inner = unwrap(layer)
+    for name, module in model.named_modules(remove_duplicate=False):
+        if module is inner:
+            return name
+    raise LayerNotFound(
+        f"The {type(layer).__name__} given as layer is not part of this {type(model).__name__}. "
+        "Give a module of the same model, or a name from list_layers(model, images)."
+    )
+
+
+def why_no_hooks(model: nn.Module) -> str | None:
+    """Why no method can read the layers of this model; None where hooks on them fire."""
+    kind = frozen_graph(unwrap(model))
+    return no_inner_hooks(kind) if kind else None
+
+
+def no_inner_hooks(kind: str) -> str:
+    """The sentence for a model of `kind` whose inner modules take no hooks."""
+    return (
+        f"The model is {kind}: hooks on its inner layers never fire, so a method that reads a layer cannot see it. "
+        "Give the original nn.Module, or use an input-gradient method (saliency, input_x_gradient, "
+        "integrated_gradients, smooth_grad) or occlusion, which need the output alone."
+    )

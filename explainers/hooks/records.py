@@ -1,0 +1,75 @@
+"""What hooks recorded, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from explainers.errors import LayerNotFound, LayerRanRepeatedly
+
+
+class Records(Mapping[str, Any]):
+    """What was recorded, by layer name; `name#k` names the k-th call where a module ran more than once."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, dict[int, Any]] = {}
+
+    def put(self, path: str, call: int, value: Any) -> None:
+        self._calls.setdefault(path, {})[call] = value
+
+    def clear(self) -> None:
+        self._calls.clear()
+
+    def freeze(self) -> None:
+        """Cut the records from the autograd graph, so that nothing of it stays alive."""
+        for calls in self._calls.values():
+            for k, value in calls.items():
+                calls[k] = map_tensors(value, Tensor.detach)
+
+    def __getitem__(self, name: str) -> Any:
+        path, _, number = name.partition("#")
+        calls = self._calls.get(path)
+        if not calls or (number and not (number.isdigit() and int(number) in calls)):
+            raise LayerNotFound(
+                f"Nothing was recorded for layer {name!r}. Recorded were {', '.join(self) or 'no layers'}."
+            )
+        if number:
+            return calls[int(number)]
+        if len(calls) > 1:
+            raise LayerRanRepeatedly(ran_repeatedly(path, len(calls)))
+        return next(iter(calls.values()))
+
+    def __iter__(self) -> Iterator[str]:
+        for path, calls in self._calls.items():
+            yield from [path] if list(calls) == [0] else [f"{path}#{k}" for k in sorted(calls)]
+
+    def __len__(self) -> int:
+        return sum(len(calls) for calls in self._calls.values())
+
+    def __repr__(self) -> str:
+        return f"Records({', '.join(f'{n}: {_shape(self[n])}' for n in self)})"
+
+
+def ran_repeatedly(path: str, count: int) -> str:
+    """The sentence for a plain name that means several calls."""
+    names = ", ".join(repr(f"{path}#{k}") for k in range(count))
+    return f"Layer {path!r} runs {count} times in one forward pass. Name the call: {names}."
+
+
+def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """The same value, inside tuples, lists and dicts too, with `function` of every tensor in it."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(each, function) for each in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_tensors(each, function) for each in value)
+    if isinstance(value, dict):
+        return type(value)({name: map_tensors(each, function) for name, each in value.items()})
+    return value
+
+
+def _shape(value: Any) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,162 @@
+"""Which layers a network has, which of them a method reads by default, and how a layer's tensor becomes maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
+from explainers.hooks.records import ran_repeatedly
+from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
+from explainers.layers.profile import (
+    EXTRA_TOKENS,
+    Layer,
+    always_channels_first,
+    is_attention,
+    is_spatial,
+    profile,
+)
+from explainers.network.eval_view import ready
+from explainers.options import LayerName
+
+
+def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> list[Layer]:
+    """All layers of the model, one entry a call, in the order of the calls; with `spatial` only those with a grid >
+    1x1.
+
+    Returns  list of `Layer`, from one forward pass of the first image
+    Errors   UnsupportedModel for scripted, traced and exported models, whose inner layers take no hooks
+    """
+    layers = profile(model, images)
+    return [layer for layer in layers if not spatial or is_spatial(layer)]
+
+
+def default_layer(model: nn.Module, images: Tensor) -> str:
+    """The last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, a ViT's last `ln_1`.
+
+    Returns  its name; where a class token stands before the patches, only that token is read after the last block, so
+             there it is the normalised input of that block's attention, the last place where patches still count
+    Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
+    """
+    layers = profile(model, images)
+    behind = _after_the_last_picture(layers)
+    tokens = [layer for layer in behind if layer.layout == "tokens"]
+    if tokens:
+        inputs = _attention_inputs(behind) if tokens[-1].extra_tokens else []
+        return (inputs[-1] if inputs else _outermost_name(layers, tokens[-1])).name
+    stages = [layer for layer in layers if layer.stage and is_spatial(layer)]
+    if not stages:
+        raise NothingSpatial(
+            f"No layer of this {type(model).__name__} has a grid larger than 1x1 for images of shape "
+            f"{tuple(images.shape)}. "
+            "Give larger images, or use an input-gradient method such as saliency."
+        )
+    return _outermost_name(layers, stages[-1]).name
+
+
+def _outermost_name(layers: list[Layer], last: Layer) -> Layer:
+    """`features.7` is the last step of `features`: the same tensor under the name that people use."""
+    parents = [
+        layer
+        for layer in layers
+        if last.name.startswith(f"{layer.name}.")
+        and layer.name
+        and layer.shape == last.shape
+        and layer.layout == last.layout
+        and "#" not in layer.name
+    ]
+    return min(parents, key=lambda layer: layer.depth, default=last)
+
+
+def _after_the_last_picture(layers: list[Layer]) -> list[Layer]:
+    pictures = [i for i, each in enumerate(layers) if each.layout in ("NCHW", "NHWC") and is_spatial(each)]
+    return layers[pictures[-1] + 1 if pictures else 0 :]
+
+
+def _attention_inputs(layers: list[Layer]) -> list[Layer]:
+    """The tokens just before each attention, in order."""
+    found = []
+    for i, each in enumerate(layers):
+        if is_attention(each):
+            # What a module of its own runs inside (qkv, projection) comes before it in the order of calls ended.
+            before = [one for one in layers[:i] if one.layout == "tokens" and not one.name.startswith(f"{each.name}.")]
+            found += before[-1:]
+    return found
+
+
+def token_grid(model: nn.Module, images: Tensor, count: int) -> tuple[Grid, int] | None:
+    """The grid of the patches among `count` tokens and how many tokens stand before them; None where they are none."""
+    layers = profile(model, images)
+    for each in reversed(layers):
+        if each.grid is not None and each.layout == "tokens" and each.shape[1] == count:
+            return each.grid, each.extra_tokens
+    # No module may give tokens out: then they are the cells of the last picture of fitting size.
+    for each in reversed(layers):
+        if each.grid is not None and is_spatial(each) and 0 <= count - each.grid[0] * each.grid[1] <= EXTRA_TOKENS:
+            return each.grid, count - each.grid[0] * each.grid[1]
+    return None
+
+
+def attended_later(model: nn.Module, images: Tensor, name: str) -> bool:
+    """Whether an attention over tokens comes after the layer `name`: then every patch there can still count."""
+    layers = profile(model, images)
+    index = next((i for i, each in enumerate(layers) if each.name == name), len(layers))
+    return any(is_attention(each) and not name.startswith(f"{each.name}.") for each in layers[index + 1 :])
+
+
+def layer_whose_patches_count(model: nn.Module, images: Tensor, name: str) -> str | None:
+    """The input of the last attention before the layer `name`: what comes between may read the class token alone."""
+    layers = profile(model, images)
+    index = next((i for i, each in enumerate(layers) if each.name == name), 0)
+    earlier = [each.name for each in _attention_inputs(layers[:index])]
+    return next((each for each in reversed(earlier) if each != name), None)
+
+
+def layer_layout(
+    model: nn.Module,
+    images: Tensor,
+    layer: LayerName | None,
+    *,
+    counted: bool = False,
+    spatial: bool = True,
+    network: nn.Module | None = None,
+    channels_first: Callable[[], bool] | None = None,
+) -> LayerLayout:
+    """Find the layer in the user's model and its layout; `None` is the default layer.
+
+    A pass that runs the whole network counts the layer's calls itself; for one that ends at the layer, `counted`
+    looks them up in a profile; without `spatial` a layer without a grid will do. `network` is the model as `ready`
+    gave it, and `channels_first` gives what `always_channels_first` says of it, where they are known.
+
+    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    """
+    model = unwrap(model)
+    if reason := why_no_hooks(model):
+        raise UnsupportedModel(reason)
+    if layer is None:
+        layer = default_layer(model, images)
+    if isinstance(layer, nn.Module):
+        # A compiled inner module is replaced by the module in it when the network runs: so is its name.
+        layer = find_hook_point(model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
+    network = ready(model) if network is None else network
+    site = find_hook_point(network, layer)
+    if not counted and (channels_first() if channels_first else always_channels_first(network)):
+        return LayerLayout(site.name, "NCHW")
+    found = [each for each in profile(model, images) if each.name.partition("#")[0] == site.path]
+    named = [each for each in found if each.name == site.name]
+    if not named and len(found) > 1 and site.call is None:
+        raise LayerRanRepeatedly(ran_repeatedly(site.path, len(found)))
+    if not named or not named[0].shape:
+        return LayerLayout(site.name, "NCHW")  # it did not run, or gives no tensor: the pass says so
+    if named[0].grid is None:
+        if spatial:
+            raise NothingSpatial(nothing_spatial(site.name, named[0].shape))
+        return LayerLayout(site.name, "")
+    return LayerLayout(site.name, named[0].layout, named[0].extra_tokens, named[0].grid)
+
+
+def stages(model: nn.Module, images: Tensor) -> list[LayerName]:
+    """The names of all stages with a grid, in running order."""
+    return [each.name for each in list_layers(model, images, spatial=True) if each.stage]

@@ -1,0 +1,56 @@
+"""Boxes and masks from a map: where it is strong, as connected parts, in pixels of the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from explainers.errors import BadOption
+from explainers.maps.resize import resize
+from explainers.perturbation.segments import components
+
+
+@dataclass(frozen=True)
+class Region:
+    """One connected part of a map above its threshold.
+
+    `box` (left, top, right, bottom) in pixels, right and bottom exclusive; `mask` [H, W], True inside; `peak` the
+    highest value in it; `share` of all positive values of the map that lie in it, 0 to 1.
+    """
+
+    box: tuple[int, int, int, int]
+    mask: Tensor = field(repr=False)
+    peak: float
+    share: float
+
+
+def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least: float = 0.0) -> list[Region]:
+    """The connected parts of a map that reach `threshold` times its maximum, strongest share first.
+
+    The map [h, w] is brought to the picture's `size` (height, width) bilinearly, without clipping; cells that touch by
+    a side belong together. Parts smaller than `least`, a share of the picture, are left out. Only what speaks for the
+    target counts: a map without positive values has no regions.
+
+    Returns  list of `Region`; boxes in pixels of a picture of that size
+    Errors   BadOption for a threshold outside (0, 1], ValueError for a map that is not [h, w] and finite
+    Source   Zhou et al. 2016, section 3.2 (threshold, then connected components), arXiv:1512.04150
+    """
+    if not 0 < threshold <= 1:
+        raise BadOption(f"threshold={threshold!r} is not possible. Give a share of the maximum above 0 and up to 1.")
+    if map.ndim != 2 or not bool(map.isfinite().all()):
+        raise ValueError(f"regions takes one finite map [h, w], not {tuple(map.shape)}; of several, give map[i].")
+    values = resize(map[None], size)[0]
+    top, total = float(values.max()), float(values.clamp(min=0).sum())
+    if top <= 0:
+        return []
+    labels = components((values >= threshold * top).long().cpu()).to(values.device)
+    found = []
+    for label in labels[values >= threshold * top].unique().tolist():
+        mask = labels == label
+        if float(mask.double().mean()) >= least:
+            rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
+            box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+            inside = values[mask]
+            found.append(Region(box, mask, float(inside.max()), float(inside.clamp(min=0).sum()) / total))
+    return sorted(found, key=lambda region: -region.share)

@@ -1,0 +1,267 @@
+"""Methods made of others: products of two, of several layers' maps, and means over windows of the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.backward.relu_rules import why_not
+from explainers.errors import BadOption
+from explainers.findings import note_layer
+from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
+from explainers.layers.layout import LayerLayout
+from explainers.layers.lookup import stages
+from explainers.maps.fusion import fuse
+from explainers.maps.resize import resize
+from explainers.methods.backward.modified_backprop import guided_backprop
+from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
+from explainers.options import Choice, LayerName, Range, SteadyPrecision
+from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
+from explainers.passes.loop import Loop, Progress
+from explainers.passes.run import Run, at_least_float32, maps_of, open_run
+from explainers.registry import check_images, find, method
+from explainers.targets import LogProbability, Probability, TargetLike, scores_of
+
+
+def sweep(
+    method: str,
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layers: Sequence[LayerName] | None = None,
+    **options: Any,
+) -> dict[str, Tensor]:
+    """The maps of any method that reads a layer, at several layers; by default at every stage.
+
+    Grad-CAM, Grad-CAM++, HiResCAM, LayerCAM, XGrad-CAM and element-wise Grad-CAM take one forward and one backward
+    pass for all layers together, every other method as many as it needs for each. `fuse` makes one map of them.
+
+    Returns  the method's result for each layer, by the layer's name, in the order asked for
+    Errors   BadOption for a method that reads no layer; those of the method
+    Source   the method's own
+    """
+    chosen = find(method)
+    if not chosen.takes_layer:
+        raise BadOption(f"{method} reads no layer, so it has no map for each of them. Call it once.")
+    check_images(model, images)
+    names = stages(model, images) if layers is None else list(layers)
+    if method not in FORMULAS or set(options) - {"relu"}:
+        places = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
+        return {name: chosen(model, images, target, layer=layer, **options) for name, layer in places.items()}
+    relu = options.get("relu", chosen.relu)
+    if "relu" in options:
+        if chosen.relu is None:
+            raise BadOption(f"{method} has no option 'relu'.")
+        chosen.options["relu"].check(relu)
+    found = activations_and_gradients_of(model, images, names, target)
+    maps = {name: FORMULAS[method](a, g) for name, (a, g) in found.items()}
+    return {name: each.relu() if relu else each for name, each in maps.items()}
+
+
+def grad_cam_sweep(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layers: Sequence[LayerName] | None = None,
+    relu: bool = True,
+) -> dict[str, Tensor]:
+    """Grad-CAM at several layers from one forward and one backward pass; by default at every stage.
+
+    Returns  a map (n, h, w) for each layer, by its name, in the order asked for; values as `grad_cam` gives them
+    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
+    """
+    return sweep("grad_cam", model, images, target, layers=layers, relu=relu)
+
+
+Inner = Annotated[str, Choice(*FORMULAS, help="whose maps are joined")]
+
+
+@method(
+    family="backward rule",
+    returns="pixels",
+    unit="squared logit per unit of input",
+    title="Guided Grad-CAM",
+    reduce="abs_max",
+    needs=why_not,
+    paper="Selvaraju et al. 2017, arXiv:1610.02391",
+)
+def guided_grad_cam(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    interpolate: Annotated[str, Choice("bilinear", "nearest", help="how the Grad-CAM is enlarged")] = "bilinear",
+) -> Tensor:
+    """Guided Grad-CAM: guided backpropagation times the enlarged Grad-CAM (with its ReLU).
+
+    Returns  (n, c, h, w), signed; zero wherever the Grad-CAM is
+    Errors   as `grad_cam` and `guided_backprop`
+    Source   Selvaraju et al. 2017, section 3.2, arXiv:1610.02391
+    """
+    pixels = guided_backprop(model, images, target)
+    cam = grad_cam(model, images, target, layer=layer)
+    height, width = images.shape[-2:]
+    return pixels * resize(cam, (height, width), mode=interpolate)[:, None]
+
+
+@method(
+    family="cam",
+    returns="heat",
+    title="RefineCAM",
+    signed=False,
+    needs=why_no_hooks,
+    scale_free="a product of shares of each layer's own maximum",
+    paper="Domeniconi et al. 2026, arXiv:2605.14641",
+)
+def refine_cam(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layers: Sequence[LayerName] | None = None,
+    inner: Inner = "element_wise_grad_cam",
+) -> Tensor:
+    """RefineCAM: the product of several layers' maps, the early ones giving detail and the late ones the class.
+
+    The order: each layer's map is rectified and divided by its own maximum, then enlarged to the picture, then all are
+    multiplied. One forward and one backward pass serve all layers. Default layers are the last three stages. The inner
+    method must hold at early layers, where one weight for a whole channel does not: on EfficientNet-Lite0 Grad-CAM++,
+    Grad-CAM and XGrad-CAM within were no better than the controls, element-wise Grad-CAM better than at any one layer.
+
+    Returns  (n, h, w) at the input's resolution, in [0, 1]
+    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Domeniconi et al. 2026, arXiv:2605.14641
+    """
+    chosen = stages(model, images)[-3:] if layers is None else layers
+    maps = sweep(inner, model, images, target, layers=chosen)
+    return fuse(maps, "product", size=(images.shape[-2], images.shape[-1]))
+
+
+@method(family="cam", returns="heat", title="SESS", signed=False, paper="Tursun et al. 2022, arXiv:2207.01769")
+def sess(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    inner: Inner = "grad_cam",
+    scales: Annotated[int, Range(1, 24, help="sizes of the picture, the first its own")] = 6,
+    growth: Annotated[float, Range(0.05, 2, 0.05, help="how much each size adds, as a share of the first")] = 0.3,
+    batch_size: int | None = None,
+    precision: SteadyPrecision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """SESS: maps of windows that slide over the picture at growing sizes, joined.
+
+    Windows have the picture's own height and width and stand side by side, the last ones moved back inside. Each
+    window's map is rectified, multiplied by the class's probability in that window as a share of the highest, and put
+    back where the window was; a pixel has the mean of the windows whose map is positive there. Where the model gives no
+    class scores, windows count alike. The paper takes 12 sizes, each 2/7 larger. Stopped early, the mean is over the
+    windows done, small sizes first.
+
+    Returns  (n, h, w) at the input's resolution, >= 0, in logits
+    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, BadOption
+    Source   Tursun et al. 2022, section 3, arXiv:2207.01769
+    """
+    height, width = images.shape[-2:]
+    windows = [
+        _Window((tall, wide), top, left)
+        for step in range(scales)
+        for tall, wide in [(round(height * (1 + step * growth)), round(width * (1 + step * growth)))]
+        for top in _starts(tall, height)
+        for left in _starts(wide, width)
+    ]
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        run.score_inputs()
+        mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
+
+        def work(chunk: range) -> None:
+            for picture in range(len(images)):
+                mean.add(picture, windows[chunk.start : chunk.stop])
+
+        loop.run(len(windows), loop.rows(run.images, cost=2), work, mean.map)
+        note_layer(mean.layout.name)
+        return mean.map()
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Where a window stands in a picture of the size `within`."""
+
+    within: tuple[int, int]
+    top: int
+    left: int
+
+
+@dataclass
+class _WindowMean:
+    """The mean of the windows' maps at each pixel, over the windows that say something there."""
+
+    run: Run
+    layout: LayerLayout
+    inner: str
+    total: Tensor = field(init=False)
+    times: Tensor = field(init=False)
+    highest: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = at_least_float32(torch.zeros_like(self.run.images[:, 0]))
+        self.times = torch.zeros_like(self.total)
+        self.highest = torch.full_like(self.total[:, 0, 0], -torch.inf)
+
+    def add(self, picture: int, windows: Sequence[_Window]) -> None:
+        height, width = self.total.shape[1:]
+        x = self.run.images[picture : picture + 1]
+        sizes = {each.within: _resized(x, each.within) for each in windows}
+        batch = torch.cat([sizes[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
+        rows = [picture] * len(windows)
+        shares = self._shares(picture, self._log_probability(batch, rows))
+        raw, g = self.run.at([self.layout], batch, rows)[self.layout.name]
+        maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()
+        for each, share, w in zip(resize(maps, (height, width)), shares, windows, strict=True):
+            canvas = each.new_zeros(1, *w.within)
+            canvas[0, w.top : w.top + height, w.left : w.left + width] = each
+            back = resize(canvas, (height, width))[0]
+            self.total[picture] += share * back
+            self.times[picture] += ~(back <= 0)  # what is not a number counts, and shows
+
+    def _shares(self, picture: int, logarithms: Tensor) -> Tensor:
+        """Probabilities as shares of the highest so far; what was added before is brought to the same measure."""
+        logarithms = logarithms.clamp(min=torch.finfo(logarithms.dtype).min)  # a probability of 0
+        highest = torch.maximum(self.highest[picture], logarithms.max().to(self.highest))
+        self.total[picture] *= (self.highest[picture] - highest).exp()
+        self.highest[picture] = highest
+        return (logarithms.to(highest) - highest).exp()
+
+    def _log_probability(self, batch: Tensor, rows: Sequence[int]) -> Tensor:
+        with torch.no_grad(), self.run.autocast():
+            output = self.run.forward(batch)
+            scores = at_least_float32(self.run.score(output, rows))
+        if isinstance(self.run.target, Probability):
+            return scores.log()
+        if isinstance(self.run.target, LogProbability):
+            return scores
+        if not isinstance(output, Tensor) or output.ndim != 2:
+            return torch.zeros_like(scores)
+        return scores - at_least_float32(scores_of(output)).logsumexp(1)
+
+    def map(self) -> Tensor:
+        return (self.total / self.times).where(self.times > 0, 0)
+
+
+def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:
+    return torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=False)
+
+
+def _starts(length: int, window: int) -> list[int]:
+    return [*range(0, length - window, window), length - window]

@@ -1,0 +1,167 @@
+"""FullGrad: the score taken apart into what the input and what every bias give.
+
+In a network of convolutions, linear layers, batch norms, ReLUs and pools the score is, exactly,
+
+    s(x) = sum of x · ds/dx  +  sum over all layers of b · ds/d(output)
+
+with b a layer's bias; a batch norm's is what it adds besides scaling: beta - gamma mean / deviation. Gradients are
+taken at the layers' outputs, call by call, so it does not matter how the activations between them are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from explainers.findings import note_finding
+from explainers.hooks.capture import capture
+from explainers.hooks.locate import why_no_hooks
+from explainers.layers.layout import LayerLayout
+from explainers.layers.lookup import list_layers
+from explainers.layers.profile import Layer
+from explainers.maps.resize import resize
+from explainers.passes.run import at_least_float32, open_run
+from explainers.registry import check_images, method
+from explainers.targets import TargetLike
+
+
+@dataclass(frozen=True)
+class FullGradients:
+    """The parts of each picture's score.
+
+    `input` [N, C, H, W] is picture × gradient; `biases` holds bias × gradient [N, K, h, w] of each layer with a grid,
+    by name in running order; `elsewhere` [N] is the sum of the biases that have no place in the picture, the head's
+    among them; `scores` [N] are the scores that the parts should sum to.
+    """
+
+    input: Tensor
+    biases: dict[str, Tensor]
+    elsewhere: Tensor
+    scores: Tensor
+
+    def total(self) -> Tensor:
+        """The sum of all parts, [N]; the score itself where the network is made of layers that the identity covers."""
+        placed = [part.flatten(1).sum(1) for part in (self.input, *self.biases.values())]
+        return torch.stack([*placed, self.elsewhere]).sum(0)
+
+
+@method(
+    family="gradient",
+    returns="heat",
+    title="FullGrad",
+    signed=False,
+    needs=why_no_hooks,
+    paper="Srinivas & Fleuret 2019, arXiv:1905.00780",
+)
+def full_grad(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    magnitude: Annotated[bool, "Add up magnitudes, as the paper does; else signed values that sum to the score"] = True,
+) -> Tensor:
+    """FullGrad: input times gradient and every bias times its gradient, enlarged and added up.
+
+    With magnitude=False values keep their signs, and each layer's cells are spread over the pixels that they cover, so
+    that the map sums to the score less the biases that have no place (`full_gradients` has them, and every part by
+    itself). With magnitude=True each part's magnitudes are enlarged as they are; no layer is scaled to a range of its
+    own, as pytorch-grad-cam does. A finding tells how much of the score no part accounts for.
+
+    Returns  (n, h, w) at the input's resolution, in logits; >= 0 unless magnitude=False
+    Errors   UnsupportedModel, BadTarget
+    Source   Srinivas & Fleuret 2019, sections 3 and 4 (without the rescaling), arXiv:1905.00780
+    """
+    found = full_gradients(model, images, target)
+    _tell_missing(found, images.dtype)
+    size = (images.shape[-2], images.shape[-1])
+    parts = [found.input, *found.biases.values()]
+    if magnitude:
+        return torch.stack([resize(part.abs().sum(1), size) for part in parts]).sum(0)
+    return torch.stack([_spread(part.sum(1), size) for part in parts]).sum(0)
+
+
+def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) -> FullGradients:
+    """FullGrad's parts: what the input, each layer's biases and the biases without a place give to the score.
+
+    Returns  a `FullGradients`, signed and unscaled, in logits
+    Errors   UnsupportedModel, BadTarget
+    Source   Srinivas & Fleuret 2019, proposition 1, arXiv:1905.00780
+    """
+    check_images(model, images)
+    with open_run(model, images, target) as run:
+        where = {layer.name: layer for layer in list_layers(run.model, run.images)}
+        modules = dict(run.network.named_modules())
+        known = {name: bias for name, module in modules.items() if (bias := _bias(module)) is not None}
+        with capture(run.network, list(known), gradients=True) as seen:
+            scores, gradient = run.scores_and_gradient(run.images)
+        biases, elsewhere = {}, torch.zeros_like(scores)
+        for name, g in seen.gradients.items():
+            part = _times(known[name.partition("#")[0]], g, modules[name.partition("#")[0]])
+            maps = _maps(where.get(name), part)
+            if maps is None:
+                elsewhere += part.flatten(1).sum(1)
+            else:
+                biases[name] = maps
+        order = {name: i for i, name in enumerate(where)}
+        biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
+        return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
+
+
+def _bias(module: nn.Module) -> Tensor | None:
+    """What the module adds to a linear function of its input, one value a channel; None for nothing."""
+    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and mean is not None and variance is not None:
+        scale = (variance.double() + module.eps).rsqrt() * (1 if module.weight is None else module.weight.double())
+        return (0 if module.bias is None else module.bias.double()) - mean.double() * scale
+    kinds = (nn.modules.conv._ConvNd, nn.Linear, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+    bias = getattr(module, "bias", None)
+    return bias.double() if isinstance(module, kinds) and isinstance(bias, Tensor) else None
+
+
+def _times(bias: Tensor, gradient: Tensor, module: nn.Module) -> Tensor:
+    """Bias × gradient in the layer's own layout."""
+    last = isinstance(module, nn.Linear) or (
+        isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward
+    )
+    spread = bias if last else bias.reshape(-1, *[1] * (gradient.ndim - 2))
+    return at_least_float32(spread.to(gradient.device) * gradient.double()).to(at_least_float32(gradient).dtype)
+
+
+def _maps(layer: Layer | None, part: Tensor) -> Tensor | None:
+    """The part as [N, K, h, w], None where the layer has no grid."""
+    if layer is None or layer.grid is None:
+        return None
+    return LayerLayout(layer.name, layer.layout, layer.extra_tokens, layer.grid).to_maps(part)
+
+
+def _spread(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Enlarged (bilinear), with each cell's value shared out among its pixels, so that the sum stays what it is."""
+    rows, columns = (_shares(maps, cells, pixels) for cells, pixels in zip(maps.shape[1:], size, strict=True))
+    return rows.T @ maps @ columns
+
+
+def _shares(like: Tensor, cells: int, pixels: int) -> Tensor:
+    """What each cell gives to each pixel of a line, (cells, pixels), every row summing to 1."""
+    alone = torch.eye(cells, dtype=like.dtype, device=like.device)[None]
+    # Bilinear reading leaves cells out where there are more of them than pixels.
+    read = resize(alone, (cells, pixels), "bilinear" if cells <= pixels else "area")[0]
+    return read / read.sum(1, keepdim=True)
+
+
+def _tell_missing(found: FullGradients, dtype: torch.dtype) -> None:
+    eps = torch.finfo(dtype).eps
+    sizes = torch.stack([part.abs().flatten(1).sum(1) for part in (found.input, *found.biases.values())]).sum(0)
+    missing = found.scores - found.total()
+    allowed = max(1e-3, 8 * eps) * found.scores.abs() + 8 * eps * sizes
+    for n in (missing.abs() > allowed).nonzero()[:, 0].tolist():
+        note_finding(
+            "incomplete",
+            f"{float(missing[n]):.3g} of the score {float(found.scores[n]):.3g} is in no part: the network has layers "
+            "that are not piecewise linear (smooth activations, attention, layer norm), for which FullGrad's sum is "
+            "not complete.",
+            {},
+            n,
+        )

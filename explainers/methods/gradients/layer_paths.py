@@ -1,0 +1,255 @@
+"""Path integrals of an inner layer: what each of its units has to do with the score.
+
+x     images, b the baseline             (n, c, h, w)
+A(x)  the layer's output                 (n, k, h, w)
+G     d score / d A                      (n, k, h, w), score in logits unless the target says otherwise
+
+All three give one value a unit, "features" [N, K, h, w], which `explain` draws as the sum over the channels k. Class
+and register tokens are no place in the picture and are left out, with their share of the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from explainers.findings import note_layer
+from explainers.layers.layout import LayerLayout
+from explainers.layers.lookup import stages
+from explainers.maps.resize import reduce_channels
+from explainers.methods.gradients.path_integrals import FIXED, Start, measures_gap, more, note_gap
+from explainers.methods.gradients.path_integrals import Steps as GapSteps
+from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.options import Baseline, Choice, LayerName, Precision, Range
+from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients
+from explainers.passes.loop import Loop, Progress
+from explainers.passes.run import Run, maps_of, open_run
+from explainers.perturbation.baselines import baseline_of
+from explainers.registry import method
+from explainers.targets import TargetLike
+
+Steps = Annotated[int, Range(2, 1000, help="points on the path")]
+Noise = Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")]
+
+
+@method(
+    family="gradient",
+    returns="features",
+    title="Layer integrated gradients",
+    paper="Sundararajan et al. 2017, arXiv:1703.01365",
+)
+def layer_integrated_gradients(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    steps: GapSteps = None,
+    baseline: Start = None,
+    seed: Noise = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Layer integrated gradients: the layer's output goes straight from the baseline's to the picture's.
+
+    What passes around the layer stays the picture's own. The path's points are those of `integrated_gradients`; stopped
+    early, the points done stand for all.
+
+    Returns  (n, k, h, w), in logits; sums to score(x) - score with A(b) in place of A(x) as the number of steps grows,
+             and a finding states the gap where it is above 1%; drift in bf16: docs/figures.md
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Sundararajan et al. 2017, eq. 1, at a layer, arXiv:1703.01365
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        x, where = run.images, layer_with_patch_gradients(run, layer)
+        full = run.score_inputs()
+        begin, end = run.outputs(where, baseline_of(x, baseline, seed)), run.outputs(where, x.clone())
+        way = end - begin
+        maps, loop = maps_of(where, way), Loop(batch_size, progress, budget)
+
+        def there(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
+            at = points.to(way).view(-1, *[1] * (way.ndim - 1))
+            return _gradient_there(run, where, picture, begin[picture] + at * way[picture])
+
+        def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
+            scores, gradient = there(picture, points)
+            return scores, maps_of(where, gradient) * maps[picture]
+
+        if steps is None and not run.is_restricted:
+            found = integrate_by_gap(len(x), loop, loop.rows(x), probe, lambda shares: shares.sum(1))
+        else:
+            points, weights = gauss_legendre(steps or FIXED)
+            found = maps * _mean_gradient(run, where, loop, weights, lambda n, some: there(n, points[some])[1], maps)
+
+        def from_start(picture: int) -> Tensor:
+            return SuffixBatch(run, picture, where).values(lambda copies: begin[picture : picture + 1], 1)
+
+        if measures_gap(target):
+            note_gap(found, full - torch.cat([from_start(n) for n in range(len(x))]), more(steps))
+        note_layer(where.name)
+        return found
+
+
+@method(
+    family="gradient",
+    returns="features",
+    unit="logit per unit of the layer",
+    title="Internal influence",
+    reduce="norm",
+    paper="Leino et al. 2018, arXiv:1802.03788",
+)
+def internal_influence(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    steps: Steps = 50,
+    baseline: Annotated[Baseline, Choice("blur", "mean", help="where the path begins; empty: zeros")] = None,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Internal influence: the mean gradient at the layer while the picture goes straight from the baseline to itself.
+
+    A gradient, not a share: it is not multiplied by the units' values, and is drawn by its length. The default layer is
+    the stage before the last: where only pooling and a linear head follow, the gradient is the same at every place.
+    Gauss-Legendre quadrature; stopped early, the points done stand for all.
+
+    Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: docs/figures.md
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        x, where = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
+        run.score_inputs()
+        start = baseline_of(x, baseline)
+        points, weights = gauss_legendre(steps)
+
+        def gradients(picture: int, chosen: Tensor) -> Tensor:
+            at = points[chosen].to(x).view(-1, 1, 1, 1)
+            batch = start[picture] + at * (x[picture] - start[picture])
+            return run.at([where], batch, [picture] * len(chosen))[where.name][1]
+
+        loop = Loop(batch_size, progress, budget)
+        found = _mean_gradient(run, where, loop, weights, gradients, how="norm")
+        note_layer(where.name)
+        return found
+
+
+@method(
+    family="gradient", returns="features", title="Layer conductance", paper="Dhamdhere et al. 2018, arXiv:1805.12233"
+)
+def layer_conductance(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    steps: Steps = 50,
+    baseline: Start = None,
+    seed: Noise = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Conductance: how much of the integrated gradients flows through each unit of the layer.
+
+    On the straight path from the baseline to the picture, the integral of G dA, taken over `steps` pieces by the
+    trapezoidal rule from the path's first point to its last. Stopped early, the part of the path that was done stands
+    for all of it.
+
+    Returns  (n, k, h, w), in logits; sums to score(x) - score(b) where every path passes the layer, as the number of
+             steps grows; drift in bf16: docs/figures.md
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over pieces: Shrikumar et al.
+             2018, arXiv:1807.09946
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        x, where = run.images, layer_with_patch_gradients(run, layer)
+        run.score_inputs()
+        start = baseline_of(x, baseline, seed)
+        total: list[Tensor] = []
+        last: list[tuple[Tensor, Tensor] | None] = [None] * len(x)
+        done = 0
+
+        def work(chunk: range) -> None:
+            nonlocal done
+            at = torch.tensor(chunk, dtype=torch.float64).to(x).view(-1, 1, 1, 1) / steps
+            for picture in range(len(x)):
+                batch = start[picture] + at * (x[picture] - start[picture])
+                both = run.at([where], batch, [picture] * len(chunk))[where.name]
+                a, g = (maps_of(where, each) for each in both)
+                if not total:
+                    total.append(a.new_zeros(len(x), *a.shape[1:]))
+                if (before := last[picture]) is not None:
+                    a, g = torch.cat([before[0], a]), torch.cat([before[1], g])
+                last[picture] = a[-1:].clone(), g[-1:].clone()
+                total[0][picture] += ((g[1:] + g[:-1]) / 2 * (a[1:] - a[:-1])).sum(0)
+            done = chunk.stop - 1
+
+        def conductance() -> Tensor:
+            return total[0] * (steps / max(1, done))
+
+        loop = Loop(batch_size, progress, budget)
+        loop.run(steps + 1, loop.rows(x), work, lambda: conductance().sum(1))
+        note_layer(where.name)
+        return conductance()
+
+
+def _inner_stage(run: Run) -> LayerName | None:
+    """The stage before the last, None where there is none."""
+    names = stages(run.model, run.images)
+    return names[-2] if len(names) > 1 else None
+
+
+def _gradient_there(run: Run, where: LayerLayout, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores, and the gradient at the layer, where `outputs` [R, ...] stand in the place of the picture's own."""
+    one, count = run.images[picture : picture + 1], len(outputs)
+    given = {where.name: lambda output: outputs}
+    try:
+        # What leads to the layer runs once, not once for each output.
+        scores, both = run.scores_at([where], one, [picture] * count, instead=given)
+    except (RuntimeError, ValueError, IndexError):
+        # A path around the layer whose one row the network cannot join with these.
+        scores, both = run.scores_at([where], one.expand(count, -1, -1, -1), [picture] * count, instead=given)
+    return scores, both[where.name][1]
+
+
+def _mean_gradient(
+    run: Run,
+    where: LayerLayout,
+    loop: Loop,
+    weights: Tensor,
+    gradients: Callable[[int, Tensor], Tensor],
+    times: Tensor | float = 1.0,
+    how: str = "sum",
+) -> Tensor:
+    """The weighted mean [N, K, h, w] of the layer's gradients at points of a path.
+
+    What is shown on the way is that mean times `times`, its channels made one map as `how` says.
+    """
+    count = len(run.images)
+    total: list[Tensor] = []
+    reached = 0.0
+    order = spread(len(weights))
+
+    def work(chunk: range) -> None:
+        nonlocal reached
+        chosen = order[chunk.start : chunk.stop]
+        for picture in range(count):
+            g = maps_of(where, gradients(picture, chosen))
+            if not total:
+                total.append(g.new_zeros(count, *g.shape[1:]))
+            total[0][picture] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)
+        reached += float(weights[chosen].sum())
+
+    loop.run(len(weights), loop.rows(run.images), work, lambda: reduce_channels(total[0] / reached * times, how))
+    return total[0] / reached

@@ -1,0 +1,176 @@
+"""How much of the score's variance, or of its dependence, goes back to each cell of a grid.
+
+u  how far each cell is shown     (s, d)   in [0, 1], or 0 and 1; the baseline covers the rest
+f  scores                         (s)      in logits unless the target says otherwise
+
+Both are shares of a kind: the same for a score a thousand times larger, and never negative.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from explainers.findings import note_finding
+from explainers.options import Baseline, Choice, Precision, Range, Seed
+from explainers.passes.loop import Loop, Progress
+from explainers.passes.run import Run, open_run
+from explainers.perturbation.baselines import NAMES, baseline_of
+from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, within_rounding
+from explainers.perturbation.rng import PerImageGenerators
+from explainers.perturbation.segments import parts_of
+from explainers.registry import method
+from explainers.targets import TargetLike
+
+
+@method(
+    family="perturbation",
+    returns="heat",
+    title="Sobol indices",
+    paper="Fel et al. 2021, arXiv:2111.04138",
+    scale_free="Values are shares of the score's variance.",
+    signed=False,
+)
+def sobol(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    cells: Annotated[int, Range(2, 32, help="cells of the grid on each side")] = 7,
+    samples: Annotated[int, Range(2, 1024, help="designs; each costs a picture for every cell and one more")] = 12,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what fades in; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Sobol indices: the share of the score's variance that stays while everything but a cell is held.
+
+    Total-order indices: a cell has its own effect and its part in every interaction, so they sum to 1 where cells add
+    up and to more where they do not. Masks come from a scrambled Sobol sequence, the same for every picture; the
+    variance is taken over all masks tried. By default 600 pictures are scored; the authors' code takes 32 designs.
+
+    Returns  (n, h, w) at the input's resolution, >= 0: the index of the cell that a pixel lies in; 0 where the score
+             does not move beyond rounding
+    Errors   BadTarget, BadOption
+    Source   Fel et al. 2021, section 3, arXiv:2111.04138: total-order indices by the estimator of Jansen 1999
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        run.score_inputs()
+        parts = parts_of((cells, cells), run.images)
+        game = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
+        designs = _designs(samples, parts[0].count, seed)
+
+        def heat(n: int, scores: Tensor) -> Tensor:
+            return _painted(game, n, scores, _jansen(scores, parts[n].count))
+
+        maps, reached = game.play([designs] * len(images), Loop(batch_size, progress, budget), heat)
+        _note_still_scores(run, reached)
+        return maps
+
+
+def _designs(samples: int, count: int, seed: int) -> Tensor:
+    """For each of `samples` points A: A itself, and A with one coordinate after the other from B, [s (d + 1), d]."""
+    points = torch.quasirandom.SobolEngine(2 * count, scramble=True, seed=seed).draw(samples)
+    a, b = points[:, None, :count], points[:, None, count:]
+    changed = torch.where(torch.eye(count, dtype=torch.bool), b, a)
+    return torch.cat([a, changed], 1).flatten(0, 1)
+
+
+def _jansen(scores: Tensor, count: int) -> Tensor:
+    """Half the mean square by which a score moves with one coordinate alone, over the variance of all scores."""
+    known = torch.full((-(-len(scores) // (count + 1)) * (count + 1),), torch.nan, dtype=scores.dtype)
+    known[: len(scores)] = scores
+    whole, changed = known.view(-1, count + 1).split([1, count], 1)
+    moved = ((whole - changed) ** 2).nanmean(0).nan_to_num() / 2
+    return moved / scores.var(unbiased=False)
+
+
+def _painted(game: CoalitionScorer, picture: int, scores: Tensor, values: Tensor) -> Tensor:
+    """Each pixel has the value of its cell; blank where the scores differ by rounding alone."""
+    still = within_rounding(scores, game.run.images.dtype)
+    return game.paint(picture, torch.zeros_like(values) if still else values)
+
+
+def _note_still_scores(run: Run, reached: list[Tensor]) -> None:
+    for picture, scores in enumerate(reached):
+        if within_rounding(scores, run.images.dtype):
+            note_finding(
+                "no_effect",
+                "The score does not change beyond rounding, whatever is covered: the target does not depend on the "
+                "picture, or the picture looks like the baseline. Try another baseline or target.",
+                picture=picture,
+            )
+
+
+@method(
+    family="perturbation",
+    returns="heat",
+    title="HSIC",
+    paper="Novello et al. 2022, arXiv:2206.06219",
+    scale_free="Values measure dependence; the output's kernel is as wide as the score's own spread.",
+    signed=False,
+)
+def hsic(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    cells: Annotated[int, Range(2, 32, help="cells of the grid on each side")] = 7,
+    samples: Annotated[int, Range(2, 4000, 1, help="pictures with some cells covered")] = 600,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """HSIC: how strongly the score depends on whether a cell is shown, by any law, not its mean alone.
+
+    Cells are shown with probability 1/2, or in all ways once where there are no more of them than samples. Cells have
+    the kernel 1/2 - (z - z')^2, scores a Gaussian one as wide as the median of their distances; the paper's own code
+    takes the median score, which a constant added to the score changes.
+
+    Returns  (n, h, w) at the input's resolution, >= 0: the value of the cell that a pixel lies in; 0 where the score
+             does not move beyond rounding
+    Errors   BadTarget, BadOption
+    Source   Novello et al. 2022, section 3, arXiv:2206.06219: trace(K H L H) / (s - 1)^2 of cell and score
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        run.score_inputs()
+        parts = parts_of((cells, cells), run.images)
+        game = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
+        count = cells * cells
+        # One generator: masks are the same for every picture.
+        z = (
+            every_coalition(count)
+            if 2**count <= samples
+            else PerImageGenerators(1, seed).uniform(0, samples, count) < 0.5
+        )
+
+        def heat(n: int, scores: Tensor) -> Tensor:
+            return _painted(game, n, scores, _dependence(z[: len(scores)], scores))
+
+        maps, reached = game.play([z] * len(images), Loop(batch_size, progress, budget), heat)
+        _note_still_scores(run, reached)
+        return maps
+
+
+def _dependence(z: Tensor, scores: Tensor) -> Tensor:
+    """HSIC of each column of z with the scores, [d].
+
+    The centred kernel of a cell is 2 c c^T, c its centred column, so that trace(K H L H) is 2 c^T L c.
+    """
+    count = len(scores)
+    if count < 2:
+        return torch.zeros(z.shape[1], dtype=torch.float64)
+    if not bool(scores.isfinite().all()):
+        return torch.full((z.shape[1],), torch.nan, dtype=torch.float64)
+    distances = (scores[:, None] - scores).abs()
+    apart = distances[distances > 0]
+    gram = torch.exp(-((distances / apart.median()) ** 2) / 2) if len(apart) else torch.ones_like(distances)
+    centred = z.double() - z.double().mean(0)
+    return 2 * (centred * (gram @ centred)).sum(0) / (count - 1) ** 2

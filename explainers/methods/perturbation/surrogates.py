@@ -1,0 +1,265 @@
+"""What each part of a picture adds to the score: linear surrogates and Shapley values.
+
+z  coalitions          (s, m)   1 where a part is shown, 0 where the baseline covers it
+f  their scores        (s)      in logits unless the target says otherwise
+
+All give one value a part, laid evenly over the part's pixels: a map is in logits per pixel, as occlusion's is, and its
+sum over a part is the part's value.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from explainers.findings import note_finding
+from explainers.options import Baseline, Choice, Precision, Range, Seed
+from explainers.passes.loop import Loop, Progress
+from explainers.passes.run import open_run
+from explainers.perturbation.baselines import NAMES, baseline_of
+from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, exact
+from explainers.perturbation.rng import PerImageGenerators
+from explainers.perturbation.segments import PARTS, Masks, parts_of
+from explainers.registry import method
+from explainers.targets import TargetLike
+
+
+@method(
+    family="perturbation",
+    returns="heat",
+    unit="logit per pixel",
+    title="LIME",
+    paper="Ribeiro et al. 2016, arXiv:1602.04938",
+)
+def lime(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
+    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 1000,
+    kernel_width: Annotated[float, Range(0.05, 10, 0.05, help="how far from the whole picture samples count")] = 0.25,
+    ridge: Annotated[float, Range(0, 10, 0.01, help="shrinks the coefficients; 1 is as strong as the data")] = 1e-4,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """LIME: coefficients of a linear model that tells the score from which parts are shown.
+
+    Weighted least squares with an intercept on all parts; no lasso chooses among them, so nothing is shrunk or dropped
+    by a penalty in the score's units. Where there are no more coalitions than samples, each is tried once.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel: a part's coefficient over its area
+    Errors   BadTarget, BadOption
+    Source   Ribeiro et al. 2016, eq. 2 and algorithm 1, arXiv:1602.04938; ridge in the place of its K-LASSO
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        full = exact(run.score_inputs())
+        draws = PerImageGenerators(len(images), seed)
+        z = [
+            _shuffled(every_coalition(part.count))
+            if 2**part.count <= samples
+            else draws.uniform(n, samples, part.count) < 0.5
+            for n, part in enumerate(game.parts)
+        ]
+
+        def coefficients(n: int, scores: Tensor) -> Tensor:
+            # The whole picture is a sample too; its score is known.
+            shown = torch.cat([torch.ones_like(z[n][:1]), z[n][: len(scores)]]).double()
+            lost = torch.cat([scores.new_zeros(1), scores - full[n]])
+            distance = 1 - shown.mean(1).sqrt()
+            return _weighted_fit(shown, lost, torch.exp(-((distance / kernel_width) ** 2)), ridge)
+
+        def heat(n: int, scores: Tensor) -> Tensor:
+            return game.spread(n, coefficients(n, scores))
+
+        maps, reached = game.play(z, Loop(batch_size, progress, budget), heat)
+        for n, scores in enumerate(reached):
+            _note_no_effect(n, coefficients(n, scores), len(scores))
+        return maps
+
+
+def _weighted_fit(z: Tensor, y: Tensor, weights: Tensor, ridge: float) -> Tensor:
+    """Coefficients of y on z with a free intercept; `ridge` in shares of the mean square of the columns."""
+    share = weights / weights.sum()
+    centred, values = z - share @ z, y - share @ y
+    square = centred.T @ (share[:, None] * centred)
+    penalty = ridge * square.diagonal().mean() * torch.eye(len(square), dtype=z.dtype)
+    return torch.linalg.pinv(square + penalty, hermitian=True) @ (centred.T @ (share * values))
+
+
+def _shuffled(rows: Tensor) -> Tensor:
+    """The rows in a fixed order without a pattern, so that the first of them are a fair sample."""
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
+
+
+def _note_no_effect(picture: int, values: Tensor, count: int) -> None:
+    if not values.any():
+        note_finding(
+            "no_effect",
+            f"All coefficients are 0: in {count} coalitions the score did not change, whatever was hidden. The target "
+            "does not depend on these parts, or they look like the baseline; try another baseline or target.",
+            picture=picture,
+        )
+
+
+@method(
+    family="perturbation",
+    returns="heat",
+    unit="logit per pixel",
+    title="Kernel SHAP",
+    paper="Lundberg & Lee 2017, arXiv:1705.07874",
+)
+def kernel_shap(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
+    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 1400,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Kernel SHAP: Shapley values of the parts, by a weighted regression on coalitions.
+
+    Exact where there are no more coalitions than samples; else coalitions are drawn by the Shapley kernel, each with
+    its complement, and never fewer than two a part. The values always sum to score(x) - score(baseline).
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to score(x) - score(all covered)
+    Errors   BadTarget, BadOption
+    Source   Lundberg & Lee 2017, theorem 2, arXiv:1705.07874; pairs by Covert & Lee 2021, arXiv:2012.01536
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        none, full = game.ends()
+        draws = PerImageGenerators(len(images), seed)
+        # With fewer equations than unknowns the values would be little but even shares.
+        rows = [max(samples, 2 * part.count) for part in game.parts]
+        rounds = [_kernel_coalitions(part.count, rows[n], draws, n) for n, part in enumerate(game.parts)]
+
+        def heat(n: int, scores: Tensor) -> Tensor:
+            z, weights = rounds[n]
+            values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
+            return game.spread(n, values)
+
+        maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
+        return maps
+
+
+def _kernel_coalitions(count: int, samples: int, draws: PerImageGenerators, picture: int) -> tuple[Tensor, Tensor]:
+    """Coalitions [s, m], neither empty nor whole, and their weights [s]: all of them, or pairs drawn by the kernel."""
+    sizes = torch.arange(1, count, dtype=torch.float64)
+    kernel = 1 / (sizes * (count - sizes))
+    if 2**count <= samples:
+        rows = every_coalition(count)[1:-1]
+        size = rows.sum(1)
+        # A size's weight is shared by its coalitions; the heaviest come first, so that few already say much.
+        weights = (kernel / torch.bincount(size, minlength=count)[1:])[size - 1] if count > 1 else kernel
+        order = weights.argsort(descending=True, stable=True)
+        return rows[order], weights[order]
+    pairs = (samples + 1) // 2
+    numbers = draws.uniform(picture, pairs, count + 1).double()
+    edges = (kernel / kernel.sum()).cumsum(0)
+    size = torch.searchsorted(edges[:-1], numbers[:, :1].contiguous()) + 1
+    rows = numbers[:, 1:].argsort(1).argsort(1) < size
+    both = torch.stack([rows, ~rows], 1).flatten(0, 1)[:samples]
+    return both, torch.ones(len(both), dtype=torch.float64)
+
+
+def _efficient_fit(z: Tensor, y: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+    """Least squares of y on z, without intercept, among the values that sum to `total`; even shares where undecided."""
+    count = z.shape[1]
+    even = total / count
+    free = z.double() - z.double().mean(1, keepdim=True)
+    square = free.T @ (weights[:, None] * free)
+    rest = weights * (y - z.double().sum(1) * even)
+    return even + torch.linalg.pinv(square, hermitian=True) @ (free.T @ rest)
+
+
+@method(
+    family="perturbation",
+    returns="heat",
+    unit="logit per pixel",
+    title="Shapley sampling",
+    paper="Castro et al. 2009, doi:10.1016/j.cor.2008.04.004",
+)
+def shapley_sampling(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
+    samples: Annotated[int, Range(1, 1000, help="orders in which the parts appear")] = 30,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
+    seed: Seed = 0,
+    batch_size: int | None = None,
+    precision: Precision = "float32",
+    progress: Progress | None = None,
+    budget: float | None = None,
+) -> Tensor:
+    """Shapley sampling: the mean gain of each part as it appears, over random orders of appearance.
+
+    Every second order is the one before, reversed. Where trying all coalitions costs no more than the orders, the
+    values are exact. Each finished order's gains sum to score(x) - score(baseline), and so do their means.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to score(x) - score(all covered)
+    Errors   BadTarget, BadOption
+    Source   Castro et al. 2009, doi:10.1016/j.cor.2008.04.004; pairs by Mitchell et al. 2022, JMLR 23(43)
+    """
+    with open_run(model, images, target, many=True, precision=precision) as run:
+        game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        none, full = game.ends()
+        draws = PerImageGenerators(len(images), seed)
+        all_of_them = [2**part.count - 2 <= samples * (part.count - 1) for part in game.parts]
+        rounds, orders = [], []
+        for n, part in enumerate(game.parts):
+            orders.append(_mirrored(draws, n, samples, part.count))
+            steps = _first_parts(orders[n]), torch.ones(0)
+            rounds.append(_kernel_coalitions(part.count, 2**part.count, draws, n) if all_of_them[n] else steps)
+
+        def heat(n: int, scores: Tensor) -> Tensor:
+            z, weights = rounds[n]
+            if all_of_them[n]:
+                total = full[n] - none[n]
+                values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], total)
+            else:
+                values = _mean_gains(orders[n], scores, none[n], full[n])
+            return game.spread(n, values)
+
+        maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
+        return maps
+
+
+def _mirrored(draws: PerImageGenerators, picture: int, samples: int, count: int) -> Tensor:
+    """Orders [samples, m] of the parts, each followed by its reverse."""
+    orders = draws.permutations(picture, (samples + 1) // 2, count)
+    return torch.stack([orders, orders.flip(1)], 1).flatten(0, 1)[:samples]
+
+
+def _first_parts(orders: Tensor) -> Tensor:
+    """For each order its coalitions of the first 1, 2, … m - 1 parts, [samples * (m - 1), m]."""
+    place = orders.argsort(1)
+    steps = torch.arange(1, orders.shape[1])
+    return (place[:, None] < steps[:, None]).flatten(0, 1)
+
+
+def _mean_gains(orders: Tensor, scores: Tensor, none: Tensor, full: Tensor) -> Tensor:
+    """What each part adds when it appears, as the mean over the orders in which that is known."""
+    count = orders.shape[1]
+    total, times = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+    for order, steps in zip(orders, scores.split(count - 1), strict=False):
+        end = [full[None]] if len(steps) == count - 1 else []
+        gains = torch.cat([none[None], steps, *end]).diff()
+        total[order[: len(gains)]] += gains
+        times[order[: len(gains)]] += 1
+    return total / times.clamp(min=1)

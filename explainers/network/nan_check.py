@@ -1,0 +1,49 @@
+"""Where a forward pass first goes wrong."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.hooks.calls import Calls
+from explainers.hooks.locate import HookPoint, frozen_graph
+from explainers.hooks.records import map_tensors
+from explainers.network.eval_view import ready
+
+
+class _Found(Exception):
+    """Ends the forward pass at the first fault."""
+
+
+def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
+    """The innermost layer whose output is the first to hold NaN or infinity; None where all are finite.
+
+    Scripted, traced and exported networks hide their layers: None.
+    """
+    network = ready(model)
+    if frozen_graph(network):
+        return None
+    broken: list[str] = []
+
+    def look(name: str, output: Any) -> None:
+        def check(tensor: Tensor) -> Tensor:
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                broken.append(name)
+                raise _Found
+            return tensor
+
+        map_tensors(output, check)
+
+    with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
+        calls = Calls(network, stack)
+        for name, module in network.named_modules():
+            if name and not isinstance(module, torch.jit.ScriptModule) and not any(True for _ in module.children()):
+                calls.after(stack, HookPoint(name, module), lambda k, output, name=name: look(name, output))  # type: ignore[misc]
+        try:
+            network(images.detach().clone())
+        except _Found:
+            return broken[0]
+    return None

@@ -1,0 +1,170 @@
+"""Ways through a network that meet at a layer.
+
+activations_and_gradients   one forward, one backward down to the layer (the class-activation maps)
+features                    a forward that ends at the layer
+Branches                    one prefix, many edited copies of the layer's output through the rest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly
+from explainers.findings import note_finding, note_gradient, note_layer
+from explainers.hooks.edit import edit_outputs
+from explainers.hooks.records import ran_repeatedly
+from explainers.layers.layout import LayerLayout
+from explainers.layers.lookup import attended_later, layer_whose_patches_count
+from explainers.options import LayerName
+from explainers.passes.run import LayerLeaf, Run, at_least_float32, maps_of, open_run, tensor_of
+from explainers.targets import TargetLike
+
+
+def activations_and_gradients_of(
+    model: nn.Module, images: Tensor, layers: Sequence[LayerName | None], target: TargetLike
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Activations A of several layers and gradients d score / dA, each [N, K, h, w], by layer name, by `Run.at`.
+
+    Where only the class token of a layer is read, its patches have no gradient at all: the last layer before it whose
+    patches count stands in, and a finding says so.
+    """
+    found = {}
+    with open_run(model, images, target) as run:
+        places = [run.layer_layout(layer) for layer in layers]
+        both = run.at(places, run.images.clone())
+        for asked in places:
+            where, (a, g) = layer_before_token_only_gradient(run, asked, both[asked.name])
+            found[asked.name] = maps_of(where, a), maps_of(where, g)
+            note_gradient(found[asked.name][1])
+            if len(places) == 1:
+                note_layer(where.name)
+    return found
+
+
+def activations_and_gradients(
+    model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
+) -> tuple[Tensor, Tensor]:
+    """Activations A of one layer and d score / dA, both [N, K, h, w] in the layer's own size, float32 or float64."""
+    (found,) = activations_and_gradients_of(model, images, [layer], target).values()
+    return found
+
+
+def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
+    """The layer's output as [N, K, h, w]; the forward pass ends there."""
+    with open_run(model, images) as run:
+        where = run.layer_layout(layer, counted=True)
+        note_layer(where.name)
+        return maps_of(where, run.outputs(where, run.images))
+
+
+@dataclass
+class SuffixBatch:
+    """Edited copies of one layer's output through the rest of the network, for one picture.
+
+    The layers before run once for a whole batch of copies. Where the rest cannot take another batch size than the
+    images had, the picture itself is repeated instead.
+    """
+
+    run: Run
+    picture: int
+    layout: LayerLayout
+    repeat: bool = False
+
+    def values(self, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
+        """Scores [count] of the copies that `edit` makes: it gets the output [count, ...] and returns it changed."""
+        if not self.repeat:
+            try:
+                return self._once(1, edit, count)
+            except (RuntimeError, ValueError, IndexError) as reason:
+                if (isinstance(reason, ExplainerError) and not isinstance(reason, BadTarget)) or "out of memory" in str(
+                    reason
+                ):
+                    raise
+                self.repeat = True
+        return self._once(count, edit, count)
+
+    def _once(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
+        ran = 0
+
+        def branch(output: Any) -> Tensor:
+            nonlocal ran
+            ran += 1
+            if ran > 1:
+                raise LayerRanRepeatedly(ran_repeatedly(self.layout.name, ran))
+            copies = output if rows == count else output.expand(count, *output.shape[1:])
+            return edit(copies.clone())
+
+        batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
+        network = self.run.fast_network(self.layout.name)
+        with (
+            torch.no_grad(),
+            self.run.autocast(),
+            edit_outputs(network or self.run.network, {self.layout.name: branch}),
+        ):
+            return at_least_float32(self.run.score(self.run.forward(batch, network), [self.picture] * count))
+
+
+def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:
+    """The layer's place, its output [N, ...] as it is, and the scores [N], from one forward pass."""
+    run.refuse_through()
+    leaf = LayerLeaf(run.layer_layout(layer))
+
+    def keep(output: Any) -> Tensor:
+        leaf.outputs.append(tensor_of(leaf.layout.name, output))
+        return leaf.outputs[-1].clone()
+
+    with edit_outputs(run.network, {leaf.layout.name: keep}):
+        output = run.forward(run.images.clone())
+    kept = leaf.single_output()
+    note_layer(leaf.layout.name)
+    maps_of(leaf.layout, kept)
+    return leaf.layout, kept, at_least_float32(run.score(output))
+
+
+Both = tuple[Tensor, Tensor]
+"""A layer's activations and gradients, in its own layout."""
+
+
+def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout:
+    """As `run.place`, for methods that take gradients there: the layer before, where the patches have none.
+
+    Only behind the last attention, and where a class token stands before the patches, it costs a pass to look.
+    """
+    asked = run.layer_layout(layer)
+    if not _has_class_token(asked) or attended_later(run.model, run.images, asked.name):
+        return asked
+    return layer_before_token_only_gradient(run, asked, run.at([asked], run.images.clone())[asked.name])[0]
+
+
+def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -> tuple[LayerLayout, Both]:
+    """The layer asked for with what was found there, or the last one before it whose patches count, with its own."""
+    where = asked
+    while _unread(where, both[1]):
+        name = layer_whose_patches_count(run.model, run.images, where.name)
+        if name is None:
+            break
+        where = run.layer_layout(name)
+        both = run.at([where], run.images.clone())[where.name]
+    if where is not asked:
+        note_finding(
+            "token_only_gradient",
+            f"After layer {asked.name!r} only the class token is read, so its patches have no gradient. The map is "
+            f"that of {where.name!r}, the last layer before it whose patches count.",
+            {"layer": where.name},
+        )
+    return where, both
+
+
+def _has_class_token(where: LayerLayout) -> bool:
+    return where.layout == "tokens" and where.extra_tokens > 0
+
+
+def _unread(where: LayerLayout, gradient: Tensor) -> bool:
+    """Exactly zero on all patches, but not on the tokens before them: a score of nothing is no unread patch."""
+    extra = where.extra_tokens
+    return _has_class_token(where) and not bool(gradient[:, extra:].any()) and bool(gradient[:, :extra].any())

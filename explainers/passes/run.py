@@ -1,0 +1,372 @@
+"""One call's way through a network: what all methods share. at_layer.py has the ways that meet at a layer.
+
+    Run.values     forwards only, of many variants (the perturbation methods)
+    Run.gradient   one forward, one backward down to the input (the input-gradient methods)
+    Run.at         one forward, one backward down to layers, for variants and with a layer's output replaced
+    Run.outputs    a forward that ends at a layer
+
+None of them touches the model: see network/eval_view.py for the mode, hooks/ for the hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import BadTarget, LayerNotFound, LayerRanRepeatedly, NothingSpatial
+from explainers.findings import is_recording, note_finding, note_gradient, note_option, note_scores
+from explainers.hooks.edit import edit_outputs
+from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.hooks.records import ran_repeatedly
+from explainers.layers.layout import LayerLayout, nothing_spatial
+from explainers.layers.lookup import layer_layout
+from explainers.layers.profile import always_channels_first
+from explainers.network.eval_view import ready
+from explainers.network.fused_copy import InferenceCopy, channels_last, faster_in_bf16, inference_copy
+from explainers.options import LayerName
+from explainers.targets import Target, TargetLike, Through, Unit, evaluate, fix
+
+Edit = Callable[[Any], Any]
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Detached, in float32, or in float64 where it is."""
+    tensor = tensor.detach()
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+class _StopForward(Exception):
+    """Ends a forward pass at the layer whose output is all that was asked for."""
+
+
+@dataclass
+class Run:
+    """One call: the user's model, the network as it runs, a copy of the images, and the target, once it is fixed."""
+
+    model: nn.Module
+    network: nn.Module
+    images: Tensor
+    wanted: TargetLike
+    many: bool = False
+    precision: str = "float32"
+    target: Target | None = None
+    _clean: Any = field(default=None, init=False)
+    _copy: InferenceCopy | None = field(default=None, init=False)
+    _unit: LayerLayout | None = field(default=None, init=False)
+    _through: Through | None = field(default=None, init=False)
+    _gate: LayerLayout | None = field(default=None, init=False)
+    _passed: Tensor | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.wanted, Through):
+            self._through, self.wanted = self.wanted, self.wanted.target
+            self._gate = self.layer_layout(self._through.layer)
+        if isinstance(self.wanted, Unit):
+            # Looked up before any hook is there: the look-up may run the network.
+            self._unit = self.layer_layout(self.wanted.layer, counted=True, spatial=False)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether gradients pass some channels of a layer alone, so that they are those of a part of the score."""
+        return self._through is not None
+
+    def layer_layout(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> LayerLayout:
+        """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
+        return layer_layout(
+            self.model,
+            self.images,
+            layer,
+            counted=counted,
+            spatial=spatial,
+            network=self.network,
+            channels_first=lambda: self._channels_first,
+        )
+
+    @cached_property
+    def _channels_first(self) -> bool:
+        return always_channels_first(self.network)
+
+    def forward(self, batch: Tensor, network: nn.Module | None = None) -> Any:
+        """What the target scores: the network's output for a batch of variants, or a unit's layer."""
+        with ExitStack() as stack:
+            if self._gate is not None:
+                stack.enter_context(edit_outputs(self.network, {self._gate.name: self._pass}))
+            if self._unit is not None:
+                return self._unit.to_maps(self.outputs(self._unit, batch))
+            return self._all_rows(batch) if network is None else network(batch)
+
+    def fast_network(self, layer: str | None = None) -> nn.Module | None:
+        """The private copy that answers faster, where many variants will run; None where the network runs itself.
+
+        With `layer`, only where that layer's output is the network's own in the copy too.
+        """
+        if not self.many or self._gate is not None or self._unit is not None or frozen_graph(self.network):
+            return None
+        if self._clean is None:
+            self.score_inputs()
+        if self._copy is None and isinstance(self._clean, Tensor):
+            self._copy = inference_copy(unwrap(self.model), self.network, self.images, self._clean)
+        if self._copy is None:
+            self.many = False
+        elif layer is None or layer.partition("#")[0] not in self._copy.folded:
+            return self._copy.network
+        return None
+
+    def _all_rows(self, batch: Tensor) -> Any:
+        """Traced and exported networks may take no other number of rows than they were made with: the images' own."""
+        count = len(self.images)
+        if len(batch) == count or frozen_graph(self.network) not in ("traced", "exported"):
+            return self.network(batch)
+        rows = [batch[start : start + count] for start in range(0, len(batch), count)]
+        rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
+        return torch.cat([self.network(each) for each in rows])[: len(batch)]
+
+    def outputs(self, where: LayerLayout, batch: Tensor) -> Tensor:
+        """The layer's own output for a batch; the forward pass ends there."""
+        leaf = LayerLeaf(where)
+
+        def keep(output: Any) -> None:
+            leaf.outputs.append(tensor_of(where.name, output).clone())
+            raise _StopForward
+
+        with edit_outputs(self.network, {where.name: keep}), suppress(_StopForward):
+            self.network(batch)
+        return leaf.single_output()
+
+    def score(self, output: Any, pictures: Sequence[int] | None = None) -> Tensor:
+        """The target's score of each row of an output; `pictures` says which picture a row is a variant of."""
+        count = len(self.images)
+        if self.target is None:
+            self.target = fix(self.wanted, output, count)
+        if pictures is not None:
+            return evaluate(self.target.rows(pictures), output, len(pictures))
+        scores = evaluate(self.target, output, count)
+        whole = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        known = at_least_float32(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
+        note_scores(known, self.target, at_least_float32(scores))
+        return scores
+
+    def score_inputs(self) -> Tensor:
+        """Scores [N] of the images themselves, without a graph; classes are fixed by them.
+
+        The classes are always those of full precision; the scores are in the precision of the variants' scores, so that
+        their difference holds no rounding of its own.
+        """
+        with torch.no_grad():
+            self._clean = self.forward(self.images.clone())
+            scores = at_least_float32(self.score(self._clean))
+        self._settle_precision()
+        return self.values(self.images, range(len(scores))) if self.precision == "bf16" else scores
+
+    def _settle_precision(self) -> None:
+        """What "auto" comes to: bfloat16 where the private copy runs clearly faster in it, float32 anywhere else."""
+        if self.precision != "auto":
+            return
+        self.precision = "float32"  # of the clean pass that a copy needs
+        self.fast_network()
+        if self._copy is not None and faster_in_bf16(self._copy, self.images):
+            self.precision = "bf16"
+        note_option("precision", self.precision)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Where variants run: bfloat16 where it was asked for, or chosen."""
+        self._settle_precision()
+        wanted = self.precision == "bf16"
+        return torch.autocast(self.images.device.type, torch.bfloat16) if wanted else nullcontext()
+
+    def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
+        """Scores [B] of variants, without a graph; row b is a variant of picture `pictures[b]`."""
+        self.refuse_through()
+        network = self.fast_network()
+        with torch.no_grad(), self.autocast():
+            batch = batch if network is None else channels_last(batch)
+            return at_least_float32(self.score(self.forward(batch, network), pictures))
+
+    def gradient(
+        self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
+    ) -> Tensor:
+        """d score / d batch, [B, C, H, W]; `rule` changes this call's backward graph before it runs."""
+        return self.scores_and_gradient(batch, pictures, rule=rule)[1]
+
+    def scores_and_gradient(
+        self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Scores [B] of the batch, and their gradient as `gradient` gives it, from one pass."""
+        network = self.fast_network() if rule is None and pictures is not None else None
+        with torch.enable_grad(), self.autocast():
+            leaf = (batch.detach().clone() if network is None else channels_last(batch.detach())).requires_grad_()
+            # The network gets a copy: its first operation may work in place, which a leaf does not allow.
+            scores = self.score(self.forward(leaf.clone(), network), pictures)
+            total = scores.sum()
+            if total.requires_grad and rule is not None:
+                rule(total)
+            (found,) = self.vjp(total, [leaf], stated=rule is None)
+        if pictures is None:
+            note_gradient(found)
+        return at_least_float32(scores), at_least_float32(found)
+
+    def at(
+        self,
+        places: Sequence[LayerLayout],
+        batch: Tensor,
+        pictures: Sequence[int] | None = None,
+        *,
+        instead: Mapping[str, Edit] | None = None,
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Each layer's own output A for the batch and d score / dA, in the layer's layout, by layer name."""
+        return self.scores_at(places, batch, pictures, instead=instead)[1]
+
+    def scores_at(
+        self,
+        places: Sequence[LayerLayout],
+        batch: Tensor,
+        pictures: Sequence[int] | None = None,
+        *,
+        instead: Mapping[str, Edit] | None = None,
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+        """Scores [B] of the batch, and what `at` gives, from one pass.
+
+        The network runs without a graph up to the first of the layers. Its output, cut off, becomes the leaf from which
+        the graph is built; layers after it are recorded on that graph. One backward pass then serves all, and no
+        parameter is asked for a gradient. `instead` has functions that replace a layer's output before it is leaf.
+        """
+        leaves = {found.name: LayerLeaf(found, (instead or {}).get(found.name)) for found in places}
+        edits: dict[LayerName, Edit] = {name: leaf.hook for name, leaf in leaves.items()}
+        with torch.no_grad(), self.autocast(), edit_outputs(self.network, edits):
+            output = self.forward(batch)
+            kept = [leaf.single_output() for leaf in leaves.values()]
+            scores = self.score(output, pictures)
+            gradients = self.vjp(scores.sum(), kept)
+        return at_least_float32(scores), {name: (a, g) for name, a, g in zip(leaves, kept, gradients, strict=True)}
+
+    def vjp(self, total: Tensor, leaves: Sequence[Tensor], *, stated: bool = True) -> list[Tensor]:
+        """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        if self._through is None or self._gate is None:
+            return _dense(torch.autograd.grad(total, leaves, allow_unused=True), leaves)
+        passed, self._passed = self._passed, None
+        if passed is None or not passed.requires_grad:
+            raise BadTarget(
+                f"Nothing passes layer {self._through.layer!r} on the way back to what is explained. Choose a layer "
+                "that runs, and after the one explained, for through=(layer, channels)."
+            )
+        (arriving,) = _dense(torch.autograd.grad(total, passed, retain_graph=True, allow_unused=True), [passed])
+        chosen = self._through.only(arriving, self._gate.channel_axis)
+        if stated and is_recording():
+            self._state_bypass(total, passed, arriving, leaves)
+        return _dense(torch.autograd.grad(passed, leaves, chosen, allow_unused=True), leaves)
+
+    def _pass(self, output: Any) -> Tensor:
+        self._passed = tensor_of("of through=(layer, channels)", output)
+        if self._passed.requires_grad:
+            # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+            self._passed = self._passed.view_as(self._passed)
+        return self._passed.clone()
+
+    def _state_bypass(self, total: Tensor, passed: Tensor, arriving: Tensor, leaves: Sequence[Tensor]) -> None:
+        """Say how much of the gradient goes around the layer of a `Through` target."""
+        whole = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
+        inside = torch.autograd.grad(passed, leaves, arriving, retain_graph=True, allow_unused=True)
+        layer = self._through.layer if self._through else ""
+        for a, b in zip(_dense(whole, leaves), _dense(inside, leaves), strict=True):
+            size, around = float(a.norm()), float((a - b).norm())
+            share = around / size if size else 0.0
+            if share > 1e-4:
+                note_finding(
+                    "bypass",
+                    f"Not every path passes layer {layer!r}: {share:.0%} of the gradient goes around it and is in no "
+                    "channel's map.",
+                )
+
+    def refuse_through(self) -> None:
+        """Refuse a `Through` target where no gradient is taken.
+
+        Errors   BadTarget
+        """
+        if self._through is not None:
+            raise BadTarget(
+                "through=(layer, channels) restricts gradients, and this method takes none: it measures scores. Choose "
+                "a gradient method or a gradient-weighted CAM."
+            )
+
+
+def _dense(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(a) if g is None else g for g, a in zip(gradients, like, strict=True)]
+
+
+@contextmanager
+def open_run(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, many: bool = False, precision: str = "float32"
+) -> Iterator[Run]:
+    """A `Run` of the model on copies of the images; the caller's gradient mode is back after the block.
+
+    `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible, "auto"
+    where it is faster too.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield Run(model, ready(model), images.detach().clone(), target, many, precision)
+
+
+@dataclass
+class LayerLeaf:
+    """What a hook keeps at one layer: its place, its outputs, one for each call."""
+
+    layout: LayerLayout
+    instead: Edit | None = None
+    outputs: list[Tensor] = field(default_factory=list)
+
+    def hook(self, output: Any) -> Tensor:
+        """Record the output as a leaf, or as a point of the graph that an earlier leaf began, and hand it on."""
+        tensor = tensor_of(self.layout.name, output)
+        if self.instead is not None:
+            tensor = self.instead(tensor)
+        if not tensor.requires_grad:
+            tensor = tensor.detach().requires_grad_()
+            torch.set_grad_enabled(True)
+        else:
+            # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+            tensor = tensor.view_as(tensor)
+        self.outputs.append(tensor)
+        # A clone goes on: what follows may overwrite it (ReLU(inplace=True)), and the record must not change.
+        return tensor.clone()
+
+    def single_output(self) -> Tensor:
+        path = self.layout.name
+        if not self.outputs:
+            raise LayerNotFound(
+                f"Layer {path!r} did not run in this forward pass. list_layers(model, images) gives those that do."
+            )
+        if len(self.outputs) > 1:
+            raise LayerRanRepeatedly(ran_repeatedly(path, len(self.outputs)))
+        return self.outputs[0]
+
+
+def maps_of(where: LayerLayout, tensor: Tensor) -> Tensor:
+    """A layer's tensor as [N, K, h, w] in float32 or float64.
+
+    Errors   NothingSpatial where it has no height and width
+    """
+    maps = where.to_maps(at_least_float32(tensor))
+    if maps.ndim != 4:
+        raise NothingSpatial(nothing_spatial(where.name, tuple(tensor.shape)))
+    return maps
+
+
+def tensor_of(name: str, output: Any) -> Tensor:
+    """A layer's output where it is one tensor, in the layer's own layout.
+
+    Errors   TypeError where it is a tuple, a dict or anything else
+    """
+    if isinstance(output, Tensor):
+        return output
+    raise TypeError(
+        f"Layer {name!r} gives a {type(output).__name__}, not one tensor. Choose a layer inside it, or one after it, "
+        "from list_layers(model, images)."
+    )

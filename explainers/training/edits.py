@@ -1,0 +1,178 @@
+"""Gradient hooks for training: clip, scale, freeze, replace, add noise. What they did is seen by `record_gradients`.
+
+    with clip_gradients(model, norm=1.0), scale_gradients(model, {"0.*": 0.1}), record_gradients(model) as log:
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()        # hooks act here
+            optimizer.step()
+
+Blocks compose in the order of entry: above, gradients are clipped, then scaled, then recorded. All are gone after
+their block, whatever fails, and only backward passes of the thread that entered it are touched (on an accelerator the
+passes of several threads over the same parameters cannot be told apart).
+
+Two beliefs are widespread and wrong. A hook need not clone before `gradient * 3`: nothing is modified in place. And
+hooks fire on intermediate tensors, not only on leaves, although an intermediate's `.grad` stays None.
+
+`params` is whatever an optimiser takes: tensors, (name, tensor) pairs, groups with "params", a mapping by name, or a
+whole module. Parameters that require no grad are passed over. A pattern is a shell pattern over the dotted names of
+`model.named_parameters()`, such as "layer4.*"; one that matches nothing is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import BadOption
+from explainers.hooks.edit import Edit, edit_gradients, edit_together
+from explainers.options import LayerName
+from explainers.training.diagnosis import diagnose_training
+from explainers.training.parameters import Params, gather, matching
+from explainers.training.record import record_gradients
+
+__all__ = [
+    "add_gradient_noise",
+    "clip_gradients",
+    "diagnose_training",
+    "freeze",
+    "record_gradients",
+    "replace_gradient",
+    "scale_gradients",
+]
+
+
+@contextmanager
+def clip_gradients(params: Params, *, value: float | None = None, norm: float | None = None) -> Iterator[None]:
+    """Keep every component between -value and value, or the norm over all parameters together at most `norm`.
+
+    A Tensor hook sees one gradient and cannot know whether another will come, since a parameter that the loss does not
+    reach gets none. So `norm` works when the backward pass is over: each parameter's hook asks the engine for a call
+    then, and `.grad` is scaled by norm / total, as `torch.nn.utils.clip_grad_norm_` would do at that moment. Blocks
+    that were entered after this one act after that, on the clipped gradient. Of several backward passes without
+    `zero_grad` between them, the sum is clipped, not the sum of clipped ones; this keeps a second copy of the
+    gradients. `torch.autograd.grad` writes no `.grad`, so `norm` does not reach it. With both, `value` comes first.
+    Gradients that a GradScaler has enlarged are clipped as they are.
+
+    Returns  nothing
+    Errors   BadOption when neither is given, one is not above 0, or no parameter requires grad
+    Source   Pascanu et al. 2013, arXiv:1211.5063, section 3.2 (norm)
+    """
+    tensors = gather(params)
+    if value is None and norm is None:
+        raise BadOption(
+            "clip_gradients needs a limit. Give value=1.0 for each component, or norm=1.0 for all together."
+        )
+    for name, limit in (("value", value), ("norm", norm)):
+        if limit is not None:
+            _number(name, limit, above=0)
+
+    def clamp(gradient: Tensor) -> Tensor | None:
+        return None if value is None else gradient.clamp(-value, value)
+
+    def shrink(gradients: list[Tensor]) -> list[Tensor]:
+        total = torch.nn.utils.get_total_norm(gradients)
+        # Where the total is 0 the quotient is infinite, and nothing is scaled.
+        factor = (float(norm or 0) / total).clamp(max=1.0)
+        return [gradient * factor.to(gradient.device) for gradient in gradients]
+
+    with edit_gradients({} if value is None else dict.fromkeys(tensors.values(), clamp)):
+        if norm is None:
+            yield
+            return
+        with edit_together(list(tensors.values()), shrink):
+            yield
+
+
+@contextmanager
+def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[None]:
+    """Multiply gradients by a factor for each pattern: with plain SGD, a learning rate for each parameter.
+
+    A parameter that several patterns match is multiplied by all of their factors. Optimisers that divide by the
+    gradient's size (Adam, RMSprop) undo a constant factor; there, give them groups with their own `lr`.
+
+    Returns  nothing
+    Errors   BadOption for a pattern that matches nothing, with the three nearest names, or a factor that is not finite
+    Source   torch.Tensor.register_hook
+    """
+    product: dict[Tensor, float] = {}
+    for pattern, factor in factors.items():
+        _number(f"factors[{pattern!r}]", factor)
+        for parameter in matching(model, pattern).values():
+            if parameter.requires_grad:
+                product[parameter] = product.get(parameter, 1.0) * factor
+    with edit_gradients({each: lambda g, factor=factor: g * factor for each, factor in product.items()}):  # type: ignore[misc]
+        yield
+
+
+@contextmanager
+def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
+    """Zero the gradients of all parameters that a pattern matches.
+
+    Momentum that was gathered before, and weight decay, still move a parameter whose gradient is zero; where that must
+    not be, leave it out of the optimiser.
+
+    Returns  nothing
+    Errors   BadOption for a pattern that matches nothing, with the three nearest names
+    Source   torch.Tensor.register_hook
+    """
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    found = {name: each for pattern in patterns for name, each in matching(model, pattern).items()}
+    with edit_gradients({each: torch.zeros_like for each in found.values() if each.requires_grad}):
+        yield
+
+
+@contextmanager
+def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """Give `function` the gradient of a leaf or intermediate tensor, and let what it returns flow on in its place.
+
+    It must keep shape, dtype and device; None keeps the gradient. Nothing need be cloned first.
+
+    Returns  nothing
+    Errors   BadOption when the tensor requires no grad, or when the result differs in shape, dtype or device (raised by
+             the backward pass, saying which); TypeError when it is not a tensor
+    Source   torch.Tensor.register_hook
+    """
+    with edit_gradients({tensor: function}):
+        yield
+
+
+@contextmanager
+def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator[None]:
+    """Add Gaussian noise to every gradient; the same seed gives the same run, whatever other random numbers are drawn.
+
+    Each parameter has a generator of its own, so its noise depends on no other.
+
+    Returns  nothing
+    Errors   BadOption when std is negative or not finite, or no parameter requires grad
+    Source   Neelakantan et al. 2015, arXiv:1511.06807, eq. 1, with a constant deviation
+    """
+    _number("std", std, least=0)
+    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {}
+    for index, tensor in enumerate(gather(params).values()):
+        # Seeds side by side must not share streams: another run's parameter 1 is not this run's parameter 0.
+        generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
+        edits[tensor] = _noisy(generator, std)
+    with edit_gradients(edits):
+        yield
+
+
+def _noisy(generator: torch.Generator, std: float) -> Callable[[Tensor], Tensor]:
+    def add(gradient: Tensor) -> Tensor:
+        noise = torch.randn(gradient.shape, generator=generator, device=gradient.device, dtype=torch.float32)
+        return gradient + (std * noise).to(gradient.dtype)
+
+    return add
+
+
+def _number(name: str, given: Any, *, above: float | None = None, least: float | None = None) -> None:
+    fits = isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given)
+    if not fits or (above is not None and given <= above) or (least is not None and given < least):
+        wanted = (
+            f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else "finite"
+        )
+        raise BadOption(f"{name}={given!r} is not possible. Give a number {wanted}.")

@@ -1,0 +1,273 @@
+"""The log of a training run's gradients: one row a step and tensor, bounded, with CSV and TensorBoard.
+
+Figures are computed where the gradient lies, into one small tensor each, and brought over many at a time: a training
+step waits for no transfer.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
+# Rows whose figures may wait on the device before they are brought over in one transfer.
+WAITING = 4096
+# Values that a CPU sums up at a time: the float64 copy stays in its cache, and torch wakes no further thread for it.
+BLOCK = 2**15
+
+
+@dataclass(frozen=True)
+class Row:
+    """One gradient: of `name` (a "parameter", "activation" or "tensor" of `size` values) in `step`, from 0.
+
+    `statistics` holds what was asked for: `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value),
+    `max` (the largest magnitude) and `zero_fraction` (share of exact zeros). `histogram` counts the finite values
+    between `edges`, one more than it has bins; None unless asked for.
+    """
+
+    step: int
+    name: str
+    kind: str
+    size: int
+    statistics: Mapping[str, float]
+    histogram: tuple[int, ...] | None = None
+    edges: tuple[float, ...] | None = None
+
+
+@dataclass
+class _Waiting:
+    step: int
+    name: str
+    call: int | None
+    kind: str
+    size: int
+    moments: Tensor
+    histogram: tuple[int, ...] | None
+    edges: tuple[float, ...] | None
+
+
+@dataclass
+class GradientLog:
+    """What `record_gradients` saw: `rows` in the order in which gradients arrived, the latest `limit` of them.
+
+    `names` are the recorded tensors, first layer first; `dropped` counts rows that had to go; `notes` holds what
+    `note` added, by step. It may be read from another thread while the training goes on.
+    """
+
+    statistics: tuple[str, ...] = STATISTICS
+    limit: int = 100_000
+    names: tuple[str, ...] = ()
+    dropped: int = 0
+    current: int = 0
+    notes: OrderedDict[int, dict[str, Any]] = field(default_factory=OrderedDict)
+    _rows: deque[Row] = field(default_factory=deque, repr=False)
+    _waiting: list[_Waiting] = field(default_factory=list, repr=False)
+    _seen: set[tuple[str, int | None]] = field(default_factory=set, repr=False)
+    _lock: Any = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows so far, those of an unfinished step included."""
+        with self._lock:
+            self._bring()
+            return list(self._rows)
+
+    def step(self) -> None:
+        """End the step: what comes next belongs to the one after. Steps also end by themselves."""
+        with self._lock:
+            self.current += 1
+            self._seen.clear()
+            if len(self._waiting) >= WAITING:
+                self._bring()
+
+    def note(self, step: int, *, loss: float | None = None, updates: Mapping[str, float] | None = None) -> None:
+        """Keep a step's `loss`, or `updates`: by name, how large the update was beside the weight."""
+        with self._lock:
+            entry = self.notes.setdefault(step, {"loss": None, "updates": {}})
+            if loss is not None:
+                entry["loss"] = float(loss)
+            if updates is not None:
+                entry["updates"] |= {name: float(value) for name, value in updates.items()}
+            while len(self.notes) > self.limit:
+                self.notes.popitem(last=False)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The rows as flat dicts: step, name, kind, size, each statistic, and histogram, edges, loss and update where
+        there are any.
+        """
+        rows, found = self.rows, []
+        binned, noted = any(row.histogram is not None for row in rows), bool(self.notes)
+        for row in rows:
+            entry = {"step": row.step, "name": row.name, "kind": row.kind, "size": row.size, **row.statistics}
+            if binned:
+                entry |= {"histogram": row.histogram, "edges": row.edges}
+            if noted:
+                note = self.notes.get(row.step, {})
+                entry |= {"loss": note.get("loss"), "update": note.get("updates", {}).get(row.name)}
+            found.append(entry)
+        return found
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """The rows as CSV with a header, also written to `path`; bins stand with spaces between them."""
+        text, rows = io.StringIO(), self.to_rows()
+        columns = list(rows[0]) if rows else ["step", "name", "kind", "size", *self.statistics]
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: " ".join(map(str, v)) if isinstance(v, tuple) else v for k, v in row.items()})
+        if path is not None:
+            Path(path).write_text(text.getvalue(), encoding="utf-8")
+        return text.getvalue()
+
+    def to_tensorboard(self, logdir: str | Path) -> None:
+        """Write every statistic as a scalar `name/statistic`, histograms and notes, for `tensorboard --logdir`.
+
+        Errors   ImportError when tensorboard is not installed
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # an optional package
+        except ImportError as error:
+            raise ImportError(
+                "to_tensorboard needs the package tensorboard, which is not installed: `pip install tensorboard`, or "
+                "write the same figures with to_csv."
+            ) from error
+        writer: Any = SummaryWriter(str(logdir))
+        try:
+            for row in self.rows:
+                for statistic, value in row.statistics.items():
+                    writer.add_scalar(f"{row.name}/{statistic}", value, row.step)
+                if row.histogram is not None and row.edges is not None:
+                    writer.add_histogram_raw(f"{row.name}/gradient", **_bins(row), global_step=row.step)
+            for step, note in self.notes.items():
+                if note["loss"] is not None:
+                    writer.add_scalar("loss", note["loss"], step)
+                for name, value in note["updates"].items():
+                    writer.add_scalar(f"{name}/update", value, step)
+        finally:
+            writer.close()
+
+    def see(self, name: str, call: int | None, kind: str, gradient: Tensor, *, histograms: int, every: int) -> None:
+        """Note a gradient that has just arrived; one that arrives a second time begins the next step."""
+        with self._lock:
+            if (name, call) in self._seen:
+                self.step()
+            self._seen.add((name, call))
+            if self.current % every:
+                return
+            gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+            gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+            counted = _histogram(gradient, histograms) if histograms else (None, None)
+            moments = _moments(gradient, self.statistics)
+            self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), moments, *counted))
+
+    def _name_calls(self) -> None:
+        """A layer that ran once in a step keeps its plain name; else every call is told apart."""
+        times = Counter((each.step, each.name) for each in self._waiting if each.call is not None)
+        for each in self._waiting:
+            if each.call is not None and "#" not in each.name and times[each.step, each.name] > 1:
+                each.name = f"{each.name}#{each.call}"
+
+    def _bring(self) -> None:
+        """Turn what waits into rows: one transfer for each device."""
+        self._name_calls()
+        waiting, self._waiting = self._waiting, []
+        by_device: dict[torch.device, list[_Waiting]] = {}
+        for each in waiting:
+            by_device.setdefault(each.moments.device, []).append(each)
+        figures = {
+            id(each): values
+            for group in by_device.values()
+            for each, values in zip(group, torch.stack([each.moments for each in group]).tolist(), strict=True)
+        }
+        for each in waiting:
+            found = _named(figures[id(each)], each.size, self.statistics)
+            self._rows.append(Row(each.step, each.name, each.kind, each.size, found, each.histogram, each.edges))
+        while len(self._rows) > self.limit:
+            self._rows.popleft()
+            self.dropped += 1
+
+
+def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
+    """(Euclidean norm, sum, largest magnitude, count of non-zeros) on the gradient's device; zeros where not needed.
+
+    In float64 the squares of large float32 values do not overflow, and sums are exact enough for `std` by difference.
+    """
+    wanted, flat = set(statistics), gradient.flatten()
+    if not flat.numel():
+        return torch.zeros(4, dtype=torch.float64)
+    if flat.device.type != "cpu" or flat.numel() <= BLOCK:
+        return _moments_at_once(flat, wanted)
+    norms, rest = torch.stack([_moments_at_once(part, wanted) for part in flat.split(BLOCK)]).split([1, 3], dim=1)
+    return torch.stack([torch.linalg.vector_norm(norms), rest[:, 0].sum(), rest[:, 1].amax(), rest[:, 2].sum()])
+
+
+def _moments_at_once(flat: Tensor, wanted: set[str]) -> Tensor:
+    wide = torch.float32 if flat.device.type == "mps" else torch.float64
+    zero = torch.zeros((), dtype=wide, device=flat.device)
+    found = [zero, zero, zero, zero]
+    values = flat.to(wide) if flat.device.type == "cpu" else flat
+    if {"norm", "std"} & wanted:
+        found[0] = torch.linalg.vector_norm(values, dtype=wide)
+    if {"mean", "std"} & wanted:
+        found[1] = values.sum(dtype=wide)
+    if "max" in wanted:
+        low, high = flat.aminmax()
+        found[2] = torch.maximum(-low, high).to(wide)
+    if "zero_fraction" in wanted:
+        found[3] = flat.count_nonzero().to(wide)
+    return torch.stack(found)
+
+
+def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> dict[str, float]:
+    norm, total, largest, filled = moments
+    spread = norm * norm - total * total / max(size, 1)
+    values = {
+        "norm": norm,
+        "mean": total / max(size, 1),
+        # A NaN stays one: it is not larger than 0, and must not become 0.
+        "std": 0.0 if size < 2 or spread < 0 else math.sqrt(spread / (size - 1)) if spread < math.inf else math.nan,
+        "max": largest,
+        "zero_fraction": 1 - filled / size if size else 0.0,
+    }
+    return {name: values[name] for name in statistics}
+
+
+def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Counts of the finite values in even bins from the lowest to the highest, and the bins' edges."""
+    values = gradient if gradient.dtype == torch.float64 else gradient.float()
+    values = values[values.isfinite()]
+    low, high = (float(each) for each in values.aminmax()) if values.numel() else (0.0, 0.0)
+    if low == high:
+        half = abs(low) / 2 or 0.5
+        low, high = low - half, high + half
+    counts = tuple(int(count) for count in values.histc(bins, low, high).tolist()) if values.numel() else (0,) * bins
+    return counts, (*(low + (high - low) * k / bins for k in range(bins)), high)
+
+
+def _bins(row: Row) -> dict[str, Any]:
+    """A histogram as TensorBoard wants it; sums are taken at the middle of each bin."""
+    edges, counts = row.edges or (), row.histogram or ()
+
+    def middles() -> Iterator[tuple[float, int]]:
+        for k, count in enumerate(counts):
+            yield (edges[k] + edges[k + 1]) / 2, count
+
+    return {
+        "min": edges[0],
+        "max": edges[-1],
+        "num": sum(counts),
+        "sum": sum(middle * count for middle, count in middles()),
+        "sum_squares": sum(middle * middle * count for middle, count in middles()),
+        "bucket_limits": list(edges[1:]),
+        "bucket_counts": list(counts),
+    }

@@ -1,0 +1,120 @@
+"""Every run of a network, for requests of any tab: here, or on the GPU that a Space lends for the length of a call.
+
+On ZeroGPU a call runs in another process, so what goes in and comes back must be picklable: networks go by name,
+results come back on the CPU, and long methods run to their end or their time budget there, without partial maps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ui import limits
+from ui.engine import model_cache
+
+if TYPE_CHECKING:
+    import torch
+
+    import explainers
+
+try:
+    import spaces
+except ImportError:
+    spaces = None
+
+
+def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> Any:
+    """`function(network, images, ...)` with the network of that name, tensors of the result on the CPU."""
+    loaded = model_cache.load(name)
+    return _home(function(loaded.model.network, images.to(loaded.device), **keywords))
+
+
+# Anywhere but on ZeroGPU the decorator gives the function back as it is.
+run = spaces.GPU(duration=int(limits.SECONDS))(_on_network) if spaces else _on_network
+
+
+def _home(value: Any) -> Any:
+    import torch  # torch takes seconds to start
+
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {name: _home(each) for name, each in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        tensors = {name: each.cpu() for name, each in fields.items() if isinstance(each, torch.Tensor)}
+        return dataclasses.replace(value, **tensors)
+    return value
+
+
+def explain(
+    name: str, method: str, images: torch.Tensor, progress: Callable[[Any], bool] | None = None, **keywords: Any
+) -> explainers.Explanation:
+    """`explainers.explain`; `progress` is for long methods."""
+    import explainers  # torch takes seconds to start
+
+    return run(name, partial(explainers.explain, method), images, **keywords, **_reporting(progress))
+
+
+def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:
+    """The layer's channels for the one picture, float32 [K, h, w]."""
+    import explainers  # torch takes seconds to start
+
+    return run(name, explainers.feature_maps, images, layer=layer)[0].float()
+
+
+def effects(name: str, images: torch.Tensor, target: int, layer: str, progress: Callable[[Any], bool]) -> torch.Tensor:
+    """What the class loses without each channel, float32 [K]."""
+    import explainers  # torch takes seconds to start
+
+    found = run(name, explainers.channel_effects, images, target=target, layer=layer, **_reporting(progress))
+    return found[0].float()
+
+
+def effect(name: str, images: torch.Tensor, target: int, layer: str, axis: int, channel: int) -> float:
+    """What the class loses without one channel: two forward passes instead of one for each of its neighbours."""
+    without = run(name, _silenced, images, layer=layer, axis=axis, channel=channel)
+    return float(scores(name, images)[target] - without[0, target])
+
+
+def _silenced(network: Any, images: torch.Tensor, layer: str, axis: int, channel: int) -> torch.Tensor:
+    import torch  # torch takes seconds to start
+
+    import explainers  # torch takes seconds to start
+
+    def silence(output: torch.Tensor) -> torch.Tensor:
+        output = output.clone()
+        output.select(axis, channel).zero_()
+        return output
+
+    with torch.inference_mode(), explainers.edit_outputs(network, {layer: silence}):
+        return network(images)
+
+
+def sweep(name: str, images: torch.Tensor, target: int, layers: list[str]) -> dict[str, torch.Tensor]:
+    """Grad-CAM at several layers from one pass."""
+    import explainers  # torch takes seconds to start
+
+    return run(name, explainers.grad_cam_sweep, images, target=target, layers=layers)
+
+
+def scores(name: str, images: torch.Tensor) -> torch.Tensor:
+    """The network's scores for the one picture, float32 [K]."""
+    return run(name, _forward, images)[0].float()
+
+
+def _forward(network: Any, images: torch.Tensor) -> torch.Tensor:
+    import torch  # torch takes seconds to start
+
+    with torch.inference_mode():
+        return network(images)
+
+
+def _reporting(progress: Callable[[Any], bool] | None) -> dict[str, Any]:
+    if progress is None:
+        return {}
+    if spaces is not None and limits.SHARED_GPU:
+        return {"budget": 0.8 * limits.SECONDS}
+    return {"progress": progress}

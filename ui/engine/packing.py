@@ -1,0 +1,208 @@
+"""Arrays and pictures as the dictionaries that the scripts read: the wire format, in one place.
+
+Maps travel as base64 of little-endian floats (a JSON list of 224 x 224 numbers takes a second to paint), pictures as
+JPEG in a data address. No field is called `path` or `url`: gradio rewrites those. Final maps are float32, so that
+the value under the pointer and the `.npy` file are exact; maps on their way are float16 where they are large.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from ui import words
+from ui.engine.messages import Answer, Channel, Channels, Refining, Settings, Stages
+
+if TYPE_CHECKING:
+    import torch
+
+LARGEST = 768
+SMALL = 64 * 64
+CELL = 16
+_count = itertools.count(1)
+
+
+def number() -> int:
+    """A new answer's number, larger than all before."""
+    return next(_count)
+
+
+def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False) -> dict[str, Any]:
+    """A map [h, w] with its ends: float32, or float16 with a scale where it need not be exact and is large.
+
+    `by_size`: drawn without its signs unless the visitor asks for them, as attributions of single pixels are.
+    """
+    values = values.detach().float().cpu().contiguous()
+    finite = values[values.isfinite()]
+    low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
+    packed: dict[str, Any] = {"h": values.shape[-2], "w": values.shape[-1], "lo": low, "hi": high, "signed": low < 0}
+    packed["by_size"] = by_size
+    if exact or values.numel() <= SMALL:
+        return packed | {"b64": _text(values.numpy().tobytes()), "dtype": "float32"}
+    scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1]: halves end at 65,504 and lose small numbers
+    return packed | {"b64": _text((values / scale).half().numpy().tobytes()), "dtype": "float16", "scale": scale}
+
+
+def picture(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:
+    """A picture that the browser can show at once, no side above `largest`."""
+    shown = image
+    if max(image.size) > largest:
+        shown = image.copy()
+        shown.thumbnail((largest, largest), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    shown.save(file, "JPEG", quality=90)
+    return {"src": "data:image/jpeg;base64," + _text(file.getvalue())}
+
+
+def answer(step: Answer, ident: int) -> dict[str, Any]:
+    """The overlay of a finished map."""
+    settings = step.settings
+    return {
+        "v": 1,
+        "id": ident,
+        "state": "done" if step.share >= 1 else "stopped",
+        "about": _about(settings, step.target, step.plane),
+        "map": floats(step.map, by_size=settings.method.by_size),
+        "crop": picture(step.seen),
+        "name": words.file_name(settings, step.target),
+        "words": words.overlay(settings, step.target, step.map),
+    }
+
+
+def planes(step: Answer, ident: int) -> dict[str, Any] | None:
+    """The pager under a map that is one of several planes; None where there is one map."""
+    if not step.planes:
+        return None
+    return {"id": ident, "plane": step.plane, "count": step.planes, "words": words.planes(step)}
+
+
+def refining(step: Refining, ident: int) -> dict[str, Any]:
+    """The overlay of a map on its way."""
+    assert step.map is not None
+    settings = step.settings
+    return {
+        "v": 1,
+        "id": ident,
+        "state": "partial",
+        "about": _about(settings, settings.target),
+        "map": floats(step.map, exact=False, by_size=settings.method.by_size),
+        "crop": picture(step.seen, 384),
+        "name": words.file_name(settings, settings.target),
+        "words": words.overlay(settings, settings.target, step.map),
+    }
+
+
+def _about(settings: Settings, target: int | None, plane: int = 0) -> str:
+    """What a map is of; limits and read-out stay where they are as long as this does."""
+    return f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{target}/{plane}"
+
+
+def classes(step: Answer, ident: int) -> dict[str, Any]:
+    """The most likely classes."""
+    names = step.settings.loaded.names
+    items = [{"index": index, "name": names[index], "share": share} for index, share in step.top]
+    return {"id": ident, "chosen": step.target, "items": items}
+
+
+def findings(step: Answer, ident: int) -> dict[str, Any]:
+    """What was noticed, with a button where there is a remedy; notes on the request and on the method come first."""
+    caution = step.settings.method.caution
+    notes = [*step.settings.notes, *([caution] if caution else [])]
+    items: list[dict[str, Any]] = [{"sentence": note} for note in notes]
+    for each in step.findings:
+        item: dict[str, Any] = {"sentence": words.plain(each.sentence)}
+        if each.remedy:
+            item |= {"remedy": dict(each.remedy), "label": words.remedy(each.remedy)}
+        items.append(item)
+    return {"id": ident, "items": items}
+
+
+def stages(step: Stages, ident: int) -> dict[str, Any]:
+    """The strip of all stages."""
+    packed = [
+        {"layer": name, "grid": f"{plane.shape[0]} × {plane.shape[1]}", "map": floats(plane, exact=False)}
+        for name, plane in step.maps.items()
+    ]
+    return {"id": ident, "chosen": step.settings.layer, "stages": packed, "crop": picture(step.seen, 128)}
+
+
+def channels(step: Channels, sort: str, key: str, ident: int) -> dict[str, Any]:
+    """A page of channels as one sheet of small planes."""
+    from explainers.maps.overlays import sprite  # torch takes seconds to start
+
+    planes, low, high = sprite(step.maps, CELL)
+    return {
+        "id": ident,
+        "key": key,
+        "sort": sort,
+        "page": step.page,
+        "pages": step.pages,
+        "chosen": None,
+        "cell": [planes.shape[1], planes.shape[2]],
+        "planes": _text(planes.numpy().tobytes()),
+        "lo": _column(low),
+        "hi": _column(high),
+        "numbers": step.numbers,
+        "mean": _safe(step.means),
+        "effect": None if step.effects is None else _safe(step.effects),
+        "measure": words.MEASURE[sort],
+        "note": words.channels(step, sort),
+    }
+
+
+def _column(values: torch.Tensor) -> dict[str, Any]:
+    return {"b64": _text(values.float().contiguous().numpy().tobytes()), "dtype": "float32"}
+
+
+def channel(step: Channel, ident: int) -> dict[str, Any]:
+    """One channel, large."""
+    settings = step.settings
+    return {
+        "v": 1,
+        "id": ident,
+        "state": "done",
+        "about": f"{settings.loaded.name}/{settings.layer}/{step.number}",
+        "map": floats(step.map),
+        "crop": picture(step.seen),
+        "box": step.box,
+        "name": words.channel_file(step),
+        "words": words.channel(step),
+    }
+
+
+def form(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The method's options as the form draws them, and the values that it starts with."""
+    schema = [
+        {
+            "name": o.name,
+            "kind": o.kind,
+            "default": _plain(o.default),
+            "low": o.low,
+            "high": o.high,
+            "step": o.step,
+            "choices": list(o.choices),
+            "help": o.help,
+        }
+        for o in settings.method.options.values()
+        if o.default is None or _plain(o.default) is not None
+    ]
+    return schema, settings.options
+
+
+def _plain(value: Any) -> Any:
+    """A default that a form can hold, or None."""
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def _safe(values: list[float]) -> list[float | None]:
+    """JSON has no word for what is not a number."""
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

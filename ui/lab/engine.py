@@ -1,0 +1,173 @@
+"""The gradient lab's door to torch: an experiment on one expression, a gradient's way through a network.
+
+Importable without gradio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ui.lab import expressions
+from ui.lab.experiments import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ui.lab.expressions import Step
+
+
+@dataclass
+class Pass:
+    """The gradients that a backward pass left: by tensor, and by edge (tensor, operation, place among its inputs)."""
+
+    tensors: dict[str, Tensor | None] = field(default_factory=dict)
+    edges: dict[tuple[str, str, int], Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Values, and gradients without the hook, with it, and after a second pass where one was asked for."""
+
+    plan: Plan
+    values: dict[str, Tensor]
+    without: Pass
+    hooked: Pass
+    again: Pass | None
+
+
+def run(plan: Plan) -> Outcome:
+    """Compute an experiment: once without the hook, once with it."""
+    values, without, _ = _once(plan, hooked=False)
+    _, hooked, again = _once(plan, hooked=True)
+    return Outcome(plan, values, without, hooked, again)
+
+
+def _once(plan: Plan, *, hooked: bool) -> tuple[dict[str, Tensor], Pass, Pass | None]:
+    import torch  # torch takes seconds to start
+
+    import explainers  # torch takes seconds to start
+
+    with torch.enable_grad():
+        tensors, edges = _built(plan.steps)
+    recorded = Pass()
+    inner = {step.name for step in plan.steps if step.value is None}
+
+    def record(into: dict[Any, Any], key: Any) -> Callable[[Tensor], None]:
+        return lambda gradient: into.update({key: gradient.detach().clone()})
+
+    with ExitStack() as stack:
+        hook = stack.enter_context(ExitStack())
+        if hooked:
+            change = _change(plan.hook, plan.amount)
+            hook.enter_context(explainers.edit_gradients({tensors[plan.where]: change}))
+        # Entered after the hook, so that a tensor's record is what the hook hands on.
+        stack.enter_context(explainers.edit_gradients({tensors[n]: record(recorded.tensors, n) for n in inner}))
+        stack.enter_context(explainers.edit_gradients({t: record(recorded.edges, key) for key, t in edges.items()}))
+        first = _backward(plan, tensors, recorded, plan.seed, retain=bool(plan.again))
+        if not (hooked and plan.again):
+            return {name: t.detach() for name, t in tensors.items()}, first, None
+        recorded.tensors.clear()
+        recorded.edges.clear()
+        if plan.again == "removed":
+            hook.close()
+            for step in plan.steps:
+                if step.value is not None:
+                    tensors[step.name].grad = None
+        again = _backward(plan, tensors, recorded, plan.second, retain=False)
+    return {name: t.detach() for name, t in tensors.items()}, first, again
+
+
+def _built(steps: list[Step]) -> tuple[dict[str, Tensor], dict[tuple[str, str, int], Tensor]]:
+    """Every step as a tensor; each use of a tensor goes through a view, so that its share of the gradient is seen."""
+    import torch  # torch takes seconds to start
+
+    tensors: dict[str, Tensor] = {}
+    edges: dict[tuple[str, str, int], Tensor] = {}
+    for step in steps:
+        if step.value is not None:
+            tensors[step.name] = torch.tensor(step.value, dtype=torch.float32, requires_grad=True)
+            continue
+        operands: list[Any] = []
+        for place, given in enumerate(step.inputs):
+            if isinstance(given, str):
+                view = tensors[given].view_as(tensors[given])
+                edges[given, step.name, place] = view
+                operands.append(view)
+            else:
+                operands.append(torch.tensor(given, dtype=torch.float32) if isinstance(given, tuple) else given)
+        tensors[step.name] = _applied(step.op, operands)
+    return tensors, edges
+
+
+def _applied(op: str, given: list[Any]) -> Tensor:
+    if op in expressions.FUNCTIONS:
+        return getattr(given[0], op)()
+    if len(given) == 1:
+        return -given[0]
+    a, b = given
+    if op == "+":
+        return a + b
+    if op == "-":
+        return a - b
+    if op == "*":
+        return a * b
+    return a / b if op == "/" else a**b
+
+
+def _change(kind: str, amount: float) -> Callable[[Tensor], Tensor | None]:
+    """What a hook does to a gradient; the same as `experiments.HOOK_CODE` says."""
+    import torch  # torch takes seconds to start
+
+    changes: dict[str, Callable[[Tensor], Tensor | None]] = {
+        "record": lambda g: None,
+        "scale": lambda g: g * amount,
+        "clip_value": lambda g: g.clamp(-amount, amount),
+        "clip_norm": lambda g: g * (amount / g.norm().clamp(min=amount)),
+        "zero": torch.zeros_like,
+        "square": lambda g: g**2,
+        "negate": lambda g: -g,
+    }
+    return changes[kind]
+
+
+def _backward(plan: Plan, tensors: dict[str, Tensor], recorded: Pass, seed: Any, *, retain: bool) -> Pass:
+    """One backward pass; what it left, the leaves' own `.grad` among it."""
+    import torch  # torch takes seconds to start
+
+    result = tensors[plan.result.name]
+    start = torch.ones_like(result) if seed is None else torch.tensor(seed, dtype=torch.float32)
+    result.backward(start, retain_graph=retain)
+    found = Pass({step.name: recorded.tensors.get(step.name) for step in plan.steps}, dict(recorded.edges))
+    for step in plan.steps:
+        if step.value is not None:
+            leaf = tensors[step.name].grad
+            found.tensors[step.name] = None if leaf is None else leaf.detach().clone()
+    return found
+
+
+def layer_norms(network: nn.Module, images: Tensor, target: int, layers: list[str]) -> dict[str, Tensor]:
+    """By layer: the norm of the class score's gradient at its output, and the gradient's share of exact zeros.
+
+    A layer that no gradient reaches has (0, 1).
+    """
+    import torch  # torch takes seconds to start
+
+    import explainers  # torch takes seconds to start
+
+    found = {name: torch.tensor([0.0, 1.0]) for name in layers}
+
+    def record(name: str) -> Callable[[Tensor], None]:
+        def see(gradient: Tensor) -> None:
+            values = gradient.detach().double()
+            found[name] = torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
+
+        return see
+
+    with torch.enable_grad(), explainers.edit_gradients({(network, name): record(name) for name in layers}):
+        given = images.detach().clone().requires_grad_()
+        score = network(given)[0, target]
+        torch.autograd.grad(score, given)  # writes no `.grad` of any parameter
+    return found

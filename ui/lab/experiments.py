@@ -1,0 +1,190 @@
+"""The gallery of the gradient lab, a visitor's own experiment, and the lines of PyTorch that do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ui import limits
+from ui.lab import expressions, words
+from ui.lab.expressions import Refusal, Step, Value
+
+KINDS = tuple(name for name, *_ in words.HOOKS)
+LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A program, where a hook sits and what it does, what the backward pass begins with, and a second pass or none."""
+
+    program: str
+    where: str = ""
+    hook: str = "record"
+    amount: float = 1.0
+    seed: str = ""
+    again: str = ""
+    second: str = ""
+
+
+GALLERY = {
+    "double": Experiment("v = (0, 0, 0)", "v", "scale", 2.0, "(1, 2, 3)", "removed", "(1, 2, 3)"),
+    "square": Experiment("v = (7, 8, 9)\ny = 2 * v^2", "y", "record", 1.0, "(1, 2, 3)"),
+    "chain": Experiment("x = [[1, 2], [3, 4]]\ny = x^2 + 1\nz = mean(y^2)", "y"),
+    "mean": Experiment("x = (2, 2, 2, 2)\nz = mean(x^2)", "x", "scale", 20200910.0, "", "removed"),
+    "product": Experiment("x = 3\ny = 5\na = x + y\nb = x * y\nc = a * b", "a"),
+    "squared": Experiment("v = (2, 2, 2)", "v", "square", 1.0, "(1, 1, 2)", "keep", "(1, 1, 1)"),
+    "shared": Experiment("m1 = 1\nm2 = 2\nm3 = 4\nx1 = m1 * m2\nx2 = x1 * m3\ny = x1 + x2", "x1"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment that can be run: every name found, every number checked."""
+
+    steps: list[Step]
+    where: str
+    hook: str
+    amount: float
+    seed: Value | None
+    again: str
+    second: Value | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> Step:
+        return self.steps[-1]
+
+
+def received(data: Any) -> Experiment:
+    """An experiment as the browser sent it.
+
+    Errors   Refusal for anything but texts of sane length and one number
+    """
+    data = data if isinstance(data, Mapping) else {}
+    texts = {name: data.get(name, "") for name in ("program", "where", "hook", "seed", "again", "second")}
+    amount = data.get("amount", 1.0)
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise Refusal(words.BAD_FORM)
+    for name, text in texts.items():
+        if len(text) > (10 * limits.EXPRESSION_LENGTH if name == "program" else 2 * LONGEST):
+            raise Refusal(words.too_long(len(text), limits.EXPRESSION_LENGTH))
+    if isinstance(amount, bool) or not isinstance(amount, (int, float)):
+        raise Refusal(words.NOT_FINITE)
+    if texts["hook"] not in KINDS or texts["again"] not in dict(words.AGAIN):
+        raise Refusal(words.BAD_FORM)
+    if not -limits.EXPRESSION_LARGEST <= amount <= limits.EXPRESSION_LARGEST:
+        raise Refusal(words.NOT_FINITE)
+    return Experiment(**texts, amount=float(amount))
+
+
+def planned(experiment: Experiment) -> Plan:
+    """Find every name and check every number.
+
+    Errors   Refusal, one sentence
+    """
+    steps = expressions.parse(experiment.program)
+    names, notes = [step.name for step in steps], []
+    where = experiment.where
+    if where not in names:
+        where = next(step.name for step in steps if step.value is not None)
+        if experiment.where:
+            notes.append(words.moved(words.short(experiment.where), where))
+    if experiment.hook.startswith("clip") and experiment.amount <= 0:
+        raise Refusal(words.LIMIT_POSITIVE)
+    seeds = [_seed(text, steps[-1].shape) for text in (experiment.seed, experiment.second)]
+    again = experiment.again
+    return Plan(steps, where, experiment.hook, experiment.amount, seeds[0], again, seeds[1], tuple(notes))
+
+
+def _seed(text: str, shape: tuple[int, ...]) -> Value | None:
+    """What a backward pass begins with; None for ones. One number stands for all entries."""
+    if not text.strip():
+        return None
+    try:
+        value = expressions.parse_value(text)
+    except Refusal as refusal:
+        raise Refusal(words.in_seed(str(refusal))) from None
+    if isinstance(value, float):
+        return _filled(shape, value)
+    if expressions.shape_of(value) != shape:
+        raise Refusal(words.wrong_seed(expressions.shape_of(value), shape))
+    return value
+
+
+def _filled(shape: tuple[int, ...], value: float) -> Value:
+    return tuple(_filled(shape[1:], value) for _ in range(shape[0])) if shape else value
+
+
+# The code that stands beside the graph
+
+HOOK_CODE = {
+    "record": "",
+    "scale": "g * {amount}",
+    "clip_value": "g.clamp(-{amount}, {amount})",
+    "clip_norm": "g * ({amount} / g.norm().clamp(min={amount}))",
+    "zero": "torch.zeros_like(g)",
+    "square": "g ** 2",
+    "negate": "-g",
+}
+
+
+def code(plan: Plan) -> str:
+    """The experiment as a program of its own; at its end `grads` holds the gradient of every tensor."""
+    inner = [step.name for step in plan.steps if step.value is None]
+    lines = ["import torch", "", *map(line, plan.steps), ""]
+    change = HOOK_CODE[plan.hook].format(amount=_number(plan.amount))
+    removed = plan.again == "removed"
+    if change:
+        lines.append(f"{'handle = ' if removed else ''}{plan.where}.register_hook(lambda g: {change})")
+    if inner:  # after the hook above, so that they see what it hands on
+        lines += ["grads = {}", f"for name, t in {{{', '.join(f'{n!r}: {n}' for n in inner)}}}.items():"]
+        lines.append("    t.register_hook(lambda g, name=name: grads.update({name: g}))")
+    lines.append(_backward(plan.result, plan.seed, bool(plan.again) and bool(inner)))
+    if plan.again:
+        lines.append("")
+        if removed:
+            lines += ["handle.remove()"] if change else []
+            leaves = [step.name for step in plan.steps if step.value is not None]
+            lines.append(" = ".join(f"{name}.grad" for name in leaves) + " = None")
+        lines.append(_backward(plan.result, plan.second, False))
+    leaves = [step.name for step in plan.steps if step.value is not None]
+    lines.append(f"print({', '.join([f'{name}.grad' for name in leaves] + (['grads'] if inner else []))})")
+    return "\n".join(lines)
+
+
+def line(step: Step) -> str:
+    """One step as a line of PyTorch."""
+    if step.value is not None:
+        return f"{step.name} = torch.tensor({_tensor(step.value)}, requires_grad=True)"
+    shown = [each if isinstance(each, str) else _operand(each) for each in step.inputs]
+    if step.op == "-" and len(shown) == 1:
+        return f"{step.name} = -{shown[0]}"
+    if step.op in expressions.FUNCTIONS:
+        return f"{step.name} = {shown[0]}.{step.op}()"
+    op = "**" if step.op == "^" else step.op
+    # A minus sign binds less than a power, so a negative base needs brackets.
+    left = f"({shown[0]})" if op == "**" and shown[0].startswith("-") else shown[0]
+    return f"{step.name} = {left} {op} {shown[1]}"
+
+
+def _backward(result: Step, seed: Value | None, retain: bool) -> str:
+    given = []
+    if seed is not None:
+        given.append(f"torch.tensor({_tensor(seed)})")
+    elif result.shape:
+        given.append(f"torch.ones({', '.join(map(str, result.shape))})")
+    return f"{result.name}.backward({', '.join([*given, *(['retain_graph=True'] if retain else [])])})"
+
+
+def _operand(value: Value) -> str:
+    return _number(value) if isinstance(value, float) else f"torch.tensor({_tensor(value)})"
+
+
+def _tensor(value: Value) -> str:
+    """A value as floats, so that torch makes no integers of them."""
+    return f"[{', '.join(map(_tensor, value))}]" if isinstance(value, tuple) else repr(value)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)

@@ -1,0 +1,185 @@
+"""The gradient lab's answers as the dictionaries that its scripts read."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import TYPE_CHECKING, Any
+
+from ui import words as page_words
+from ui.lab import experiments, expressions, words
+from ui.lab.engine import Outcome, Pass
+from ui.lab.experiments import Plan
+from ui.lab.picture import Depth
+from ui.lab.training import Curves
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def outcome(found: Outcome, ident: int) -> dict[str, Any]:
+    """An experiment: every tensor and every edge with its gradients, and the code."""
+    plan = found.plan
+    return {
+        "id": ident,
+        "line": " ".join([*plan.notes, words.ran(plan.hook, plan.where, plan.result.name)]),
+        "where": plan.where,
+        "names": [{"name": step.name, "text": _text(step)} for step in plan.steps],
+        "again": found.again is not None,
+        "tensors": [_tensor(step, found) for step in plan.steps],
+        "edges": [_edge(key, found) for key in _keys(plan)],
+        "result": {"name": plan.result.name, "seed": _seed(plan)},
+        "code": experiments.code(plan),
+    }
+
+
+def refusal(sentence: str, ident: int) -> dict[str, Any]:
+    """What was refused; the script keeps the former result."""
+    return {"id": ident, "error": sentence}
+
+
+def waiting(sentence: str, ident: int) -> dict[str, Any]:
+    """While torch is imported."""
+    return {"id": ident, "waiting": sentence}
+
+
+def _text(step: expressions.Step) -> str:
+    return expressions.source(step) if step.value is None else words.FORM["leaf"]
+
+
+def _tensor(step: expressions.Step, found: Outcome) -> dict[str, Any]:
+    name = step.name
+    return {
+        "name": name,
+        "text": _text(step),
+        "leaf": step.value is not None,
+        "hooked": name == found.plan.where,
+        "value": numbers(found.values[name]),
+        "without": numbers(found.without.tensors[name]),
+        "hooked_gradient": numbers(found.hooked.tensors[name]),
+        "again": None if found.again is None else numbers(found.again.tensors[name]),
+    }
+
+
+def _keys(plan: Plan) -> list[tuple[str, str, int]]:
+    return [
+        (given, step.name, place)
+        for step in plan.steps
+        for place, given in enumerate(step.inputs)
+        if isinstance(given, str)
+    ]
+
+
+def _edge(key: tuple[str, str, int], found: Outcome) -> dict[str, Any]:
+    def of(found: Pass) -> Any:
+        return numbers(found.edges.get(key))
+
+    return {
+        "from": key[0],
+        "to": key[1],
+        "value": numbers(found.values[key[0]]),
+        "without": of(found.without),
+        "with": of(found.hooked),
+    }
+
+
+def _seed(plan: Plan) -> list[list[float | str]]:
+    return _rows(_ones(plan.result.shape) if plan.seed is None else plan.seed)
+
+
+def _ones(shape: tuple[int, ...]) -> Any:
+    return tuple(_ones(shape[1:]) for _ in range(shape[0])) if shape else 1.0
+
+
+def numbers(tensor: Tensor | None) -> list[list[float | str]] | None:
+    """A tensor of up to two dimensions as rows of numbers; None where there is no gradient."""
+    return None if tensor is None else _rows(tensor.tolist())
+
+
+def _rows(value: Any) -> list[list[float | str]]:
+    rows = value if isinstance(value, (list, tuple)) else [value]
+    rows = rows if rows and isinstance(rows[0], (list, tuple)) else [rows]
+    return [[_finite(each) for each in row] for row in rows]
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no word for infinity; the scripts' `Number` reads these."""
+    return value if math.isfinite(value) else str(value).replace("inf", "Infinity").replace("nan", "NaN")
+
+
+# A network in training
+
+
+def curves(found: Curves, ident: int) -> dict[str, Any]:
+    """A run so far: curves by recorded step, histograms of 256 shades, sentences."""
+    training = found.training
+    loss = found.loss[-1] if found.loss else math.nan
+    state = "running" if not found.end else "broken" if found.end == "broken" else "done"
+    return {
+        "id": ident,
+        "state": state,
+        "line": words.training_line(found.step, training.steps, found.seconds, loss, found.end),
+        "fraction": found.step / training.steps,
+        "steps": training.steps,
+        "layers": list(training.layers),
+        "at": found.at,
+        "loss": _known(found.loss),
+        "norms": {layer: _known(values) for layer, values in found.norms.items()},
+        "updates": {layer: _known(values) for layer, values in found.updates.items()},
+        "heat": {layer: _sheet(columns) for layer, columns in found.histograms.items()},
+        "findings": [each.sentence for each in found.findings],
+    }
+
+
+def training_line(state: str, sentence: str, ident: int) -> dict[str, Any]:
+    """A run that has not begun, or will not."""
+    return {"id": ident, "state": state, "line": sentence}
+
+
+def _sheet(columns: list[tuple[tuple[int, ...], float, float]]) -> dict[str, Any]:
+    """One column a step, each in shades of its own largest count."""
+    shades = bytearray()
+    for counts, _, _ in columns:
+        most = max(counts) or 1
+        shades += bytes(round(255 * math.sqrt(count / most)) for count in counts)
+    bins = len(columns[0][0]) if columns else 1
+    ends = [[end if math.isfinite(end) else 0.0 for end in (low, high)] for _, low, high in columns]
+    return {
+        "counts": base64.b64encode(bytes(shades)).decode("ascii"),
+        "bins": bins,
+        "low": [low for low, _ in ends],
+        "high": [high for _, high in ends],
+    }
+
+
+def _known(values: list[float]) -> list[float | None]:
+    """Numbers in five digits; None where there is none."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+
+
+# A picture
+
+
+def depth(found: Depth, ident: int) -> dict[str, Any]:
+    """The gradient along the network: one bar a layer, in the order of their calls."""
+    settings, layers = found.settings, found.layers
+    name = page_words.class_name(settings, found.target)
+    return {
+        "id": ident,
+        "line": words.depth_line(name, settings.loaded.title, len(layers)),
+        "verdict": words.depth_verdict(found.vanished, _extremes(found)),
+        "vanished": bool(found.vanished),
+        "least": found.least,
+        "names": [layer.name for layer in layers],
+        "norms": _known(found.norms),
+        "zeros": _known(found.zeros),
+        "stages": [layer.name if layer.stage else "" for layer in layers],
+        "read": [words.depth_read(*each) for each in zip(layers, found.norms, found.zeros, strict=True)],
+    }
+
+
+def _extremes(found: Depth) -> tuple[str, float, str, float]:
+    """The layer with the largest norm and the one with the smallest."""
+    known = [(norm, layer.name) for layer, norm in zip(found.layers, found.norms, strict=True) if math.isfinite(norm)]
+    (high, largest), (low, smallest) = max(known, default=(0.0, "")), min(known, default=(0.0, ""))
+    return largest, high, smallest, low

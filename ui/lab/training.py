@@ -1,0 +1,339 @@
+"""A small network that trains under gradient hooks, while its gradients are recorded. Importable without gradio."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ui import limits
+from ui.engine import engine
+from ui.engine.messages import Refused
+from ui.engine.runs import Run
+from ui.lab import words
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    import explainers
+
+CONV = ("conv1", "conv2", "conv3", "output")
+TASKS = ("line", "mlp", "cnn")
+ACTIVATIONS = ("relu", "tanh", "sigmoid")
+OPTIMISERS = ("sgd", "adam")
+WIDTH, POINTS, SHAPES, SIDE, BATCH, BINS = 16, 128, 384, 16, 64, 24
+
+RANGES: dict[str, tuple[float, float]] = {
+    "rate": (1e-6, 100.0),
+    "steps": (1, limits.TRAINING_STEPS),
+    "depth": (1, limits.TRAINING_LAYERS),
+    "clip_norm": (1e-9, 1e9),
+    "clip_value": (1e-9, 1e9),
+    "noise": (0.0, 1e3),
+    "factor": (-1e3, 1e3),
+}
+"""The least and the most of every number of the form."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, how, and which hooks act on its gradients; None and "" are no hook."""
+
+    task: str = "mlp"
+    rate: float = 0.3
+    steps: int = 240
+    optimiser: str = "sgd"
+    activation: str = "relu"
+    depth: int = 3
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    scale: str = ""
+    factor: float = 0.1
+    freeze: str = ""
+    noise: float | None = None
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that have weights, first to last."""
+        if self.task == "mlp":
+            return (*(f"hidden{k + 1}" for k in range(self.depth)), "output")
+        return CONV if self.task == "cnn" else ("line",)
+
+    @property
+    def every(self) -> int:
+        """Each so many steps are recorded, so that no curve has more points than are drawn."""
+        return math.ceil(self.steps / limits.TRAINING_POINTS)
+
+
+PRESETS = {
+    "mlp": Training(),
+    "line": Training("line", 0.01, 100),
+    "cnn": Training("cnn", 0.1, 160),
+    "vanishing": Training("mlp", 0.01, 150, activation="sigmoid", depth=8),
+    "exploding": Training("line", 0.25, 100),
+    "clipped": Training("line", 0.25, 100, clip_norm=1.0),
+    "frozen": Training("mlp", 0.3, 240, freeze="hidden1", noise=0.01),
+}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A run so far. Lists are by recorded step; what is no number stays so."""
+
+    training: Training
+    step: int
+    seconds: float
+    at: list[int]
+    loss: list[float]
+    norms: dict[str, list[float]]
+    updates: dict[str, list[float]]
+    histograms: dict[str, list[tuple[tuple[int, ...], float, float]]]
+    findings: list[explainers.Finding]
+    end: str = ""
+    """Why it is over: "done", "stopped", "time", "broken"; empty while it runs."""
+
+
+def received(data: Any) -> Training:
+    """A form as the browser sent it.
+
+    Errors   Refused for anything that the form cannot hold
+    """
+    data = data if isinstance(data, Mapping) else {}
+    given: dict[str, Any] = {}
+    for each in fields(Training):
+        value = data.get(each.name, each.default)
+        if each.name in RANGES:
+            value = _number(each.name, value, optional=each.default is None)
+        elif not isinstance(value, str):
+            raise Refused(words.BAD_FORM)
+        given[each.name] = value
+    training = Training(**given)
+    chosen = ((training.task, TASKS), (training.activation, ACTIVATIONS), (training.optimiser, OPTIMISERS))
+    if any(value not in there for value, there in chosen):
+        raise Refused(words.BAD_FORM)
+    for layer in (training.scale, training.freeze):
+        if layer and layer not in training.layers:
+            raise Refused(words.no_layer(layer, training.layers))
+    return training
+
+
+def _number(name: str, value: Any, *, optional: bool) -> Any:
+    low, high = RANGES[name]
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise Refused(words.out_of_range(name, low, high))
+    return round(value) if name in ("steps", "depth") else float(value)
+
+
+def train(training: Training, run: Run) -> Generator[Curves, None, Curves]:
+    """Train; yield the run so far a few times a second, return it as it ended."""
+
+    def work(report: Callable[[Any], bool]) -> Curves:
+        return _Trainer(training, run).train(report)
+
+    partials = engine.stream(work, run)  # one thread from begin to end: the hooks act on that thread's passes
+    try:
+        while True:
+            partial = next(partials)
+            if partial is not None:
+                yield partial
+    except StopIteration as end:
+        return end.value
+
+
+class _Trainer:
+    """One run: network, data and what was recorded."""
+
+    def __init__(self, training: Training, run: Run) -> None:
+        import torch  # torch takes seconds to start
+
+        self.training, self.run = training, run
+        self.generator = torch.Generator().manual_seed(0)
+        self.network = _network(training, self.generator)
+        self.batches = _data(training, self.generator)
+        kind = torch.optim.SGD if training.optimiser == "sgd" else torch.optim.Adam
+        self.optimiser = kind(self.network.parameters(), lr=training.rate)
+        self.step, self.began, self.shown, self.pause = 0, time.monotonic(), 0.0, 1 / limits.TRAINING_UPDATES
+
+    def train(self, report: Callable[[Any], bool]) -> Curves:
+        import torch  # torch takes seconds to start
+
+        import explainers  # torch takes seconds to start
+
+        end = "done"
+        with torch.enable_grad(), ExitStack() as stack:
+            self._hooked(stack)
+            self.log = stack.enter_context(
+                explainers.record_gradients(self.network, histograms=BINS, every=self.training.every)
+            )
+            while self.step < self.training.steps:
+                if self.run.stopped():
+                    end = "stopped" if self.run.asked else "time"
+                    break
+                if not math.isfinite(self._one()):
+                    end = "broken"
+                    break
+                if time.monotonic() - self.shown > self.pause:
+                    report(self._curves())
+                    self.shown = time.monotonic()
+        return self._curves(end)
+
+    def _hooked(self, stack: ExitStack) -> None:
+        """The hooks in the order in which the form lists them; what is recorded is what they leave."""
+        import explainers  # torch takes seconds to start
+
+        training, network = self.training, self.network
+        if training.clip_value is not None:
+            stack.enter_context(explainers.clip_gradients(network, value=training.clip_value))
+        if training.clip_norm is not None:
+            stack.enter_context(explainers.clip_gradients(network, norm=training.clip_norm))
+        if training.scale:
+            stack.enter_context(explainers.scale_gradients(network, {f"{training.scale}.*": training.factor}))
+        if training.freeze:
+            stack.enter_context(explainers.freeze(network, f"{training.freeze}.*"))
+        if training.noise:
+            stack.enter_context(explainers.add_gradient_noise(network, std=training.noise))
+
+    def _one(self) -> float:
+        """One step of the optimiser; its loss."""
+        inputs, wanted = next(self.batches)
+        self.optimiser.zero_grad()
+        loss = _loss(self.training, self.network(inputs), wanted)
+        loss.backward()
+        found = loss.item()
+        if self.step % self.training.every == 0:
+            before = {name: each.detach().clone() for name, each in self.network.named_parameters()}
+            self.optimiser.step()
+            self.log.note(self.step, loss=found, updates=_ratios(self.training, self.network, before))
+        else:
+            self.optimiser.step()
+        self.log.step()
+        self.step += 1
+        return found
+
+    def _curves(self, end: str = "") -> Curves:
+        import explainers  # torch takes seconds to start
+
+        rows, notes = self.log.rows, dict(self.log.notes)
+        layers = self.training.layers
+        at = sorted(notes)
+        squares = {layer: dict.fromkeys(at, 0.0) for layer in layers}
+        bins: dict[str, dict[int, Any]] = {layer: {} for layer in layers}
+        for row in rows:
+            layer, _, kind = row.name.rpartition(".")
+            if row.step not in notes:
+                continue
+            squares[layer][row.step] += row.statistics["norm"] ** 2
+            if kind == "weight" and row.histogram and row.edges:
+                bins[layer][row.step] = (row.histogram, row.edges[0], row.edges[-1])
+        none = ((0,) * BINS, 0.0, 0.0)
+        return Curves(
+            self.training,
+            self.step,
+            time.monotonic() - self.began,
+            at,
+            [notes[step]["loss"] for step in at],
+            {layer: [math.sqrt(found[step]) for step in at] for layer, found in squares.items()},
+            {layer: [notes[step]["updates"][layer] for step in at] for layer in layers},
+            {layer: [found.get(step, none) for step in at] for layer, found in bins.items()},
+            explainers.diagnose_training(self.log),
+            end,
+        )
+
+
+def _ratios(training: Training, network: nn.Module, before: dict[str, Tensor]) -> dict[str, float]:
+    """By layer: the norm of what a step changed, over the norm of what was there."""
+    found = {}
+    parameters = dict(network.named_parameters())
+    for layer in training.layers:
+        names = [name for name in before if name.startswith(f"{layer}.")]
+        moved = sum(float((parameters[name].detach() - before[name]).square().sum()) for name in names)
+        size = sum(float(before[name].square().sum()) for name in names)
+        found[layer] = math.sqrt(moved / size) if size else math.nan
+    return found
+
+
+def _loss(training: Training, output: Tensor, wanted: Tensor) -> Tensor:
+    import torch.nn.functional as F  # torch takes seconds to start
+
+    return F.mse_loss(output, wanted) if training.task == "line" else F.cross_entropy(output, wanted)
+
+
+def _network(training: Training, generator: torch.Generator) -> nn.Module:
+    """The task's network; every weight comes from `generator`, so a run can be repeated."""
+    import torch  # torch takes seconds to start
+    from torch import nn  # torch takes seconds to start
+
+    activation = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[training.activation]
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    if training.task == "line":
+        parts["line"] = nn.Linear(1, 1)
+    elif training.task == "mlp":
+        for k in range(training.depth):
+            parts[f"hidden{k + 1}"] = nn.Linear(WIDTH if k else 2, WIDTH)
+            parts[f"act{k + 1}"] = activation()
+        parts["output"] = nn.Linear(WIDTH, 2)
+    else:
+        for k, (inputs, outputs) in enumerate(((1, 8), (8, 16), (16, 16))):
+            parts[f"conv{k + 1}"] = nn.Conv2d(inputs, outputs, 3, padding=1)
+            parts[f"act{k + 1}"] = activation()
+            parts[f"pool{k + 1}"] = nn.MaxPool2d(2)
+        parts["flat"] = nn.Flatten()
+        parts["output"] = nn.Linear(16 * (SIDE // 8) ** 2, 3)
+    network = nn.Sequential(parts)
+    with torch.no_grad():
+        for each in network.parameters():
+            fan = each[0].numel() if each.ndim > 1 else 0
+            bound = math.sqrt((6.0 if training.activation == "relu" else 3.0) / fan) if fan else 0.0
+            each.copy_((2 * torch.rand(each.shape, generator=generator) - 1) * bound)
+    return network
+
+
+def _data(training: Training, generator: torch.Generator) -> itertools.cycle[tuple[Tensor, Tensor]]:
+    """The batches, over and over."""
+    import torch  # torch takes seconds to start
+
+    if training.task == "line":
+        x = torch.tensor([[1.0], [2.0], [3.0]])
+        return itertools.cycle([(x, 2 * x)])
+    if training.task == "mlp":
+        return itertools.cycle([_spiral(generator)])
+    inputs, wanted = _shapes(generator)
+    return itertools.cycle(list(zip(inputs.split(BATCH), wanted.split(BATCH), strict=True)))
+
+
+def _spiral(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Points on the two arms of a spiral."""
+    import torch  # torch takes seconds to start
+
+    turn = torch.linspace(0.3, 1.0, POINTS).repeat(2)
+    arm = torch.arange(2).repeat_interleave(POINTS)
+    angle = 5.0 * turn + math.pi * arm
+    points = torch.stack([turn * angle.cos(), turn * angle.sin()], 1)
+    return 2 * points + 0.04 * torch.randn(points.shape, generator=generator), arm
+
+
+def _shapes(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Small pictures of a square, a disc or a cross at some place, of some size, with noise."""
+    import torch  # torch takes seconds to start
+
+    def drawn(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(SHAPES, 1, 1, generator=generator)
+
+    wanted = torch.arange(SHAPES) % 3
+    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    size = drawn(2.5, 5.0)
+    down, across = (rows - drawn(5, SIDE - 6)).abs(), (columns - drawn(5, SIDE - 6)).abs()
+    largest = torch.maximum(down, across)
+    square, disc = largest <= size, down**2 + across**2 <= (1.15 * size) ** 2
+    cross = (torch.minimum(down, across) <= 1) & (largest <= size + 1)
+    shapes = torch.stack([square, disc, cross])[wanted, torch.arange(SHAPES)].float()
+    noise = 0.2 * torch.randn(shapes.shape, generator=generator)
+    return (shapes + noise - 0.25).unsqueeze(1), wanted

@@ -1,0 +1,244 @@
+"""The same questions for programs: typed functions that gradio offers as an API. Every argument is checked by hand.
+
+gradio checks neither types nor paths of such functions: a number may arrive where text is declared, and a file may be
+any dictionary. What is refused is one sentence, which the client raises as its error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.data_classes import FileData
+from gradio.utils import get_upload_folder
+
+from ui import words
+from ui.engine import engine, features, model_cache, runs
+from ui.engine.messages import Answer, Channels, Refused, Request, Settings
+from ui.serving import uploads
+
+log = logging.getLogger(__name__)
+LONGEST = 200
+SORTS = ("activation", "effect", "number")
+
+
+def build() -> None:
+    """Offer the endpoints; inside `gr.Blocks`."""
+    for function in (explain, feature_maps, list_models, list_layers, list_methods):
+        gr.api(_sentences(function), api_name=function.__name__, concurrency_id="model", concurrency_limit=1)
+
+
+def _sentences(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A refusal becomes its sentence; nothing else of what went wrong leaves the server."""
+
+    @wraps(function)
+    def guarded(*values: Any, **named: Any) -> Any:
+        try:
+            return function(*values, **named)
+        except (Refused, uploads.Refused) as refusal:
+            raise gr.Error(str(refusal), print_exception=False) from None
+        except Exception:
+            log.exception("%s failed", function.__name__)
+            raise gr.Error(words.UNKNOWN_TO_A_PROGRAM, print_exception=False) from None
+
+    return guarded
+
+
+def explain(
+    image: FileData, model: str = "", method: str = "", layer: str = "", target: str = "", options: dict | None = None
+) -> dict:
+    """Explain one picture: the map as .npy, the overlay as PNG, predictions, statistics and findings.
+
+    image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class
+    name or index, empty for the top prediction. options: the method's options by name. Methods that give several
+    planes have them all in the map, [planes, height, width]; the overlay shows the strongest.
+    """
+    request = Request(
+        _picture(image),
+        _name("model", model),
+        _name("layer", layer),
+        _name("target", target),
+        _name("method", method),
+        _object(options),
+    )
+    answer = _last(engine.explain, request, Answer, stages=False)
+    _no_notes(answer.settings)
+    values = answer.raw[0].cpu() if answer.planes else answer.map
+    names = answer.settings.loaded.names
+    return {
+        **_resolved(answer.settings),
+        "target": {"index": answer.target, "name": names[answer.target], "probability": answer.confidence},
+        "options": {name: engine.plain(value) for name, value in answer.options.items()},
+        "predictions": [{"index": i, "name": names[i], "probability": share} for i, share in answer.top],
+        "statistics": {name: engine.plain(value) for name, value in answer.statistics.items()},
+        "findings": [
+            {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in answer.findings
+        ],
+        "seconds": answer.seconds,
+        "share": answer.share,
+        "shape": list(values.shape),
+        "map": _file("map.npy", lambda path: engine.save_array(values, path)),
+        "overlay": _file("overlay.png", lambda path: engine.save_overlay(answer, path)),
+    }
+
+
+def feature_maps(
+    image: FileData, model: str = "", layer: str = "", channels: list[int] | None = None, sort: str = "activation"
+) -> dict:
+    """The layer's own values for one picture, [channels, height, width] as .npy, with each channel's mean and effect.
+
+    channels: which ones, in this order; none for all. sort: "activation", "effect" (on the top class) or "number".
+    """
+    if sort not in SORTS:
+        raise Refused(words.no_sort(sort, SORTS))
+    request = Request(_picture(image), _name("model", model), _name("layer", layer))
+    found = _last(features.page, request, Channels, sort=sort, size=1 << 20)
+    _no_notes(found.settings)
+    chosen = _chosen(channels, found)
+    rows = [found.numbers.index(number) for number in chosen]
+    return {
+        **_resolved(found.settings),
+        "target": found.target,
+        "channels": chosen,
+        "mean": [found.means[row] for row in rows],
+        "effect": None if found.effects is None else [found.effects[row] for row in rows],
+        "shape": [len(rows), *found.maps.shape[1:]],
+        "maps": _file("maps.npy", lambda path: engine.save_array(found.maps[rows], path)),
+    }
+
+
+def list_models() -> list[dict]:
+    """Every model by name: title, classes, size, whether it is here already, how often its first guess is right."""
+    _ready()
+    return [engine.plain(vars(info)) for info in model_cache.list_models()]
+
+
+def list_layers(model: str = "") -> list[dict]:
+    """The layers of a model that have a grid, in the order of their calls."""
+    settings = _settled(Request(model=_name("model", model)))
+    default = settings.loaded.default
+    return [
+        {
+            "name": each.name,
+            "kind": each.kind,
+            "shape": list(each.shape),
+            "grid": list(each.grid or ()),
+            "stage": each.stage,
+            "default": each.name == default,
+        }
+        for each in settings.loaded.layers
+    ]
+
+
+def list_methods(model: str = "", layer: str = "") -> list[dict]:
+    """The methods that can explain this model at this layer, with their options."""
+    settings = _settled(Request(model=_name("model", model), layer=_name("layer", layer)))
+    return [
+        {
+            "name": each.name,
+            "title": each.title,
+            "family": each.family,
+            "returns": each.returns,
+            "paper": each.paper,
+            "summary": each.summary,
+            "caution": each.caution,
+            "takes_layer": each.takes_layer,
+            "options": [engine.plain(vars(option)) for option in each.options.values()],
+        }
+        for each in model_cache.list_methods(settings.loaded, settings.layer)
+    ]
+
+
+# Arguments and answers
+
+
+def _picture(image: Any) -> str:
+    """The path of an uploaded file; a dictionary that names anything else is refused."""
+    path = image.get("path") if isinstance(image, dict) else getattr(image, "path", None)
+    if not isinstance(path, str):
+        raise Refused(words.UPLOAD_A_FILE)
+    return str(uploads.inside_uploads(path))
+
+
+def _name(argument: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > LONGEST:
+        raise Refused(words.no_text(argument, value, LONGEST))
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "{}")
+        except (ValueError, RecursionError):
+            raise Refused(words.NO_OBJECT) from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > 50:
+        raise Refused(words.NO_OBJECT)
+    return value
+
+
+def _chosen(channels: Any, found: Channels) -> list[int]:
+    if channels is None or channels == []:
+        return found.numbers
+    whole = isinstance(channels, list) and all(
+        isinstance(each, int) and not isinstance(each, bool) for each in channels
+    )
+    if not whole or not all(0 <= each < found.total for each in channels):
+        raise Refused(words.no_channels(found.settings.layer, found.total))
+    return channels[: found.total]
+
+
+def _ready() -> None:
+    for _ in model_cache.wait():
+        pass
+
+
+def _settled(request: Request) -> Settings:
+    settings = _last(engine.explain, request, Settings)
+    _no_notes(settings)
+    return settings
+
+
+def _no_notes(settings: Settings) -> None:
+    """A program that names what is not there gets an error; the page would show the default and a note."""
+    if settings.notes:
+        raise Refused(" ".join(settings.notes).split(" Shown instead")[0])
+
+
+def _last(function: Callable[..., Iterator[Any]], request: Request, kind: type, **named: Any) -> Any:
+    """The last step of that kind; a name that was not found ends the work before it begins."""
+    found = None
+    with runs.begin(None) as run:
+        for step in function(request, run, **named):
+            if isinstance(step, Settings):
+                _no_notes(step)
+            if isinstance(step, kind):
+                found = step
+    return found
+
+
+def _resolved(settings: Settings) -> dict[str, Any]:
+    return {
+        "model": settings.loaded.name,
+        "layer": settings.layer if settings.takes_layer else None,
+        "method": settings.method.name,
+    }
+
+
+def _file(name: str, write: Callable[[Path], None]) -> FileData:
+    """A file for the caller under a name that nobody can guess; the guard sweeps what is called tmp by its age."""
+    folder = Path(get_upload_folder())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"tmp{secrets.token_hex(32)}-{name}"
+    write(path)
+    return FileData(path=str(path), orig_name=name)

@@ -1,0 +1,335 @@
+"""What stands in front of Gradio: an ASGI class that refuses the requests which its routes would take too trustingly.
+
+Measured on Gradio 6.31: bodies have no limit, a multipart field without a file name is kept in memory whole, any
+argument of any endpoint may be a link that the server fetches, a file object without `meta` reaches a handler
+unchecked, and a dozen routes stand open that this page never uses. Refused here, before Gradio sees them:
+
+    403  closed routes, links in the place of files, POST to anything but the listed routes
+    413  bodies over `limits.body(path)`, by their declared length and by counting
+    408  bodies that do not arrive in time
+    400  JSON that is broken, too deep, too long, or names files that nobody uploaded
+
+Pure ASGI: a BaseHTTPMiddleware would break event streams and hide that a visitor has left. `install_no_links` is the
+second lock behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NoReturn
+
+from ui import limits
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+SHUT = re.compile(
+    r"/(gradio_api/)?(file[=/]+(https?|ftp|data|file):|proxy=|process_recording|deep_link|vibe|undo-vibe|monitoring|profiling"
+    r"|custom_component|run-history|dev/|stream/)",
+    re.IGNORECASE,
+)
+POST = re.compile(r"/gradio_api/(upload|queue/join|call/.+|run/.+|api/.+|component_server|cancel|reset|mcp(/.*)?)/?")
+NO_JSON = re.compile(r"/gradio_api/upload/?")
+AGENTS = re.compile(r"/gradio_api/mcp(/.*)?")
+UPLOADED = re.compile(r"[0-9a-f]{64}")  # Gradio names an upload's folder after its content
+SESSION = re.compile(rf"[A-Za-z0-9_-]{{0,{limits.SESSION_NAME}}}")
+
+CONTENT_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
+    "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-src 'none'; "
+    "frame-ancestors 'self' https://huggingface.co https://*.hf.space"
+)
+HEADERS = (
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+)
+
+CLOSED = "This address is not in use."
+TOO_BIG = "The request is larger than what is read here."
+TOO_LATE = "The request did not arrive in time."
+BAD_JSON = "The request is not readable JSON."
+TOO_DEEP = "The request holds more, or deeper nested, values than any setting of this page."
+NO_FILE = "Only pictures that were uploaded here can be opened. Upload the file first."
+NO_LINKS = "Links are not accepted. Download the picture and upload the file."
+BAD_SESSION = "The session has a name that cannot be used."
+
+
+class Refusal(Exception):
+    """A request that is answered here: a status and a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence = status, sentence
+
+
+class Guard:
+    """For `launch(app_kwargs={"middleware": [Middleware(Guard)]})`; it also sweeps the upload folder."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """One connection: the server's own start and stop, or a request that passes or is refused."""
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:  # nothing here speaks over web sockets
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _live(self, scope: Message, receive: Receive, send: Send) -> None:
+        sweeper = asyncio.create_task(_keep_swept())
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            sweeper.cancel()
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        body = _Body(receive, limits.body(path), timed=scope["method"] == "POST")
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            if body.refusal and not begun:  # the app took the refusal for an error of its own: that answer is not sent
+                return
+            if message["type"] == "http.response.start":
+                begun, ours = True, {name for name, _ in HEADERS}
+                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in ours]
+                message = {**message, "headers": [*kept, *HEADERS]}
+            await send(message)
+
+        refusal = None
+        try:
+            _check_route(scope["method"], path)
+            body.check_declared(dict(scope["headers"]))
+            source: Receive = body.receive
+            if scope["method"] == "POST" and not NO_JSON.fullmatch(path):
+                source = await _checked_json(body, receive, agents=bool(AGENTS.fullmatch(path)))
+            await self.app(scope, source, watched)
+        except Refusal as error:
+            refusal = error
+        except Exception:
+            if not body.refusal:
+                raise
+        refusal = refusal or body.refusal
+        if refusal and not begun:
+            await _refuse(send, refusal)
+
+
+class _Body:
+    """A request's body as it arrives: counted, and timed until its end.
+
+    Timed only where a body is expected: the streams of a GET ask in passing whether the visitor has left, and a timer
+    would hide the answer.
+    """
+
+    def __init__(self, receive: Receive, cap: int, *, timed: bool) -> None:
+        self._receive, self._cap = receive, cap
+        self._seen, self._whole = 0, not timed
+        self._end = time.monotonic() + limits.BODY_SECONDS
+        self.refusal: Refusal | None = None
+
+    def check_declared(self, headers: dict[bytes, bytes]) -> None:
+        """A length over the cap is refused unread; one that is missing, false or no number is left to counting."""
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length[:20]) > self._cap:
+            self._fail(413, TOO_BIG)
+
+    async def receive(self) -> Message:
+        """The next message; after the body's end these only say that the visitor has left, and may take for ever."""
+        if self._whole:
+            message = await self._receive()
+        else:
+            message = await self._in_time()
+        self._seen += len(message.get("body", b""))
+        self._whole = self._whole or not message.get("more_body", False)
+        if self._seen > self._cap:
+            self._fail(413, TOO_BIG)
+        return message
+
+    async def _in_time(self) -> Message:
+        try:
+            return await asyncio.wait_for(self._receive(), max(0.0, self._end - time.monotonic()))
+        except TimeoutError:
+            self._fail(408, TOO_LATE)
+
+    def _fail(self, status: int, sentence: str) -> NoReturn:
+        self.refusal = Refusal(status, sentence)
+        raise self.refusal
+
+
+def _check_route(method: str, path: str) -> None:
+    if SHUT.match(path) or (method not in ("GET", "HEAD", "OPTIONS") and not POST.fullmatch(path)):
+        raise Refusal(403, CLOSED)
+
+
+async def _checked_json(body: _Body, receive: Receive, *, agents: bool) -> Receive:
+    """Read the whole body, look through it, and give it back; afterwards the visitor's leaving is passed on again."""
+    chunks, more = [], True
+    while more:
+        message = await body.receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, BAD_JSON)
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    whole, given = b"".join(chunks), False
+    check_json(whole, agents=agents)
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": whole, "more_body": False}
+
+    return replay
+
+
+def check_json(text: bytes, *, agents: bool = False) -> None:
+    """Refuse JSON that no page of ours sends. Agents may send pictures as data, which `uploads` decodes.
+
+    Errors   Refusal 400: unreadable, numbers that are none, too deep, too many values, half characters, files without
+             Gradio's mark. Refusal 403: links in the place of files.
+    """
+    if not text:
+        return
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise Refusal(400, BAD_JSON) from None
+    if isinstance(found, dict) and not agents:
+        name = found.get("session_hash")
+        if name is not None and not (isinstance(name, str) and SESSION.fullmatch(name)):
+            raise Refusal(400, BAD_SESSION)
+    _walk(found, files=not agents)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _walk(found: object, *, files: bool) -> None:
+    """Every value once, with a stack of our own: depth is a visitor's choice, Python's stack is not."""
+    stack, seen = [(found, 1)], 0
+    while stack:
+        value, depth = stack.pop()
+        seen += 1
+        if depth > limits.JSON_DEPTH or seen > limits.JSON_ITEMS:
+            raise Refusal(400, TOO_DEEP)
+        if isinstance(value, str):
+            _check_text(value)
+        elif isinstance(value, float) and not math.isfinite(value):  # 1e999
+            raise Refusal(400, BAD_JSON)
+        elif isinstance(value, list):
+            stack.extend((item, depth + 1) for item in value)
+        elif isinstance(value, dict):
+            if files:
+                _check_file(value)
+            stack.extend((item, depth + 1) for pair in value.items() for item in pair)
+
+
+def _check_text(text: str) -> None:
+    """Half a surrogate pair is a string that cannot be written anywhere again."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Refusal(400, BAD_JSON) from None
+
+
+def _check_file(value: dict[str, Any]) -> None:
+    """A file object must be one that Gradio will check: a plain path, marked as an upload, with nothing to fetch."""
+    url = value.get("url")
+    if isinstance(url, str) and url.lstrip().lower().startswith("data:"):
+        raise Refusal(400, NO_FILE)
+    if "path" not in value:
+        return
+    path, meta = value["path"], value.get("meta")
+    if isinstance(path, str) and "://" in path:
+        raise Refusal(403, NO_LINKS)
+    if not isinstance(path, str) or not isinstance(meta, dict) or meta.get("_type") != "gradio.FileData":
+        raise Refusal(400, NO_FILE)
+    if not all(isinstance(value.get(name), str | None) for name in ("url", "orig_name", "mime_type")):
+        raise Refusal(400, NO_FILE)
+    if not _is_uploaded(path):  # Gradio refuses it as well, but without a word to the visitor
+        raise Refusal(403, NO_FILE)
+
+
+def _is_uploaded(path: str) -> bool:
+    from gradio.utils import get_upload_folder  # gradio comes after gradio_setup, which the page imports
+
+    folder = os.path.realpath(get_upload_folder())
+    try:
+        return os.path.realpath(path).startswith(folder + os.sep)
+    except (OSError, ValueError):  # names that no file can have
+        return False
+
+
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    """`detail` is where Gradio's clients look for the sentence."""
+    body = json.dumps({"detail": refusal.sentence}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *HEADERS]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def install_no_links() -> None:
+    """Take from Gradio the functions that fetch: pages, API and agents get a sentence, and no name is looked up."""
+    import gradio  # as above
+    from gradio import processing_utils, routes  # as above
+
+    def refuse() -> NoReturn:
+        raise gradio.Error(NO_LINKS, print_exception=False)
+
+    async def no_links(*_: object, **__: object) -> NoReturn:
+        refuse()
+
+    def no_links_now(*_: object, **__: object) -> NoReturn:
+        refuse()
+
+    for name in ("async_ssrf_protected_download", "async_ssrf_protected_get"):
+        setattr(processing_utils, name, no_links)
+    for name in ("ssrf_protected_download", "save_url_to_cache", "unsafe_download"):
+        setattr(processing_utils, name, no_links_now)
+    routes.secure_url_stream_response = no_links  # the route /file=http… fetches for itself
+
+
+def sweep(folder: str | os.PathLike[str], age: float = limits.KEEP) -> int:
+    """Remove what uploads broken off midway have left: files called tmp… in the folder itself, and old empty folders.
+
+    Returns  how many were removed. Whole uploads are Gradio's to delete (`delete_cache`).
+    """
+    oldest, removed = time.time() - age, 0
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # in use, not ours, or gone meanwhile
+                if entry.stat(follow_symlinks=False).st_mtime > oldest:
+                    continue
+                if UPLOADED.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    os.rmdir(entry.path)  # refuses unless empty
+                elif entry.name.startswith("tmp") and entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+                else:
+                    continue
+                removed += 1
+    return removed
+
+
+async def _keep_swept() -> None:
+    from gradio.utils import get_upload_folder  # gradio comes after gradio_setup, which the page imports
+
+    while True:
+        await asyncio.to_thread(sweep, get_upload_folder())
+        await asyncio.sleep(limits.SWEEP)
