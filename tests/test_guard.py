@@ -561,10 +561,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     def echo(text: str) -> str:
         return f"got {text}"
 
-    def open_run(picture: gradio.FileData) -> str:
+    def opened(picture: gradio.FileData) -> str:
         return picture["path"] if isinstance(picture, dict) else picture.path
 
-    open_run.__annotations__ = {
+    opened.__annotations__ = {
         "picture": gradio.FileData,
         "return": str,
     }  # gradio is not imported where this file begins
@@ -580,7 +580,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     def build() -> gradio.Blocks:
         with gradio.Blocks(analytics_enabled=False) as demo:
             gradio.api(echo, api_name="echo")
-            gradio.api(open_run, api_name="opened")
+            gradio.api(opened, api_name="opened")
             gradio.api(forever, api_name="forever")
         return demo
 

@@ -11,7 +11,7 @@ from tests.page.conftest import PATIENCE, Visit
 from tests.page.test_page import HOSTILE
 
 
-def open_run(visit: Visit, part: str = "One expression") -> Any:
+def opened(visit: Visit, part: str = "One expression") -> Any:
     """The page with the lab's part in front."""
     page = visit.open().page
     page.get_by_role("tab", name="Gradient lab").click()
@@ -29,7 +29,7 @@ def table(page: Any, column: int) -> dict[str, list[str]]:
 
 
 def test_an_experiment_is_drawn_and_its_code_does_the_same(visit: Visit) -> None:
-    page = open_run(visit)
+    page = opened(visit)
     visit.painted("expression", 0)
     assert table(page, 2) == {"v": ["2", "4", "6"]} and table(page, 3) == {"v": ["1", "2", "3"]}
 
@@ -47,7 +47,7 @@ def test_an_experiment_is_drawn_and_its_code_does_the_same(visit: Visit) -> None
 
 
 def test_an_own_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit) -> None:
-    page = open_run(visit)
+    page = opened(visit)
     visit.painted("expression", 0)
     page.locator("#hl-expression textarea").focus()
     page.keyboard.press("Control+a")
@@ -68,7 +68,7 @@ def test_an_own_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit) 
 
 
 def test_no_label_of_the_graph_lies_on_another(visit: Visit) -> None:
-    page = open_run(visit)
+    page = opened(visit)
     visit.painted("expression", 0)
     for program, count in (("x = 2\nx*x*x + x*x", 9), ("x = (1, 2, 3)\ny = (4, 5, 6)\na = x + y\nb = x * y\na * b", 7)):
         page.locator("#hl-expression textarea").fill(program)
@@ -85,7 +85,7 @@ def test_no_label_of_the_graph_lies_on_another(visit: Visit) -> None:
 
 
 def test_what_cannot_be_read_is_said_with_its_place_and_stays_text(visit: Visit) -> None:
-    page = open_run(visit)
+    page = opened(visit)
     visit.painted("expression", 0)
     field, line = page.locator("#hl-expression textarea"), page.locator("#hl-expression .hl-line")
 
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_said_with_its_place_and_stays_text(visit: Visit)
 
 
 def test_a_run_is_drawn_while_it_goes_and_diagnosed(visit: Visit) -> None:
-    page = open_run(visit, "A network in training")
+    page = opened(visit, "A network in training")
 
     visit.after(lambda: page.get_by_role("button", name="Rate too high").click(), "training")
     page.wait_for_function("document.getElementById('hl-training').dataset.state === 'broken'", timeout=PATIENCE)
@@ -116,7 +116,7 @@ def test_a_run_is_drawn_while_it_goes_and_diagnosed(visit: Visit) -> None:
 
 
 def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
-    page = open_run(visit, "A network in training")
+    page = opened(visit, "A network in training")
     page.locator("#hl-training select[name=task]").select_option("cnn")
     page.locator("#hl-training input[name=steps]").fill("500")
     page.locator("#hl-training select[name=freeze]").select_option("conv1")
@@ -136,7 +136,7 @@ def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
 
 
 def test_a_number_out_of_range_is_refused_in_words(visit: Visit) -> None:
-    page = open_run(visit, "A network in training")
+    page = opened(visit, "A network in training")
     page.locator("#hl-training input[name=steps]").fill("100000")
     visit.after(lambda: page.get_by_role("button", name="Start").click(), "training")
 
@@ -145,7 +145,7 @@ def test_a_number_out_of_range_is_refused_in_words(visit: Visit) -> None:
 
 
 def test_a_picture_is_measured_at_every_layer_and_follows_the_class(visit: Visit) -> None:
-    page = open_run(visit, "A picture")
+    page = opened(visit, "A picture")
     visit.painted("depth", 0)
     line = page.locator("#hl-depth .hl-line")
     assert re.match(r"Score of .+ in .+: \d+ layers\.", line.inner_text())
@@ -167,7 +167,7 @@ def test_a_picture_is_measured_at_every_layer_and_follows_the_class(visit: Visit
 def test_the_lab_is_narrow_and_dark(browser: Any, app: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     visit = Visit(context.new_page(), app)
-    page = open_run(visit)
+    page = opened(visit)
     visit.painted("expression", 0)
     for part, name in (("A network in training", "training"), ("A picture", "depth")):
         page.get_by_role("tab", name=part).click()
