@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from nets import curved, pictures
@@ -95,3 +99,23 @@ def test_a_search_that_went_astray_says_so():
     (told,) = [each.sentence for each in found.findings[0] if each.code == "search_failed"]
     assert "no more than the cover alone (0)" in told
     assert "search_failed" not in [each.code for each in well.findings[0]]
+
+
+FRESH = """
+import sys, torch
+network = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+images = torch.rand(1, 3, 24, 32)
+network(images.clone().requires_grad_()).sum().backward()
+before = set(sys.modules)
+import explainers
+explainers.extremal_perturbation(network, images, 0, steps=2)
+print(sorted({"torch._dynamo", "numpy"} & (set(sys.modules) - before)))
+"""
+
+
+def test_a_first_call_imports_torch_alone():
+    """torch.func.vjp imported torch._dynamo, which took seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

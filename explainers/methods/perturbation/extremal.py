@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.backward.vjp import vjp
 from explainers.findings import is_recording, note_finding
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
@@ -74,16 +75,16 @@ def extremal_perturbation(
         loop = Loop(batch_size, progress, budget)
 
         def ascend(at: range) -> None:
-            m, back = torch.func.vjp(lambda p: _smooth(p, discs, step), mask)[:2]
+            m, backward = vjp(lambda p: _smooth(p, discs, step), mask)
             seen = m[:, margin:-margin, margin:-margin]
             some = torch.arange(len(x)).split(loop.rows(x))
             uphill = torch.cat([_uphill(run, cover, seen, pictures.tolist()) for pictures in some])
-            (rise,), (fall,) = back(functional.pad(uphill, [margin] * 4)), back(_from_area(m, wanted))
+            rise, fall = backward(functional.pad(uphill, [margin] * 4)), backward(_from_area(m, wanted))
             length = rise.abs().sum((1, 2), keepdim=True)
             has_gradient.logical_or_(length.flatten() != 0)  # nor is a gradient that is no number passed over
             weight = _WEIGHT * _GROWTH ** (at.start / steps)
-            vjp = torch.where(length != 0, rise / length, 0) - weight * fall
-            velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * vjp)
+            ascent = torch.where(length != 0, rise / length, 0) - weight * fall
+            velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * ascent)
             mask.add_(_RATE * mask[0].numel() / steps * velocity).clamp_(0, 1)
 
         def heat() -> Tensor:
