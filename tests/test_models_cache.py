@@ -18,7 +18,7 @@ import torch
 from torchvision.models import get_model
 
 import models
-from models import ModelUnavailable, cache_limit, downloads
+from models import ModelUnavailable, cache_limit, downloads, settings
 
 SIZE = 100_000
 TWO_AND_A_HALF = "0.00025"
@@ -247,13 +247,13 @@ def test_a_limit_that_is_no_size_is_refused_before_anything_is_fetched(
 def test_an_empty_limit_is_none(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("HOOKLENS_CACHE_GB", value)
 
-    assert cache_limit.limit() is None
+    assert settings.cache_bytes() is None
 
 
 def test_a_gigabyte_is_ten_to_the_ninth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOKLENS_CACHE_GB", " 1.5 ")
 
-    assert cache_limit.limit() == 1_500_000_000
+    assert settings.cache_bytes() == 1_500_000_000
 
 
 def test_loading_a_model_counts_as_its_use_and_makes_room(

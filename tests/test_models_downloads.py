@@ -129,7 +129,7 @@ def test_a_connection_that_breaks_off_is_taken_up_where_it_broke(server: Server)
 def test_half_a_download_never_counts_and_is_resumed_by_the_next_call(server: Server, cache: Path) -> None:
     """The server breaks off until it is given up; a later call asks for the rest only."""
     server.breaks = [300_000, *[0] * 20]
-    with pytest.raises(downloads.FetchFailed, match="Net could not be fetched: the connection broke off"):
+    with pytest.raises(downloads.FetchFailed, match="Net could not be downloaded: the connection was lost"):
         downloads.fetch("Net", server.url)
     assert not downloads.cached(server.url) and files(cache) == {f"net-{DIGEST}.pth.part"}
     server.breaks, server.asked = [], []
@@ -166,7 +166,9 @@ def test_a_complete_part_needs_no_more_than_a_new_name(server: Server, cache: Pa
 def test_damaged_bytes_are_refused_and_leave_nothing(server: Server, cache: Path) -> None:
     server.content = CONTENT[:-1] + b"!"
 
-    with pytest.raises(downloads.FetchFailed, match="is not the file that was asked for"):
+    with pytest.raises(
+        downloads.FetchFailed, match="The download of Net has another SHA-256 than published and was deleted"
+    ):
         downloads.fetch("Net", server.url)
 
     assert not downloads.cached(server.url)
@@ -185,7 +187,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_anew(server: Server, cache: Path
 def test_the_sum_is_worked_out_once_a_file(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the next process, which begins with an empty memory; a changed file is read again."""
     path = downloads.fetch("Net", server.url)
-    monkeypatch.setattr(downloads, "_CHECKED", downloads._Checked())
+    monkeypatch.setattr(downloads, "_VERIFIED", downloads._Verified())
     monkeypatch.setattr(downloads, "_sha256", lambda _: pytest.fail("read again"))
     assert downloads.cached(server.url)
     monkeypatch.undo()
@@ -230,7 +232,7 @@ def test_who_stops_waiting_does_not_end_it_for_the_others(server: Server) -> Non
     with pytest.raises(ZeroDivisionError):
         downloads.fetch("Net", server.url, lambda done, total: 1 // 0)
 
-    assert background.wait(10) and background.state == "whole" and downloads.cached(server.url)
+    assert background.wait(10) and background.state == "complete" and downloads.cached(server.url)
 
 
 def test_a_fetch_can_be_looked_at(server: Server) -> None:
@@ -242,7 +244,7 @@ def test_a_fetch_can_be_looked_at(server: Server) -> None:
     while not fetch.wait(0.01):
         states.add(fetch.state)
         assert 0 <= fetch.done <= len(CONTENT)
-    assert fetch.state == "whole" and "running" in states and fetch.sentence == ""
+    assert fetch.state == "complete" and "running" in states and fetch.sentence == ""
     assert fetch.done == fetch.total == len(CONTENT)
 
 
@@ -255,14 +257,14 @@ def test_no_network_is_said_in_one_sentence(server: Server) -> None:
     assert (
         fetch.wait(10)
         and fetch.state == "failed"
-        and fetch.sentence == "Net could not be fetched: no answer from the network."
+        and fetch.sentence == "Net could not be downloaded: the server cannot be reached."
     )
 
 
 def test_a_missing_file_names_the_answer(server: Server) -> None:
     server.content = b""
 
-    with pytest.raises(downloads.FetchFailed, match="the server answered 416|is not the file"):
+    with pytest.raises(downloads.FetchFailed, match="the server answered 416|has another SHA-256"):
         downloads.fetch("Net", server.url)
 
 

@@ -1,16 +1,16 @@
-"""The first example's answer, kept with the project, so that a map stands on the page while torch is being imported.
+"""The stored answer to the first example, so that the page shows a map while torch is being imported.
 
-It is what the engine answers at the defaults, with the time left out; the engine's own answer takes its place as soon
-as it is there. `python -m ui.landing` writes it anew, and a test holds the one against the other.
+It is the engine's answer at the defaults without its run time; the engine's own answer replaces it once computed.
+`python -m ui.landing` regenerates it; a test compares the two.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from typing import Any
 
+from models import settings as model_settings
 from ui import examples, words
 from ui.engine import engine, model_cache, packing, runs
 from ui.engine.messages import Answer, Request, Settings, Stages
@@ -20,40 +20,39 @@ FILE = examples.ASSETS / "landing.json"
 
 
 def stored(wish: str) -> dict[str, Any] | None:
-    """What stands on the page first; None where another model is wished for, or this one is not there.
+    """What the page shows first; None where another model is requested, or this one is not installed or offered.
 
-    Returns  "status" parts, "choices" of model, layer and method as (label, name), and by component what is shown:
+    Returns  "status" parts, "choices" of model, layer and method as (label, name), and the contents of the components
              "view", "classes", "findings", "strip"
     """
     try:
         kept: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None  # the page is only later
-    limited = [name.strip() for name in os.environ.get("HOOKLENS_MODELS", "").split(",") if name.strip()]
-    own = wish in ("auto", kept["model"]) and (not limited or kept["model"] in limited)
+        return None  # the page then waits for torch
+    wanted = wish in (model_settings.AUTO, kept["model"]) and model_settings.offers(kept["model"])
+    installed = importlib.util.find_spec(kept["package"]) is not None
     first = next(iter(examples.all_examples()))
-    here = importlib.util.find_spec(kept["package"]) is not None
-    return kept if own and here and kept["example"] == first else None
+    return kept if wanted and installed and kept["example"] == first else None
 
 
 def made() -> dict[str, Any]:
-    """The answer to the first example at the defaults, as it is kept."""
-    from models import efficientnet_lite  # torch takes seconds to start
+    """The engine's answer to the first example at the defaults, in the stored form."""
+    from models import zoo  # torch takes seconds to start
 
     example = next(iter(examples.all_examples().values()))
     model_cache.start()
-    found: dict[type, Any] = {}
+    steps: dict[type, Any] = {}
     with runs.begin(None) as run:
         for step in engine.explain(Request(str(example.path)), run):
-            found[type(step)] = step
-    settings, answer, stages = found[Settings], found[Answer], found[Stages]
+            steps[type(step)] = step
+    settings, answer, stages = steps[Settings], steps[Answer], steps[Stages]
     loaded = settings.loaded
-    info = next(each for each in model_cache.list_models() if each.name == loaded.name)
+    info = next(info for info in model_cache.list_models() if info.name == loaded.name)
     layer = next(label for label, name in picture_panel.layers(loaded) if name == settings.layer)
     return {
         "example": example.id,
         "model": loaded.name,
-        "package": efficientnet_lite.PACKAGE,
+        "package": zoo.source_of(loaded.name).package,
         "status": words.answer_parts(answer),
         "choices": {
             "model": [words.model_choice(info), loaded.name],

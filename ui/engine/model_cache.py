@@ -1,17 +1,17 @@
-"""Networks that are ready, loaded in the background; and what there is to choose from.
+"""The loaded networks; the models and methods to choose from.
 
-torch is imported here for the first time, after the page has been served; until `ready` is set every request waits.
+torch is first imported here, in the background after the page has been served; requests wait until `ready` is set.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from models import settings
 from ui import words
 from ui.engine.messages import Loaded, Refused, Waiting
 from ui.engine.runs import Run
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     import explainers
     import models
 
-KEPT_MODELS = 3
+CAPACITY = 3
 MAPS = ("grid", "pixels", "heat", "features")
 
 wanted = threading.Event()
 ready = threading.Event()
 _started = 0.0
-_wish = "auto"
+_wish = settings.AUTO
 _trouble: list[str] = []
-_shelf: OrderedDict[str, Loaded] = OrderedDict()
+_loaded: OrderedDict[str, Loaded] = OrderedDict()
 _lock = threading.RLock()
 
 
-def start(wish: str = "auto", delay: float = 3.0) -> None:
+def start(wish: str = settings.AUTO, delay: float = 3.0) -> None:
     """Import torch and load the first model in a thread, as soon as a page is open or after `delay` seconds."""
     global _started, _wish
-    _wish = wish or "auto"
+    _wish = wish or settings.AUTO
 
     def load() -> None:
         global _started
@@ -43,7 +43,7 @@ def start(wish: str = "auto", delay: float = 3.0) -> None:
         _started = time.monotonic()
         try:
             _prepare()
-        except Exception as error:  # whatever it is, the page must be able to say it
+        except Exception as error:  # the page reports it, whatever it is
             _trouble.append(words.not_loaded(error))
         ready.set()
 
@@ -54,7 +54,7 @@ def _prepare() -> None:
     import explainers  # noqa: F401  imported here so that the first request does not wait for it
     import models  # torch takes seconds to start
 
-    name = models.default_name(_wish if _wish != "auto" else None)
+    name = models.default_name(_wish)
     if name == models.first_ready() and (missing := models.missing_onboard()):
         _trouble.append(missing)
     try:
@@ -66,49 +66,49 @@ def _prepare() -> None:
 
 
 def has(name: str) -> bool:
-    """Whether this model can be used at once."""
-    return name in _shelf
+    """Whether this model is loaded."""
+    return name in _loaded
 
 
 def first_model() -> str:
-    """The model that a visitor gets who names none; empty where none could be loaded."""
-    return next(iter(_shelf), "")
+    """The default model; empty where none could be loaded."""
+    return next(iter(_loaded), "")
 
 
 def wish() -> str:
-    """The model that was asked for at the start: by a flag, or by HOOKLENS_MODEL; else "auto"."""
-    return _wish if _wish != "auto" else os.environ.get("HOOKLENS_MODEL") or "auto"
+    """The model requested at the start by the flag or HOOKLENS_MODEL; else "auto"."""
+    return settings.first_model(_wish)
 
 
 def trouble() -> str:
-    """What went wrong while loading the first model; empty when nothing did."""
+    """What went wrong while loading the default model; else empty."""
     return " ".join(_trouble)
 
 
 def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
-    """Yield a line every half second until torch and the first model are there.
+    """Yield a line every half second until torch is imported and the default model loaded.
 
-    Errors   Refused where no model could be loaded, and none was named that might be fetched.
+    Errors   Refused where no model could be loaded and `model` names none
     """
     wanted.set()
     while not ready.wait(0.5):
         if run and run.asked:
             raise Refused(words.STOPPED_WAITING)
         yield Waiting(words.loading(time.monotonic() - _started if _started else 0.0))
-    if not _shelf and not model:
+    if not _loaded and not model:
         raise Refused(trouble())
 
 
 def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loaded:
-    """The model of that name, from the shelf or fetched; the shelf keeps the few that were used last."""
+    """The model of that name, loaded once, after a download if needed; the default and the last few loaded are kept."""
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
     import models  # torch takes seconds to start
 
     with _lock:
-        if name in _shelf:
-            return _shelf[name]
+        if name in _loaded:
+            return _loaded[name]
     model = models.load_model(name, progress=progress)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = model.network.to(device)
@@ -118,9 +118,9 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     default = explainers.default_layer(network, picture)
     loaded = Loaded(name, titles.get(name, name), model, _distinct(model.labels), layers, default, device)
     with _lock:
-        _shelf[name] = loaded
-        for old in list(_shelf)[1:-KEPT_MODELS]:  # the first stays: it is everybody's default
-            del _shelf[old]
+        _loaded[name] = loaded
+        for old in list(_loaded)[1:-CAPACITY]:  # the first stays: it is the default
+            del _loaded[old]
     return loaded
 
 
@@ -132,14 +132,14 @@ def _distinct(labels: list[str]) -> list[str]:
 
 
 def list_models() -> list[models.ModelInfo]:
-    """Every model that this host offers, the one on board first."""
+    """Every offered model, the one on board first."""
     import models  # torch takes seconds to start
 
     return models.list_models()
 
 
 def list_methods(loaded: Loaded, layer: str | None = None) -> list[explainers.Method]:
-    """The methods that make a map for this model at this layer."""
+    """The methods that return a map for this model at this layer."""
     import explainers  # torch takes seconds to start
 
     network = loaded.model.network

@@ -1,4 +1,4 @@
-"""How people write the names of torchvision's networks: `resnext50_32x4d` is ResNeXt-50 32x4d."""
+"""Titles of torchvision's networks as their papers write them: `resnext50_32x4d` is ResNeXt-50 32x4d."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (r"convnext_(\w+)", "ConvNeXt {}"),
     (r"densenet(\d+)", "DenseNet-{}"),
     (r"efficientnet_b(\d)", "EfficientNet-B{}"),
-    (r"efficientnet_lite(\d)", "EfficientNet-Lite{}"),
     (r"efficientnet_v2_(\w)", "EfficientNetV2-{:upper}"),
     (r"googlenet", "GoogLeNet"),
     (r"inception_v3", "Inception v3"),
@@ -33,17 +32,17 @@ PATTERNS: tuple[tuple[str, str], ...] = (
 
 
 def title_of(name: str) -> str:
-    """The usual way to write a model's name; weights other than the default ones stand behind it in brackets."""
+    """The title of `network` or `network:weights`; weights other than the default ones follow in brackets."""
     network, _, weights = name.partition(":")
-    for pattern, form in PATTERNS:
-        if found := re.fullmatch(pattern, network):
-            title = form.format(*map(_Word, found.groups()))
+    for pattern, template in PATTERNS:
+        if match := re.fullmatch(pattern, network):
+            title = template.format(*map(_Word, match.groups()))
             return f"{title} ({weights.removeprefix('IMAGENET1K_').replace('_', ' ')})" if weights else title
     return name
 
 
 class _Word(str):
-    """Text that can be formatted in capitals: `{:upper}`."""
+    """Text with the format `{:upper}`."""
 
     def __format__(self, spec: str) -> str:
         return self.upper() if spec == "upper" else str(self)

@@ -1,0 +1,85 @@
+"""Every classifier of torchvision with each of its weights.
+
+`resnet50` is the network with its default weights, `resnet50:IMAGENET1K_V1` the same with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+import torchvision
+from torchvision.models import WeightsEnum, get_model, get_model_weights
+
+from models import cache_limit, downloads
+from models.downloads import Progress
+from models.model import Model, Preparation
+from models.settings import BadLimit
+from models.sources.source import ModelInfo, ModelUnavailable, Source, no_random_init
+from models.sources.torchvision_titles import title_of
+
+
+class TorchvisionClassifiers(Source):
+    """torchvision's classifiers; the weights are downloaded at the first use."""
+
+    def list(self) -> Iterator[ModelInfo]:
+        for name, weights in weights_by_name().items():
+            yield ModelInfo(
+                name=name,
+                title=title_of(name),
+                weights=weights.name,
+                classes=len(weights.meta["categories"]),
+                megabytes=round(_file_size(weights) / 1e6, 1),
+                side=weights.transforms().crop_size[0],
+                cached=downloads.cached(weights.url, _file_size(weights)),
+                fetched=True,
+                accuracy=weights.meta["_metrics"]["ImageNet-1K"]["acc@1"],
+            )
+
+    def load(self, name: str, progress: Progress | None = None) -> Model:
+        weights = weights_by_name()[name]
+        try:
+            with cache_limit.in_use(downloads.path_of(weights.url)):
+                downloads.fetch(title_of(name), weights.url, progress)
+                # The file is complete and its checksum right: torchvision's builder reads it and downloads nothing.
+                with no_random_init():
+                    network = get_model(name.partition(":")[0], weights=weights, progress=False)
+        except (downloads.FetchFailed, BadLimit) as error:
+            raise ModelUnavailable(str(error)) from error
+        return Model(name, network, [*self.labels(name)], preparation_of(weights))
+
+    def names(self) -> Mapping[str, str]:
+        """The listed names; the default weights may be spelled out as well (`resnet50:IMAGENET1K_V2`)."""
+        table = weights_by_name()
+        return {name: name for name in table} | {
+            f"{name}:{weights.name}": name for name, weights in table.items() if ":" not in name
+        }
+
+    def labels(self, name: str) -> Sequence[str]:
+        return weights_by_name()[name].meta["categories"]
+
+
+@cache
+def weights_by_name() -> dict[str, WeightsEnum]:
+    """The weights of every classifier; the default ones first, under the bare name of the network."""
+    table = {}
+    for network in torchvision.models.list_models(module=torchvision.models):
+        default = get_model_weights(network).DEFAULT
+        for weights in sorted(get_model_weights(network), key=lambda member: member is not default):
+            # Weights without categories (one set of VGG-16's) are a detector's backbone, not a classifier.
+            if weights.meta["categories"]:
+                table[network if weights is default else f"{network}:{weights.name}"] = weights
+    return table
+
+
+def preparation_of(weights: WeightsEnum) -> Preparation:
+    """The weights' own preprocessing."""
+    preset = weights.transforms()
+    return Preparation(
+        preset.crop_size[0], preset.resize_size[0], tuple(preset.mean), tuple(preset.std), preset.interpolation
+    )
+
+
+def _file_size(weights: WeightsEnum) -> int:
+    """Bytes, roughly: the table has MiB."""
+    return round(weights.meta["_file_size"] * 2**20)
