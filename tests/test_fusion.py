@@ -10,6 +10,7 @@ from nets import Residual, cam_by_hand, pictures, plain, rel, residual, settle
 import explainers
 from explainers import METHODS, BadOption, LayerNotFound, fuse, grad_cam, refine_cam, sess, sweep
 from explainers.maps.resize import rank_correlation
+from explainers.methods.cams import gradient_cams
 
 CLASSES = [2, 0, 5]
 LAYERS = ["layer2", "layer1", "conv1"]
@@ -110,6 +111,12 @@ def test_a_sweep_of_formulas_takes_one_forward(name):
     assert len(count) == 1
 
 
+def test_every_cam_of_one_expression_is_swept_in_one_pass():
+    """A CAM that has no option but its ReLU is an expression of A and G, and joins METHODS and FORMULAS at once."""
+    made_here = [m for m in METHODS.values() if m.function.__module__ == gradient_cams.__name__]
+    assert {m.name for m in made_here if set(m.options) <= {"relu"}} == set(gradient_cams.FORMULAS)
+
+
 def test_sweep_hands_options_on_and_names_modules():
     net, images = residual(), pictures()
     found = sweep("score_cam", net, images, CLASSES, layers=[net.layer2, "layer1"], weights="increase", batch_size=3)
@@ -124,7 +131,7 @@ def test_sweep_hands_options_on_and_names_modules():
 
 def test_sweep_refuses_wrong_use():
     net, images = residual(), pictures()
-    with pytest.raises(BadOption, match="reads no layer"):
+    with pytest.raises(BadOption, match="has no layer"):
         sweep("saliency", net, images)
     with pytest.raises(BadOption, match="no method 'grad_cma'.*grad_cam"):
         sweep("grad_cma", net, images)

@@ -1,12 +1,12 @@
-"""Class-activation maps from what the layer shows: principal components, strong cells, factors, and the first CAM.
+"""Class-activation maps of the activations: principal components, thresholds, factors, and the original CAM.
 
     A  activations of the layer   (n, k, h, w)
-    G  d score / d A              (n, k, h, w), only where a method says so
+    G  ∂y / ∂A                    (n, k, h, w), only where a method says so
 
-A principal component has no sign of its own, and what a linear algebra library returns changes with the order of the
-channels. Here each component is turned so that it correlates positively, over the cells, with the sum of its matrix
-over the channels; where that correlation is 0, so that its value of the largest magnitude is positive. Every picture
-is decomposed alone, in float64.
+The sign of a principal component is arbitrary, and what a linear algebra library returns changes with the order of the
+channels. Here the sign is chosen so that the component correlates positively, over the positions, with the sum of its
+matrix over the channels; where that correlation is 0, so that its largest value by magnitude is positive. Every image
+is decomposed by itself, in float64.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from explainers.passes.at_layer import activations_and_gradients, features
 from explainers.registry import METHODS, check_images, method
 from explainers.targets import TargetLike
 
-Relu = Annotated[bool, "Keep only positive values"]
-# Cells whose kernel matrix, the square of their number, still fits a small machine (0.5 GB).
-_CELLS = 8000
-_CLASSLESS = "the map is made of the layer's activations alone; the score has no part in it"
+Relu = Annotated[bool, "Keep positive values only (ReLU)"]
+# Most positions: their kernel matrix takes 0.5 GB.
+_POSITIONS = 8000
+_CLASSLESS = "the map is made of the layer's activations alone; it does not depend on the score"
 
 
 def _rectified(maps: Tensor, relu: bool) -> Tensor:
@@ -40,15 +40,21 @@ def _rectified(maps: Tensor, relu: bool) -> Tensor:
 def cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
 ) -> Tensor:
-    """CAM: the head's weights of the class times the activations before global pooling.
+    """CAM: the head's class weights times the activations before global average pooling.
 
-    The weights are read off the gradient, w = h w G, after two checks that hold for every head of this kind and for no
-    other: G is the same in every cell, and does not change when A does.
+        L = Σ_k w_k A_k
+
+    The weights are read off the gradient, w = h w G, after two checks that hold for a pooled linear head and for no
+    other: G is the same at every position, and does not change with A.
 
     Returns  (n, h, w) at the layer's own size, signed (the paper has no ReLU), in logits; its mean is logit - bias
     Errors   UnsupportedModel where the score is not a linear function of the pooled activations; LayerNotFound,
              LayerRanRepeatedly, NothingSpatial
     Source   Zhou et al. 2016, eq. 2, arXiv:1512.04150
+
+    Example
+        >>> cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a, g = linear_activations(model, images, layer, target)
     weights = g.mean(dim=(2, 3), keepdim=True) * a[0, 0].numel()
@@ -66,49 +72,61 @@ def cam(
 def eigen_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
 ) -> Tensor:
-    """Eigen-CAM: the activations' first principal component; the target plays no part.
+    """Eigen-CAM: first principal component of the activations; independent of the target.
 
-    Channels are centred over the cells. The component is positive where activations are strong (the sign rule of this
-    file). The forward pass ends at the layer.
+    Channels are centred over the positions. The component is positive where activations are strong (the sign rule of
+    this file). The forward pass ends at the layer.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in the layer's units
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Muhammad & Yeasin 2020, section III, arXiv:2008.00299
+
+    Example
+        >>> eigen_cam(model, images, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
-    return _rectified(_per_picture(principal_component, features(model, images, layer)), relu)
+    return _rectified(_per_image(principal_component, features(model, images, layer)), relu)
 
 
 @method(family="cam", returns="grid", title="Eigen-Grad-CAM", paper="Muhammad & Yeasin 2020, arXiv:2008.00299")
 def eigen_grad_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
 ) -> Tensor:
-    """Eigen-Grad-CAM: first principal component of gradient times activation, so that the class has a say.
+    """Eigen-Grad-CAM: first principal component of gradient times activation, which makes Eigen-CAM class-specific.
 
-    Channels are centred over the cells; the component is positive where gradient times activation is large in sum.
+    Channels are centred over the positions; the component is positive where Σ_k G_k A_k is large.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Muhammad & Yeasin 2020, section III, with G A for A, arXiv:2008.00299
+
+    Example
+        >>> eigen_grad_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_per_picture(principal_component, g * a), relu)
+    return _rectified(_per_image(principal_component, g * a), relu)
 
 
 @method(family="cam", returns="grid", title="Seg-Eigen-CAM", paper="Chung & Ying 2025, doi:10.3390/app15137562")
 def seg_eigen_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
 ) -> Tensor:
-    """Seg-Eigen-CAM: first principal component of activations weighted by the gradient's magnitude, its sign corrected.
+    """Seg-Eigen-CAM: first principal component of the activations weighted by the gradient's magnitude, |G| A.
 
-    The sign is the paper's: the value of the largest magnitude is positive. Made for segmentation (`MaskScores`), it
-    takes any target.
+    The sign is the paper's: the largest value by magnitude is positive. Made for segmentation (`MaskScores`), it takes
+    any target.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Chung & Ying 2025, eqs. 10 to 13, doi:10.3390/app15137562
+
+    Example
+        >>> seg_eigen_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_per_picture(lambda each: peak_up(_projection(each)), g.abs() * a), relu)
+    return _rectified(_per_image(lambda planes: peak_up(_projection(planes)), g.abs() * a), relu)
 
 
 @method(
@@ -125,28 +143,32 @@ def kpca_cam(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    kernel: Annotated[str, Choice("sigmoid", "rbf", help="how alike two cells are")] = "sigmoid",
-    gamma: Annotated[float | None, Range(0, 1000, help="the kernel's width; empty: 1 / channels")] = None,
+    kernel: Annotated[str, Choice("sigmoid", "rbf", help="kernel between spatial positions")] = "sigmoid",
+    gamma: Annotated[float | None, Range(0, 1000, help="γ: scale of the kernel; empty: 1 / channels")] = None,
     relu: Relu = False,
 ) -> Tensor:
-    """KPCA-CAM: the activations' first principal component in a kernel's space; the target plays no part.
+    """KPCA-CAM: first kernel principal component of the activations; independent of the target.
 
-    Kernels of two cells' centred channel vectors: "sigmoid" tanh(gamma x·y + 1), "rbf" exp(-gamma |x - y|²). The
-    component is positive where activations are strong (the sign rule of this file).
+    Kernels of two positions' centred channel vectors x and y: "sigmoid" tanh(gamma x·y + 1), "rbf"
+    exp(-gamma |x - y|²). The component is positive where activations are strong (the sign rule of this file).
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, without a unit
-    Errors   BadOption for a grid of more than 8,000 cells; LayerNotFound, LayerRanRepeatedly, NothingSpatial,
+    Errors   BadOption for a grid of more than 8,000 positions; LayerNotFound, LayerRanRepeatedly, NothingSpatial,
              UnsupportedModel
     Source   Karmani et al. 2024, section 3, arXiv:2410.00267; Schölkopf et al. 1998, eq. 11
+
+    Example
+        >>> kpca_cam(model, images, layer="layer4", kernel="rbf").shape
+        torch.Size([1, 7, 7])
     """
     a = features(model, images, layer)
-    if a[0, 0].numel() > _CELLS:
+    if a[0, 0].numel() > _POSITIONS:
         raise BadOption(
-            f"layer gives a grid of {a.shape[2]}x{a.shape[3]}: a kernel between all pairs of its cells would not fit. "
+            f"layer gives a grid of {a.shape[2]}x{a.shape[3]}: a kernel between all positions would not fit in memory. "
             "Choose a later layer, or eigen_cam."
         )
     width = 1 / a.shape[1] if gamma is None else gamma
-    return _rectified(_per_picture(lambda each: _kernel_component(each, kernel, width), a), relu)
+    return _rectified(_per_image(lambda planes: _kernel_component(planes, kernel, width), a), relu)
 
 
 @method(
@@ -164,19 +186,27 @@ def fem(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    threshold: Annotated[float, Range(0, 10, 0.1, help="deviations above a channel's mean that count as strong")] = 2.0,
-    form: Annotated[str, Choice("activations", "cells", help="what is summed: activations, or strong cells")] = (
-        "activations"
-    ),
+    threshold: Annotated[
+        float, Range(0, 10, 0.1, help="threshold in standard deviations above a channel's mean")
+    ] = 2.0,
+    form: Annotated[
+        str, Choice("activations", "cells", help="what is summed: activations, or positions above the threshold")
+    ] = ("activations"),
 ) -> Tensor:
-    """FEM: the channels' strong cells, those some deviations above the channel's mean; the target plays no part.
+    """FEM: activations above mean + threshold × standard deviation of their channel; independent of the target.
 
-    "activations" is the form in use: each channel weighted by its share of strong cells. "cells" is the paper's: the
-    strong cells themselves, weighted by the channel's mean. The deviation is that of the population.
+        L = Σ_k mean_ij(B_k) A_k    form="activations", the usual one;  B_k = [A_k > mean A_k + threshold × std A_k]
+        L = Σ_k mean_ij(A_k) B_k    form="cells", the paper's
+
+    with the population's standard deviation.
 
     Returns  (n, h, w) at the layer's own size, in the layer's units; negative only where activations are
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Fuad et al. 2020, section III, hal.science/hal-02963298
+
+    Example
+        >>> fem(model, images, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a = features(model, images, layer)
     means = a.mean(dim=(2, 3), keepdim=True)
@@ -203,25 +233,31 @@ def deep_feature_factorization(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    components: Annotated[int, Range(1, 64, help="factors")] = 5,
+    components: Annotated[int, Range(1, 64, help="non-negative factors")] = 5,
     seed: Seed = 0,
 ) -> Tensor:
-    """Deep feature factorization: the layer as a sum of a few factors, each a place and a direction in channel space.
+    """Deep feature factorization: non-negative factors of the activations, each a map and a channel direction.
 
-    Activations are factorised without negative numbers, each picture by itself; what is negative in a channel is taken
-    off first. `feature_factors` also gives directions and each factor's share of a class's score.
+        A - min(A, 0) ≈ Σ_f maps_f directions_f,  both >= 0
+
+    with the minimum over each channel; every image is factorised by itself. `feature_factors` also gives the
+    directions and each factor's share of a class's score.
 
     Returns  (n, components, h, w) at the layer's own size, >= 0, in the layer's units, the largest factor first
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Collins et al. 2018, section 3, arXiv:1806.10206
+
+    Example
+        >>> deep_feature_factorization(model, images, layer="layer4", components=3).shape
+        torch.Size([1, 3, 7, 7])
     """
-    return torch.stack([factors_of(each, components, seed)[0] for each in features(model, images, layer)])
+    return torch.stack([factors_of(planes, components, seed)[0] for planes in features(model, images, layer)])
 
 
 @dataclass(frozen=True)
 class Factors:
-    """`maps` [N, F, h, w], `directions` [N, F, K] of length 1, and `effects` [N, F], each factor's part of the score;
-    `rest` [N] is what the factors leave of the sum of gradient times activation.
+    """`maps` [N, F, h, w], `directions` [N, F, K] of length 1, and `effects` [N, F], each factor's share of the score;
+    `rest` [N] is the sum of gradient times activation less the effects.
     """
 
     maps: Tensor
@@ -239,58 +275,65 @@ def feature_factors(
     components: int = 5,
     seed: int = 0,
 ) -> Factors:
-    """Deep feature factorization with each factor's direction, and its effect on the target's score.
+    """Deep feature factorization with each factor's direction and its effect on the target's score.
 
-    An effect is the sum of gradient times the factor's share of the activations. Under pooling and a linear head the
-    effects and the rest sum to logit - bias; under other heads they are the score's first order.
+        effect_f = Σ_kij G_k maps_f directions_f,k
+
+    Under pooling and a linear head the effects and the rest sum to logit - bias; elsewhere they are first order.
 
     Returns  a `Factors`; effects in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Collins et al. 2018, section 3, arXiv:1806.10206
+
+    Example
+        >>> factors = feature_factors(model, images, 281, layer="layer4", components=3)
+        >>> factors.maps.shape, factors.directions.shape, factors.effects.shape
+        (torch.Size([1, 3, 7, 7]), torch.Size([1, 3, 512]), torch.Size([1, 3]))
     """
     check_images(model, images)
     METHODS["deep_feature_factorization"].options["components"].check(components)
     a, g = activations_and_gradients(model, images, layer, target)
-    found = [factors_of(each, components, seed) for each in a]
-    maps, directions = (torch.stack(each) for each in zip(*found, strict=True))
+    factors = [factors_of(planes, components, seed) for planes in a]
+    maps, directions = (torch.stack(parts) for parts in zip(*factors, strict=True))
     effects = torch.einsum("nkhw,nfhw,nfk->nf", g, maps, directions)
     return Factors(maps, directions, effects, (g * a).sum((1, 2, 3)) - effects.sum(1))
 
 
 def principal_component(planes: Tensor) -> Tensor:
-    """First principal component (h, w) of (k, h, w), turned by the rule of this file."""
-    return _turned(_projection(planes), planes.sum(0))
+    """First principal component (h, w) of (k, h, w), its sign by the rule of this file."""
+    return _oriented(_projection(planes), planes.sum(0))
 
 
 def peak_up(component: Tensor) -> Tensor:
-    """The component or its negative, whichever has the value of the largest magnitude positive."""
+    """The component or its negative, whichever has the largest value by magnitude positive."""
     return -component if -component.min() > component.max() else component
 
 
-def _per_picture(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
-    """`decompose` of each picture's maps; of values that are not finite nothing but NaN can come."""
-    found = [decompose(each.double().nan_to_num()) for each in maps]
-    finite = [bool(each.isfinite().all()) for each in maps]
-    kept = [one if fine else torch.full_like(one, torch.nan) for one, fine in zip(found, finite, strict=True)]
-    return torch.stack(kept).to(maps.dtype)
+def _per_image(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
+    """`decompose` of each image's maps; an image with values that are not finite gives NaN."""
+    components = [decompose(planes.double().nan_to_num()) for planes in maps]
+    for component, planes in zip(components, maps, strict=True):
+        if not bool(planes.isfinite().all()):
+            component.fill_(torch.nan)
+    return torch.stack(components).to(maps.dtype)
 
 
 def _centred(planes: Tensor) -> Tensor:
-    """One row a cell, one column a channel of mean 0."""
+    """One row a position, one column a channel of mean 0."""
     rows = planes.flatten(1).T
     return rows - rows.mean(dim=0)
 
 
 def _projection(planes: Tensor) -> Tensor:
-    """The cells' coordinates on the direction of the largest variance: first left singular vector times its value."""
+    """The positions' scores on the first principal axis: first left singular vector times its singular value."""
     u, s, _ = torch.linalg.svd(_centred(planes), full_matrices=False)
     return (u[:, 0] * s[0]).view(planes.shape[1:])
 
 
-def _turned(component: Tensor, guide: Tensor) -> Tensor:
+def _oriented(component: Tensor, guide: Tensor) -> Tensor:
     agreement = float(((guide - guide.mean()) * component).sum())
     size = float((guide - guide.mean()).norm() * component.norm())
-    # Below rounding there is no correlation to go by.
+    # Below rounding the correlation is 0.
     if abs(agreement) <= 1e-12 * size:
         return peak_up(component)
     return component if agreement > 0 else -component
@@ -299,23 +342,23 @@ def _turned(component: Tensor, guide: Tensor) -> Tensor:
 def _kernel_component(planes: Tensor, kernel: str, gamma: float) -> Tensor:
     rows = _centred(planes)
     if kernel == "sigmoid":
-        alike = torch.tanh(gamma * rows @ rows.T + 1)
+        gram = torch.tanh(gamma * rows @ rows.T + 1)
     else:
-        alike = torch.exp(-gamma * torch.cdist(rows, rows) ** 2)
-    alike = alike - alike.mean(0) - alike.mean(1, keepdim=True) + alike.mean()
-    value, vector = _largest(alike)
+        gram = torch.exp(-gamma * torch.cdist(rows, rows) ** 2)
+    gram = gram - gram.mean(0) - gram.mean(1, keepdim=True) + gram.mean()
+    value, vector = _largest(gram)
     component = vector * value.clamp(min=0).sqrt()
-    return _turned(component.view(planes.shape[1:]), planes.sum(0))
+    return _oriented(component.view(planes.shape[1:]), planes.sum(0))
 
 
 def _largest(symmetric: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalue and its vector; large matrices by iteration from a fixed start, as no global generator is
-    drawn from.
+    """The largest eigenvalue and its eigenvector; of large matrices by iteration, from a fixed start so that no global
+    generator is drawn from.
     """
     if len(symmetric) <= 800:
         values, vectors = torch.linalg.eigh(symmetric)
         return values[-1], vectors[:, -1]
-    # The column of the largest diagonal entry cannot be orthogonal to everything of large variance.
+    # The column of the largest diagonal entry is not orthogonal to every direction of large variance.
     start = symmetric[:, symmetric.diagonal().argmax()][:, None]
     values, vectors = torch.lobpcg(symmetric, X=start, largest=True, niter=500, tol=1e-12)
     return values[0], vectors[:, 0]

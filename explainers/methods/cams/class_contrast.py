@@ -1,6 +1,6 @@
-"""Scores made of a class's score and those of all classes, for methods that ask about the difference.
+"""Scores made of a class's score and all classes' scores, for methods that explain their difference.
 
-The class is still the caller's: where it is left open, the top class of each clean picture.
+The class is the caller's target: by default the top class of each clean image.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from explainers.targets import (
 )
 
 Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(own score [N], all scores [N, K], which of them is its own [N, K]) -> score [N]."""
+"""(own score [N], all scores [N, K], mask of the own column [N, K]) -> score [N]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Derived(Target):
-    """What `combine` makes of the wanted target's scores and all scores, on the clean pictures."""
+    """`combine` of the wanted target's scores and all scores, on the clean images."""
 
     wanted: TargetLike
     combine: Combine
     needed: bool = True
-    """Whether there must be class scores; else the wanted target alone is the score where there are none."""
+    """Whether class scores are required; else, where there are none, the wanted target alone is the score."""
 
     def __call__(self, output: Any) -> Tensor:
         """[N]."""
@@ -50,34 +50,34 @@ class Derived(Target):
                 raise
             return fix(self.wanted, output, 0)(output)
         own = fix(self.wanted, output, len(scores))
-        found = evaluate(own, output, len(scores))
-        # What a reader wants to see is the class and its score.
-        note_scores(at_least_float32(scores), own, at_least_float32(found))
-        return self.combine(found, scores, _own(own, found, scores))
+        score = evaluate(own, output, len(scores))
+        # Reported is the class with its own score, not the difference.
+        note_scores(at_least_float32(scores), own, at_least_float32(score))
+        return self.combine(score, scores, _own(own, score, scores))
 
 
-def _own(target: Target, found: Tensor, scores: Tensor) -> Tensor:
-    """The column that is the target's, as a mask: of a function, the first column that has just its score, if any."""
+def _own(target: Target, score: Tensor, scores: Tensor) -> Tensor:
+    """The target's own column, as a mask; of a function, the first column equal to its score, if any."""
     if isinstance(target, Logit):
         classes = torch.as_tensor(target.classes, device=scores.device).expand(len(scores))
         return torch.arange(scores.shape[1], device=scores.device) == classes[:, None]
-    equal = scores == found[:, None]
+    equal = scores == score[:, None]
     return equal & (equal.cumsum(1) == 1)
 
 
 def among_scores(target: TargetLike) -> bool:
-    """Whether the target is a score in logits, which others can be compared with."""
+    """Whether the target is a logit, comparable with the other classes' scores."""
     return not isinstance(target.target if isinstance(target, Through) else target, (Probability, LogProbability, Unit))
 
 
 def derived(target: TargetLike, combine: Combine, *, needed: bool = True) -> TargetLike:
-    """The target that asks for `combine` of what `target` asks for; `needed` as in `Derived`.
+    """The target `combine` of `target`'s score and all scores; `needed` as in `Derived`.
 
     Errors   BadTarget for a target that is no logit: probabilities and units
     """
     if not among_scores(target):
         raise BadTarget(
-            f"{target!r} is not in logits, and other scores are to be compared with it. Give a class, Logit(class) or "
+            f"{target!r} is not in logits: it cannot be compared with other scores. Give a class, Logit(class) or "
             "a function of the scores."
         )
     if isinstance(target, Through):
@@ -86,7 +86,7 @@ def derived(target: TargetLike, combine: Combine, *, needed: bool = True) -> Tar
 
 
 def residual_softmax(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
-    """ReST: logit plus log-probability, so that neither a saturated softmax nor its missing competition shows.
+    """ReST: logit plus log-probability, which neither saturates as the softmax does nor ignores the other classes.
 
     Source   Cai 2025, the utility ReST, arXiv:2501.06261
     """
@@ -94,12 +94,12 @@ def residual_softmax(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
 
 
 def probability(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
-    """The softmax probability that belongs to a score among the scores."""
+    """The softmax probability of the score among the scores."""
     return (score - scores.logsumexp(1)).exp()
 
 
 def nearest_references(score: Tensor, scores: Tensor, own: Tensor, count: int) -> Tensor:
-    """[N, count] columns of the scores nearest to the target's own, which is left out; the lower class first of equals.
+    """[N, count] columns of the scores nearest to the target's own, which is excluded; ties go to the lower class.
 
     Errors   BadTarget where there is no other class
     """

@@ -1,4 +1,4 @@
-"""Methods made of others: products of two, of several layers' maps, and means over windows of the picture."""
+"""Combinations of methods: products of two, of several layers' maps, and means over windows of the image."""
 
 from __future__ import annotations
 
@@ -36,18 +36,24 @@ def sweep(
     layers: Sequence[LayerName] | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """The maps of any method that reads a layer, at several layers; by default at every stage.
+    """A method's maps at several layers, for any method with a `layer`; by default at every stage.
 
-    Grad-CAM, Grad-CAM++, HiResCAM, LayerCAM, XGrad-CAM and element-wise Grad-CAM take one forward and one backward
-    pass for all layers together, every other method as many as it needs for each. `fuse` makes one map of them.
+    The methods of `FORMULAS` (Grad-CAM, Grad-CAM++, HiResCAM, LayerCAM, XGrad-CAM and element-wise Grad-CAM) take one
+    forward and one backward pass for all layers together, every other method its own passes for each. `fuse` combines
+    the maps.
 
-    Returns  the method's result for each layer, by the layer's name, in the order asked for
-    Errors   BadOption for a method that reads no layer; those of the method
+    Returns  the method's result for each layer, by the layer's name, in the order given
+    Errors   BadOption for a method without a layer; those of the method
     Source   the method's own
+
+    Example
+        >>> maps = sweep("layer_cam", model, images, 281, layers=["layer3", "layer4"])
+        >>> {name: tuple(heat.shape) for name, heat in maps.items()}
+        {'layer3': (1, 14, 14), 'layer4': (1, 7, 7)}
     """
     chosen = find(method)
     if not chosen.takes_layer:
-        raise BadOption(f"{method} reads no layer, so it has no map for each of them. Call it once.")
+        raise BadOption(f"{method} has no layer, so it has the same map for all of them. Call it once.")
     check_images(model, images)
     names = stages(model, images) if layers is None else list(layers)
     if method not in FORMULAS or set(options) - {"relu"}:
@@ -73,14 +79,18 @@ def grad_cam_sweep(
 ) -> dict[str, Tensor]:
     """Grad-CAM at several layers from one forward and one backward pass; by default at every stage.
 
-    Returns  a map (n, h, w) for each layer, by its name, in the order asked for; values as `grad_cam` gives them
+    Returns  a map (n, h, w) for each layer, by its name, in the order given; values as `grad_cam` gives them
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
+
+    Example
+        >>> list(grad_cam_sweep(model, images, 281))
+        ['layer1', 'layer2', 'layer3', 'layer4']
     """
     return sweep("grad_cam", model, images, target, layers=layers, relu=relu)
 
 
-Inner = Annotated[str, Choice(*FORMULAS, help="whose maps are joined")]
+Inner = Annotated[str, Choice(*FORMULAS, help="method whose maps are combined")]
 
 
 @method(
@@ -98,13 +108,17 @@ def guided_grad_cam(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    interpolate: Annotated[str, Choice("bilinear", "nearest", help="how the Grad-CAM is enlarged")] = "bilinear",
+    interpolate: Annotated[str, Choice("bilinear", "nearest", help="interpolation of the Grad-CAM")] = "bilinear",
 ) -> Tensor:
-    """Guided Grad-CAM: guided backpropagation times the enlarged Grad-CAM (with its ReLU).
+    """Guided Grad-CAM: guided backpropagation times the upsampled Grad-CAM (with its ReLU).
 
     Returns  (n, c, h, w), signed; zero wherever the Grad-CAM is
     Errors   as `grad_cam` and `guided_backprop`
     Source   Selvaraju et al. 2017, section 3.2, arXiv:1610.02391
+
+    Example
+        >>> guided_grad_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 3, 224, 224])
     """
     pixels = guided_backprop(model, images, target)
     cam = grad_cam(model, images, target, layer=layer)
@@ -129,19 +143,24 @@ def refine_cam(
     layers: Sequence[LayerName] | None = None,
     inner: Inner = "element_wise_grad_cam",
 ) -> Tensor:
-    """RefineCAM: the product of several layers' maps, the early ones giving detail and the late ones the class.
+    """RefineCAM: the product of several layers' maps, detail from the early ones, class evidence from the late ones.
 
-    The order: each layer's map is rectified and divided by its own maximum, then enlarged to the picture, then all are
-    multiplied. One forward and one backward pass serve all layers. Default layers are the last three stages. The inner
-    method must hold at early layers, where one weight for a whole channel does not: on EfficientNet-Lite0 Grad-CAM++,
-    Grad-CAM and XGrad-CAM within were no better than the controls, element-wise Grad-CAM better than at any one layer.
+        L = Π_l upsample(ReLU(L_l) / max ReLU(L_l))
+
+    One forward and one backward pass serve all layers, by default the last three stages. The inner method must hold at
+    early layers, where one weight for a whole channel does not: on EfficientNet-Lite0 Grad-CAM++, Grad-CAM and
+    XGrad-CAM within were no better than the controls, element-wise Grad-CAM better than at any one layer.
 
     Returns  (n, h, w) at the input's resolution, in [0, 1]
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Domeniconi et al. 2026, arXiv:2605.14641
+
+    Example
+        >>> refine_cam(model, images, 281).shape
+        torch.Size([1, 224, 224])
     """
-    chosen = stages(model, images)[-3:] if layers is None else layers
-    maps = sweep(inner, model, images, target, layers=chosen)
+    names = stages(model, images)[-3:] if layers is None else layers
+    maps = sweep(inner, model, images, target, layers=names)
     return fuse(maps, "product", size=(images.shape[-2], images.shape[-1]))
 
 
@@ -153,24 +172,28 @@ def sess(
     *,
     layer: LayerName | None = None,
     inner: Inner = "grad_cam",
-    scales: Annotated[int, Range(1, 24, help="sizes of the picture, the first its own")] = 6,
-    growth: Annotated[float, Range(0.05, 2, 0.05, help="how much each size adds, as a share of the first")] = 0.3,
+    scales: Annotated[int, Range(1, 24, help="scales of the image, the first its own size")] = 6,
+    growth: Annotated[float, Range(0.05, 2, 0.05, help="scale increment, as a fraction of the image's size")] = 0.3,
     batch_size: int | None = None,
     precision: SteadyPrecision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """SESS: maps of windows that slide over the picture at growing sizes, joined.
+    """SESS: the mean of a CAM's maps over sliding windows at growing scales, weighted by class probability.
 
-    Windows have the picture's own height and width and stand side by side, the last ones moved back inside. Each
-    window's map is rectified, multiplied by the class's probability in that window as a share of the highest, and put
-    back where the window was; a pixel has the mean of the windows whose map is positive there. Where the model gives no
-    class scores, windows count alike. The paper takes 12 sizes, each 2/7 larger. Stopped early, the mean is over the
-    windows done, small sizes first.
+    Windows have the image's own size and do not overlap, but for the last ones, which are moved back inside. Each
+    window's map is rectified, multiplied by the class's probability in that window relative to the highest, and put
+    back in place; a pixel has the mean over the windows whose map is positive there. Without class scores all windows
+    have weight 1. The paper takes 12 scales, each 2/7 larger. Stopped early, the mean is over the windows done, small
+    scales first.
 
     Returns  (n, h, w) at the input's resolution, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, BadOption
     Source   Tursun et al. 2022, section 3, arXiv:2207.01769
+
+    Example
+        >>> sess(model, images, 281, layer="layer4", scales=2).shape
+        torch.Size([1, 224, 224])
     """
     height, width = images.shape[-2:]
     windows = [
@@ -196,7 +219,7 @@ def sess(
 
 @dataclass(frozen=True)
 class _Window:
-    """Where a window stands in a picture of the size `within`."""
+    """A window's corner in an image resized to `within`."""
 
     within: tuple[int, int]
     top: int
@@ -205,7 +228,7 @@ class _Window:
 
 @dataclass
 class _WindowMean:
-    """The mean of the windows' maps at each pixel, over the windows that say something there."""
+    """The mean of the windows' maps at each pixel, over the windows whose map is positive there."""
 
     run: Run
     layout: LayerLayout
@@ -222,28 +245,28 @@ class _WindowMean:
     def add(self, picture: int, windows: Sequence[_Window]) -> None:
         height, width = self.total.shape[1:]
         x = self.run.images[picture : picture + 1]
-        sizes = {each.within: _resized(x, each.within) for each in windows}
-        batch = torch.cat([sizes[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
+        resized = {w.within: _resized(x, w.within) for w in windows}
+        batch = torch.cat([resized[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
         rows = [picture] * len(windows)
-        shares = self._shares(picture, self._log_probability(batch, rows))
+        shares = self._shares(picture, self._log_probabilities(batch, rows))
         raw, g = self.run.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()
-        for each, share, w in zip(resize(maps, (height, width)), shares, windows, strict=True):
-            canvas = each.new_zeros(1, *w.within)
-            canvas[0, w.top : w.top + height, w.left : w.left + width] = each
+        for heat, share, w in zip(resize(maps, (height, width)), shares, windows, strict=True):
+            canvas = heat.new_zeros(1, *w.within)
+            canvas[0, w.top : w.top + height, w.left : w.left + width] = heat
             back = resize(canvas, (height, width))[0]
             self.total[picture] += share * back
-            self.times[picture] += ~(back <= 0)  # what is not a number counts, and shows
+            self.times[picture] += ~(back <= 0)  # NaN counts, and so propagates
 
-    def _shares(self, picture: int, logarithms: Tensor) -> Tensor:
-        """Probabilities as shares of the highest so far; what was added before is brought to the same measure."""
-        logarithms = logarithms.clamp(min=torch.finfo(logarithms.dtype).min)  # a probability of 0
-        highest = torch.maximum(self.highest[picture], logarithms.max().to(self.highest))
+    def _shares(self, picture: int, log_probabilities: Tensor) -> Tensor:
+        """Probabilities relative to the highest so far; the running sum is rescaled to the same reference."""
+        finite = log_probabilities.clamp(min=torch.finfo(log_probabilities.dtype).min)  # log 0
+        highest = torch.maximum(self.highest[picture], finite.max().to(self.highest))
         self.total[picture] *= (self.highest[picture] - highest).exp()
         self.highest[picture] = highest
-        return (logarithms.to(highest) - highest).exp()
+        return (finite.to(highest) - highest).exp()
 
-    def _log_probability(self, batch: Tensor, rows: Sequence[int]) -> Tensor:
+    def _log_probabilities(self, batch: Tensor, rows: Sequence[int]) -> Tensor:
         with torch.no_grad(), self.run.autocast():
             output = self.run.forward(batch)
             scores = at_least_float32(self.run.score(output, rows))

@@ -1,9 +1,9 @@
-"""Class-activation maps from one forward and one backward down to the layer.
+"""Class-activation maps from one forward and one backward pass down to a layer.
 
-All functions here read the same two tensors and differ in one expression:
+Most of these maps are one expression of two tensors (`FORMULAS`):
 
     A  activations of the layer   (n, k, h, w)
-    G  d score / d A              (n, k, h, w), score in logits unless the target says otherwise
+    G  ∂y / ∂A                    (n, k, h, w), y the target's score, in logits unless the target says otherwise
 
 With `relu=False` they give the signed sum before the final ReLU.
 """
@@ -11,7 +11,7 @@ With `relu=False` they give the signed sum before the final ReLU.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,21 @@ from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-Relu = Annotated[bool, "Keep only what speaks for the class"]
+Relu = Annotated[bool, "Keep positive evidence only (ReLU)"]
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
+"""The expressions in A and G by method, before the final ReLU: `sweep`, RefineCAM and SESS evaluate them."""
+
+
+def _cam(formula: Callable[[Tensor, Tensor], Tensor], **declaration: Any) -> Callable[[F], F]:
+    """`@method` for the map of `formula(A, G)`; one registration for METHODS and FORMULAS."""
+
+    def register(function: F) -> F:
+        FORMULAS[function.__name__] = formula
+        return method(family="cam", returns="grid", **declaration)(function)
+
+    return register
 
 
 def _grad_cam(a: Tensor, g: Tensor) -> Tensor:
@@ -48,7 +62,7 @@ def _grad_cam_pp(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _plus_plus(a: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
-    """Equation 19 from the first, second and third powers of the gradient, or their means; no weight where a
+    """Equation 19 from the first, second and third powers of the gradient, or their means; α = 0 where a
     denominator is 0.
     """
     a64 = a.double()
@@ -72,75 +86,81 @@ def _layer_cam(a: Tensor, g: Tensor) -> Tensor:
 
 def _xgrad_cam(a: Tensor, g: Tensor) -> Tensor:
     total = a.sum(dim=(2, 3), keepdim=True)
-    weights = ((g * a).sum(dim=(2, 3), keepdim=True) / total).where(total != 0, 0)  # a silent channel has no weight
+    weights = ((g * a).sum(dim=(2, 3), keepdim=True) / total).where(total != 0, 0)  # an inactive channel has no weight
     return (weights * a).sum(dim=1)
-
-
-FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "grad_cam": _grad_cam,
-    "grad_cam_pp": _grad_cam_pp,
-    "hires_cam": _hires_cam,
-    "element_wise_grad_cam": _element_wise_grad_cam,
-    "layer_cam": _layer_cam,
-    "xgrad_cam": _xgrad_cam,
-}
-"""The expressions in A and G, before the final ReLU: several layers at once need the passes only once."""
 
 
 def _rectified(maps: Tensor, relu: bool) -> Tensor:
     return maps.relu() if relu else maps
 
 
-@method(family="cam", returns="grid", title="Grad-CAM", paper="Selvaraju et al. 2017, arXiv:1610.02391")
+@_cam(_grad_cam, title="Grad-CAM", paper="Selvaraju et al. 2017, arXiv:1610.02391")
 def grad_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
 ) -> Tensor:
-    """Grad-CAM: each channel weighted by its mean gradient; only support is kept.
+    """Grad-CAM: each channel weighted by its mean gradient; positive evidence only.
 
-    Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to logit - bias where
-             nothing but average pooling and a linear head follows the layer
+        L = ReLU(Σ_k w_k A_k),  w_k = mean_ij ∂y/∂A_k,ij
+
+    Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to logit - bias where only
+             average pooling and a linear head follow the layer
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
+
+    Example
+        >>> grad_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
     return _rectified(_grad_cam(a, g), relu)
 
 
-@method(family="cam", returns="grid", title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
+@_cam(_grad_cam_pp, title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
 def grad_cam_pp(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
 ) -> Tensor:
-    """Grad-CAM++: positive gradients, weighted so that each of several objects counts.
+    """Grad-CAM++: channels weighted by their positive gradients, so that each of several instances of the class counts.
 
-    The derivatives are those of exp(score), whose common factor exp(score) is left out; there is no epsilon: a cell
-    whose denominator is 0 has no weight.
+        L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij α ReLU(G),  α = G² / (2 G² + G³ Σ_ij A),  G = ∂y/∂A
+
+    The derivatives are those of exp(y), without their common factor exp(y). There is no epsilon: α is 0 where its
+    denominator is.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Chattopadhay et al. 2018, eqs. 5 and 19, arXiv:1710.11063
+
+    Example
+        >>> grad_cam_pp(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
     return _rectified(_grad_cam_pp(a, g), relu)
 
 
-@method(family="cam", returns="grid", title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
+@_cam(_hires_cam, title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
 def hires_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
 ) -> Tensor:
-    """HiResCAM: gradient times activation, cell by cell, so that the map shows only what the score was computed from.
+    """HiResCAM: gradient times activation, element by element, so that the map shows only what the model used.
+
+        L = Σ_k G_k A_k,  G = ∂y/∂A
 
     Returns  (n, h, w) at the layer's own size, signed (the paper has no ReLU), in logits; it sums to logit - bias
              where a linear head follows the layer
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Draelos & Carin 2020, eq. 3, arXiv:2011.08891
+
+    Example
+        >>> hires_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
     return _rectified(_hires_cam(a, g), relu)
 
 
-@method(
-    family="cam",
-    returns="grid",
+@_cam(
+    _element_wise_grad_cam,
     title="Element-wise Grad-CAM",
     signed=False,
     paper="Gildenblat 2021, pytorch-grad-cam; Draelos & Carin 2020, arXiv:2011.08891",
@@ -148,41 +168,60 @@ def hires_cam(
 def element_wise_grad_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None
 ) -> Tensor:
-    """Element-wise Grad-CAM: gradient times activation, cell by cell, rectified in each channel before the sum.
+    """Element-wise Grad-CAM: the positive part of gradient times activation, summed over the channels.
 
-    What one channel says for the class is not taken back by another; without the inner ReLU it is HiResCAM.
+        L = Σ_k ReLU(G_k A_k),  G = ∂y/∂A
+
+    Negative evidence in one channel does not cancel positive evidence in another; without the inner ReLU it is
+    HiResCAM.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Gildenblat 2021, GradCAMElementWise of pytorch-grad-cam, after Draelos & Carin 2020, eq. 3
+
+    Example
+        >>> element_wise_grad_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     return _element_wise_grad_cam(*activations_and_gradients(model, images, layer, target))
 
 
-@method(family="cam", returns="grid", title="LayerCAM", paper="Jiang et al. 2021, IEEE TIP 30")
+@_cam(_layer_cam, title="LayerCAM", paper="Jiang et al. 2021, IEEE TIP 30")
 def layer_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
 ) -> Tensor:
-    """LayerCAM: each cell weighted by its own positive gradient; also good at early layers.
+    """LayerCAM: each activation weighted by its own positive gradient; suits early layers too.
+
+        L = ReLU(Σ_k ReLU(G_k) A_k),  G = ∂y/∂A
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Jiang et al. 2021, eqs. 6 to 8, doi:10.1109/TIP.2021.3089943
+
+    Example
+        >>> layer_cam(model, images, 281, layer="layer2").shape
+        torch.Size([1, 28, 28])
     """
     a, g = activations_and_gradients(model, images, layer, target)
     return _rectified(_layer_cam(a, g), relu)
 
 
-@method(family="cam", returns="grid", title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
+@_cam(_xgrad_cam, title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
 def xgrad_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
 ) -> Tensor:
     """XGrad-CAM: each channel weighted by its gradients, averaged in proportion to its activations.
 
+        L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij G_k A_k / Σ_ij A_k (0 where Σ_ij A_k is),  G = ∂y/∂A
+
     Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to the sum of gradient times
              activation
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Fu et al. 2020, eq. 8, arXiv:2008.02312
+
+    Example
+        >>> xgrad_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
     return _rectified(_xgrad_cam(a, g), relu)
@@ -195,8 +234,10 @@ def smooth_grad_cam_pp(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    samples: Annotated[int, Range(1, 1000, help="noisy copies of the picture")] = 25,
-    sigma: Annotated[float, Range(0, 1, 0.01, help="noise, as a share of the picture's range")] = 0.15,
+    samples: Annotated[int, Range(1, 1000, help="noisy copies of the image")] = 25,
+    sigma: Annotated[
+        float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")
+    ] = 0.15,
     seed: Seed = 0,
     relu: Relu = True,
     batch_size: int | None = None,
@@ -204,15 +245,20 @@ def smooth_grad_cam_pp(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Smooth Grad-CAM++: Grad-CAM++ with its gradients averaged over noisy copies of the picture.
+    """Smooth Grad-CAM++: Grad-CAM++ with its gradients averaged over noisy copies of the image.
 
-    First the powers, then the means: with M1, M2, M3 the means of G, G², G³ over the copies and A the clean picture's
-    activations, alpha = M2 / (2 M2 + sum(A) M3), the weight of a channel is the sum of alpha relu(M1), and the map the
-    weighted sum of A. Classes are those of the clean picture. Stopped early, the means are over the copies done.
+        L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij α ReLU(M1),  α = M2 / (2 M2 + M3 Σ_ij A)
+
+    with M1, M2, M3 the means of G, G², G³ over the copies (powers first, then means) and A the clean image's
+    activations. Top classes are those of the clean image. Stopped early, the means are over the copies done.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, BadOption
     Source   Omeiza et al. 2019, section 3, with M2 in the numerator as in Grad-CAM++, arXiv:1908.01224
+
+    Example
+        >>> smooth_grad_cam_pp(model, images, 281, layer="layer4", samples=4).shape
+        torch.Size([1, 7, 7])
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision) as run:
@@ -230,8 +276,8 @@ def smooth_grad_cam_pp(
             nonlocal done
             for n in range(len(x)):
                 noisy = x[n] + scale[n] * draws.normal(n, len(chunk), *x.shape[1:]).to(x)
-                found = maps_of(layout, run.at([layout], noisy, [n] * len(chunk))[layout.name][1]).double()
-                powers[:, n] += torch.stack([(found**p).sum(0) for p in (1, 2, 3)])
+                gradients = maps_of(layout, run.at([layout], noisy, [n] * len(chunk))[layout.name][1]).double()
+                powers[:, n] += torch.stack([(gradients**p).sum(0) for p in (1, 2, 3)])
             done = chunk.stop
 
         def best() -> Tensor:
@@ -239,12 +285,12 @@ def smooth_grad_cam_pp(
 
         loop.run(samples, loop.rows(x, cost=2), work, best)
         if samples > 1 and sigma > 0:
-            _tell_unmoved(*powers[:2] / done)
+            _note_unmoved(*powers[:2] / done)
         return best()
 
 
-def _tell_unmoved(first: Tensor, second: Tensor) -> None:
-    """Say where the gradient is the same for every noisy copy, as it is before pooling and a linear head."""
+def _note_unmoved(first: Tensor, second: Tensor) -> None:
+    """Note where all noisy copies have the same gradient, as before pooling and a linear head."""
     spread = (second - first**2).flatten(1).amax(1)
     for n in (spread <= 1e-9 * second.flatten(1).amax(1)).nonzero()[:, 0].tolist():
         note_finding(
@@ -263,18 +309,26 @@ def shapley_cam(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    score: Annotated[str, Choice("rest", "logit", "probability", help="what is explained about the class")] = "rest",
+    score: Annotated[
+        str, Choice("rest", "logit", "probability", help="score that is explained; rest: logit + log-probability")
+    ] = "rest",
     relu: Relu = True,
 ) -> Tensor:
     """ShapleyCAM: Grad-CAM with a second-order term, the Shapley value of a quadratic model of the score.
 
-    A channel's weight is the mean of G - ½ H A with the score's gradient G and Hessian H. For the logit of a network
-    of ReLUs H is zero and the map is Grad-CAM's; the default score ReST, logit plus log-probability, has curvature.
-    Targets that are no class score (probabilities, units) and models without class scores are explained as they are.
+        L = ReLU(Σ_k w_k A_k),  w_k = mean_ij (G - ½ H A),  G and H the score's gradient and Hessian at A
+
+    For the logit of a ReLU network H is 0 and the map is Grad-CAM's; the default score ReST, logit plus
+    log-probability, has curvature. Targets other than class logits (probabilities, units), and models without class
+    scores, are explained as they are.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in the score's units
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Cai 2025, ShapleyCAM and the utility ReST, arXiv:2501.06261
+
+    Example
+        >>> shapley_cam(model, images, 281, layer="layer4").shape
+        torch.Size([1, 7, 7])
     """
     if score != "logit" and among_scores(target):
         target = derived(target, residual_softmax if score == "rest" else probability, needed=False)
@@ -296,21 +350,29 @@ def finer_cam(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    references: Annotated[int, Range(1, 100, help="classes with the nearest scores to compare with")] = 3,
-    strength: Annotated[float, Range(0, 10, 0.1, help="how much of their score is taken off")] = 0.6,
-    weighting: Annotated[str, Choice("even", "likely", help="references alike, or by their probability")] = "even",
+    references: Annotated[int, Range(1, 100, help="reference classes, those with the nearest scores")] = 3,
+    strength: Annotated[float, Range(0, 10, 0.1, help="weight of the reference scores that are subtracted")] = 0.6,
+    weighting: Annotated[
+        str, Choice("even", "likely", help="weights of the references: equal, or their probabilities")
+    ] = "even",
     relu: Relu = True,
 ) -> Tensor:
-    """Finer-CAM: Grad-CAM of what sets the class apart from those with the nearest scores.
+    """Finer-CAM: Grad-CAM of the difference between the class's score and those of the most similar classes.
 
-    The score is s - strength × mean of the references' scores. With weighting="likely" it is the sum of
-    p (s - strength × reference) over the sum of p, p being the references' probabilities, through which the gradient
-    goes as well (pytorch-grad-cam's form, there with strength 1).
+        y = s - strength × mean_r s_r                       weighting="even"
+        y = Σ_r p_r (s - strength × s_r) / Σ_r p_r          weighting="likely", differentiated through p too
+
+    over the `references` r whose scores s_r are nearest to s, of probabilities p_r; the second is pytorch-grad-cam's
+    form, there with strength 1.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   BadTarget for a target that is not among the scores; LayerNotFound, LayerRanRepeatedly, NothingSpatial,
              UnsupportedModel
     Source   Zhang et al. 2025, section 3, arXiv:2501.11309
+
+    Example
+        >>> finer_cam(model, images, 281, layer="layer4", references=5).shape
+        torch.Size([1, 7, 7])
     """
     against = (against_mean if weighting == "even" else against_likely)(strength, references)
     a, g = activations_and_gradients(model, images, layer, derived(target, against))

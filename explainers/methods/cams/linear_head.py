@@ -1,8 +1,8 @@
 """Networks that end in global average pooling and one linear layer, recognised by what they compute.
 
-Where the score is a linear function of the pooled activations, and only there, its gradient at the layer is the same in
-every cell and stays the same whatever the activations are. Both are measured: the rest of the network sees each
-picture's activations and, in the same forward pass, quite other ones.
+Where the score is a linear function of the pooled activations, and only there, its gradient at the layer is the same at
+every position and for all activations. Both are measured: the rest of the network gets each image's activations and, in
+the same forward pass, quite different ones.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def linear_activations(
 
     `layer` None is the default layer, or the last one with a grid where the default is not the right one.
 
-    Errors   UnsupportedModel where the score is no linear function of the pooled activations; those of the layer
+    Errors   UnsupportedModel where the score is not a linear function of the pooled activations; those of the layer
     """
     reason = ""
     with open_run(model, images, target) as run:
         for layout in _candidates(run, layer):
-            a, g, elsewhere = (maps_of(layout, each) for each in _gradients(run, layout))
+            a, g, elsewhere = (maps_of(layout, tensor) for tensor in _gradients(run, layout))
             why = _why_not_linear(g, elsewhere, images.dtype)
             if not why:
                 note_gradient(g)
@@ -60,18 +60,18 @@ def _gradients(run: Run, layout: LayerLayout) -> tuple[Tensor, Tensor, Tensor]:
     """A, the gradient at A, and the gradient at other activations, in the layer's layout."""
     try:
         return _side_by_side(run, layout)
-    except (RuntimeError, ValueError, IndexError) as refused:
-        if isinstance(refused, ExplainerError) or "out of memory" in str(refused):
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, ExplainerError) or "out of memory" in str(error):
             raise
-    # The rest of the network takes no other batch size than the images' own.
+    # The rest of the network accepts no batch size but the images' own.
     a, g = run.at([layout], run.images)[layout.name]
     rows, instead = range(len(run.images)), {layout.name: lambda output: _other(output, layout)}
     return a, g, run.at([layout], run.images, rows, instead=instead)[layout.name][1]
 
 
 def _other(activations: Tensor, layout: LayerLayout) -> Tensor:
-    """Other activations: channels exchanged, so that a normalisation has another input; turned round, so that other
-    rectifiers are open; and as large as 10, because near 0 every smooth function is linear.
+    """Other activations: channels permuted, so that a normalisation has another input; negated, so that other ReLUs are
+    active; and scaled to 10, because near 0 every smooth function is linear.
     """
     exchanged = activations.roll(1, layout.channel_axis)
     largest = exchanged.abs().max()
@@ -96,7 +96,7 @@ def _why_not_linear(g: Tensor, elsewhere: Tensor, dtype: torch.dtype) -> str:
         return "the score has no gradient at all"
     size = g.abs().amax(dim=(1, 2, 3), keepdim=True) * min(32 * torch.finfo(dtype).eps, 0.05)
     if bool(((g - g.mean(dim=(2, 3), keepdim=True)).abs() > size).any()):
-        return "the score's gradient differs from cell to cell, so no plain global average pooling follows it"
+        return "the score's gradient differs between positions, so what follows is not plain global average pooling"
     if bool(((g - elsewhere).abs() > size).any()):
         return "the score's gradient depends on the activations, so more than one linear layer follows the pooling"
     return ""

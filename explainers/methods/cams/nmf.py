@@ -1,4 +1,4 @@
-"""Non-negative factors of a layer's activations: a few directions in channel space, and where each of them is."""
+"""Non-negative matrix factorisation of a layer's activations: channel directions, and a map of each."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from torch import Tensor
 
 from explainers.perturbation.rng import PerImageGenerators
 
-# Sweeps over all factors, fewer once a sweep moves the maps by less than this share of their size.
+# Sweeps over all factors at most, and the relative change of the maps below which they stop.
 _SWEEPS = 200
-_STILL = 1e-4
+_TOLERANCE = 1e-4
+# Random initialisations, and the sweeps after which the best of them goes on.
 _ATTEMPTS, _SHORT = 4, 15
 
 
 def factors_of(planes: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """`planes` (k, h, w) as a sum of `count` factors: maps (count, h, w) >= 0 times directions (count, k) of length 1.
+    """`planes` (k, h, w) ≈ Σ_f maps_f directions_f: maps (count, h, w) >= 0, directions (count, k) of length 1.
 
-    Directions are >= 0 but for what is below zero in the activations: each channel's lowest negative value is taken
-    off first. Factors stand in the order of their size. Factors of a fit are not unique: `seed` decides which.
+    Directions are >= 0; where a channel has negative activations, its minimum is subtracted first. Factors are ordered
+    by norm. The factorisation is not unique: `seed` chooses the initial values.
 
     Source   Lee & Seung 1999; coordinate descent of Cichocki & Phan 2009, algorithm 2
     """
     rows = (planes - lowest(planes)[:, None, None]).flatten(1).T.double()
     draws = PerImageGenerators(1, seed)
-    # Two places may begin as one factor and never part, so the best of several short attempts goes on.
-    tried = [_fit(rows, *_start(rows, count, draws), _SHORT) for _ in range(_ATTEMPTS if count > 1 else 1)]
-    maps, directions = _fit(rows, *min(tried, key=lambda each: float((rows - each[0] @ each[1]).norm())), _SWEEPS)
+    # Two objects may start in one factor and never separate, so the best of several short attempts goes on.
+    attempts = [_fit(rows, *_start(rows, count, draws), _SHORT) for _ in range(_ATTEMPTS if count > 1 else 1)]
+    maps, directions = _fit(rows, *min(attempts, key=lambda fit: float((rows - fit[0] @ fit[1]).norm())), _SWEEPS)
     lengths = directions.norm(dim=1)
     directions = (directions / lengths[:, None]).where(lengths[:, None] > 0, 0)
     maps = maps * lengths
@@ -34,7 +35,7 @@ def factors_of(planes: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def lowest(planes: Tensor) -> Tensor:
-    """Each channel's lowest value where that is negative, else 0, (k,)."""
+    """Each channel's minimum where that is negative, else 0, (k,)."""
     return planes.flatten(1).amin(1).clamp(max=0)
 
 
@@ -46,19 +47,19 @@ def _start(rows: Tensor, count: int, draws: PerImageGenerators) -> tuple[Tensor,
 
 
 def _fit(rows: Tensor, maps: Tensor, directions: Tensor, sweeps: int) -> tuple[Tensor, Tensor]:
-    """rows (cells, k) ~ maps (cells, f) @ directions (f, k), one column after the other, none below 0."""
+    """rows (positions, k) ≈ maps (positions, f) @ directions (f, k), one column after the other, all >= 0."""
     for _ in range(sweeps):
         before = maps.clone()
         _improve(maps, rows @ directions.T, directions @ directions.T)
         _improve(directions.T, rows.T @ maps, maps.T @ maps)
-        if float((maps - before).norm()) <= _STILL * float(before.norm()):
+        if float((maps - before).norm()) <= _TOLERANCE * float(before.norm()):
             break
     return maps, directions
 
 
-def _improve(columns: Tensor, wanted: Tensor, overlap: Tensor) -> None:
-    """Least squares for each column while the others stand still, in place."""
-    parts = zip(columns.unbind(1), wanted.unbind(1), overlap.unbind(1), overlap.diagonal().tolist(), strict=True)
-    for column, own, others, size in parts:
-        if size > 0:
-            column.add_(torch.addmv(own, columns, others, alpha=-1), alpha=1 / size).clamp_(min=0)
+def _improve(columns: Tensor, products: Tensor, gram: Tensor) -> None:
+    """Non-negative least squares for each column with the others fixed, in place."""
+    parts = zip(columns.unbind(1), products.unbind(1), gram.unbind(1), gram.diagonal().tolist(), strict=True)
+    for column, product, overlaps, square in parts:
+        if square > 0:
+            column.add_(torch.addmv(product, columns, overlaps, alpha=-1), alpha=1 / square).clamp_(min=0)

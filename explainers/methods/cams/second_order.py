@@ -1,4 +1,4 @@
-"""Second derivatives at a layer: the Hessian of the score times the activations, without the Hessian."""
+"""Second order at a layer: the product of the score's Hessian with the activations, without the Hessian."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from explainers.targets import TargetLike, Through
 def curved_activations(
     model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Activations A of a layer, G = d score / dA, and H A with H = d²score / dA², each [N, K, h, w].
+    """Activations A of a layer, G = ∂y/∂A, and H A with H = ∂²y/∂A², each [N, K, h, w].
 
-    The graph begins at the layer; one backward pass through it gives G, one through that pass gives H A.
+    One backward pass from the score to the layer gives G, one through that pass the Hessian-vector product H A.
 
     Errors   BadTarget for a target restricted to channels of another layer; those of the layer
     """
     if isinstance(target, Through):
-        raise BadTarget("through=(layer, channels) restricts first derivatives only. Choose a method without Hessian.")
+        raise BadTarget(
+            "through=(layer, channels) restricts first derivatives only. Choose a method without a Hessian."
+        )
     with open_run(model, images, target) as run:
         layout = layer_with_patch_gradients(run, layer)
         leaf = LayerLeaf(layout)
@@ -41,26 +43,26 @@ def curved_activations(
             if total.requires_grad:
                 g = _gradient(total, a, create_graph=True)
                 h = _gradient(g, a, a.detach()) if g.requires_grad else h
-        a, g, h = (maps_of(layout, each) for each in (a, g, h))
+        a, g, h = (maps_of(layout, tensor) for tensor in (a, g, h))
         note_gradient(g)
         note_layer(layout.name)
         return a, g, h
 
 
-def _gradient(value: Tensor, leaf: Tensor, along: Tensor | None = None, *, create_graph: bool = False) -> Tensor:
-    (found,) = torch.autograd.grad(value, leaf, along, create_graph=create_graph, allow_unused=True)
-    return torch.zeros_like(leaf) if found is None else found
+def _gradient(value: Tensor, leaf: Tensor, vector: Tensor | None = None, *, create_graph: bool = False) -> Tensor:
+    (gradient,) = torch.autograd.grad(value, leaf, vector, create_graph=create_graph, allow_unused=True)
+    return torch.zeros_like(leaf) if gradient is None else gradient
 
 
 class _PlainAttention(TorchFunctionMode):
-    """Attention in single steps, in this thread: the fused kernel has no second derivative."""
+    """Attention as single operations, in this thread: the fused kernel has no second derivative."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = dict(kwargs or {})
-        if func is F.multi_head_attention_forward and not given.get("need_weights", True):
-            return func(*args, **{**given, "need_weights": True})[0], None
+        keywords = dict(kwargs or {})
+        if func is F.multi_head_attention_forward and not keywords.get("need_weights", True):
+            return func(*args, **{**keywords, "need_weights": True})[0], None
         if func is F.scaled_dot_product_attention:
-            return attend(lambda weights: weights, *args, **given)
-        return func(*args, **given)
+            return attend(lambda weights: weights, *args, **keywords)
+        return func(*args, **keywords)
