@@ -1,13 +1,11 @@
-"""Where models come from: one file a source, a subclass of `source.Source` with `list` and `load`.
+"""Where models come from: one file a source, with a `SOURCE` that has `list` and `load` (see `source.Source`).
 
-Every source in SOURCES is in `list_models()`, on the page and in the API, in this order. `zoo` looks models up by name.
+Every source named in FILES is in `list_models()`, on the page and in the API, in this order.
 """
 
-from models.sources.efficientnet_lite import EfficientNetLite
-from models.sources.source import Source
-from models.sources.torchvision_classifiers import TorchvisionClassifiers
+from importlib import import_module
 
-SOURCES: tuple[Source, ...] = (
-    EfficientNetLite(),  # the default model
-    TorchvisionClassifiers(),
-)
+from models.sources.source import Source
+
+FILES = ("efficientnet_lite", "torchvision_classifiers")
+SOURCES: tuple[Source, ...] = tuple(import_module(f"{__name__}.{file}").SOURCE for file in FILES)

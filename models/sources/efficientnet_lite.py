@@ -83,6 +83,9 @@ class EfficientNetLite(Source):
         return labels()
 
 
+SOURCE = EfficientNetLite()
+
+
 class SamePad2d(nn.Module):
     """TensorFlow's "SAME" padding: zeros such that a convolution of this stride outputs ceil(size / stride) cells.
 

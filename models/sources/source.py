@@ -43,7 +43,7 @@ class ModelInfo:
 
 
 class Source(ABC):
-    """A source of models; `list` and `load` are enough, the other methods only save work."""
+    """A source of models; `list` and `load` are enough, overriding the rest saves work."""
 
     package: str = ""
     """The installed package that holds the weights; empty where they are downloaded."""

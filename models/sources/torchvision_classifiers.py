@@ -59,6 +59,9 @@ class TorchvisionClassifiers(Source):
         return weights_by_name()[name].meta["categories"]
 
 
+SOURCE = TorchvisionClassifiers()
+
+
 @cache
 def weights_by_name() -> dict[str, WeightsEnum]:
     """The weights of every classifier; the default ones first, under the bare name of the network."""
