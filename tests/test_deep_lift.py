@@ -193,6 +193,12 @@ MADE_OF = {
     "masked attention": lambda x: F.scaled_dot_product_attention(
         x, x, x, attn_mask=torch.ones(10, 10, dtype=torch.bool).tril(2)
     ),
+    "attention with an added mask and a scale": lambda x: F.scaled_dot_product_attention(
+        x, x, x.flip(2), attn_mask=torch.linspace(-2, 2, 100, dtype=x.dtype).view(10, 10), scale=0.3
+    ),
+    "attention of grouped heads": lambda x: F.scaled_dot_product_attention(
+        x, x[:, :2].flip(2), x[:, :2].tanh(), enable_gqa=True
+    ),
     "hand-written norm": lambda x: (
         (x - x.mean(1, keepdim=True)) * torch.rsqrt(x.var(1, unbiased=False, keepdim=True) + 1)
         if False

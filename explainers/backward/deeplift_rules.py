@@ -21,6 +21,7 @@ from torch import Tensor
 
 from explainers.backward.lrp_rules import at_least_float32
 from explainers.backward.operations import Call, with_custom_backward
+from explainers.passes import attention_ops
 
 ELEMENTWISE = (
     "abs celu clamp clamp_max clamp_min clip cos elu erf exp expm1 gelu hardshrink hardsigmoid hardswish hardtanh "
@@ -222,23 +223,23 @@ def _logsumexp(call: Call, before: list[Tensor]) -> Tensor:
 
 def _attention(call: Call, before: list[Tensor]) -> Tensor:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    query, key, value, mask, _, causal, scale, shared = call.bind_arguments(*names, is_causal=False, enable_gqa=False)
-    if shared or (mask is not None and mask.requires_grad):
-        raise call.mode.refuse("attention with shared heads or a mask that depends on the picture")
+    query, key, value, mask, _, causal, scale, grouped = call.bind_arguments(*names, is_causal=False, enable_gqa=False)
+    if mask is not None and mask.requires_grad:
+        raise call.mode.refuse("attention with a mask that depends on the picture")
+    query_before, key_before, value_before = before[:3]
+    if grouped:
+        key, value, key_before, value_before = (
+            attention_ops.repeat_heads(query, keys) for keys in (key, value, key_before, value_before)
+        )
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    turned, turned_before = key.transpose(-2, -1) * scale, before[1].transpose(-2, -1) * scale
-    scores, scores_before = _pair(torch.matmul, (query, turned), (before[0], turned_before))
-    if causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    turned, turned_before = key.transpose(-2, -1) * scale, key_before.transpose(-2, -1) * scale
+    scores, scores_before = _pair(torch.matmul, (query, turned), (query_before, turned_before))
+    mask = attention_ops.causal_mask(scores) if causal else mask
     if mask is not None:
-        hidden = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -torch.inf) if _is_bool(mask) else mask
-        scores, scores_before = scores + hidden, scores_before + hidden
+        mask = attention_ops.additive_mask(mask, scores.dtype)
+        scores, scores_before = scores + mask, scores_before + mask
     weights = _exponentials(scores, scores_before, -1)
-    return _pair(torch.matmul, (weights, value), (scores_before.softmax(-1), before[2]))[0]
-
-
-def _is_bool(mask: Tensor) -> bool:
-    return mask.dtype == torch.bool
+    return _pair(torch.matmul, (weights, value), (scores_before.softmax(-1), value_before))[0]
 
 
 def _pair(

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.passes import attention_ops
 
 VJP = Callable[[Tensor], Sequence[Tensor | None]]
 
@@ -223,59 +224,22 @@ def why_not(model: nn.Module) -> str | None:
     )
 
 
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, heads: int, parameters: Mapping[str, Any], mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Multi-head attention as torch computes it, in single operations that the rules see. [L, B, E] each, or [L, E].
-
-    The weights beside the result, [B, heads, L, S], are a constant.
-    """
-    batched = query.ndim == 3
-    query, key, value = (t if batched else t[:, None] for t in (query, key, value))
-    if parameters["use_separate_proj_weight"]:
-        weights = [parameters[f"{letter}_proj_weight"] for letter in "qkv"]
-    else:
-        weights = [*parameters["in_proj_weight"].chunk(3)]
-    bias = parameters["in_proj_bias"]
-    biases = [None] * 3 if bias is None else [*bias.chunk(3)]
-    split = []
-    for given, weight, part in zip((query, key, value), weights, biases, strict=True):
-        projected = F.linear(given, weight, part)
-        length, rows, width = projected.shape
-        split.append(projected.view(length, rows, heads, width // heads).permute(1, 2, 0, 3))
-    found = F.scaled_dot_product_attention(split[0], split[1], split[2], attn_mask=mask)
-    joined = found.permute(2, 0, 1, 3).flatten(2)
-    result = F.linear(joined, parameters["out_proj_weight"], parameters["out_proj_bias"])
-    with torch.no_grad():
-        scores = split[0] @ split[1].transpose(-2, -1) / split[0].shape[-1] ** 0.5
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-        weights = scores.softmax(-1)
-    return (result, weights) if batched else (result[:, 0], weights[0])
-
-
 def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`F.multi_head_attention_forward`, taken apart so that the mode sees what it is made of.
+    """`F.multi_head_attention_forward` in single operations, which the mode sees; the weights returned are a constant.
 
-    Errors   UnsupportedOperation for the variants with extra keys or key masks
+    Errors   UnsupportedOperation for keys beside those of the tokens
     """
-    names = (
-        "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn "
-        "dropout_p out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask "
-        "use_separate_proj_weight q_proj_weight k_proj_weight v_proj_weight static_k static_v "
-        "average_attn_weights is_causal"
-    ).split()
-    given = dict(zip(names, call.bind_arguments(*names, need_weights=True, average_attn_weights=True), strict=True))
-    strange = ("bias_k", "bias_v", "add_zero_attn", "key_padding_mask", "static_k", "static_v")
-    for name in strange:
-        if given[name] is not None and given[name] is not False:
-            raise call.mode.refuse(f"multi-head attention with {name}")
-    mask = given["attn_mask"]
-    if mask is not None and mask.dtype == torch.bool:
-        # Torch's module marks what must not be seen, its function what may.
-        mask = ~mask
+    arguments = attention_ops.multi_head_arguments(call.args, call.kwargs)
+    if name := attention_ops.extra_keys(arguments):
+        raise call.mode.refuse(f"multi-head attention with {name}")
+
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        weights = None
+        if arguments["need_weights"]:
+            weights = attention_ops.attention_weights(query.detach(), key.detach(), mask, is_causal)
+        return F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal), weights
+
     with call.mode:
-        found, weights = attention(given["query"], given["key"], given["value"], given["num_heads"], given, mask)
-    if not given["need_weights"]:
-        return found, None
-    return found, weights.mean(-3) if given["average_attn_weights"] else weights
+        return attention_ops.multi_head_attention(attend, arguments)

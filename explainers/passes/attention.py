@@ -9,7 +9,6 @@ Only attention among all tokens of the picture counts: from block to block the w
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from explainers.errors import LayerNotFound, UnsupportedModel
@@ -29,6 +27,7 @@ from explainers.layers.layout import Grid
 from explainers.layers.lookup import token_grid
 from explainers.layers.profile import speaks_of_attention
 from explainers.options import LayerName
+from explainers.passes import attention_ops
 from explainers.passes.run import Run, at_least_float32, open_run
 from explainers.targets import TargetLike
 
@@ -287,83 +286,26 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
-            return attend(self.keep, *args, **kwargs)
+            return attention_ops.scaled_dot_product_attention(*args, **kwargs, keep=self.keep)
         if name == "multi_head_attention_forward":
-            given = _SIGNATURE.bind(*args, **kwargs)
-            given.apply_defaults()
-            return _multi_head(self.keep, **given.arguments) if _plain(given.arguments) else func(*args, **kwargs)
-        found = func(*args, **kwargs)
-        if name == "softmax" and _is_scores(found, args[1] if len(args) > 1 else kwargs.get("dim")):
+            arguments = attention_ops.multi_head_arguments(args, kwargs)
+            if attention_ops.extra_keys(arguments) is None:
+                return attention_ops.multi_head_attention(self._attend, arguments)
+            return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        if name == "softmax" and _is_attention(output, args[1] if len(args) > 1 else kwargs.get("dim")):
             # A clone goes on: what follows may overwrite it, and the record must not change.
-            return self.keep(found).clone()
-        return found
+            return self.keep(output).clone()
+        return output
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> tuple[Tensor, Tensor]:
+        weights = self.keep(attention_ops.attention_weights(query, key, mask, is_causal))
+        return weights @ value, weights
 
 
-_SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
-
-
-def _is_scores(found: Any, dim: Any) -> bool:
-    """Every token's share among as many tokens, for each picture and head."""
-    square = isinstance(found, Tensor) and found.ndim in (3, 4) and found.shape[-1] == found.shape[-2] > 1
-    return square and dim in (-1, found.ndim - 1)
-
-
-def attend(
-    keep: Keep, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    """`scaled_dot_product_attention`, without dropout: an explanation draws nothing."""
-    if enable_gqa:
-        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
-    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return keep(scores.softmax(dim=-1)) @ value
-
-
-def _plain(given: dict[str, Any]) -> bool:
-    """No keys of the module's own beside those of the tokens; else the function runs as it is, unseen."""
-    added = [given[name] for name in ("bias_k", "bias_v", "static_k", "static_v")]
-    return given["query"].ndim == 3 and all(each is None for each in added) and not given["add_zero_attn"]
-
-
-def _multi_head(keep: Keep, query: Tensor, key: Tensor, value: Tensor, num_heads: int, **given: Any) -> Any:
-    """`multi_head_attention_forward`, tokens first: [T, N, C]."""
-    if given["use_separate_proj_weight"]:
-        matrices = [given[f"{name}_proj_weight"] for name in "qkv"]
-    else:
-        matrices = given["in_proj_weight"].chunk(3)
-    biases = (None,) * 3 if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)
-    q, k, v = (
-        functional.linear(x, matrix, bias).unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
-        for x, matrix, bias in zip((query, key, value), matrices, biases, strict=True)
-    )
-    shown: list[Tensor] = []
-
-    def show(weights: Tensor) -> Tensor:
-        shown.append(keep(weights))
-        return shown[0]
-
-    mixed = attend(show, q, k, v, _hidden(q, given["attn_mask"], given["key_padding_mask"]))
-    output = functional.linear(mixed.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"])
-    if not given["need_weights"]:
-        return output, None
-    return output, shown[0].mean(dim=1) if given["average_attn_weights"] else shown[0]
-
-
-def _hidden(q: Tensor, attn_mask: Tensor | None, padding: Tensor | None) -> Tensor | None:
-    """Both masks of multi-head attention as one that is added; here True hides, unlike in the function above."""
-    masks = []
-    if attn_mask is not None:
-        masks.append(attn_mask if attn_mask.ndim == 2 else attn_mask.unflatten(0, q.shape[:2]))
-    if padding is not None:
-        masks.append(padding[:, None, None, :])
-    added = [
-        torch.zeros(each.shape, dtype=q.dtype, device=q.device).masked_fill(each, -torch.inf)
-        if each.dtype == torch.bool
-        else each
-        for each in masks
-    ]
-    return sum(added[1:], added[0]) if added else None
+def _is_attention(output: Any, dim: Any) -> bool:
+    """Whether a softmax over `dim` gave weights [N, heads, T, T] or [N, T, T]."""
+    square = isinstance(output, Tensor) and output.ndim in (3, 4) and output.shape[-1] == output.shape[-2] > 1
+    return square and dim in (-1, output.ndim - 1)

@@ -15,7 +15,7 @@ from explainers.findings import note_gradient, note_layer
 from explainers.hooks.edit import edit_outputs
 from explainers.options import LayerName
 from explainers.passes.at_layer import layer_with_patch_gradients
-from explainers.passes.attention import attend
+from explainers.passes.attention_ops import scaled_dot_product_attention
 from explainers.passes.run import LayerLeaf, maps_of, open_run
 from explainers.targets import TargetLike, Through
 
@@ -64,5 +64,5 @@ class _PlainAttention(TorchFunctionMode):
         if func is F.multi_head_attention_forward and not keywords.get("need_weights", True):
             return func(*args, **{**keywords, "need_weights": True})[0], None
         if func is F.scaled_dot_product_attention:
-            return attend(lambda weights: weights, *args, **keywords)
+            return scaled_dot_product_attention(*args, **keywords)
         return func(*args, **keywords)
