@@ -140,25 +140,25 @@ def test_a_hook_changes_only_what_lies_behind_it() -> None:
 
 
 REFUSED = [
-    ("", "Nothing is written"),
-    ("  \n ; ", "Nothing is written"),
+    ("", "The expression is empty"),
+    ("  \n ; ", "The expression is empty"),
     ("x = (1, 2", "Line 1, position 10: a closing “)” is missing before the end"),
-    ("x = 1\ny = x +", "Line 2, position 8: the end is where"),
-    ("x = 1\ny = 2 x", "Line 2, position 7: put an operation between 2 and x"),
-    ("x = 1; y = x(2)", "put an operation between x and ("),
-    ("x = 1; q * 2", "there is no “q”; so far there is x"),
-    ("x = (1, 2); y = (1, 2, 3); x * y", "shapes 2 and 3 do not fit"),
+    ("x = 1\ny = x +", "Line 2, position 8: a number, a name or a bracket is expected here, not the end."),
+    ("x = 1\ny = 2 x", "Line 2, position 7: put an operator between 2 and x"),
+    ("x = 1; y = x(2)", "put an operator between x and ("),
+    ("x = 1; q * 2", "there is no “q”; defined so far: x"),
+    ("x = (1, 2); y = (1, 2, 3); x * y", "shapes 2 and 3 cannot be broadcast"),
     ("x = [[1, 2], [3]]", "the same length"),
     ("x = [[[1]]]", "at most two dimensions"),
     ("x = (1, y)", "only numbers"),
-    ("x = 1; x = 2", "already there"),
+    ("x = 1; x = 2", "already defined"),
     ("x = 1; y = x", "only another name for x"),
-    ("(1, 2)", "give them a name"),
-    ("x = 1/0", "1 / 0 is no number"),
-    ("x = (-8)^0.5", "-8 ^ 0.5 is no number"),
-    ("x = 9^9^9^9", "is no number"),
+    ("(1, 2)", "give it a name"),
+    ("x = 1/0", "1 / 0 is not a real number"),
+    ("x = (-8)^0.5", "-8 ^ 0.5 is not a real number"),
+    ("x = 9^9^9^9", "is not a real number up to 1e+12"),
     ("x = 1e13", "numbers go up to"),
-    ("a=1;b=2;c=3;d=4", "already 3 tensors"),
+    ("a=1;b=2;c=3;d=4", "already 3 leaf tensors"),
     ("x = 1; mean(2) + x", "mean needs a named tensor"),
     ("x = 1; mean x", "mean needs brackets"),
     ("x = 1; (1, 2) + (3, 4) + x", "at least one named tensor"),
@@ -173,7 +173,7 @@ REFUSED = [
     ("x = 1; __import__('os').system('true')", "“_” has no meaning"),
     ("x = 1; exec(x)", "there is no “exec”"),
     ("x = '1'", "“'” has no meaning"),
-    ("x = 1; x[0]", "put an operation between x and ["),
+    ("x = 1; x[0]", "put an operator between x and ["),
     ("x = 1; " + "(" * 30 + "x" + ")" * 30, "nested too deeply"),
     ("x = 1; " + "-" * 300 + "x", "nested too deeply"),
     ("x = 1; " + "2^" * 100 + "x", "nested too deeply"),
@@ -182,7 +182,7 @@ REFUSED = [
     ("x = [[1],[2],[3],[4],[5],[6],[7],[8],[9]]; y = (1,2,3,4,5,6,7,8,9); x * y", "at most 64"),
     ("x" * 500, "at most 400"),
     ("x = ١", "has no meaning"),
-    ("x = \u202e1", "a sign that cannot be shown"),
+    ("x = \u202e1", "an unprintable character"),
     ("x = <img src=x onerror=alert(1)>", "“<” has no meaning"),
     ("${Object.assign(window,{__xss:1})}", "“$” has no meaning"),
 ]
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_one_sentence_with_its_place(program: str, senten
 
     said = str(refusal.value)
     assert sentence in said and said.endswith(".") and len(said) < 220 and "\n" not in said
-    if "characters" not in said and "Nothing" not in said:
+    if "characters" not in said and "empty" not in said:
         assert said.startswith("Line "), said
 
 
@@ -231,7 +231,7 @@ def test_forms_that_no_page_sends_are_refused(data: Any) -> None:
 def test_a_hook_on_a_tensor_that_is_gone_moves_and_says_so() -> None:
     plan = experiments.planned(Experiment("x = 1\nx * 2", "`${window.__xss=1}`", "zero"))
 
-    assert plan.where == "x" and "no `${window.__xss=1}` any more" in plan.notes[0]
+    assert plan.where == "x" and "The expression has no `${window.__xss=1}`, so the hook is on x." in plan.notes[0]
 
 
 def test_reading_takes_no_time() -> None:

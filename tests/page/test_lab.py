@@ -103,10 +103,10 @@ def test_what_cannot_be_read_is_said_with_its_place_and_stays_text(visit: Visit)
 def test_a_run_is_drawn_while_it_goes_and_diagnosed(visit: Visit) -> None:
     page = opened(visit, "A network in training")
 
-    visit.after(lambda: page.get_by_role("button", name="Rate too high").click(), "training")
+    visit.after(lambda: page.get_by_role("button", name="Learning rate too high").click(), "training")
     page.wait_for_function("document.getElementById('hl-training').dataset.state === 'broken'", timeout=PATIENCE)
 
-    assert "no longer a number" in page.locator("#hl-training .hl-line").inner_text()
+    assert "the loss is not finite" in page.locator("#hl-training .hl-line").inner_text()
     assert "grew from" in page.locator("#hl-training .hl-finding").inner_text()
     assert page.locator("#hl-training .hl-plot svg").count() == 4
     plot = page.locator("#hl-training .hl-plot").nth(1)

@@ -1,4 +1,4 @@
-"""The gallery of the gradient lab, a visitor's own experiment, and the lines of PyTorch that do the same."""
+"""Experiments of the gradient lab: the gallery, the visitor's own, and the same as PyTorch code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class Experiment:
-    """A program, where a hook sits and what it does, what the backward pass begins with, and a second pass or none."""
+    """An expression, a hook on one of its tensors, the upstream gradient, and an optional second backward pass."""
 
     program: str
     where: str = ""
     hook: str = "record"
     amount: float = 1.0
     seed: str = ""
+    """Upstream gradient; empty for ones."""
     again: str = ""
     second: str = ""
+    """Upstream gradient of the second pass."""
 
 
 GALLERY = {
@@ -40,7 +42,7 @@ GALLERY = {
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment that can be run: every name found, every number checked."""
+    """A parsed and checked experiment."""
 
     steps: list[Step]
     where: str
@@ -59,7 +61,7 @@ class Plan:
 def received(data: Any) -> Experiment:
     """An experiment as the browser sent it.
 
-    Errors   Refusal for anything but texts of sane length and one number
+    Errors   Refusal for wrong types, unknown choices, overlong texts and numbers out of range
     """
     data = data if isinstance(data, Mapping) else {}
     texts = {name: data.get(name, "") for name in ("program", "where", "hook", "seed", "again", "second")}
@@ -79,9 +81,9 @@ def received(data: Any) -> Experiment:
 
 
 def planned(experiment: Experiment) -> Plan:
-    """Find every name and check every number.
+    """Parse and check an experiment.
 
-    Errors   Refusal, one sentence
+    Errors   Refusal
     """
     steps = expressions.parse(experiment.program)
     names, notes = [step.name for step in steps], []
@@ -98,7 +100,7 @@ def planned(experiment: Experiment) -> Plan:
 
 
 def _seed(text: str, shape: tuple[int, ...]) -> Value | None:
-    """What a backward pass begins with; None for ones. One number stands for all entries."""
+    """The upstream gradient; None for ones. One number stands for all elements."""
     if not text.strip():
         return None
     try:
@@ -116,7 +118,7 @@ def _filled(shape: tuple[int, ...], value: float) -> Value:
     return tuple(_filled(shape[1:], value) for _ in range(shape[0])) if shape else value
 
 
-# The code that stands beside the graph
+# The same as PyTorch code
 
 HOOK_CODE = {
     "record": "",
@@ -130,14 +132,15 @@ HOOK_CODE = {
 
 
 def code(plan: Plan) -> str:
-    """The experiment as a program of its own; at its end `grads` holds the gradient of every tensor."""
+    """The experiment as a PyTorch script; at its end `grads` holds the gradients of the non-leaf tensors."""
     inner = [step.name for step in plan.steps if step.value is None]
+    leaf_grads = [f"{step.name}.grad" for step in plan.steps if step.value is not None]
     lines = ["import torch", "", *map(line, plan.steps), ""]
     change = HOOK_CODE[plan.hook].format(amount=_number(plan.amount))
     removed = plan.again == "removed"
     if change:
         lines.append(f"{'handle = ' if removed else ''}{plan.where}.register_hook(lambda g: {change})")
-    if inner:  # after the hook above, so that they see what it hands on
+    if inner:  # registered after the hook above, so that they receive its output
         lines += ["grads = {}", f"for name, t in {{{', '.join(f'{n!r}: {n}' for n in inner)}}}.items():"]
         lines.append("    t.register_hook(lambda g, name=name: grads.update({name: g}))")
     lines.append(_backward(plan.result, plan.seed, bool(plan.again) and bool(inner)))
@@ -145,11 +148,9 @@ def code(plan: Plan) -> str:
         lines.append("")
         if removed:
             lines += ["handle.remove()"] if change else []
-            leaves = [step.name for step in plan.steps if step.value is not None]
-            lines.append(" = ".join(f"{name}.grad" for name in leaves) + " = None")
+            lines.append(" = ".join([*leaf_grads, "None"]))
         lines.append(_backward(plan.result, plan.second, False))
-    leaves = [step.name for step in plan.steps if step.value is not None]
-    lines.append(f"print({', '.join([f'{name}.grad' for name in leaves] + (['grads'] if inner else []))})")
+    lines.append(f"print({', '.join([*leaf_grads, *(['grads'] if inner else [])])})")
     return "\n".join(lines)
 
 
@@ -157,24 +158,26 @@ def line(step: Step) -> str:
     """One step as a line of PyTorch."""
     if step.value is not None:
         return f"{step.name} = torch.tensor({_tensor(step.value)}, requires_grad=True)"
-    shown = [each if isinstance(each, str) else _operand(each) for each in step.inputs]
-    if step.op == "-" and len(shown) == 1:
-        return f"{step.name} = -{shown[0]}"
+    operands = [operand if isinstance(operand, str) else _operand(operand) for operand in step.inputs]
+    if step.op == "-" and len(operands) == 1:
+        return f"{step.name} = -{operands[0]}"
     if step.op in expressions.FUNCTIONS:
-        return f"{step.name} = {shown[0]}.{step.op}()"
+        return f"{step.name} = {operands[0]}.{step.op}()"
     op = "**" if step.op == "^" else step.op
-    # A minus sign binds less than a power, so a negative base needs brackets.
-    left = f"({shown[0]})" if op == "**" and shown[0].startswith("-") else shown[0]
-    return f"{step.name} = {left} {op} {shown[1]}"
+    # Unary minus has a lower precedence than **, so a negative base needs brackets.
+    left = f"({operands[0]})" if op == "**" and operands[0].startswith("-") else operands[0]
+    return f"{step.name} = {left} {op} {operands[1]}"
 
 
 def _backward(result: Step, seed: Value | None, retain: bool) -> str:
-    given = []
+    arguments = []
     if seed is not None:
-        given.append(f"torch.tensor({_tensor(seed)})")
+        arguments.append(f"torch.tensor({_tensor(seed)})")
     elif result.shape:
-        given.append(f"torch.ones({', '.join(map(str, result.shape))})")
-    return f"{result.name}.backward({', '.join([*given, *(['retain_graph=True'] if retain else [])])})"
+        arguments.append(f"torch.ones({', '.join(map(str, result.shape))})")
+    if retain:
+        arguments.append("retain_graph=True")
+    return f"{result.name}.backward({', '.join(arguments)})"
 
 
 def _operand(value: Value) -> str:
@@ -182,7 +185,7 @@ def _operand(value: Value) -> str:
 
 
 def _tensor(value: Value) -> str:
-    """A value as floats, so that torch makes no integers of them."""
+    """A value in floats, so that torch does not infer an integer dtype."""
     return f"[{', '.join(map(_tensor, value))}]" if isinstance(value, tuple) else repr(value)
 
 

@@ -1,8 +1,8 @@
-"""A small language for tensors: numbers, names, + - * / ^, a few functions, one statement a line. Never `eval`.
+"""A parser for tensor expressions: numbers, names, + - * / ^, a few functions, one statement a line. Never `eval`.
 
-    x = [[1, 2], [3, 4]]        a statement of numbers alone makes a tensor with a gradient
-    y = x^2 + 1                 anything else is an operation; what has no name of its own is called t1, t2 …
-    mean(y^2)                   the last statement is where the backward pass begins
+    x = [[1, 2], [3, 4]]        a statement of numbers alone is a leaf tensor
+    y = x^2 + 1                 any other is an operation; unnamed intermediate results are called t1, t2 …
+    mean(y^2)                   the backward pass begins at the last statement
 
     program    statement, then a new line or ";", then statement …
     statement  [name "="] sum
@@ -12,7 +12,7 @@
     power      primary [("^" | "**") minus]
     primary    number | vector | name | function "(" sum ")" | "(" sum ")"
 
-What comes out is a list of single operations in their order, each with its shape. torch is not needed for that.
+The result is the list of elementary operations in execution order, each with its shape; torch is not needed.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ import re
 from dataclasses import dataclass
 
 from ui import limits
+from ui.engine.messages import Refused
 from ui.lab import words
 
 Value = float | tuple["Value", ...]
 FUNCTIONS = ("mean", "sum", "relu", "exp", "log", "sqrt", "tanh", "sigmoid")
 REDUCING = ("mean", "sum")
-TAKEN = {*FUNCTIONS, "torch", "grads", "print", "hook", "handle", "name", "t", "g"}
-"""Names that the code beside the graph uses itself."""
+RESERVED = {*FUNCTIONS, "torch", "grads", "print", "hook", "handle", "name", "t", "g"}
+"""Names that the generated PyTorch code uses itself."""
 
 TOKEN = re.compile(
     r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z][A-Za-z0-9_]*)"
     r"|(?P<sign>\*\*|[-+*/^=(),\[\];\n])|(?P<space>[ \t\r]+)",
     re.ASCII,
 )
-SAME = str.maketrans({"·": "*", "×": "*", "−": "-", "÷": "/"})
+ASCII = str.maketrans({"·": "*", "×": "*", "−": "-", "÷": "/"})
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,11}", re.ASCII)
 
 
-class Refusal(ValueError):
-    """One sentence about what cannot be read, with its place."""
+class Refusal(Refused):
+    """A syntax or shape error in one sentence, with its position."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One tensor: given by its value, or made by one operation from names and numbers."""
+    """One tensor: a leaf with its value, or the result of one operation on names and numbers."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,12 +55,12 @@ class Step:
     op: str = ""
     inputs: tuple[str | Value, ...] = ()
     own: bool = True
-    """False where the name was not the visitor's."""
+    """False for a generated name."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A word of the text, and where it stands."""
+    """A lexical token and its position."""
 
     kind: str
     text: str
@@ -68,92 +69,93 @@ class Token:
 
 @dataclass(frozen=True)
 class Operand:
-    """What a part of an expression stands for: a tensor by name, or numbers."""
+    """A subexpression: the name of a tensor, or a constant."""
 
-    what: str | Value
+    value: str | Value
     shape: tuple[int, ...]
 
 
 def parse(text: str) -> list[Step]:
-    """Read a program.
+    """Parse a program.
 
-    Returns  its tensors and operations in their order; the last is where the backward pass begins
-    Errors   Refusal, a sentence with line and position
+    Returns  leaves and operations in execution order; the backward pass begins at the last
+    Errors   Refusal, with line and position
     """
     return Parser(text).program()
 
 
 def parse_value(text: str) -> Value:
-    """Read a number, a vector or a matrix.
+    """Parse a number, a vector or a matrix.
 
     Errors   Refusal
     """
     parser = Parser(text)
     operand = parser.sum()
-    if parser.now.kind != "end" or isinstance(operand.what, str) or parser.steps:
+    if parser.now.kind != "end" or isinstance(operand.value, str) or parser.steps:
         parser.refuse(words.ONLY_NUMBERS)
-    return operand.what
+    return operand.value
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """The shape of a value whose rows are of one length."""
+    """The shape of a rectangular value."""
     return (len(value), *shape_of(value[0])) if isinstance(value, tuple) else ()
 
 
 def source(step: Step) -> str:
-    """An operation as it would be written, for people."""
-    shown = [each if isinstance(each, str) else written(each) for each in step.inputs]
-    if step.op == "-" and len(shown) == 1:
-        return f"-{shown[0]}"
-    return f"{step.op}({shown[0]})" if step.op in FUNCTIONS else f"{shown[0]} {step.op} {shown[1]}"
+    """An operation in the notation of the expression."""
+    operands = [operand if isinstance(operand, str) else written(operand) for operand in step.inputs]
+    if step.op == "-" and len(operands) == 1:
+        return f"-{operands[0]}"
+    return f"{step.op}({operands[0]})" if step.op in FUNCTIONS else f"{operands[0]} {step.op} {operands[1]}"
 
 
 def written(value: Value) -> str:
-    """A value in the visitor's own notation."""
+    """A value in the notation of the expression."""
     if isinstance(value, tuple):
-        return f"[{', '.join(written(each) for each in value)}]"
+        return f"[{', '.join(map(written, value))}]"
     return str(int(value)) if value == int(value) and abs(value) < 1e9 else repr(value)
 
 
 class Parser:
-    """Recursive descent over the words of one text, bounded in length, depth and number of operations."""
+    """Recursive descent over the tokens of one text, bounded in length, depth and number of operations."""
 
     def __init__(self, text: str) -> None:
         if len(text) > limits.EXPRESSION_LENGTH:
             raise Refusal(words.too_long(len(text), limits.EXPRESSION_LENGTH))
-        self.text = text.translate(SAME).replace("²", "^2").replace("³", "^3")
-        self.tokens = self._words()
+        self.text = text.translate(ASCII).replace("²", "^2").replace("³", "^3")
+        self.tokens = self._tokenised()
         self.at = self.depth = 0
         self.steps: list[Step] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
         pairs = zip(self.tokens, self.tokens[1:], strict=False)
-        self.given = {a.text for a, b in pairs if a.kind == "name" and b.text == "="}
+        self.assigned = {a.text for a, b in pairs if a.kind == "name" and b.text == "="}
 
-    def _words(self) -> list[Token]:
-        found, at = [], 0
+    def _tokenised(self) -> list[Token]:
+        tokens, at = [], 0
         while at < len(self.text):
             match = TOKEN.match(self.text, at)
             if not match:
-                raise Refusal(words.at(*self._place(at), words.unknown_sign(self.text[at])))
+                raise Refusal(words.at(*self._position(at), words.unknown_sign(self.text[at])))
             if match.lastgroup != "space":
-                found.append(Token(str(match.lastgroup), match.group(), at))
+                tokens.append(Token(str(match.lastgroup), match.group(), at))
             at = match.end()
-        return [*found, Token("end", "", at)]
+        return [*tokens, Token("end", "", at)]
 
-    def _place(self, at: int) -> tuple[int, int]:
+    def _position(self, at: int) -> tuple[int, int]:
+        """Line and column, counted from 1."""
         before = self.text[:at]
         return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
 
     def refuse(self, why: str, token: Token | None = None) -> None:
-        """Raise the sentence with the place of `token`, or of the next word."""
-        raise Refusal(words.at(*self._place((token or self.now).at), why))
+        """Raise the sentence with the position of `token`, by default of the next token."""
+        raise Refusal(words.at(*self._position((token or self.now).at), why))
 
     @property
     def now(self) -> Token:
         return self.tokens[self.at]
 
     def take(self, *texts: str) -> Token | None:
-        """The next word if it is one of these signs."""
+        """Consume the next token if it is one of these signs."""
         if self.now.kind == "sign" and self.now.text in texts:
             self.at += 1
             return self.tokens[self.at - 1]
@@ -176,19 +178,19 @@ class Parser:
         return self.steps
 
     def statement(self) -> None:
-        """One line: a tensor, or an operation whose last step gets the line's name."""
+        """One statement: a leaf, or an operation whose last step gets the statement's name."""
         begin, name, count = self.now, "", len(self.steps)
         if self.now.kind == "name" and self.tokens[self.at + 1].text == "=":
             name = self._new_name()
         operand = self.sum()
-        if not isinstance(operand.what, str):
+        if not isinstance(operand.value, str):
             if not name:
                 self.refuse(words.NAMELESS, begin)
             if sum(step.value is not None for step in self.steps) >= limits.EXPRESSION_TENSORS:
                 self.refuse(words.too_many_tensors(limits.EXPRESSION_TENSORS), begin)
-            self.steps.append(Step(name, operand.shape, operand.what))
+            self.steps.append(Step(name, operand.shape, operand.value))
         elif len(self.steps) == count:
-            self.refuse(words.same_tensor(operand.what), begin)
+            self.refuse(words.same_tensor(operand.value), begin)
         else:
             last = self.steps[-1]
             del self.shapes[last.name]
@@ -198,7 +200,7 @@ class Parser:
 
     def _new_name(self) -> str:
         token = self.now
-        if not NAME.fullmatch(token.text) or keyword.iskeyword(token.text) or token.text in TAKEN:
+        if not NAME.fullmatch(token.text) or keyword.iskeyword(token.text) or token.text in RESERVED:
             self.refuse(words.bad_name(token.text), token)
         if token.text in self.shapes:
             self.refuse(words.twice(token.text), token)
@@ -206,13 +208,13 @@ class Parser:
         return token.text
 
     def _free(self, name: str) -> str:
-        """The first of t1, t2 … (or out, out2 …) that nobody has."""
+        """The first unused name of t1, t2 … (or out, out2 …)."""
         numbers = ("" if name == "out" and k == 1 else str(k) for k in range(1, 10_000))
-        return next(name + k for k in numbers if name + k not in self.given and name + k not in self.shapes)
+        return next(name + k for k in numbers if name + k not in self.assigned and name + k not in self.shapes)
 
     def sum(self) -> Operand:
-        """Terms that are added and taken away."""
-        self._deeper()
+        """Terms."""
+        self._descend()
         left = self.product()
         while sign := self.take("+", "-"):
             left = self._combine(sign, left, self.product())
@@ -227,34 +229,34 @@ class Parser:
         return left
 
     def minus(self) -> Operand:
-        """A sign before a power: -x^2 is -(x^2)."""
+        """Unary minus: -x^2 is -(x^2)."""
         sign = self.take("-")
         if not sign:
             return self.power()
-        self._deeper()
+        self._descend()
         operand = self.minus()
         self.depth -= 1
-        if isinstance(operand.what, str):
-            return self._step(sign, "-", (operand.what,), operand.shape)
-        return Operand(_negative(operand.what), operand.shape)
+        if isinstance(operand.value, str):
+            return self._step(sign, "-", (operand.value,), operand.shape)
+        return Operand(_negative(operand.value), operand.shape)
 
     def power(self) -> Operand:
-        """A base, and its exponent: 2^3^2 is 2^(3^2)."""
+        """Base and exponent, right-associative: 2^3^2 is 2^(3^2)."""
         base = self.primary()
         sign = self.take("^", "**")
         if not sign:
             return base
-        self._deeper()
+        self._descend()
         exponent = self.minus()
         self.depth -= 1
         return self._combine(Token("sign", "^", sign.at), base, exponent)
 
     def primary(self) -> Operand:
-        """A number, a vector, a name, a function's call, something in brackets."""
+        """A number, a vector, a name, a function call, an expression in brackets."""
         token, count = self.now, len(self.steps)
         if token.kind == "number":
             self.at += 1
-            self._no_product()
+            self._no_juxtaposition()
             return Operand(self._number(token), ())
         if token.kind == "name":
             return self._named(token)
@@ -264,7 +266,7 @@ class Parser:
             self.refuse(words.unexpected(token.text))
         before = self.at - 1
         inner = self.sum()
-        if self.now.text == ",":  # it was a vector
+        if self.now.text == ",":  # a vector after all
             for step in self.steps[count:]:
                 del self.shapes[step.name]
             self.at, self.steps = before, self.steps[:count]
@@ -279,25 +281,25 @@ class Parser:
                 self.refuse(words.needs_bracket(token.text))
             operand = self.sum()
             self._close(")")
-            if not isinstance(operand.what, str):
+            if not isinstance(operand.value, str):
                 self.refuse(words.no_tensor_in(token.text), token)
-            return self._step(token, token.text, (operand.what,), () if token.text in REDUCING else operand.shape)
+            return self._step(token, token.text, (operand.value,), () if token.text in REDUCING else operand.shape)
         if token.text not in self.shapes:
             known = [step.name for step in self.steps if step.own]
             self.refuse(words.unknown_name(token.text, known, FUNCTIONS), token)
-        self._no_product()
+        self._no_juxtaposition()
         return Operand(token.text, self.shapes[token.text])
 
-    def _no_product(self) -> None:
-        """Two things side by side: a multiplication sign was left out."""
+    def _no_juxtaposition(self) -> None:
+        """Refuse a missing operator, as in 2 x."""
         if self.now.kind in ("name", "number") or self.now.text in ("(", "["):
             self.refuse(words.missing_times(self.tokens[self.at - 1].text, self.now.text))
 
     def _vector(self) -> Operand:
-        """Numbers in brackets, and rows of numbers in brackets."""
+        """A vector or a matrix."""
         begin = self.now
         value = self._row(0)
-        self._no_product()
+        self._no_juxtaposition()
         shape = shape_of(value)
         if math.prod(shape) > limits.EXPRESSION_NUMBERS:
             self.refuse(words.too_large(math.prod(shape), limits.EXPRESSION_NUMBERS), begin)
@@ -333,18 +335,18 @@ class Parser:
         if not self.take(sign):
             self.refuse(words.not_closed(sign, self.now.text))
 
-    def _deeper(self) -> None:
+    def _descend(self) -> None:
         self.depth += 1
         if self.depth > limits.EXPRESSION_DEPTH:
             self.refuse(words.TOO_DEEP)
 
     def _combine(self, sign: Token, left: Operand, right: Operand) -> Operand:
-        """One operation of two operands; of two plain numbers it is done at once."""
-        if isinstance(left.what, float) and isinstance(right.what, float):
-            return Operand(self._folded(sign, left.what, right.what), ())
-        if not isinstance(left.what, str) and not isinstance(right.what, str):
+        """A binary operation; of two numbers, its value (constant folding)."""
+        if isinstance(left.value, float) and isinstance(right.value, float):
+            return Operand(self._folded(sign, left.value, right.value), ())
+        if not isinstance(left.value, str) and not isinstance(right.value, str):
             self.refuse(words.TWO_VECTORS, sign)
-        return self._step(sign, sign.text, (left.what, right.what), self._broadcast(sign, left.shape, right.shape))
+        return self._step(sign, sign.text, (left.value, right.value), self._broadcast(sign, left.shape, right.shape))
 
     def _folded(self, sign: Token, a: float, b: float) -> float:
         try:
@@ -352,7 +354,7 @@ class Parser:
         except (ZeroDivisionError, OverflowError):
             value = math.inf
         if not isinstance(value, float) or not abs(value) <= limits.EXPRESSION_LARGEST:
-            self.refuse(words.no_number(a, sign.text, b), sign)
+            self.refuse(words.no_number(a, sign.text, b, limits.EXPRESSION_LARGEST), sign)
         return value
 
     def _broadcast(self, sign: Token, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -374,4 +376,4 @@ class Parser:
 
 
 def _negative(value: Value) -> Value:
-    return tuple(_negative(each) for each in value) if isinstance(value, tuple) else -value
+    return tuple(map(_negative, value)) if isinstance(value, tuple) else -value
