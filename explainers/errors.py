@@ -63,3 +63,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     quoted = [repr(each) for each in found]
     head = ", ".join(quoted[:-1])
     return f"Did you mean {f'{head} or ' if head else ''}{quoted[-1]}? "
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: a class of its own on accelerators, words of the allocator on the CPU."""
+    sentence = str(error).lower()
+    words = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and any(word in sentence for word in words))

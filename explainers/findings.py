@@ -33,6 +33,7 @@ class Record:
     say.
     """
 
+    raw: Tensor | None = None
     scores: Tensor | None = None
     target: Target | None = None
     target_scores: Tensor | None = None
@@ -56,9 +57,26 @@ def recording() -> Iterator[Record]:
         _record.reset(token)
 
 
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Nothing inside the block is seen by the recording around it."""
+    token = _record.set(None)
+    try:
+        yield
+    finally:
+        _record.reset(token)
+
+
 def is_recording() -> bool:
     """Whether anybody reads what is noted: figures that cost a pass are then worth it."""
     return _record.get() is not None
+
+
+def note_raw(raw: Tensor) -> None:
+    """Remember the method's result before its final ReLU; of methods made of others, the outermost's comes last."""
+    record = _record.get()
+    if record is not None:
+        record.raw = raw
 
 
 def note_scores(scores: Tensor | None, target: Target, target_scores: Tensor) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, nearest
+from explainers.findings import note_raw, unrecorded
 from explainers.hooks.locate import why_no_hooks
+from explainers.network.eval_view import one_call, outside_call
 from explainers.options import LayerName, Option, options_of
+from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
-_COST = ("batch_size", "progress", "budget")
 
 
 @dataclass(frozen=True)
@@ -91,27 +93,28 @@ def method(
     or ranks by definition and do not grow with the score; `reads_class` is False where the target plays no part;
     `needs` gives the reason why the method cannot explain a model, or None; `caution` tells its users, in one sentence,
     that its maps were measured to be no better than those of a control, and what to take for it.
+
+    A function with an option `relu` gives the map before its final ReLU; the decorator applies it, to partial maps too.
     """
 
     def join(function: F) -> F:
-        options = options_of(function)
-        names = inspect.signature(function).parameters
+        options, parameters = options_of(function), inspect.signature(function).parameters
+        relu = parameters["relu"].default if "relu" in parameters else None
 
         @functools.wraps(function)
-        def checked(model: nn.Module, images: Tensor, target: TargetLike = None, **given: Any) -> Any:
-            check_images(model, images)
-            if (through := given.pop("through", None)) is not None:
-                target = _restricted(target, through)
-            for name, value in given.items():
-                if name not in names:
-                    possible = [each for each in names if each not in ("model", "images", "target")]
-                    hint = nearest(name, possible)
-                    raise BadOption(
-                        f"{function.__name__} has no option {name!r}. {hint}It takes {', '.join(possible) or 'none'}."
-                    )
-                if name in options:
-                    options[name].check(value)
-            return function(model, images, target, **given)
+        def method(model: nn.Module, images: Tensor, target: TargetLike = None, **keywords: Any) -> Any:
+            with one_call(model) as view:
+                if view.checked is not images:
+                    check_images(model, images)
+                    view.checked = images
+                rectify, given = _checked(function, options, parameters, keywords)
+                if (through := given.pop("through", None)) is not None:
+                    target = _restricted(target, through)
+                if given.get("progress") is not None:
+                    given["progress"] = _outside(given["progress"], rectify)
+                raw = function(model, images, target, **given)
+                note_raw(raw)
+                return raw.relu() if rectify else raw
 
         METHODS[function.__name__] = Method(
             name=function.__name__,
@@ -120,13 +123,13 @@ def method(
             returns=returns,
             paper=paper,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            function=checked,
+            function=method,
             options=options,
-            takes_layer="layer" in names,
-            signed=signed and not ("relu" in names and names["relu"].default),
-            stochastic="seed" in names,
-            long="progress" in names,
-            relu=names["relu"].default if "relu" in names else None,
+            takes_layer="layer" in parameters,
+            signed=signed and not relu,
+            stochastic="seed" in parameters,
+            long="progress" in parameters,
+            relu=relu,
             reduce=reduce,
             unit="" if scale_free else unit,
             scale_free=scale_free,
@@ -134,9 +137,52 @@ def method(
             needs=needs,
             caution=caution,
         )
-        return cast(F, checked)
+        return cast(F, method)
 
     return join
+
+
+def _checked(
+    function: Callable[..., Any],
+    options: Mapping[str, Option],
+    parameters: Mapping[str, inspect.Parameter],
+    keywords: Mapping[str, Any],
+) -> tuple[bool, dict[str, Any]]:
+    """Whether the map is to be rectified, and the keywords for the function, which never rectifies by itself.
+
+    Errors   BadOption for a keyword that the function does not have, or a value that it does not take
+    """
+    for name, value in keywords.items():
+        if name in options:
+            options[name].check(value)
+        elif name not in parameters and name != "through":
+            possible = [each for each in parameters if each not in ("model", "images", "target")]
+            raise BadOption(
+                f"{function.__name__} has no option {name!r}. {nearest(name, possible)}It takes "
+                f"{', '.join(possible) or 'none'}."
+            )
+    given = dict(keywords)
+    rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
+    return rectify, given
+
+
+def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
+    """Whether the method with these keywords ends in a ReLU, for passes that serve several maps at once.
+
+    Errors   BadOption as a call of the method
+    """
+    return _checked(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[0]
+
+
+def _outside(progress: Progress, rectify: bool) -> Progress:
+    """The caller's function with partial maps as the method gives its last one, and outside of this call's context."""
+
+    def report(partial: Partial) -> Any:
+        shown = replace(partial, map=partial.map.relu()) if rectify and partial.map is not None else partial
+        with outside_call(), unrecorded():
+            return progress(shown)
+
+    return report
 
 
 def _restricted(target: TargetLike, through: Any) -> Through:
@@ -167,8 +213,7 @@ def check_images(model: nn.Module, images: Tensor) -> None:
         raise BadImages(f"images has shape {tuple(images.shape)}. {remedy}")
     if not images.is_floating_point():
         raise BadImages(
-            f"images is {images.dtype}. Give normalised floats, for example images.float() / 255 less mean, over "
-            f"deviation."
+            f"images is {images.dtype}. Give normalised floats, for example (images.float() / 255 - mean) / std."
         )
     # A finite sum has finite terms, and takes a tenth of the time; one that is not may merely have overflowed.
     if not math.isfinite(float(images.sum())) and not bool(torch.isfinite(images).all()):

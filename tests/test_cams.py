@@ -8,6 +8,7 @@ from nets import OneConv, Residual, act_grad, cam_by_hand, curved, pictures, pla
 from torch import nn
 
 from explainers import (
+    METHODS,
     ablation_cam,
     channel_effects,
     explain,
@@ -19,6 +20,7 @@ from explainers import (
     layer_cam,
     xgrad_cam,
 )
+from explainers.maps.resize import reduce_channels
 
 CLASSES = [2, 0, 5]
 
@@ -282,16 +284,39 @@ def test_explain_keeps_map_and_raw_of_one_computation():
     assert len(e.statistics) == len(e.findings) == 3 and e.seconds > 0
 
 
-def test_a_cam_takes_one_forward_and_explain_one_more_for_another_class():
-    """The second map tells whether the first depends on its class at all."""
+@pytest.mark.parametrize("method", ["grad_cam", "saliency"])
+def test_explain_takes_one_forward_for_both_classes(method):
+    """The runner-up's map, which tells whether the first depends on its class at all, is drawn from the same graph."""
     net, images, count = residual(), pictures(), []
-    explain("grad_cam", net, images, layer="layer2")
+    layer = {"layer": "layer2"} if method == "grad_cam" else {}
     handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
-    grad_cam(net, images, layer="layer2")
+    METHODS[method](net, images, **layer)
     alone = len(count)
-    explain("grad_cam", net, images, layer="layer2")
+    explain(method, net, images, **layer)
     handle.remove()
-    assert alone == 1 and len(count) - alone == 2
+    assert alone == 1 and len(count) - alone == 1
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "saliency", "full_grad", "guided_backprop", "xgrad_cam"])
+def test_the_runner_up_is_that_of_a_call_of_its_own(method, monkeypatch):
+    """Oracle: the method asked for the second class by itself, bit by bit; another target may not read an old graph."""
+    from explainers.explanation import run
+
+    maps = []
+    real = run.rank_correlation
+    monkeypatch.setattr(run, "rank_correlation", lambda a, b: (maps.append((a, b)), real(a, b))[1])
+    net, images = residual(), pictures()
+    second = net(images).topk(2, dim=1).indices[:, 1]
+    plain_call = {"relu": False} if METHODS[method].relu is not None else {}
+
+    e = explain(method, net, images)
+    expected = METHODS[method](net, images, second, **plain_call)
+
+    ((own, other),) = maps
+    if expected.ndim == 4:
+        expected = reduce_channels(expected, METHODS[method].reduce)
+    torch.testing.assert_close(other, expected, rtol=0, atol=0)
+    assert not torch.equal(own, other) and e.map.shape == own.shape
 
 
 # Peers, where they are right (last section of peers.md)

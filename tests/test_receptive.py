@@ -15,17 +15,19 @@ from torch.nn import functional as F
 from explainers import explain, list_layers
 from explainers.layers import receptive
 from explainers.layers.lookup import layer_layout
-from explainers.network.eval_view import ready
+from explainers.network.eval_view import eval_view
 
 
 def receptive_field(
     model: nn.Module, images: Tensor, layer: str | nn.Module | None, cell: tuple[int, int]
 ) -> tuple[int, int, int, int]:
-    return receptive.receptive_field(ready(model), images, layer_layout(model, images, layer), cell)
+    view = eval_view(model)
+    return receptive.receptive_field(view.network, images, layer_layout(view, images, layer), cell)
 
 
 def stride(model: nn.Module, images: Tensor, layer: str | nn.Module | None) -> tuple[float, float]:
-    return receptive.stride(ready(model), images, layer_layout(model, images, layer))
+    view = eval_view(model)
+    return receptive.stride(view.network, images, layer_layout(view, images, layer))
 
 
 def pushed(model: nn.Module, layer: nn.Module, size: tuple[int, int], cell: tuple[int, int]) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ from explainers.errors import BadOption
 from explainers.explanation.diagnosis import diagnose, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
-from explainers.hooks.locate import unwrap
 from explainers.layers.profile import known_layers
 from explainers.maps.resize import rank_correlation, reduce_channels
+from explainers.network.eval_view import EvalView, one_call
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName
 from explainers.registry import Method, find
@@ -47,26 +47,32 @@ def explain(
     chosen = find(method)
     if layer is not None and not chosen.takes_layer:
         raise BadOption(f"{method} has no layer: it explains the input. Leave layer out.")
-    given = dict(options) if layer is None else {**options, "layer": layer}
+    keywords = dict(options) if layer is None else {**options, "layer": layer}
     if through is not None:
-        given["through"] = through
-    relu = options.get("relu", chosen.relu)
-    if chosen.relu is not None:
-        chosen.options["relu"].check(relu)
-        given["relu"] = False
+        keywords["through"] = through
     how = reduce or chosen.reduce
-    called = _with_clamped_progress(given) if relu else given
-    began = time.perf_counter()
-    with recording() as record:
-        raw = chosen(model, images, target, **called)
-    seconds = time.perf_counter() - began
-    shown = _as_map(chosen, raw, how).relu() if relu else _as_map(chosen, raw, how)
+    with one_call(model) as view:
+        comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in ("grid", "pixels", "heat")
+        view.graphs = {} if comparable else None  # one forward pass then serves both classes
+        began = time.perf_counter()
+        with recording() as record:
+            result = chosen.function(model, images, target, **keywords)
+        seconds = time.perf_counter() - began
+        raw = result if record.raw is None else record.raw
+        shown = _as_map(chosen, result, how)
+        flat = raw if raw.ndim == 3 else shown
+        runner_up = _runner_up(record, flat) if comparable else None
+        correlation = None
+        if runner_up is not None:
+            with recording() as second:
+                other = chosen.function(model, images, runner_up, **keywords)
+            correlation = rank_correlation(flat, _as_map(chosen, other if second.raw is None else second.raw, how))
+        view.graphs = None
+        findings = _findings(chosen, view, images, record, shown, flat, options, correlation, trained_size)
     resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()}
     resolved |= record.options
     if chosen.returns in ("pixels", "features"):
         resolved["reduce"] = how
-    flat = raw if raw.ndim == 3 else shown
-    correlation = _runner_up_correlation(chosen, model, images, record, flat, how, given) if compare else None
     return Explanation(
         method=method,
         layer=record.layer,
@@ -77,20 +83,8 @@ def explain(
         scores=record.scores,
         seconds=seconds,
         statistics=statistics(shown, raw, target_scores=record.target_scores, gradient_norms=record.gradient_norms),
-        findings=_findings(chosen, model, images, record, shown, flat, relu, correlation, trained_size),
+        findings=findings,
     )
-
-
-def _with_clamped_progress(given: dict[str, Any]) -> dict[str, Any]:
-    progress = given.get("progress")
-    if progress is None:
-        return given
-
-    def clamped(partial: Any) -> Any:
-        shown = None if partial.map is None else partial.map.relu()
-        return progress(type(partial)(partial.fraction, shown, partial.done, partial.total))
-
-    return {**given, "progress": clamped}
 
 
 def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
@@ -99,78 +93,71 @@ def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
     return raw[:, None] if chosen.returns == "channels" else raw
 
 
-def _runner_up_correlation(
-    chosen: Method, model: nn.Module, images: Tensor, record: Record, flat: Tensor, how: str, given: dict[str, Any]
-) -> Tensor | None:
-    """Rank correlation with the map of each picture's best other class, [N]; None where there is none to compare."""
+def _runner_up(record: Record, flat: Tensor) -> list[int] | None:
+    """Each image's most likely class but the explained one; None where there is nothing to compare."""
     scores, target = record.scores, record.target
-    quick = chosen.reads_class and not chosen.long and chosen.returns in ("grid", "pixels", "heat")
-    if not quick or not isinstance(target, Logit) or scores is None:
+    if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
         return None
-    if scores.shape[1] < 2 or not bool(scores.isfinite().all()) or not bool(flat.isfinite().all()):
+    if not bool(scores.isfinite().all()) or not bool(flat.isfinite().all()):
         return None
     own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
-    others = scores.scatter(1, own[:, None], float("-inf")).argmax(1).tolist()
-    with recording():
-        other = chosen(model, images, others, **given)
-    return rank_correlation(flat, _as_map(chosen, other, how))
+    others: list[int] = scores.scatter(1, own[:, None], float("-inf")).argmax(1).tolist()
+    return others
 
 
 def _findings(
     chosen: Method,
-    model: nn.Module,
+    view: EvalView,
     images: Tensor,
     record: Record,
     shown: Tensor,
     flat: Tensor,
-    relu: bool | None,
+    options: dict[str, Any],
     correlation: Tensor | None,
     trained_size: int | None,
 ) -> list[list[Finding]]:
-    """The method's own findings, then what the figures show."""
-    found: list[list[Finding]] = [[] for _ in images]
+    """The method's own findings, then what the figures show; what a remedy needs is looked up where there is a need."""
+    findings: list[list[Finding]] = [[] for _ in images]
     if chosen.returns != "channels":
-        earlier = _stage_before(model, images, record.layer) if record.layer else None
-        trained = trained_size or _own_size(model)
-        whole = bool(shown.isfinite().all())
+        trained = trained_size or _own_size(view.model)
         target = described(record.target, len(images)) if isinstance(record.target, Logit) else None
-        found = diagnose(
-            shown,
-            flat,
-            method=chosen.name,
-            layer=record.layer,
-            target_scores=record.target_scores,
-            gradient_norms=record.gradient_norms,
-            scores=record.scores,
-            probability_target=isinstance(record.target, (Probability, LogProbability)),
-            earlier_layer=earlier,
-            relu=relu,
-            target=target if isinstance(target, list) else None,
-            sizes=(min(images.shape[-2:]), trained) if trained else None,
-            broken_layer=None if whole else first_broken_layer(model, images),
-            correlation=correlation,
-        )
-    for picture, row in enumerate(found):
+        figures: dict[str, Any] = {
+            "method": chosen.name,
+            "layer": record.layer,
+            "target_scores": record.target_scores,
+            "gradient_norms": record.gradient_norms,
+            "scores": record.scores,
+            "probability_target": isinstance(record.target, (Probability, LogProbability)),
+            "relu": options.get("relu", chosen.relu),
+            "target": target if isinstance(target, list) else None,
+            "sizes": (min(images.shape[-2:]), trained) if trained else None,
+            "correlation": correlation,
+        }
+        findings = diagnose(shown, flat, **figures)
+        if any(findings):
+            earlier = _stage_before(view, images, record.layer) if record.layer else None
+            broken = None if bool(shown.isfinite().all()) else first_broken_layer(view.given, images)
+            findings = diagnose(shown, flat, **figures, earlier_layer=earlier, broken_layer=broken)
+    for picture, row in enumerate(findings):
         own: list[Finding] = []
         for where, finding in record.findings:
             if where in (None, picture) and finding not in own:
                 own.append(finding)
         row[:0] = own
-    return found
+    return findings
 
 
-def _own_size(model: nn.Module) -> int | None:
+def _own_size(network: nn.Module) -> int | None:
     """The side of the pictures that the network was trained on, where it says so (`image_size`, `default_cfg`)."""
-    inner = unwrap(model)
-    size = getattr(inner, "image_size", None)
-    if size is None and isinstance(known := getattr(inner, "default_cfg", None), dict):
+    size = getattr(network, "image_size", None)
+    if size is None and isinstance(known := getattr(network, "default_cfg", None), dict):
         size = min(known.get("input_size", (0,))[-2:])
     return size if isinstance(size, int) and size > 0 else None
 
 
-def _stage_before(model: nn.Module, images: Tensor, layer: str) -> str | None:
+def _stage_before(view: EvalView, images: Tensor, layer: str) -> str | None:
     """The last stage before `layer` with a finer grid, where a profile of the model is already known."""
-    layers = known_layers(model, images)
+    layers = known_layers(view, images)
     index = next((i for i, each in enumerate(layers) if each.name == layer), None)
     if index is None:
         return None

@@ -3,61 +3,68 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
 
 from explainers.hooks.locate import HookPoint
 
+Edit = Callable[[Any], Any]
+"""Gets a value and returns the one that takes its place; None keeps it."""
+
 
 class Calls:
-    """Counts the calls of each hooked module within one forward of the model, in one thread."""
+    """Counts the calls of each hooked module within one forward of the model, in the thread that made this object.
+
+    The hooks live as long as `stack`; `on_start` is called when a forward of the model begins.
+    """
 
     def __init__(self, model: nn.Module, stack: ExitStack, on_start: Callable[[], None] | None = None) -> None:
         self.thread = threading.get_ident()
         self.counts: dict[int, int] = {}
         self._on_start = on_start
-        self._keep(stack, model.register_forward_pre_hook(self._begin, prepend=True))
-
-    @staticmethod
-    def _keep(stack: ExitStack, handle: Any) -> None:
-        stack.callback(handle.remove)
+        stack.callback(model.register_forward_pre_hook(self._begin, prepend=True).remove)
 
     def _begin(self, module: nn.Module, inputs: Any) -> None:
-        if self.mine():
+        if threading.get_ident() == self.thread:
             self.counts.clear()
             if self._on_start:
                 self._on_start()
 
-    def mine(self) -> bool:
-        return threading.get_ident() == self.thread
-
-    def before(self, stack: ExitStack, site: HookPoint, act: Callable[[int, tuple[Any, ...]], Any]) -> None:
-        """Call `act(k, inputs)` before call k of the site's module, or only before the call that was asked for."""
-        counts: dict[int, int] = self.counts
-        key = -1 - id(act)
+    def before(self, stack: ExitStack, point: HookPoint, act: Callable[[int, tuple[Any, ...]], Any]) -> None:
+        """Call `act(k, inputs)` before call k of the point's module, or only before the call that it names."""
+        thread, counts, key = self.thread, self.counts, -1 - id(act)
 
         def hook(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
-            if not self.mine():
+            if threading.get_ident() != thread:
                 return None
             k = counts.get(key, 0)
             counts[key] = k + 1
-            return act(k, inputs) if site.call in (None, k) else None
+            return act(k, inputs) if point.call in (None, k) else None
 
-        self._keep(stack, site.module.register_forward_pre_hook(hook))
+        stack.callback(point.module.register_forward_pre_hook(hook).remove)
 
-    def after(self, stack: ExitStack, site: HookPoint, act: Callable[[int, Any], Any]) -> None:
-        """Call `act(k, output)` after call k of the site's module, or only after the call that was asked for."""
-        counts: dict[int, int] = self.counts
-        key = id(act)
+    def after(self, stack: ExitStack, point: HookPoint, act: Callable[[int, Any], Any]) -> None:
+        """Call `act(k, output)` after call k of the point's module, or only after the call that it names."""
+        thread, counts, key = self.thread, self.counts, id(act)
 
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-            if not self.mine():
+            if threading.get_ident() != thread:
                 return None
             k = counts.get(key, 0)
             counts[key] = k + 1
-            return act(k, output) if site.call in (None, k) else None
+            return act(k, output) if point.call in (None, k) else None
 
-        self._keep(stack, site.module.register_forward_hook(hook))
+        stack.callback(point.module.register_forward_hook(hook).remove)
+
+
+@contextmanager
+def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]) -> Iterator[None]:
+    """Inside the block each point's output is what its function makes of it; points were looked up in this network."""
+    with ExitStack() as stack:
+        calls = Calls(network, stack)
+        for point, edit in edits:
+            calls.after(stack, point, lambda k, output, edit=edit: edit(output))  # type: ignore[misc]
+        yield

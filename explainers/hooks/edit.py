@@ -19,12 +19,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.errors import BadOption
-from explainers.hooks.calls import Calls
+from explainers.hooks.calls import Calls, Edit, replaced_outputs
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, inside
 from explainers.options import LayerName
 
-Edit = Callable[[Any], Any]
 See = Callable[[str, int | None, Tensor], None]
 
 
@@ -40,9 +39,8 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     """
     with ExitStack() as stack:
         model = inside(model, stack)
-        calls = Calls(model, stack)
-        for layer, edit in edits.items():
-            calls.after(stack, find_hook_point(model, layer), lambda k, output, edit=edit: edit(output))  # type: ignore[misc]
+        points = [(find_hook_point(model, layer), edit) for layer, edit in edits.items()]
+        stack.enter_context(replaced_outputs(model, points))
         yield
 
 

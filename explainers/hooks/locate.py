@@ -25,17 +25,6 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
-def modules_of(model: nn.Module) -> list[nn.Module]:
-    """Every module of the tree once, as `model.modules()` has them, in a fraction of the time: asked at every call."""
-    found, seen = [model], {id(model)}
-    for module in found:  # grows as it goes
-        for child in module._modules.values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                found.append(child)
-    return found
-
-
 class _Eager:
     """Runs compiled models uncompiled while any block needs it: compiled code never calls hooks that came later."""
 
@@ -63,9 +52,8 @@ _eager = _Eager()
 def inside(model: nn.Module, stack: ExitStack) -> nn.Module:
     """The network inside its wrappers; where it is compiled, it runs eagerly for the length of the block."""
     inner = unwrap(model)
-    if "_orig_mod" in model._modules or any(
-        getattr(m, "_compiled_call_impl", None) is not None for m in modules_of(inner)
-    ):
+    compiled = [getattr(module, "_compiled_call_impl", None) is not None for module in inner.modules()]
+    if "_orig_mod" in model._modules or any(compiled):
         stack.enter_context(_eager)
     return inner
 
@@ -102,28 +90,25 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
     """
     name = layer if isinstance(layer, str) else _name_of(layer, model)
     path, _, number = name.partition("#")
-    along = _along(model, path)
-    if not along or (number and not number.isdigit()):
-        hint = nearest(path, [each for each, _ in model.named_modules(remove_duplicate=False) if each])
-        raise LayerNotFound(
-            f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
-        )
-    kind = next((kind for module in along if (kind := frozen_graph(module))), None)
-    if kind is not None:
-        raise UnsupportedModel(no_inner_hooks(kind))
-    return HookPoint(name, along[-1], int(number) if number else None)
-
-
-def _along(model: nn.Module, path: str) -> list[nn.Module]:
-    """The modules from the model to the one of that dotted name; empty where there is none."""
-    along = [model]
+    module, kind = model, frozen_graph(model)
     for part in path.split(".") if path else []:
-        children = along[-1]._modules
+        children = module._modules
         child = children[part] if part in children else None  # noqa: SIM401 compiled code's table has no `get`
         if child is None:
-            return []
-        along.append(child)
-    return along
+            raise _not_found(model, name, path)
+        module, kind = child, kind or frozen_graph(child)
+    if number and not number.isdigit():
+        raise _not_found(model, name, path)
+    if kind is not None:
+        raise UnsupportedModel(no_inner_hooks(kind))
+    return HookPoint(name, module, int(number) if number else None)
+
+
+def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
+    hint = nearest(path, [each for each, _ in model.named_modules(remove_duplicate=False) if each])
+    return LayerNotFound(
+        f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
+    )
 
 
 def _name_of(layer: Any, model: nn.Module) -> str:

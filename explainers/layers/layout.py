@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from explainers.hooks.locate import HookPoint
 
 Grid = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class LayerLayout:
-    """A layer that a pass reads: resolved name and layout."""
+    """A layer that a pass reads: where its hook goes, and how its output lies in space.
 
-    name: str
+    `layout` is "NCHW", "NHWC", "tokens" [N, T, K] or "" where there is no grid; `extra_tokens` class and register
+    tokens stand before the patches, which fill `grid` row by row.
+    """
+
+    point: HookPoint
     layout: str
     extra_tokens: int = 0
     grid: Grid | None = None
+
+    @property
+    def name(self) -> str:
+        """The layer's dotted name, with `#k` for one call of several."""
+        return self.point.name
 
     @property
     def channel_axis(self) -> int:
@@ -32,15 +42,6 @@ class LayerLayout:
             patches = tensor[:, self.extra_tokens :].transpose(1, 2)
             return patches.unflatten(2, self.grid)
         return tensor
-
-    def from_maps(self, maps: Tensor, like: Tensor) -> Tensor:
-        """Maps [N, K, h, w] in the layer's own layout and dtype; class and register tokens are those of `like`."""
-        if self.layout == "NHWC":
-            return maps.permute(0, 2, 3, 1).to(like)
-        if self.layout == "tokens":
-            patches = maps.flatten(2).transpose(1, 2).to(like)
-            return torch.cat([like[:, : self.extra_tokens], patches], dim=1)
-        return maps.to(like)
 
 
 def channel_axis(layout: str) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
 from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
+from explainers.hooks.locate import find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.profile import (
@@ -16,9 +14,10 @@ from explainers.layers.profile import (
     always_channels_first,
     is_attention,
     is_spatial,
+    layout_of,
     profile,
 )
-from explainers.network.eval_view import ready
+from explainers.network.eval_view import EvalView
 from explainers.options import LayerName
 
 
@@ -86,7 +85,7 @@ def _attention_inputs(layers: list[Layer]) -> list[Layer]:
     return found
 
 
-def token_grid(model: nn.Module, images: Tensor, count: int) -> tuple[Grid, int] | None:
+def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple[Grid, int] | None:
     """The grid of the patches among `count` tokens and how many tokens stand before them; None where they are none."""
     layers = profile(model, images)
     for each in reversed(layers):
@@ -99,14 +98,14 @@ def token_grid(model: nn.Module, images: Tensor, count: int) -> tuple[Grid, int]
     return None
 
 
-def attended_later(model: nn.Module, images: Tensor, name: str) -> bool:
+def attended_later(model: nn.Module | EvalView, images: Tensor, name: str) -> bool:
     """Whether an attention over tokens comes after the layer `name`: then every patch there can still count."""
     layers = profile(model, images)
     index = next((i for i, each in enumerate(layers) if each.name == name), len(layers))
     return any(is_attention(each) and not name.startswith(f"{each.name}.") for each in layers[index + 1 :])
 
 
-def layer_whose_patches_count(model: nn.Module, images: Tensor, name: str) -> str | None:
+def layer_whose_patches_count(model: nn.Module | EvalView, images: Tensor, name: str) -> str | None:
     """The input of the last attention before the layer `name`: what comes between may read the class token alone."""
     layers = profile(model, images)
     index = next((i for i, each in enumerate(layers) if each.name == name), 0)
@@ -115,46 +114,44 @@ def layer_whose_patches_count(model: nn.Module, images: Tensor, name: str) -> st
 
 
 def layer_layout(
-    model: nn.Module,
-    images: Tensor,
-    layer: LayerName | None,
-    *,
-    counted: bool = False,
-    spatial: bool = True,
-    network: nn.Module | None = None,
-    channels_first: Callable[[], bool] | None = None,
+    view: EvalView, images: Tensor, layer: LayerName | None, *, counted: bool = False, spatial: bool = True
 ) -> LayerLayout:
-    """Find the layer in the user's model and its layout; `None` is the default layer.
+    """Find the layer and its layout, once for all passes of a call; `None` is the default layer.
 
     A pass that runs the whole network counts the layer's calls itself; for one that ends at the layer, `counted`
-    looks them up in a profile; without `spatial` a layer without a grid will do. `network` is the model as `ready`
-    gave it, and `channels_first` gives what `always_channels_first` says of it, where they are known.
+    looks them up in a profile; without `spatial` a layer without a grid will do.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """
-    model = unwrap(model)
-    if reason := why_no_hooks(model):
-        raise UnsupportedModel(reason)
+    key = layer, tuple(images.shape[1:]), counted, spatial
+    if key not in view.known:
+        view.known[key] = _layer_layout(view, images, layer, counted, spatial)
+    layout: LayerLayout = view.known[key]
+    return layout
+
+
+def _layer_layout(view: EvalView, images: Tensor, layer: LayerName | None, counted: bool, spatial: bool) -> LayerLayout:
+    if view.kind is not None:
+        raise UnsupportedModel(no_inner_hooks(view.kind))
     if layer is None:
-        layer = default_layer(model, images)
+        layer = default_layer(view.given, images)
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
-        layer = find_hook_point(model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
-    network = ready(model) if network is None else network
-    site = find_hook_point(network, layer)
-    if not counted and (channels_first() if channels_first else always_channels_first(network)):
-        return LayerLayout(site.name, "NCHW")
-    found = [each for each in profile(model, images) if each.name.partition("#")[0] == site.path]
-    named = [each for each in found if each.name == site.name]
-    if not named and len(found) > 1 and site.call is None:
-        raise LayerRanRepeatedly(ran_repeatedly(site.path, len(found)))
+        layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
+    point = find_hook_point(view.network, layer)
+    if not counted and always_channels_first(view):
+        return LayerLayout(point, "NCHW")
+    calls = [each for each in profile(view, images) if each.name.partition("#")[0] == point.path]
+    named = [each for each in calls if each.name == point.name]
+    if not named and len(calls) > 1 and point.call is None:
+        raise LayerRanRepeatedly(ran_repeatedly(point.path, len(calls)))
     if not named or not named[0].shape:
-        return LayerLayout(site.name, "NCHW")  # it did not run, or gives no tensor: the pass says so
+        return LayerLayout(point, "NCHW")  # it did not run, or gives no tensor: the pass says so
     if named[0].grid is None:
         if spatial:
-            raise NothingSpatial(nothing_spatial(site.name, named[0].shape))
-        return LayerLayout(site.name, "")
-    return LayerLayout(site.name, named[0].layout, named[0].extra_tokens, named[0].grid)
+            raise NothingSpatial(nothing_spatial(point.name, named[0].shape))
+        return LayerLayout(point, "")
+    return layout_of(named[0], view.network)
 
 
 def stages(model: nn.Module, images: Tensor) -> list[LayerName]:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from torch import Tensor, nn
 
 from explainers.errors import LayerNotFound, NothingSpatial, UnsupportedModel
 from explainers.hooks.calls import Calls
-from explainers.hooks.locate import HookPoint, modules_of, unwrap, why_no_hooks
+from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.receptive import receptive_field
-from explainers.network.eval_view import ready
+from explainers.network.eval_view import EvalView, eval_view
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,13 @@ class Layer:
         if self.grid is None:
             raise NothingSpatial(nothing_spatial(self.name, self.shape))
         images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
-        at = LayerLayout(self.name, self.layout, self.extra_tokens, self.grid)
-        return receptive_field(ready(model), images, at, cell)
+        network = eval_view(model).network
+        return receptive_field(network, images, layout_of(self, network), cell)
+
+
+def layout_of(layer: Layer, network: nn.Module) -> LayerLayout:
+    """The layer's layout, with the point of the network where its hook goes."""
+    return LayerLayout(find_hook_point(network, layer.name), layer.layout, layer.extra_tokens, layer.grid)
 
 
 # One profile a model and input size, forgotten with the model. It holds names and numbers, no tensor.
@@ -63,44 +69,43 @@ _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, list[Layer]]] = weakref.W
 _lock = threading.Lock()
 
 
-def known_layers(model: nn.Module, images: Tensor) -> list[Layer]:
+def known_layers(view: EvalView, images: Tensor) -> list[Layer]:
     """The model's layers where a forward pass has already shown them; else none, without any work."""
-    original, key = _key(model, images)
     with _lock:
-        return _known.get(original, {}).get(key, [])
+        return _known.get(view.model, {}).get(_key(view, images), [])
 
 
-def _key(model: nn.Module, images: Tensor) -> tuple[nn.Module, Any]:
-    original = unwrap(model)
-    return original, (tuple(images.shape[1:]), tuple(map(id, modules_of(original))))
+def _key(view: EvalView, images: Tensor) -> Any:
+    return tuple(images.shape[1:]), view.modules
 
 
-def profile(model: nn.Module, images: Tensor) -> list[Layer]:
-    network = ready(model)
-    if reason := why_no_hooks(network):
-        raise UnsupportedModel(reason)
-    found = known_layers(model, images)
-    if not found:
-        original, key = _key(model, images)
-        found = _mark_stages(_trace(network, images[:1], weakref.ref(original)))
+def profile(model: nn.Module | EvalView, images: Tensor) -> list[Layer]:
+    """All calls of the model's layers in one forward pass of the first image, kept for as long as the model lives.
+
+    Errors   UnsupportedModel for scripted, traced and exported models
+    """
+    view = model if isinstance(model, EvalView) else eval_view(model)
+    if view.kind is not None:
+        raise UnsupportedModel(no_inner_hooks(view.kind))
+    layers = known_layers(view, images)
+    if not layers:
+        layers = _mark_stages(_trace(view.network, images[:1], weakref.ref(view.model)))
         with _lock:
-            profiles = _known.setdefault(original, {})
+            profiles = _known.setdefault(view.model, {})
             if len(profiles) >= 16:
                 profiles.clear()
-            profiles[key] = found
-    return found
+            profiles[_key(view, images)] = layers
+    return layers
 
 
-def always_channels_first(model: nn.Module) -> bool:
+def always_channels_first(view: EvalView) -> bool:
     """No module that could leave channels last or turn the picture into tokens."""
-    kinds: set[type[nn.Module]] = set()
-    names: set[str] = set()
-    for module in modules_of(model):  # asked at every call: classes and names are gathered before they are judged
-        kinds.add(type(module))
-        names.update(module._modules)
-    if names & _ATTENTION:
-        return False
-    return not any(
+    return not view.attributes & _ATTENTION and not _move_channels(view.classes)
+
+
+@lru_cache(maxsize=256)
+def _move_channels(kinds: frozenset[type[nn.Module]]) -> bool:
+    return any(
         issubclass(kind, (nn.LayerNorm, nn.RMSNorm, nn.TransformerEncoderLayer))
         or kind.__name__ in _MOVES
         or speaks_of_attention("", kind.__name__)

@@ -1,45 +1,112 @@
 """The network that a call runs: unwrapped, in evaluation mode and uncompiled, without touching the user's modules.
 
-A model that is ready (all modules in eval mode, none compiled) is used as it is. Otherwise its module tree is copied
+A model whose modules are all in evaluation mode and uncompiled runs as it is. Otherwise its module tree is copied
 shallowly: new module objects that share every parameter and buffer, with `training` off; only what was made in
-inference mode, which autograd refuses, is copied too. Flipping the flags of the
-user's own modules, even for a moment, would disturb a training step that runs in another thread.
+inference mode, which autograd refuses, is copied too. Flipping the flags of the user's own modules, even for a moment,
+would disturb a training step that runs in another thread.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from explainers.errors import UnsupportedModel
-from explainers.hooks.locate import frozen_graph, modules_of, unwrap
+from explainers.hooks.locate import frozen_graph, unwrap
 
 
-def ready(model: nn.Module) -> nn.Module:
-    """The model to run: itself, or a view of it in evaluation mode that shares all its tensors."""
-    model = unwrap(model)
+@dataclass(eq=False)
+class EvalView:
+    """A model as one call sees it, inspected once: the modules' tree is walked a single time for all questions.
+
+    `model` is the user's network inside its wrappers, `network` what runs, `kind` the kind of frozen graph or None;
+    `classes` and `attributes` are the classes of all modules and the names under which they stand. `checked` are the
+    images that the call has found to be right, `known` the layers that it has looked up, `graphs` the graphs of the
+    images' own passes where the call will ask about the same images again, else None.
+    """
+
+    given: nn.Module
+    model: nn.Module
+    network: nn.Module
+    kind: str | None
+    classes: frozenset[type[nn.Module]]
+    attributes: frozenset[str]
+    modules: tuple[int, ...]
+    checked: Tensor | None = field(default=None, repr=False)
+    known: dict[Any, Any] = field(default_factory=dict, repr=False)
+    graphs: dict[Any, Any] | None = field(default=None, repr=False)
+
+
+_current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
+
+
+def eval_view(model: nn.Module) -> EvalView:
+    """The view of the model that the running call has already made, else a new one.
+
+    Errors   UnsupportedModel for a scripted or traced model in training mode
+    """
+    current = _current.get()
+    return current if current is not None and current.given is model else _inspect(model)
+
+
+@contextmanager
+def one_call(model: nn.Module) -> Iterator[EvalView]:
+    """All inside the block is one call on the model, and shares its view; a call inside of it shares it too."""
+    current = _current.get()
+    if current is not None and current.given is model:
+        yield current
+        return
+    view = _inspect(model)
+    token = _current.set(view)
+    try:
+        yield view
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def outside_call() -> Iterator[None]:
+    """Code of the caller's runs in the block, which may change the model: nothing of the running call is used there."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _inspect(given: nn.Module) -> EvalView:
+    model = unwrap(given)
     kind = frozen_graph(model)
-    if kind is not None:
-        if kind != "exported" and model.training:
-            raise UnsupportedModel(
-                f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
-            )
-        return model
-    return model if all(map(_is_ready, modules_of(model))) else view(model)
-
-
-def _is_ready(module: nn.Module) -> bool:
-    """In evaluation mode, not compiled, its own tensors made outside inference mode; read straight from its tables."""
-    if module.training or _compiled(module):
-        return False
-    for table in (module._parameters, module._buffers):
-        for tensor in table.values():
-            if tensor is not None and tensor.is_inference():
-                return False
-    return True
+    if kind is not None and kind != "exported" and model.training:
+        raise UnsupportedModel(
+            f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
+        )
+    as_it_is = True
+    modules: list[nn.Module] = [model]
+    seen, attributes = {id(model)}, set[str]()
+    for module in modules:  # grows as it goes
+        children = module._modules
+        attributes.update(children.keys())
+        if as_it_is and kind is None:
+            compiled = "_orig_mod" in children or getattr(module, "_compiled_call_impl", None) is not None
+            as_it_is = not (module.training or compiled)
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None and tensor.is_inference():
+                    as_it_is = False
+        for child in children.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                modules.append(child)
+    network = model if as_it_is else view(model)
+    classes = frozenset(map(type, modules))
+    return EvalView(given, model, network, kind, classes, frozenset(attributes), tuple(map(id, modules)))
 
 
 def _ordinary(tensor: Tensor | None) -> Tensor | None:
@@ -50,11 +117,8 @@ def _ordinary(tensor: Tensor | None) -> Tensor | None:
         return tensor.detach().clone()
 
 
-def _compiled(module: nn.Module) -> bool:
-    return "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
-
-
 def view(model: nn.Module) -> nn.Module:
+    """The model's tree copied shallowly: new modules in evaluation mode around the same tensors."""
     copies: dict[int, nn.Module] = {}
 
     def copy(module: nn.Module) -> nn.Module:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from explainers.hooks.calls import Calls
-from explainers.hooks.locate import HookPoint, frozen_graph
+from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import map_tensors
-from explainers.network.eval_view import ready
+from explainers.network.eval_view import eval_view
 
 
 class _Found(Exception):
@@ -23,9 +23,10 @@ def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
 
     Scripted, traced and exported networks hide their layers: None.
     """
-    network = ready(model)
-    if frozen_graph(network):
+    view = eval_view(model)
+    if view.kind is not None:
         return None
+    network = view.network
     broken: list[str] = []
 
     def look(name: str, output: Any) -> None:

@@ -2,20 +2,21 @@
 
 activations_and_gradients   one forward, one backward down to the layer (the class-activation maps)
 features                    a forward that ends at the layer
-Branches                    one prefix, many edited copies of the layer's output through the rest
+SuffixBatch                 one prefix, many edited copies of the layer's output through the rest
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly
+from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly, is_out_of_memory
 from explainers.findings import note_finding, note_gradient, note_layer
+from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.edit import edit_outputs
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
@@ -23,6 +24,16 @@ from explainers.layers.lookup import attended_later, layer_whose_patches_count
 from explainers.options import LayerName
 from explainers.passes.run import LayerLeaf, Run, at_least_float32, maps_of, open_run, tensor_of
 from explainers.targets import TargetLike
+
+T = TypeVar("T")
+
+
+def activations_and_gradients(
+    model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
+) -> tuple[Tensor, Tensor]:
+    """Activations A of one layer and d score / dA, both [N, K, h, w] in the layer's own size, float32 or float64."""
+    (both,) = activations_and_gradients_of(model, images, [layer], target).values()
+    return both
 
 
 def activations_and_gradients_of(
@@ -33,25 +44,17 @@ def activations_and_gradients_of(
     Where only the class token of a layer is read, its patches have no gradient at all: the last layer before it whose
     patches count stands in, and a finding says so.
     """
-    found = {}
+    maps = {}
     with open_run(model, images, target) as run:
-        places = [run.layer_layout(layer) for layer in layers]
-        both = run.at(places, run.images.clone())
-        for asked in places:
-            where, (a, g) = layer_before_token_only_gradient(run, asked, both[asked.name])
-            found[asked.name] = maps_of(where, a), maps_of(where, g)
-            note_gradient(found[asked.name][1])
-            if len(places) == 1:
-                note_layer(where.name)
-    return found
-
-
-def activations_and_gradients(
-    model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
-) -> tuple[Tensor, Tensor]:
-    """Activations A of one layer and d score / dA, both [N, K, h, w] in the layer's own size, float32 or float64."""
-    (found,) = activations_and_gradients_of(model, images, [layer], target).values()
-    return found
+        layouts = [run.layer_layout(layer) for layer in layers]
+        both = run.at(layouts, run.images)
+        for asked in layouts:
+            layout, (a, g) = layer_before_token_only_gradient(run, asked, both[asked.name])
+            maps[asked.name] = maps_of(layout, a), maps_of(layout, g)
+            note_gradient(maps[asked.name][1])
+            if len(layouts) == 1:
+                note_layer(layout.name)
+    return maps
 
 
 def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
@@ -60,6 +63,21 @@ def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tenso
         where = run.layer_layout(layer, counted=True)
         note_layer(where.name)
         return maps_of(where, run.outputs(where, run.images))
+
+
+def or_with_rows_repeated(one_row: Callable[[], T], repeated: Callable[[], T]) -> T:
+    """`one_row()`, or `repeated()` where the rest of the network takes no other batch size than the images had.
+
+    Out of memory is no such reason, for the repeated batch needs more of it; nor is a refusal of ours, but for a target
+    that met another number of scores than it was fixed for.
+    """
+    try:
+        return one_row()
+    except (RuntimeError, ValueError, IndexError) as error:
+        refused = isinstance(error, ExplainerError) and not isinstance(error, BadTarget)
+        if refused or is_out_of_memory(error):
+            raise
+    return repeated()
 
 
 @dataclass
@@ -77,40 +95,33 @@ class SuffixBatch:
 
     def values(self, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
         """Scores [count] of the copies that `edit` makes: it gets the output [count, ...] and returns it changed."""
-        if not self.repeat:
-            try:
-                return self._once(1, edit, count)
-            except (RuntimeError, ValueError, IndexError) as reason:
-                if (isinstance(reason, ExplainerError) and not isinstance(reason, BadTarget)) or "out of memory" in str(
-                    reason
-                ):
-                    raise
-                self.repeat = True
-        return self._once(count, edit, count)
 
-    def _once(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        ran = 0
+        def repeated() -> Tensor:
+            self.repeat = True
+            return self._scores(count, edit, count)
+
+        return repeated() if self.repeat else or_with_rows_repeated(lambda: self._scores(1, edit, count), repeated)
+
+    def _scores(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
+        calls = 0
 
         def branch(output: Any) -> Tensor:
-            nonlocal ran
-            ran += 1
-            if ran > 1:
-                raise LayerRanRepeatedly(ran_repeatedly(self.layout.name, ran))
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise LayerRanRepeatedly(ran_repeatedly(self.layout.name, calls))
             copies = output if rows == count else output.expand(count, *output.shape[1:])
             return edit(copies.clone())
 
         batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
         network = self.run.fast_network(self.layout.name)
-        with (
-            torch.no_grad(),
-            self.run.autocast(),
-            edit_outputs(network or self.run.network, {self.layout.name: branch}),
-        ):
+        edited = edit_outputs(network or self.run.network, {self.layout.name: branch})
+        with torch.no_grad(), self.run.autocast(), edited:
             return at_least_float32(self.run.score(self.run.forward(batch, network), [self.picture] * count))
 
 
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:
-    """The layer's place, its output [N, ...] as it is, and the scores [N], from one forward pass."""
+    """The layer's layout, its output [N, ...] as it is, and the scores [N], from one forward pass."""
     run.refuse_through()
     leaf = LayerLeaf(run.layer_layout(layer))
 
@@ -118,12 +129,12 @@ def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout
         leaf.outputs.append(tensor_of(leaf.layout.name, output))
         return leaf.outputs[-1].clone()
 
-    with edit_outputs(run.network, {leaf.layout.name: keep}):
+    with replaced_outputs(run.network, [(leaf.layout.point, keep)]):
         output = run.forward(run.images.clone())
-    kept = leaf.single_output()
+    activation = leaf.single_output()
     note_layer(leaf.layout.name)
-    maps_of(leaf.layout, kept)
-    return leaf.layout, kept, at_least_float32(run.score(output))
+    maps_of(leaf.layout, activation)
+    return leaf.layout, activation, at_least_float32(run.score(output))
 
 
 Both = tuple[Tensor, Tensor]
@@ -131,25 +142,25 @@ Both = tuple[Tensor, Tensor]
 
 
 def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout:
-    """As `run.place`, for methods that take gradients there: the layer before, where the patches have none.
+    """As `run.layer_layout`, for methods that take gradients there: the layer before, where the patches have none.
 
     Only behind the last attention, and where a class token stands before the patches, it costs a pass to look.
     """
     asked = run.layer_layout(layer)
-    if not _has_class_token(asked) or attended_later(run.model, run.images, asked.name):
+    if not _has_class_token(asked) or attended_later(run.view, run.images, asked.name):
         return asked
-    return layer_before_token_only_gradient(run, asked, run.at([asked], run.images.clone())[asked.name])[0]
+    return layer_before_token_only_gradient(run, asked, run.at([asked], run.images)[asked.name])[0]
 
 
 def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -> tuple[LayerLayout, Both]:
     """The layer asked for with what was found there, or the last one before it whose patches count, with its own."""
     where = asked
-    while _unread(where, both[1]):
-        name = layer_whose_patches_count(run.model, run.images, where.name)
+    while asked.layout == "tokens" and _unread(where, both[1]):
+        name = layer_whose_patches_count(run.view, run.images, where.name)
         if name is None:
             break
         where = run.layer_layout(name)
-        both = run.at([where], run.images.clone())[where.name]
+        both = run.at([where], run.images)[where.name]
     if where is not asked:
         note_finding(
             "token_only_gradient",

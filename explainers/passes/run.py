@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,18 +20,14 @@ from torch import Tensor, nn
 
 from explainers.errors import BadTarget, LayerNotFound, LayerRanRepeatedly, NothingSpatial
 from explainers.findings import is_recording, note_finding, note_gradient, note_option, note_scores
-from explainers.hooks.edit import edit_outputs
-from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
-from explainers.layers.profile import always_channels_first
-from explainers.network.eval_view import ready
+from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.fused_copy import InferenceCopy, channels_last, faster_in_bf16, inference_copy
 from explainers.options import LayerName
 from explainers.targets import Target, TargetLike, Through, Unit, evaluate, fix
-
-Edit = Callable[[Any], Any]
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -47,15 +42,17 @@ class _StopForward(Exception):
 
 @dataclass
 class Run:
-    """One call: the user's model, the network as it runs, a copy of the images, and the target, once it is fixed."""
+    """One call: the model and the network as it runs, a copy of the images, and the target, once it is fixed."""
 
-    model: nn.Module
-    network: nn.Module
-    images: Tensor
+    view: EvalView
+    given: Tensor
     wanted: TargetLike
     many: bool = False
     precision: str = "float32"
     target: Target | None = None
+    model: nn.Module = field(init=False)
+    network: nn.Module = field(init=False)
+    images: Tensor = field(init=False)
     _clean: Any = field(default=None, init=False)
     _copy: InferenceCopy | None = field(default=None, init=False)
     _unit: LayerLayout | None = field(default=None, init=False)
@@ -64,6 +61,7 @@ class Run:
     _passed: Tensor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.model, self.network, self.images = self.view.model, self.view.network, self.given.detach().clone()
         if isinstance(self.wanted, Through):
             self._through, self.wanted = self.wanted, self.wanted.target
             self._gate = self.layer_layout(self._through.layer)
@@ -78,51 +76,41 @@ class Run:
 
     def layer_layout(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> LayerLayout:
         """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
-        return layer_layout(
-            self.model,
-            self.images,
-            layer,
-            counted=counted,
-            spatial=spatial,
-            network=self.network,
-            channels_first=lambda: self._channels_first,
-        )
-
-    @cached_property
-    def _channels_first(self) -> bool:
-        return always_channels_first(self.network)
+        return layer_layout(self.view, self.images, layer, counted=counted, spatial=spatial)
 
     def forward(self, batch: Tensor, network: nn.Module | None = None) -> Any:
         """What the target scores: the network's output for a batch of variants, or a unit's layer."""
+        if network is not None:
+            return network(batch)
         with ExitStack() as stack:
             if self._gate is not None:
-                stack.enter_context(edit_outputs(self.network, {self._gate.name: self._pass}))
+                stack.enter_context(replaced_outputs(self.network, [(self._gate.point, self._pass)]))
             if self._unit is not None:
                 return self._unit.to_maps(self.outputs(self._unit, batch))
-            return self._all_rows(batch) if network is None else network(batch)
+            if len(batch) != len(self.images) and self.view.kind in ("traced", "exported"):
+                return self._in_rows(batch)
+            return self.network(batch)
 
     def fast_network(self, layer: str | None = None) -> nn.Module | None:
         """The private copy that answers faster, where many variants will run; None where the network runs itself.
 
         With `layer`, only where that layer's output is the network's own in the copy too.
         """
-        if not self.many or self._gate is not None or self._unit is not None or frozen_graph(self.network):
+        if not self.many or self._gate is not None or self._unit is not None or self.view.kind is not None:
             return None
         if self._clean is None:
             self.score_inputs()
         if self._copy is None and isinstance(self._clean, Tensor):
-            self._copy = inference_copy(unwrap(self.model), self.network, self.images, self._clean)
+            self._copy = inference_copy(self.model, self.network, self.images, self._clean)
         if self._copy is None:
             self.many = False
         elif layer is None or layer.partition("#")[0] not in self._copy.folded:
             return self._copy.network
         return None
 
-    def _all_rows(self, batch: Tensor) -> Any:
+    def _in_rows(self, batch: Tensor) -> Any:
         """Traced and exported networks may take no other number of rows than they were made with: the images' own."""
         count = len(self.images)
-        if len(batch) == count or frozen_graph(self.network) not in ("traced", "exported"):
-            return self.network(batch)
         rows = [batch[start : start + count] for start in range(0, len(batch), count)]
         rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
         return torch.cat([self.network(each) for each in rows])[: len(batch)]
@@ -135,7 +123,7 @@ class Run:
             leaf.outputs.append(tensor_of(where.name, output).clone())
             raise _StopForward
 
-        with edit_outputs(self.network, {where.name: keep}), suppress(_StopForward):
+        with replaced_outputs(self.network, [(where.point, keep)]), suppress(_StopForward):
             self.network(batch)
         return leaf.single_output()
 
@@ -161,13 +149,12 @@ class Run:
         with torch.no_grad():
             self._clean = self.forward(self.images.clone())
             scores = at_least_float32(self.score(self._clean))
-        self._settle_precision()
+        if self.precision == "auto":
+            self._settle_precision()
         return self.values(self.images, range(len(scores))) if self.precision == "bf16" else scores
 
     def _settle_precision(self) -> None:
         """What "auto" comes to: bfloat16 where the private copy runs clearly faster in it, float32 anywhere else."""
-        if self.precision != "auto":
-            return
         self.precision = "float32"  # of the clean pass that a copy needs
         self.fast_network()
         if self._copy is not None and faster_in_bf16(self._copy, self.images):
@@ -176,7 +163,8 @@ class Run:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Where variants run: bfloat16 where it was asked for, or chosen."""
-        self._settle_precision()
+        if self.precision == "auto":
+            self._settle_precision()
         wanted = self.precision == "bf16"
         return torch.autocast(self.images.device.type, torch.bfloat16) if wanted else nullcontext()
 
@@ -192,39 +180,61 @@ class Run:
         self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
     ) -> Tensor:
         """d score / d batch, [B, C, H, W]; `rule` changes this call's backward graph before it runs."""
-        return self.scores_and_gradient(batch, pictures, rule=rule)[1]
+        return self.scores_and_gradient(batch, pictures, rule=rule, keep=pictures is None and rule is None)[1]
 
     def scores_and_gradient(
-        self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
+        self,
+        batch: Tensor,
+        pictures: Sequence[int] | None = None,
+        *,
+        rule: Callable[[Tensor], Any] | None = None,
+        keep: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Scores [B] of the batch, and their gradient as `gradient` gives it, from one pass."""
+        """Scores [B] of the batch, and their gradient as `gradient` gives it, from one pass.
+
+        With `keep` the graph may serve the next question about the same images.
+        """
         network = self.fast_network() if rule is None and pictures is not None else None
-        with torch.enable_grad(), self.autocast():
+
+        def build() -> tuple[Any, list[Tensor]]:
             leaf = (batch.detach().clone() if network is None else channels_last(batch.detach())).requires_grad_()
             # The network gets a copy: its first operation may work in place, which a leaf does not allow.
-            scores = self.score(self.forward(leaf.clone(), network), pictures)
+            return self.forward(leaf.clone(), network), [leaf]
+
+        with torch.enable_grad(), self.autocast():
+            output, leaves = self._graph("input", build) if keep else build()
+            scores = self.score(output, pictures)
             total = scores.sum()
             if total.requires_grad and rule is not None:
                 rule(total)
-            (found,) = self.vjp(total, [leaf], stated=rule is None)
+            (gradient,) = self.vjp(total, leaves, stated=rule is None)
         if pictures is None:
-            note_gradient(found)
-        return at_least_float32(scores), at_least_float32(found)
+            note_gradient(gradient)
+        return at_least_float32(scores), at_least_float32(gradient)
+
+    def _graph(self, key: Any, build: Callable[[], tuple[Any, list[Tensor]]]) -> tuple[Any, list[Tensor]]:
+        """Output of the images' own forward pass and the leaves of its graph, kept where the call will ask again."""
+        graphs = self.view.graphs
+        if graphs is None or self._gate is not None or self._unit is not None:
+            return build()
+        if key not in graphs or graphs[key][0] is not self.given:
+            graphs[key] = self.given, *build()
+        return graphs[key][1], graphs[key][2]
 
     def at(
         self,
-        places: Sequence[LayerLayout],
+        layouts: Sequence[LayerLayout],
         batch: Tensor,
         pictures: Sequence[int] | None = None,
         *,
         instead: Mapping[str, Edit] | None = None,
     ) -> dict[str, tuple[Tensor, Tensor]]:
         """Each layer's own output A for the batch and d score / dA, in the layer's layout, by layer name."""
-        return self.scores_at(places, batch, pictures, instead=instead)[1]
+        return self.scores_at(layouts, batch, pictures, instead=instead)[1]
 
     def scores_at(
         self,
-        places: Sequence[LayerLayout],
+        layouts: Sequence[LayerLayout],
         batch: Tensor,
         pictures: Sequence[int] | None = None,
         *,
@@ -234,23 +244,33 @@ class Run:
 
         The network runs without a graph up to the first of the layers. Its output, cut off, becomes the leaf from which
         the graph is built; layers after it are recorded on that graph. One backward pass then serves all, and no
-        parameter is asked for a gradient. `instead` has functions that replace a layer's output before it is leaf.
+        parameter is asked for a gradient. `instead` has functions that replace a layer's output before it is cut off.
         """
-        leaves = {found.name: LayerLeaf(found, (instead or {}).get(found.name)) for found in places}
-        edits: dict[LayerName, Edit] = {name: leaf.hook for name, leaf in leaves.items()}
-        with torch.no_grad(), self.autocast(), edit_outputs(self.network, edits):
-            output = self.forward(batch)
-            kept = [leaf.single_output() for leaf in leaves.values()]
+        layouts = list({layout.name: layout for layout in layouts}.values())
+        names = [layout.name for layout in layouts]
+
+        def build() -> tuple[Any, list[Tensor]]:
+            leaves = [LayerLeaf(layout, (instead or {}).get(layout.name)) for layout in layouts]
+            edits = [(leaf.layout.point, leaf.hook) for leaf in leaves]
+            with torch.no_grad(), self.autocast(), replaced_outputs(self.network, edits):
+                # A copy of the images: the network may work in place.
+                output = self.forward(batch.clone() if batch is self.images else batch)
+            return output, [leaf.single_output() for leaf in leaves]
+
+        own = pictures is None and instead is None
+        output, activations = self._graph((*names,), build) if own else build()
+        with torch.enable_grad(), self.autocast():
             scores = self.score(output, pictures)
-            gradients = self.vjp(scores.sum(), kept)
-        return at_least_float32(scores), {name: (a, g) for name, a, g in zip(leaves, kept, gradients, strict=True)}
+            gradients = self.vjp(scores.sum(), activations)
+        return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
 
     def vjp(self, total: Tensor, leaves: Sequence[Tensor], *, stated: bool = True) -> list[Tensor]:
         """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
         if not total.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves]
         if self._through is None or self._gate is None:
-            return _dense(torch.autograd.grad(total, leaves, allow_unused=True), leaves)
+            again = self.view.graphs is not None
+            return _dense(torch.autograd.grad(total, leaves, retain_graph=again, allow_unused=True), leaves)
         passed, self._passed = self._passed, None
         if passed is None or not passed.requires_grad:
             raise BadTarget(
@@ -311,7 +331,7 @@ def open_run(
     where it is faster too.
     """
     with torch.inference_mode(False), torch.no_grad():
-        yield Run(model, ready(model), images.detach().clone(), target, many, precision)
+        yield Run(eval_view(model), images, target, many, precision)
 
 
 @dataclass

@@ -29,7 +29,8 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption
-from explainers.hooks.edit import Edit, edit_gradients, edit_together
+from explainers.hooks.calls import Edit
+from explainers.hooks.edit import edit_gradients, edit_together
 from explainers.options import LayerName
 from explainers.training.diagnosis import diagnose_training
 from explainers.training.parameters import Params, gather, matching

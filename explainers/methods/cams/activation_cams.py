@@ -32,10 +32,6 @@ _POSITIONS = 8000
 _CLASSLESS = "the map is made of the layer's activations alone; it does not depend on the score"
 
 
-def _rectified(maps: Tensor, relu: bool) -> Tensor:
-    return maps.relu() if relu else maps
-
-
 @method(family="cam", returns="grid", title="CAM", paper="Zhou et al. 2016, arXiv:1512.04150")
 def cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
@@ -58,7 +54,7 @@ def cam(
     """
     a, g = linear_activations(model, images, layer, target)
     weights = g.mean(dim=(2, 3), keepdim=True) * a[0, 0].numel()
-    return _rectified((weights * a).sum(dim=1), relu)
+    return (weights * a).sum(dim=1)
 
 
 @method(
@@ -85,7 +81,7 @@ def eigen_cam(
         >>> eigen_cam(model, images, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    return _rectified(_per_image(principal_component, features(model, images, layer)), relu)
+    return _per_image(principal_component, features(model, images, layer))
 
 
 @method(family="cam", returns="grid", title="Eigen-Grad-CAM", paper="Muhammad & Yeasin 2020, arXiv:2008.00299")
@@ -105,7 +101,7 @@ def eigen_grad_cam(
         torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_per_image(principal_component, g * a), relu)
+    return _per_image(principal_component, g * a)
 
 
 @method(family="cam", returns="grid", title="Seg-Eigen-CAM", paper="Chung & Ying 2025, doi:10.3390/app15137562")
@@ -126,7 +122,7 @@ def seg_eigen_cam(
         torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_per_image(lambda planes: peak_up(_projection(planes)), g.abs() * a), relu)
+    return _per_image(lambda planes: peak_up(_projection(planes)), g.abs() * a)
 
 
 @method(
@@ -168,7 +164,7 @@ def kpca_cam(
             "Choose a later layer, or eigen_cam."
         )
     width = 1 / a.shape[1] if gamma is None else gamma
-    return _rectified(_per_image(lambda planes: _kernel_component(planes, kernel, width), a), relu)
+    return _per_image(lambda planes: _kernel_component(planes, kernel, width), a)
 
 
 @method(

@@ -23,7 +23,7 @@ from explainers.options import Choice, LayerName, Range, SteadyPrecision
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, at_least_float32, maps_of, open_run
-from explainers.registry import check_images, find, method
+from explainers.registry import check_images, find, method, rectifies
 from explainers.targets import LogProbability, Probability, TargetLike, scores_of
 
 
@@ -59,14 +59,10 @@ def sweep(
     if method not in FORMULAS or set(options) - {"relu"}:
         places = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
         return {name: chosen(model, images, target, layer=layer, **options) for name, layer in places.items()}
-    relu = options.get("relu", chosen.relu)
-    if "relu" in options:
-        if chosen.relu is None:
-            raise BadOption(f"{method} has no option 'relu'.")
-        chosen.options["relu"].check(relu)
-    found = activations_and_gradients_of(model, images, names, target)
-    maps = {name: FORMULAS[method](a, g) for name, (a, g) in found.items()}
-    return {name: each.relu() if relu else each for name, each in maps.items()}
+    rectify = rectifies(chosen, options)
+    both = activations_and_gradients_of(model, images, names, target)
+    maps = {name: FORMULAS[method](a, g) for name, (a, g) in both.items()}
+    return {name: raw.relu() if rectify else raw for name, raw in maps.items()}
 
 
 def grad_cam_sweep(

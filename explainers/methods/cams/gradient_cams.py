@@ -90,10 +90,6 @@ def _xgrad_cam(a: Tensor, g: Tensor) -> Tensor:
     return (weights * a).sum(dim=1)
 
 
-def _rectified(maps: Tensor, relu: bool) -> Tensor:
-    return maps.relu() if relu else maps
-
-
 @_cam(_grad_cam, title="Grad-CAM", paper="Selvaraju et al. 2017, arXiv:1610.02391")
 def grad_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
@@ -112,7 +108,7 @@ def grad_cam(
         torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_grad_cam(a, g), relu)
+    return _grad_cam(a, g)
 
 
 @_cam(_grad_cam_pp, title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
@@ -135,7 +131,7 @@ def grad_cam_pp(
         torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_grad_cam_pp(a, g), relu)
+    return _grad_cam_pp(a, g)
 
 
 @_cam(_hires_cam, title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
@@ -156,7 +152,7 @@ def hires_cam(
         torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_hires_cam(a, g), relu)
+    return _hires_cam(a, g)
 
 
 @_cam(
@@ -203,7 +199,7 @@ def layer_cam(
         torch.Size([1, 28, 28])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_layer_cam(a, g), relu)
+    return _layer_cam(a, g)
 
 
 @_cam(_xgrad_cam, title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
@@ -224,7 +220,7 @@ def xgrad_cam(
         torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _rectified(_xgrad_cam(a, g), relu)
+    return _xgrad_cam(a, g)
 
 
 @method(family="cam", returns="grid", title="Smooth Grad-CAM++", paper="Omeiza et al. 2019, arXiv:1908.01224")
@@ -281,7 +277,7 @@ def smooth_grad_cam_pp(
             done = chunk.stop
 
         def best() -> Tensor:
-            return _rectified(_plus_plus(a, *(powers / done)), relu)
+            return _plus_plus(a, *(powers / done))
 
         loop.run(samples, loop.rows(x, cost=2), work, best)
         if samples > 1 and sigma > 0:
@@ -340,7 +336,7 @@ def shapley_cam(
             {} if score == "rest" else {"score": "rest"},
             n,
         )
-    return _rectified(_grad_cam(a, g - curved / 2), relu)
+    return _grad_cam(a, g - curved / 2)
 
 
 @method(family="cam", returns="grid", title="Finer-CAM", paper="Zhang et al. 2025, arXiv:2501.11309")
@@ -376,4 +372,4 @@ def finer_cam(
     """
     against = (against_mean if weighting == "even" else against_likely)(strength, references)
     a, g = activations_and_gradients(model, images, layer, derived(target, against))
-    return _rectified(_grad_cam(a, g), relu)
+    return _grad_cam(a, g)

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import ExplainerError, UnsupportedModel
+from explainers.errors import UnsupportedModel
 from explainers.findings import note_gradient, note_layer
-from explainers.hooks.edit import edit_outputs
+from explainers.hooks.calls import replaced_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import list_layers
 from explainers.options import LayerName
+from explainers.passes.at_layer import or_with_rows_repeated
 from explainers.passes.run import LayerLeaf, Run, maps_of, open_run
 from explainers.targets import TargetLike
 
@@ -58,15 +59,13 @@ def _candidates(run: Run, layer: LayerName | None) -> Iterator[LayerLayout]:
 
 def _gradients(run: Run, layout: LayerLayout) -> tuple[Tensor, Tensor, Tensor]:
     """A, the gradient at A, and the gradient at other activations, in the layer's layout."""
-    try:
-        return _side_by_side(run, layout)
-    except (RuntimeError, ValueError, IndexError) as error:
-        if isinstance(error, ExplainerError) or "out of memory" in str(error):
-            raise
-    # The rest of the network accepts no batch size but the images' own.
-    a, g = run.at([layout], run.images)[layout.name]
-    rows, instead = range(len(run.images)), {layout.name: lambda output: _other(output, layout)}
-    return a, g, run.at([layout], run.images, rows, instead=instead)[layout.name][1]
+
+    def in_two_passes() -> tuple[Tensor, Tensor, Tensor]:
+        a, g = run.at([layout], run.images)[layout.name]
+        rows, instead = range(len(run.images)), {layout.name: lambda output: _other(output, layout)}
+        return a, g, run.at([layout], run.images, rows, instead=instead)[layout.name][1]
+
+    return or_with_rows_repeated(lambda: _side_by_side(run, layout), in_two_passes)
 
 
 def _other(activations: Tensor, layout: LayerLayout) -> Tensor:
@@ -81,7 +80,7 @@ def _other(activations: Tensor, layout: LayerLayout) -> Tensor:
 def _side_by_side(run: Run, layout: LayerLayout) -> tuple[Tensor, Tensor, Tensor]:
     count = len(run.images)
     leaf = LayerLeaf(layout, lambda output: torch.cat([output, _other(output, layout)]))
-    with torch.no_grad(), edit_outputs(run.network, {layout.name: leaf.hook}):
+    with torch.no_grad(), replaced_outputs(run.network, [(layout.point, leaf.hook)]):
         scores = run.forward(run.images.clone())
         both = leaf.single_output()
         if not isinstance(scores, Tensor) or len(scores) != 2 * count:

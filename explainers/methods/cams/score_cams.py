@@ -72,8 +72,7 @@ def ablation_cam(
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
-            maps = torch.einsum("nk,nkhw->nhw", drops, a)
-            return maps.relu() if relu else maps
+            return torch.einsum("nk,nkhw->nhw", drops, a)
 
         loop = Loop(batch_size, progress, budget)
         return weighted(channel_drops(run, layout, activations, scores, loop, weighted))
@@ -112,7 +111,7 @@ def score_cam(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision) as run:
-        masked = _MaskedScores(run, layer, channels, weights, relu)
+        masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(loop, 1, lambda masks, picture, repeat: masks)
 
 
@@ -154,7 +153,7 @@ def ss_cam(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision) as run:
-        masked, draws = _MaskedScores(run, layer, channels, weights, relu), PerImageGenerators(len(images), seed)
+        masked, draws = _MaskedScores(run, layer, channels, weights), PerImageGenerators(len(images), seed)
 
         def vary(masks: Tensor, picture: int, repeat: Tensor) -> Tensor:
             return masks + sigma * draws.normal(picture, len(masks), *masks.shape[1:]).to(masks)
@@ -196,7 +195,7 @@ def is_cam(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision) as run:
-        masked = _MaskedScores(run, layer, channels, weights, relu)
+        masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
             loop, steps, lambda masks, picture, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, 1, 1)
         )
@@ -214,7 +213,6 @@ class _MaskedScores:
     layer: LayerName | None
     channels: int
     weights: str
-    relu: bool
     a: Tensor = field(init=False)
     blank: Tensor = field(init=False)
     sums: Tensor = field(init=False)
@@ -282,8 +280,7 @@ class _MaskedScores:
         return scores.masked_fill(~reached, -torch.inf).softmax(1)
 
     def _map(self, live: list[Tensor]) -> Tensor:
-        maps = torch.einsum("nk,nkhw->nhw", self._weights(live), self.a)
-        return maps.relu() if self.relu else maps
+        return torch.einsum("nk,nkhw->nhw", self._weights(live), self.a)
 
     def _note_uniform(self, live: list[Tensor]) -> None:
         if self.weights != "softmax":

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from explainers.errors import BadTarget
 from explainers.findings import note_gradient, note_layer
-from explainers.hooks.edit import edit_outputs
+from explainers.hooks.calls import replaced_outputs
 from explainers.options import LayerName
 from explainers.passes.at_layer import layer_with_patch_gradients
 from explainers.passes.attention_ops import scaled_dot_product_attention
@@ -36,7 +36,7 @@ def curved_activations(
     with open_run(model, images, target) as run:
         layout = layer_with_patch_gradients(run, layer)
         leaf = LayerLeaf(layout)
-        with torch.no_grad(), edit_outputs(run.network, {layout.name: leaf.hook}), _PlainAttention():
+        with torch.no_grad(), replaced_outputs(run.network, [(layout.point, leaf.hook)]), _PlainAttention():
             total = run.score(run.forward(run.images.clone())).sum()
             a = leaf.single_output()
             g = h = torch.zeros_like(a)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from explainers.findings import note_finding
 from explainers.hooks.capture import capture
 from explainers.hooks.locate import why_no_hooks
-from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import list_layers
-from explainers.layers.profile import Layer
+from explainers.layers.profile import Layer, layout_of
 from explainers.maps.resize import resize
 from explainers.passes.run import at_least_float32, open_run
 from explainers.registry import check_images, method
@@ -100,7 +99,7 @@ def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) 
         biases, elsewhere = {}, torch.zeros_like(scores)
         for name, g in seen.gradients.items():
             part = _times(known[name.partition("#")[0]], g, modules[name.partition("#")[0]])
-            maps = _maps(where.get(name), part)
+            maps = _maps(where.get(name), run.network, part)
             if maps is None:
                 elsewhere += part.flatten(1).sum(1)
             else:
@@ -130,11 +129,11 @@ def _times(bias: Tensor, gradient: Tensor, module: nn.Module) -> Tensor:
     return at_least_float32(spread.to(gradient.device) * gradient.double()).to(at_least_float32(gradient).dtype)
 
 
-def _maps(layer: Layer | None, part: Tensor) -> Tensor | None:
+def _maps(layer: Layer | None, network: nn.Module, part: Tensor) -> Tensor | None:
     """The part as [N, K, h, w], None where the layer has no grid."""
     if layer is None or layer.grid is None:
         return None
-    return LayerLayout(layer.name, layer.layout, layer.extra_tokens, layer.grid).to_maps(part)
+    return layout_of(layer, network).to_maps(part)
 
 
 def _spread(maps: Tensor, size: tuple[int, int]) -> Tensor:

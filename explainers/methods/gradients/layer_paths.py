@@ -24,7 +24,7 @@ from explainers.methods.gradients.path_integrals import FIXED, Start, measures_g
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.options import Baseline, Choice, LayerName, Precision, Range
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients
+from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, or_with_rows_repeated
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, maps_of, open_run
 from explainers.perturbation.baselines import baseline_of
@@ -214,13 +214,13 @@ def _gradient_there(run: Run, where: LayerLayout, picture: int, outputs: Tensor)
     """Scores, and the gradient at the layer, where `outputs` [R, ...] stand in the place of the picture's own."""
     one, count = run.images[picture : picture + 1], len(outputs)
     given = {where.name: lambda output: outputs}
-    try:
-        # What leads to the layer runs once, not once for each output.
-        scores, both = run.scores_at([where], one, [picture] * count, instead=given)
-    except (RuntimeError, ValueError, IndexError):
-        # A path around the layer whose one row the network cannot join with these.
-        scores, both = run.scores_at([where], one.expand(count, -1, -1, -1), [picture] * count, instead=given)
-    return scores, both[where.name][1]
+
+    def gradient_of(rows: Tensor) -> tuple[Tensor, Tensor]:
+        scores, both = run.scores_at([where], rows, [picture] * count, instead=given)
+        return scores, both[where.name][1]
+
+    # One row leads to the layer, unless a path around it has to be joined with all of these outputs.
+    return or_with_rows_repeated(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, -1, -1, -1)))
 
 
 def _mean_gradient(
