@@ -26,12 +26,8 @@ SHORT = Training("mlp", 0.3, 12, depth=2)
 
 def trained(training: Training) -> Curves:
     with runs.begin(None, 20.0) as run:
-        going = lab_training.train(training, run)
-        try:
-            while True:
-                next(going)
-        except StopIteration as end:
-            return end.value
+        *_, last = lab_training.train(training, run)
+        return last
 
 
 @pytest.mark.parametrize("task", lab_training.TASKS)
@@ -93,23 +89,16 @@ def test_a_stopped_run_keeps_its_curves() -> None:
         going = lab_training.train(replace(SHORT, task="cnn", steps=500), run)
         next(going)
         runs.stop("somebody/training")
-        try:
-            while True:
-                next(going)
-        except StopIteration as end:
-            found = end.value
+        *_, found = going
 
     assert found.end == "stopped" and 0 < found.step < 500 and len(found.loss) == len(found.at) > 0
 
 
 def test_a_run_ends_with_its_time() -> None:
     with runs.begin(None, 0.2) as run:
-        going = lab_training.train(replace(SHORT, task="cnn", steps=500), run)
-        try:
-            while True:
-                next(going)
-        except StopIteration as end:
-            assert end.value.end == "time"
+        *_, last = lab_training.train(replace(SHORT, task="cnn", steps=500), run)
+
+    assert last.end == "time"
 
 
 @pytest.mark.parametrize("training", [*PRESETS.values(), replace(SHORT, task="cnn", activation="tanh")])

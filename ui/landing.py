@@ -13,7 +13,8 @@ from typing import Any
 from models import settings as model_settings
 from ui import examples, words
 from ui.engine import engine, model_cache, packing, runs
-from ui.engine.messages import Answer, Request, Settings, Stages
+from ui.engine.messages import Answer, Settings, Stages
+from ui.engine.request import Request
 from ui.tabs import picture_panel
 
 FILE = examples.ASSETS / "landing.json"

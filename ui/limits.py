@@ -34,8 +34,8 @@ SESSION_NAME = 64  # characters of a session's name; Gradio's own have 11 or 36
 # One job, and all of them.
 SECONDS = 60.0  # computing time of one job; the best map so far is kept when it is over
 QUEUE = 32  # jobs that wait; the next visitor is told to try again
-CONCURRENCY = {"model": 1, "slow": 1, "lab": 2, "training": 1}  # jobs of a kind that run at once
-MEMORY = 2 * 1024 * MB  # bytes that one job may use for its batches
+CONCURRENCY = {"model": 1, "lab": 2, "training": 1}  # jobs of a kind that run at once
+MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches
 SESSIONS = 256  # visitors whose last outputs Gradio remembers
 UPDATES = 5  # partial results a second
 

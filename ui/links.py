@@ -6,46 +6,55 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-NAMES = ("example", "model", "layer", "class", "method")
-LONGEST = 200
-OPTIONS = 2000
+from ui import examples, words
+from ui.engine.request import LONGEST, NAMES, Request
+
+PARAMETERS = {name: {"target": "class"}.get(name, name) for name in NAMES}
+"""The query parameter of each setting."""
+OPTIONS = 2000  # characters of the options, a JSON object
 
 
-def read(query: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that a link asks for: names as given, cut to a sane length, and options as a dictionary.
+def read(query: Mapping[str, str]) -> tuple[Request, examples.Example, list[str]]:
+    """The request of a link, its example picture, and a note where there is no such example.
 
-    What is not understood is left out; whether a name exists is checked where it is used.
+    Unreadable or overlong values are left out; whether a name exists is checked where it is used.
     """
-    found: dict[str, Any] = {}
-    for name in NAMES:
-        value = query.get(name)
-        if isinstance(value, str) and 0 < len(value) <= LONGEST:
-            found[name] = value
-    text = query.get("options", "")
-    if 0 < len(text) <= OPTIONS:
-        try:
-            options = json.loads(text)
-        except (ValueError, RecursionError):
-            options = None
-        if isinstance(options, dict):
-            found["options"] = options
-    return found
+    there = examples.all_examples()
+    wanted, first = _short(query, "example"), next(iter(there.values()))
+    example = there.get(wanted, first)
+    notes = [words.not_found(words.EXAMPLE, wanted, [], first.id)] if wanted and wanted not in there else []
+    names = {name: _short(query, parameter) for name, parameter in PARAMETERS.items()}
+    return Request(str(example.path), **names, options=_options(query.get("options", ""))), example, notes
 
 
-COPY = """(example, model, layer, target, method, options) => {
+def _short(query: Mapping[str, str], parameter: str) -> str:
+    value = query.get(parameter, "")
+    return value if len(value) <= LONGEST else ""
+
+
+def _options(text: str) -> dict[str, Any]:
+    if not 0 < len(text) <= OPTIONS:
+        return {}
+    try:
+        options = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return options if isinstance(options, dict) else {}
+
+
+COPY = """(example, ...values) => {
   const url = new URL(document.baseURI);
   url.search = "";
   url.hash = "";
   const read = (text) => (typeof text === "string" && text ? JSON.parse(text) : {});
-  const { chosen } = read(example);
-  const parts = { example: chosen, model, layer, class: target, method };
-  for (const [name, value] of Object.entries(parts)) if (value) url.searchParams.set(name, value);
-  const values = read(options).values || {};
-  if (Object.keys(values).length) url.searchParams.set("options", JSON.stringify(values));
+  const { chosen } = read(example), options = read(values.pop()).values || {};
+  const names = PARAMETERS.map((name, k) => [name, values[k]]);
+  for (const [name, value] of [["example", chosen], ...names]) if (value) url.searchParams.set(name, value);
+  if (Object.keys(options).length) url.searchParams.set("options", JSON.stringify(options));
   history.replaceState(null, "", url);
   const more = chosen ? "" : " Your own picture is not part of it.";
   const say = (text) => JSON.stringify({ link: url.href, text: text + more });
   if (!navigator.clipboard) return Promise.resolve(say("Copy this link:"));
   return navigator.clipboard.writeText(url.href).then(() => say("Link copied."), () => say("Copy this link:"));
-}"""
-"""The browser's side: builds the link from the values on the page, puts it into the address bar and the clipboard."""
+}""".replace("PARAMETERS", json.dumps(list(PARAMETERS.values())))
+"""The browser's side: takes the example, `NAMES` and the options; writes the address bar and the clipboard."""

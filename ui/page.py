@@ -11,14 +11,18 @@ from starlette.staticfiles import StaticFiles
 
 from ui import limits, words
 from ui.engine import model_cache, runs
-from ui.lab import tab as lab_tab
-from ui.lab import words as lab_words
+from ui.lab.tab import Lab
 from ui.serving import endpoints
 from ui.serving.gradio_setup import gradio as gr
 from ui.serving.guard import Guard, install_no_links
-from ui.tabs import api_tab, features_tab, overlay_tab, picture_panel
+from ui.tabs import picture_panel
+from ui.tabs.api_tab import Api
 from ui.tabs.components import canvas
+from ui.tabs.features_tab import Features
+from ui.tabs.overlay_tab import Overlay
+from ui.tabs.tab import Page, Tab
 
+TABS: tuple[type[Tab], ...] = (Overlay, Features, Lab, Api)
 STATIC = Path(__file__).resolve().parent / "static"
 ACCENT = "#5b5bd6"
 FONT = ["system-ui", "sans-serif"]
@@ -38,21 +42,15 @@ def build() -> gr.Blocks:
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
                 panel = picture_panel.build()
             with gr.Column(scale=2, min_width=320, elem_id="hl-right"):
-                status = canvas("status", "hl-status")
+                page = Page(demo, panel, status=canvas("status", "hl-status"))
+                tabs = []
                 with gr.Tabs(elem_id="hl-tabs"):
-                    with gr.Tab(words.OVERLAY, id="overlay"):
-                        overlay = overlay_tab.build(status)
-                    with gr.Tab(words.FEATURES, id="features"):
-                        features = features_tab.Features()
-                    with gr.Tab(lab_words.LAB, id="lab"):
-                        lab = lab_tab.Lab()
-                    with gr.Tab(words.API, id="api"):
-                        snippets = api_tab.build()
-        show = overlay_tab.Show(panel, overlay, [features.seen, lab.seen], snippets)
+                    for tab in TABS:
+                        with gr.Tab(tab.title, id=tab.id):
+                            tabs.append(tab(page))
         picture_panel.wire(panel)
-        overlay_tab.wire(demo, panel, overlay, show)
-        features.wire(panel)
-        lab.wire(panel)
+        for made in tabs:
+            made.wire()
         endpoints.build()
         demo.unload(_left)
     demo.space_id = None  # on a Space the page would fetch fonts and the Space's description from other hosts
@@ -60,10 +58,8 @@ def build() -> gr.Blocks:
 
 
 def _left(request: gr.Request) -> None:
-    """The visitor has gone: nothing goes on for them."""
-    runs.stop(request.session_hash)
-    runs.stop(f"{request.session_hash}/features")
-    lab_tab.left(request.session_hash)
+    """The visitor has left: nothing goes on for them."""
+    runs.end(request.session_hash)
 
 
 def theme() -> gr.themes.Base:

@@ -42,7 +42,6 @@ HINT = "Point at the map, or use the arrow keys on it, to read values."
 UPLOAD_A_FILE = "Upload the picture as a file."
 CHOOSE_ONE = "Choose one name from the list."
 NO_PICTURE = "There is no picture yet. Choose one or click an example."
-GONE = "This picture is no longer on the server. Choose it again."
 NO_LINKS = "Links are not accepted. Upload the picture instead."
 STOPPED_WAITING = "Stopped while the network was loading. Press Explain to go on."
 STOPPED_LOADING = (
@@ -124,9 +123,10 @@ def model_choice(info: models.ModelInfo) -> str:
 
 def layer_choice(layer: Any) -> str:
     """A layer in the list."""
+    from explainers.layers.layout import channel_axis  # torch takes seconds to start
+
     height, width = layer.grid
-    channels = {"NCHW": 1, "NHWC": 3}.get(layer.layout, 2)
-    count = layer.shape[channels] if len(layer.shape) > channels else layer.shape[-1]
+    count = layer.shape[channel_axis(layer.layout)]
     return f"{layer.name} · {height} × {width} · {count} channels{' · stage' if layer.stage else ''}"
 
 
@@ -263,7 +263,7 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
 
 def answered(step: Answer, ident: int) -> dict[str, Any]:
     """What is seen, and how long it took."""
-    parts = [*answer_parts(step), f" · {_time(step.seconds)}"]
+    parts = [*answer_parts(step), f" · {_time(step.explanation.seconds)}"]
     if step.share < 1:
         why = "stopped" if step.by_visitor else "out of time"
         return status("stopped", *parts, f" · {why} at {100 * step.share:.0f}%", ident=ident)

@@ -269,7 +269,9 @@ def test_a_model_that_cannot_be_fetched_is_answered_in_words(visit: Visit) -> No
     visit.choose("model", "ResNet-18")
 
     visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
-    assert "efficientnet_lite0" in visit.status
+    visit.page.wait_for_function(  # a choice by mouse asks twice: the second time it is loading again
+        "document.querySelector('#hl-status').innerText.includes('efficientnet_lite0')", timeout=PATIENCE
+    )
     visit.after(lambda: visit.choose("model", "EfficientNet-Lite0"))
     assert "Grad-CAM" in visit.status
 

@@ -1,4 +1,4 @@
-"""The only door to torch, explainers and models: a request in, results out, one step at a time.
+"""The page's only way to torch, explainers and models: a request in, results out, one step at a time.
 
 Nothing here knows gradio or a visitor's browser.
 """
@@ -6,19 +6,22 @@ Nothing here knows gradio or a visitor's browser.
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image
 
 from ui import limits, words
 from ui.engine import model_cache, network_calls
-from ui.engine.messages import Answer, Refining, Refused, Request, Settings, Stages, Step, Waiting
+from ui.engine.messages import Answer, Refining, Refused, Settings, Stages, Step, Waiting
+from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.serving import uploads
 
@@ -27,14 +30,15 @@ if TYPE_CHECKING:
 
     import explainers
 
-TOP = 5
+R = TypeVar("R")
+log = logging.getLogger("hooklens")
 turn = threading.BoundedSemaphore(limits.CONCURRENCY["model"])
 
 
 def resolve(request: Request, report: Callable[[int, int], None] | None = None) -> Settings:
-    """Find everything that the request names; what an old link names wrongly becomes the default and a note.
+    """Resolve the request's names; an unknown layer, class, method or option becomes the default and a note.
 
-    Errors   Refused for a model that cannot be had.
+    Errors   Refused for a model that is unknown or cannot be loaded
     """
     import models  # torch takes seconds to start
 
@@ -74,14 +78,14 @@ def _class(name: str, names: list[str], notes: list[str]) -> int | None:
     return None
 
 
-def _options(given: dict[str, Any], method: explainers.Method, notes: list[str]) -> dict[str, Any]:
-    """The options that this method has, with values that it takes; the others are left out.
+def _options(options: dict[str, Any], method: explainers.Method, notes: list[str]) -> dict[str, Any]:
+    """The options that this method has, with valid values; the others are left out.
 
-    Precision is "auto" where the method's ranks stay in bf16 and nobody chose: visitors wait for the machine they get.
+    `precision` defaults to "auto" where the method offers it.
     """
     precision = method.options.get("precision")
-    kept: dict[str, Any] = {"precision": "auto"} if precision and "auto" in precision.choices else {}
-    for name, value in given.items():
+    valid: dict[str, Any] = {"precision": "auto"} if precision and "auto" in precision.choices else {}
+    for name, value in options.items():
         option = method.options.get(name)
         if option is None or value is None:
             continue
@@ -90,25 +94,30 @@ def _options(given: dict[str, Any], method: explainers.Method, notes: list[str])
         except ValueError as error:
             notes.append(words.plain(str(error)))
         else:
-            kept[name] = value
-    return kept
+            valid[name] = value
+    return valid
 
 
-def stream(work: Callable[[Callable[[Any], bool]], Any], run: Run) -> Generator[Any, None, Any]:
-    """Do `work(report)` in a thread; yield what it reports, the newest only and not too often; return its result."""
-    box: dict[str, Any] = {}
+def stream(
+    work: Callable[[Callable[[Any], bool]], R], run: Run, show: Callable[[Any], Any] = lambda step: step
+) -> Generator[Any, None, R]:
+    """Do `work(report)` in a thread; yield `show(step)` of what it reports, the newest only, at most
+    `limits.UPDATES` a second; return its result.
+    """
+    newest: list[Any] = []
+    result: Future[R] = Future()
     over, news = threading.Event(), threading.Event()
 
     def report(step: Any) -> bool:
-        box["step"] = step
+        newest[:] = [step]
         news.set()
         return not run.stopped()
 
     def body() -> None:
         try:
-            box["result"] = work(report)
+            result.set_result(work(report))
         except BaseException as error:  # raised again where the visitor's handler waits
-            box["error"] = error
+            result.set_exception(error)
         finally:
             over.set()
             news.set()
@@ -120,18 +129,17 @@ def stream(work: Callable[[Callable[[Any], bool]], Any], run: Run) -> Generator[
             news.clear()
             if over.is_set():
                 break
-            yield box.pop("step", None)
+            if newest:
+                yield show(newest.pop())
             over.wait(1 / limits.UPDATES)
     except GeneratorExit:
-        run.stop()  # the visitor has gone: the work ends at its next report
+        run.stop()  # the visitor has left: the work ends at its next report
         raise
-    if "error" in box:
-        raise box["error"]
-    return box["result"]
+    return result.result()
 
 
 def settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
-    """Wait for torch, then for the model; yield how far it is."""
+    """Wait for torch, then for the model; yield the progress of both."""
     yield from model_cache.wait(run, request.model)
     name = request.model or model_cache.first_model()
     if model_cache.has(name):
@@ -145,121 +153,78 @@ def settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
         report((0, 0))
         return resolve(request, progress)
 
-    loading = stream(work, run)
-    try:
-        while True:
-            step = next(loading)
-            if step is not None:
-                yield Waiting(words.fetching(name, *step), step[0] / step[1] if step[1] else None)
-    except StopIteration as end:
-        return end.value
+    def waiting(step: tuple[int, int]) -> Waiting:
+        return Waiting(words.fetching(name, *step), step[0] / step[1] if step[1] else None)
+
+    return (yield from stream(work, run, waiting))
 
 
-def prepared(request: Request, run: Run) -> Generator[Step, None, tuple[Settings, Image.Image, torch.Tensor]]:
-    """As `settled`, for what needs a picture: it comes as well, opened, and as the network takes it.
+def prepared(settings: Settings, request: Request) -> tuple[Image.Image, torch.Tensor]:
+    """The request's photograph, and the network's input [1, 3, side, side] made of it.
 
-    Errors   Refused where there is none, or where it cannot be opened.
+    Errors   Refused where there is no picture, or where it cannot be opened
     """
-    settings = yield from settled(request, run)
     if request.picture is None:
         raise Refused(words.NO_PICTURE)
-    photo = open_picture(request.picture)
-    return settings, photo, settings.loaded.model.prepare(photo)
+    photo = uploads.open_picture(request.picture)
+    return photo, settings.loaded.model.prepare(photo)
 
 
 def class_of(settings: Settings, images: torch.Tensor) -> int:
-    """The class asked for, or the one that the network thinks most likely."""
+    """The requested class, or the top prediction."""
     if settings.target is not None:
         return settings.target
     return int(network_calls.scores(settings.loaded.name, images).argmax())
 
 
 def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
-    """Answer a request: what it was resolved to, partial maps of long methods, the map, all stages of the network.
+    """Answer a request: its resolved settings, partial maps of long methods, the map, all stages of the network.
 
-    Errors   Refused, with a sentence for the visitor; whatever a method refuses becomes one as well.
+    Errors   Refused, and those of the library; `sentence_of` has their sentences
     """
-    with sentences():
-        settings = yield from settled(request, run)
-        yield settings
-        if request.picture is None:
-            return
-        photo = open_picture(request.picture)
-        with turn:
-            answer = yield from _explained(settings, photo, run, request.plane)
-            yield answer
-            if stages and not run.stopped():
-                swept = _sweep(settings, photo, answer)
-                if swept:
-                    yield swept
+    settings = yield from settled(request, run)
+    yield settings
+    if request.picture is None:
+        return
+    photo, images = prepared(settings, request)
+    seen = settings.loaded.model.crop(photo)
+    with turn:
+        answer = yield from _explained(settings, seen, images, run, request.plane)
+        yield answer
+        swept = _stages(answer, images) if stages and not run.stopped() else None
+        if swept:
+            yield swept
 
 
-def _explained(settings: Settings, photo: Image.Image, run: Run, plane: int | None) -> Generator[Step, None, Answer]:
-    loaded, method = settings.loaded, settings.method
-    seen, images = loaded.model.crop(photo), loaded.model.prepare(photo)
-    keywords: dict[str, Any] = dict(settings.options)
-    if method.takes_layer:
-        keywords["layer"] = settings.layer
-    began, last = time.monotonic(), 1.0
-    if not method.long:
-        result = network_calls.explain(loaded.name, method.name, images, target=settings.target, **keywords)
-        return _answer(settings, seen, result, images, 1.0, run, plane)
+def _explained(
+    settings: Settings, seen: Image.Image, images: torch.Tensor, run: Run, plane: int | None
+) -> Generator[Step, None, Answer]:
+    method, began, share = settings.method, time.monotonic(), 1.0
+    options = {**settings.options, "layer": settings.layer} if method.takes_layer else settings.options
+    work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=settings.target, **options)
 
-    def work(report: Callable[[Any], bool]) -> explainers.Explanation:
-        return network_calls.explain(loaded.name, method.name, images, report, target=settings.target, **keywords)
+    def refining(step: Any) -> Refining:
+        nonlocal share
+        share = step.fraction
+        return Refining(settings, seen, None if step.map is None else _plane(step.map), share, time.monotonic() - began)
 
-    partials = stream(work, run)
-    yield Refining(settings, seen, None, 0.0, 0.0)
-    try:
-        while True:
-            partial = next(partials)
-            if partial is not None:
-                last = partial.fraction
-                yield Refining(settings, seen, _plane(partial.map), partial.fraction, time.monotonic() - began)
-    except StopIteration as end:
-        return _answer(settings, seen, end.value, images, last if run.stopped() else 1.0, run, plane)
-
-
-def _answer(
-    settings: Settings,
-    seen: Image.Image,
-    result: explainers.Explanation,
-    images: torch.Tensor,
-    share: float,
-    run: Run,
-    wanted: int | None,
-) -> Answer:
-    scores = network_calls.scores(settings.loaded.name, images) if result.scores is None else result.scores[0].float()
-    shares = scores.softmax(0)
-    top = shares.topk(min(TOP, len(shares)))
-    target = settings.target if settings.target is not None else int(shares.argmax())
-    pairs = list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-    options = {name: value for name, value in result.options.items() if name in settings.method.options}
-    planes = result.raw[0] if settings.method.planes else None
-    number = 0 if planes is None else _plane_number(planes, wanted)
-    return Answer(
-        settings,
-        seen,
-        _plane(result.map if planes is None else planes[number][None]),
-        result.raw,
-        target,
-        pairs,
-        float(shares[target]),
-        options,
-        result.statistics[0],
-        list(result.findings[0]),
-        result.seconds,
-        share,
-        run.asked,
-        number,
-        0 if planes is None else len(planes),
-    )
+    if method.long:
+        yield Refining(settings, seen, None, 0.0, 0.0)
+        explanation = yield from stream(lambda report: work(progress=report), run, refining)
+    else:
+        explanation = work()
+    scores = explanation.scores
+    scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
+    number = _plane_number(explanation.raw[0], plane) if method.planes else 0
+    drawn = _plane(explanation.raw[:, number] if method.planes else explanation.map)
+    share = share if run.stopped() else 1.0
+    return Answer(settings, seen, explanation, scores.softmax(0), drawn, number, share, run.asked)
 
 
 def _plane_number(planes: torch.Tensor, wanted: int | None) -> int:
-    """The plane [h, w] of `planes` [K, h, w] that was asked for, else the strongest.
+    """`wanted`, else the one of `planes` [K, h, w] with the largest norm.
 
-    Errors   Refused
+    Errors   Refused where there is no such plane
     """
     if wanted is None:
         return int(planes.flatten(1).norm(dim=1).argmax())
@@ -268,62 +233,39 @@ def _plane_number(planes: torch.Tensor, wanted: int | None) -> int:
     return wanted
 
 
-def _plane(maps: torch.Tensor | None) -> torch.Tensor | None:
+def _plane(maps: torch.Tensor) -> torch.Tensor:
     """The first picture's map as [h, w]; colour channels of a partial result are summed."""
-    if maps is None:
-        return None
     plane = maps[0].detach().float().cpu()
     return plane.sum(0) if plane.ndim == 3 else plane
 
 
-def _sweep(settings: Settings, photo: Image.Image, answer: Answer) -> Stages | None:
+def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
+    """Grad-CAM at every stage; None for a network without comparable stages."""
     import explainers  # torch takes seconds to start
 
-    loaded = settings.loaded
+    loaded = answer.settings.loaded
     names = [layer.name for layer in loaded.layers if layer.stage]
     if len(names) < 2:
         return None
     try:
-        maps = network_calls.sweep(loaded.name, loaded.model.prepare(photo), answer.target, names)
+        maps = network_calls.sweep(loaded.name, images, answer.target, names)
     except explainers.ExplainerError:
-        return None  # the strip is a way to get around; a network without comparable stages has none
-    return Stages(settings, answer.seen, {name: _plane(each) for name, each in maps.items()})  # type: ignore[misc]
-
-
-def open_picture(path: str) -> Image.Image:
-    try:
-        return uploads.open_picture(path)
-    except uploads.Refused as error:
-        raise Refused(str(error)) from None
-
-
-class sentences:
-    """What the library refuses reaches the visitor as its own sentence; anything else as one that is known."""
-
-    def __enter__(self) -> None:
         return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, (Refused, GeneratorExit)):
-            return
-        import explainers  # torch takes seconds to start
-
-        if isinstance(error, explainers.ExplainerError):
-            raise Refused(words.plain(str(error))) from error
-        if isinstance(error, MemoryError) or "out of memory" in str(error):
-            raise Refused(words.OUT_OF_MEMORY) from error
+    return Stages(answer.settings, answer.seen, {name: _plane(plane) for name, plane in maps.items()})
 
 
-def changed(request: Request, **changes: Any) -> Request:
-    """The same request with a remedy applied: fields of the request by name, everything else is an option."""
-    options = dict(request.options)
-    fields: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name in ("model", "layer", "target", "method", "picture"):
-            fields[name] = "" if value is None else str(value)
-        else:
-            options[name] = value
-    return replace(request, options=options, **fields)
+def sentence_of(error: Exception, unknown: str) -> str:
+    """What the visitor reads: a refusal's or the library's own sentence, else `unknown`; the log has the rest."""
+    if isinstance(error, Refused):
+        return str(error)
+    import explainers  # torch takes seconds to start
+
+    if isinstance(error, explainers.ExplainerError):
+        return words.plain(str(error))
+    if isinstance(error, MemoryError) or "out of memory" in str(error):
+        return words.OUT_OF_MEMORY
+    log.error("a request failed", exc_info=error)
+    return unknown
 
 
 # Answers as files and plain values

@@ -7,97 +7,86 @@ from typing import TYPE_CHECKING, Any
 
 from ui import words
 from ui.engine import engine, network_calls
-from ui.engine.messages import Channel, Channels, Refused, Request, Settings, Step, Waiting
+from ui.engine.messages import Channel, Channels, Refused, Settings, Step, Waiting
+from ui.engine.request import Request
 from ui.engine.runs import Run
 
 if TYPE_CHECKING:
     import torch
 
-PAGE = 512
+    import explainers
+
+PAGE = 512  # channels
 
 
 def page(request: Request, run: Run, *, sort: str = "activation", number: int = 0, size: int = PAGE) -> Iterator[Step]:
     """A page of the layer's channels: `sort` by mean "activation", by "effect" on the class, or by "number".
 
-    Errors   Refused, with a sentence for the visitor.
+    Errors   as `engine.explain`
     """
-    with engine.sentences():
-        settings, _, images = yield from engine.prepared(request, run)
-        loaded = settings.loaded
-        with engine.turn:
-            maps = network_calls.features(loaded.name, images, settings.layer)
-            target = engine.class_of(settings, images)
-            effects = None
-            if sort == "effect":
-                effects = yield from _effects(settings, images, target, run)
-        means = maps.mean((1, 2))
-        keys = {"effect": effects, "number": None}.get(sort, means)
-        order = range(len(maps)) if keys is None else keys.argsort(descending=True, stable=True).tolist()
-        pages = -(-len(maps) // size)
-        number = min(max(0, number), pages - 1)
-        numbers = list(order)[number * size : (number + 1) * size]
-        yield Channels(
-            settings,
-            numbers,
-            maps[numbers],
-            means[numbers].tolist(),
-            None if effects is None else effects[numbers].tolist(),
-            target,
-            number,
-            pages,
-            len(maps),
-        )
+    settings = yield from engine.settled(request, run)
+    loaded, (_, images) = settings.loaded, engine.prepared(settings, request)
+    with engine.turn:
+        maps = network_calls.features(loaded.name, images, settings.layer)
+        target = engine.class_of(settings, images)
+        effects = None
+        if sort == "effect":
+            effects = yield from _effects(settings, images, target, run)
+    means = maps.mean((1, 2))
+    keys = {"effect": effects, "number": None}.get(sort, means)
+    order = range(len(maps)) if keys is None else keys.argsort(descending=True, stable=True).tolist()
+    pages = -(-len(maps) // size)
+    number = min(max(0, number), pages - 1)
+    numbers = list(order)[number * size : (number + 1) * size]
+    yield Channels(
+        settings,
+        numbers,
+        maps[numbers],
+        means[numbers].tolist(),
+        None if effects is None else effects[numbers].tolist(),
+        target,
+        number,
+        pages,
+        len(maps),
+    )
 
 
 def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) -> Generator[Step, None, torch.Tensor]:
     def work(report: Callable[[Any], bool]) -> torch.Tensor:
         return network_calls.effects(settings.loaded.name, images, target, settings.layer, report)
 
-    partials = engine.stream(work, run)
-    try:
-        while True:
-            partial = next(partials)
-            if partial is not None:
-                yield Waiting(words.EFFECTS, partial.fraction)
-    except StopIteration as end:
-        if run.stopped():
-            raise Refused(words.EFFECTS_STOPPED) from None
-        return end.value
+    effects = yield from engine.stream(work, run, lambda partial: Waiting(words.EFFECTS, partial.fraction))
+    if run.stopped():
+        raise Refused(words.EFFECTS_STOPPED)
+    return effects
 
 
 def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
-    """One channel at its own resolution, with its effect and what its strongest cell can see.
+    """One channel at its own resolution, its effect on the class, and the receptive field of its strongest cell.
 
-    Errors   Refused, with a sentence for the visitor.
+    Errors   as `engine.explain`
     """
-    with engine.sentences():
-        settings, photo, images = yield from engine.prepared(request, run)
-        loaded = settings.loaded
-        with engine.turn:
-            maps = network_calls.features(loaded.name, images, settings.layer)
-            if not 0 <= number < len(maps):
-                raise Refused(words.no_channel(number, settings.layer, len(maps)))
-            target = engine.class_of(settings, images)
-            effect = _effect(settings, images, target, number)
-            box = _seen_by_peak(settings, maps[number])
-        yield Channel(settings, loaded.model.crop(photo), number, maps[number], effect, target, box)
-
-
-def _effect(settings: Settings, images: torch.Tensor, target: int, number: int) -> float:
     from explainers.layers.layout import channel_axis  # torch takes seconds to start
 
-    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
-    return network_calls.effect(
-        settings.loaded.name, images, target, settings.layer, channel_axis(layer.layout), number
-    )
+    settings = yield from engine.settled(request, run)
+    loaded, (photo, images) = settings.loaded, engine.prepared(settings, request)
+    layer = next(layer for layer in loaded.layers if layer.name == settings.layer)
+    with engine.turn:
+        maps = network_calls.features(loaded.name, images, layer.name)
+        if not 0 <= number < len(maps):
+            raise Refused(words.no_channel(number, layer.name, len(maps)))
+        target = engine.class_of(settings, images)
+        effect = network_calls.effect(loaded.name, images, target, layer.name, channel_axis(layer.layout), number)
+        box = _receptive_field(layer, maps[number], loaded.model.side)
+    yield Channel(settings, loaded.model.crop(photo), number, maps[number], effect, target, box)
 
 
-def _seen_by_peak(settings: Settings, plane: torch.Tensor) -> tuple[float, float, float, float] | None:
-    layer = next(each for each in settings.loaded.layers if each.name == settings.layer)
-    cell = divmod(int(plane.argmax()), plane.shape[1])
+def _receptive_field(
+    layer: explainers.Layer, plane: torch.Tensor, side: int
+) -> tuple[float, float, float, float] | None:
+    """That of the largest cell of `plane` [h, w], in parts of the input; None where the network has none."""
     try:
-        left, top, right, bottom = layer.receptive_field(cell)
+        left, top, right, bottom = layer.receptive_field(divmod(int(plane.argmax()), plane.shape[1]))
     except (ValueError, RuntimeError):
-        return None  # a network in which every cell sees everything, or which forbids the question
-    side = settings.loaded.model.side
+        return None
     return left / side, top / side, right / side, bottom / side

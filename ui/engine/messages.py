@@ -1,8 +1,8 @@
-"""What goes into the engine and what comes out of it, step by step. Nothing here computes."""
+"""What the engine answers, step by step; a question is a `Request` (request.py). Nothing here computes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -14,24 +14,11 @@ if TYPE_CHECKING:
     import models
 
 
+TOP = 5  # classes listed
+
+
 class Refused(ValueError):
     """A request that cannot be answered; its text is one sentence for the visitor."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a visitor asks for, by the names on the page; empty means the default."""
-
-    picture: str | None = None
-    model: str = ""
-    layer: str = ""
-    target: str = ""
-    method: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    forgiving: bool = False
-    """True when wrong names become the default without a word."""
-    plane: int | None = None
-    """Which plane of a method that gives several; None for the strongest."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Settings:
-    """A request with every name found. `target` is None for "whatever the network thinks most likely"."""
+    """A request with its names resolved. `target` None means the top prediction."""
 
     loaded: Loaded
     layer: str
@@ -63,10 +50,16 @@ class Settings:
     def takes_layer(self) -> bool:
         return self.method.takes_layer
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The fields of a `Request` that ask for just this."""
+        target = "" if self.target is None else self.loaded.names[self.target]
+        return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
+
 
 @dataclass(frozen=True)
 class Waiting:
-    """Nothing to show yet; why, and how far it is where that is known."""
+    """Nothing to show yet; why, and the fraction done where that is known."""
 
     sentence: str
     fraction: float | None = None
@@ -74,7 +67,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Refining:
-    """A long method on its way."""
+    """A long method in progress: its map so far."""
 
     settings: Settings
     seen: Image.Image
@@ -85,29 +78,49 @@ class Refining:
 
 @dataclass(frozen=True)
 class Answer:
-    """A map and what belongs to it. `share` is below 1 where the work was stopped, by the visitor or by the clock."""
+    """A map [h, w] and its explanation. `share` is below 1 where the visitor or the deadline ended the work."""
 
     settings: Settings
     seen: Image.Image
+    explanation: explainers.Explanation
+    probabilities: torch.Tensor
+    """Softmax of the network's scores, [K]."""
     map: torch.Tensor
-    raw: torch.Tensor
-    target: int
-    top: list[tuple[int, float]]
-    confidence: float
-    options: dict[str, Any]
-    statistics: dict[str, Any]
-    findings: list[Any]
-    seconds: float
+    plane: int = 0
+    """Which of `planes` the map is."""
     share: float = 1.0
     by_visitor: bool = False
-    plane: int = 0
-    planes: int = 0
-    """How many planes the method gave, of which `map` is number `plane`; 0 where it gave one map."""
+
+    @property
+    def planes(self) -> int:
+        """How many planes the method gives; 0 where it gives one map."""
+        return len(self.explanation.raw[0]) if self.settings.method.planes else 0
+
+    @property
+    def target(self) -> int:
+        """The class that was explained."""
+        return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
+
+    @property
+    def top(self) -> list[tuple[int, float]]:
+        """The most likely classes and their probabilities."""
+        top = self.probabilities.topk(min(TOP, len(self.probabilities)))
+        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+    @property
+    def confidence(self) -> float:
+        """The probability of the target."""
+        return float(self.probabilities[self.target])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that the method took, defaults included."""
+        return {n: value for n, value in self.explanation.options.items() if n in self.settings.method.options}
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The same picture and class at every stage of the network."""
+    """The same picture and class at every stage of the network: maps by layer."""
 
     settings: Settings
     seen: Image.Image
@@ -116,7 +129,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Channels:
-    """A page of a layer's channels, in the order that was asked for."""
+    """A page of a layer's channels, in the requested order: `maps` [k, h, w] of `total` channels."""
 
     settings: Settings
     numbers: list[int]
@@ -131,7 +144,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class Channel:
-    """One channel with its numbers; `box` is what its strongest cell can see, in parts of the picture."""
+    """One channel; `box` is the receptive field of its strongest cell (left, top, right, bottom in [0, 1])."""
 
     settings: Settings
     seen: Image.Image

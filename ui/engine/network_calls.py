@@ -1,4 +1,4 @@
-"""Every run of a network, for requests of any tab: here, or on the GPU that a Space lends for the length of a call.
+"""Every run of a network, whichever tab asks: here, or on the GPU that a Space lends for the length of a call.
 
 On ZeroGPU a call runs in another process, so what goes in and comes back must be picklable: networks go by name,
 results come back on the CPU, and long methods run to their end or their time budget there, without partial maps.
@@ -7,6 +7,7 @@ results come back on the CPU, and long methods run to their end or their time bu
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,23 +29,23 @@ except ImportError:
 def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> Any:
     """`function(network, images, ...)` with the network of that name, tensors of the result on the CPU."""
     loaded = model_cache.load(name)
-    return _home(function(loaded.model.network, images.to(loaded.device), **keywords))
+    return _on_cpu(function(loaded.model.network, images.to(loaded.device), **keywords))
 
 
 # Anywhere but on ZeroGPU the decorator gives the function back as it is.
 run = spaces.GPU(duration=int(limits.SECONDS))(_on_network) if spaces else _on_network
 
 
-def _home(value: Any) -> Any:
+def _on_cpu(value: Any) -> Any:
     import torch  # torch takes seconds to start
 
     if isinstance(value, torch.Tensor):
         return value.cpu()
     if isinstance(value, dict):
-        return {name: _home(each) for name, each in value.items()}
+        return {name: _on_cpu(item) for name, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        tensors = {name: each.cpu() for name, each in fields.items() if isinstance(each, torch.Tensor)}
+        tensors = {name: field.cpu() for name, field in fields.items() if isinstance(field, torch.Tensor)}
         return dataclasses.replace(value, **tensors)
     return value
 
@@ -52,10 +53,24 @@ def _home(value: Any) -> Any:
 def explain(
     name: str, method: str, images: torch.Tensor, progress: Callable[[Any], bool] | None = None, **keywords: Any
 ) -> explainers.Explanation:
-    """`explainers.explain`; `progress` is for long methods."""
+    """`explainers.explain`; `progress` is for long methods, which take `batch_size` too."""
     import explainers  # torch takes seconds to start
 
-    return run(name, partial(explainers.explain, method), images, **keywords, **_reporting(progress))
+    if progress is not None:
+        keywords |= _reporting(progress) | {"batch_size": _batch_size(name, images)}
+    return run(name, partial(explainers.explain, method), images, **keywords)
+
+
+def _batch_size(name: str, images: torch.Tensor) -> int | None:
+    """Rows for which the outputs of all layers, kept for a backward pass, fit into `limits.MEMORY`.
+
+    None where the library's own choice is no larger.
+    """
+    from explainers.passes.loop import Loop  # torch takes seconds to start
+
+    row = 4 * sum(math.prod(layer.shape) for layer in model_cache.load(name).layers)
+    rows = max(1, limits.MEMORY // row)
+    return rows if rows < Loop().rows(images) else None
 
 
 def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:
@@ -66,30 +81,29 @@ def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:
 
 
 def effects(name: str, images: torch.Tensor, target: int, layer: str, progress: Callable[[Any], bool]) -> torch.Tensor:
-    """What the class loses without each channel, float32 [K]."""
+    """The drop of the class's logit without each channel, float32 [K]."""
     import explainers  # torch takes seconds to start
 
-    found = run(name, explainers.channel_effects, images, target=target, layer=layer, **_reporting(progress))
-    return found[0].float()
+    return run(name, explainers.channel_effects, images, target=target, layer=layer, **_reporting(progress))[0].float()
 
 
 def effect(name: str, images: torch.Tensor, target: int, layer: str, axis: int, channel: int) -> float:
-    """What the class loses without one channel: two forward passes instead of one for each of its neighbours."""
-    without = run(name, _silenced, images, layer=layer, axis=axis, channel=channel)
-    return float(scores(name, images)[target] - without[0, target])
+    """The drop of the class's logit without one channel, from two forward passes."""
+    ablated = run(name, _ablated, images, layer=layer, axis=axis, channel=channel)
+    return float(scores(name, images)[target] - ablated[0, target])
 
 
-def _silenced(network: Any, images: torch.Tensor, layer: str, axis: int, channel: int) -> torch.Tensor:
+def _ablated(network: Any, images: torch.Tensor, layer: str, axis: int, channel: int) -> torch.Tensor:
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
 
-    def silence(output: torch.Tensor) -> torch.Tensor:
+    def ablate(output: torch.Tensor) -> torch.Tensor:
         output = output.clone()
         output.select(axis, channel).zero_()
         return output
 
-    with torch.inference_mode(), explainers.edit_outputs(network, {layer: silence}):
+    with torch.inference_mode(), explainers.edit_outputs(network, {layer: ablate}):
         return network(images)
 
 
@@ -112,9 +126,7 @@ def _forward(network: Any, images: torch.Tensor) -> torch.Tensor:
         return network(images)
 
 
-def _reporting(progress: Callable[[Any], bool] | None) -> dict[str, Any]:
-    if progress is None:
-        return {}
+def _reporting(progress: Callable[[Any], bool]) -> dict[str, Any]:
     if spaces is not None and limits.SHARED_GPU:
         return {"budget": 0.8 * limits.SECONDS}
     return {"progress": progress}

@@ -114,10 +114,10 @@ def findings(step: Answer, ident: int) -> dict[str, Any]:
     caution = step.settings.method.caution
     notes = [*step.settings.notes, *([caution] if caution else [])]
     items: list[dict[str, Any]] = [{"sentence": note} for note in notes]
-    for each in step.findings:
-        item: dict[str, Any] = {"sentence": words.plain(each.sentence)}
-        if each.remedy:
-            item |= {"remedy": dict(each.remedy), "label": words.remedy(each.remedy)}
+    for finding in step.explanation.findings[0]:
+        item: dict[str, Any] = {"sentence": words.plain(finding.sentence)}
+        if finding.remedy:
+            item |= {"remedy": dict(finding.remedy), "label": words.remedy(finding.remedy)}
         items.append(item)
     return {"id": ident, "items": items}
 
@@ -175,23 +175,13 @@ def channel(step: Channel, ident: int) -> dict[str, Any]:
     }
 
 
-def form(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The method's options as the form draws them, and the values that it starts with."""
-    schema = [
-        {
-            "name": o.name,
-            "kind": o.kind,
-            "default": _plain(o.default),
-            "low": o.low,
-            "high": o.high,
-            "step": o.step,
-            "choices": list(o.choices),
-            "help": o.help,
-        }
-        for o in settings.method.options.values()
-        if o.default is None or _plain(o.default) is not None
+def schema(settings: Settings) -> list[dict[str, Any]]:
+    """The method's options as `options.js` draws them; those whose default no form can hold are left out."""
+    return [
+        {**vars(option), "default": _plain(option.default), "choices": list(option.choices)}
+        for option in settings.method.options.values()
+        if option.default is None or _plain(option.default) is not None
     ]
-    return schema, settings.options
 
 
 def _plain(value: Any) -> Any:

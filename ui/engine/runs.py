@@ -1,4 +1,4 @@
-"""One running job a visitor: whether it was stopped, and until when it may go on.
+"""The running jobs, one for each visitor and part of the page: whether it was stopped, and its deadline.
 
 Gradio's own `cancels` frees the place in the queue while a plain function computes on; a token of our own lets the work
 end itself, with the best map so far.
@@ -20,8 +20,7 @@ class Run:
     """A job's token. `stopped()` is asked by the work between two steps."""
 
     def __init__(self, seconds: float) -> None:
-        self.began = time.monotonic()
-        self.until = self.began + seconds
+        self.until = time.monotonic() + seconds
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -30,16 +29,12 @@ class Run:
 
     @property
     def asked(self) -> bool:
-        """True when somebody asked for the end; a deadline that has passed is not meant."""
+        """True when the visitor asked for the end; False when only the deadline has passed."""
         return self._stop.is_set()
 
     def stopped(self) -> bool:
         """True when the work should end now."""
         return self._stop.is_set() or time.monotonic() > self.until
-
-    def elapsed(self) -> float:
-        """Seconds since the job began."""
-        return time.monotonic() - self.began
 
     def __reduce__(self) -> tuple[type[Run], tuple[float]]:
         # A GPU on a Space runs the work in another process: there only the deadline can end it.
@@ -52,7 +47,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def begin(session: str | None, seconds: float = limits.SECONDS) -> Iterator[Run]:
-    """A new job of this visitor; a former one that still runs is asked to end. Forgotten when the block ends."""
+    """A new job of this visitor; a former one that still runs is asked to end. Forgotten after the block."""
     run, name = Run(seconds), session or ""
     with _lock:
         former = _running.pop(name, None) if name else None
@@ -68,16 +63,17 @@ def begin(session: str | None, seconds: float = limits.SECONDS) -> Iterator[Run]
                 del _running[name]
 
 
-def stop(session: str | None) -> bool:
-    """Ask this visitor's job to end; True when there was one."""
+def stop(session: str | None) -> None:
+    """Ask this visitor's job to end."""
     with _lock:
         run = _running.get(session or "")
     if run:
         run.stop()
-    return run is not None
 
 
-def count() -> int:
-    """How many jobs are running."""
+def end(session: str | None) -> None:
+    """The visitor has left: ask all jobs of theirs to end, those of single tabs ("session/part") too."""
     with _lock:
-        return len(_running)
+        jobs = [run for name, run in _running.items() if name.partition("/")[0] == session]
+    for run in jobs:
+        run.stop()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ui.engine import engine, network_calls
-from ui.engine.messages import Request, Settings, Step
+from ui.engine.messages import Settings, Step
+from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.lab import engine as lab_engine
 
@@ -47,14 +48,13 @@ class Depth:
 def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
     """One forward and one backward pass of the chosen class, looked at on its whole way.
 
-    Errors   Refused, with a sentence for the visitor
+    Errors   as `engine.explain`
     """
-    with engine.sentences():
-        settings, _, images = yield from engine.prepared(request, run)
-        loaded = settings.loaded
-        with engine.turn:
-            target = engine.class_of(settings, images)
-            names = [layer.name for layer in loaded.layers]
-            found = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=target, layers=names)
-        pairs = [found[layer.name].tolist() for layer in loaded.layers]
-        yield Depth(settings, target, loaded.layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])
+    settings = yield from engine.settled(request, run)
+    loaded, (_, images) = settings.loaded, engine.prepared(settings, request)
+    with engine.turn:
+        target = engine.class_of(settings, images)
+        names = [layer.name for layer in loaded.layers]
+        found = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=target, layers=names)
+    pairs = [found[layer.name].tolist() for layer in loaded.layers]
+    yield Depth(settings, target, loaded.layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -10,110 +9,92 @@ from typing import Any
 import gradio as gr
 
 from ui import limits
-from ui import words as page_words
-from ui.engine import engine, model_cache, packing, runs
-from ui.engine.messages import Refused, Waiting
+from ui.engine import model_cache, packing, runs
+from ui.engine.messages import Waiting
+from ui.engine.request import from_form
+from ui.engine.runs import Run
 from ui.lab import engine as lab_engine
 from ui.lab import experiments, words
 from ui.lab import packing as lab_packing
 from ui.lab import picture as lab_picture
 from ui.lab import training as lab_training
-from ui.tabs import picture_panel
 from ui.tabs.components import canvas
-from ui.tabs.picture_panel import Panel
-
-log = logging.getLogger("hooklens")
+from ui.tabs.tab import AT_ONCE, Tab, event_data, job, queued
 
 
-class Lab:
-    """The components of the tab and their handlers."""
+class Lab(Tab):
+    """Three parts, each a tab of its own."""
 
-    def __init__(self) -> None:
+    title, id = words.LAB, "lab"
+
+    def build(self) -> None:
+        """Lay the tab out."""
         with gr.Tabs(elem_id="hl-lab"):
             with gr.Tab(words.EXPRESSION, id="expression"):
                 self.expression = canvas("expression", "hl-expression", **_form())
             with gr.Tab(words.TRAINING, id="training"):
                 self.training = canvas("training", "hl-training", **_training_form())
             with gr.Tab(words.PICTURE, id="picture"):
-                self.seen = canvas("seen", "hl-depth-seen")
+                self.seen = self.page.seen_in_tab("hl-depth-seen")
                 self.depth = canvas("depth", "hl-depth", terms=words.DEPTH_FORM)
 
-    def wire(self, panel: Panel) -> None:
+    def wire(self) -> None:
         """Experiments and runs are asked for by their forms' scripts; a picture when it is seen with other settings."""
-        shared: dict[str, Any] = {
-            "api_visibility": "private",
-            "show_progress": "hidden",
-            "trigger_mode": "multiple",  # a repeated event would bring the data of the one before
-        }
-        queued = shared | {"concurrency_id": "lab", "concurrency_limit": limits.CONCURRENCY["lab"]}
-        self.expression.submit(self.experiment, None, self.expression, **queued)
-        queued = shared | {"concurrency_id": "training", "concurrency_limit": limits.CONCURRENCY["training"]}
-        self.training.submit(self.trained, None, self.training, **queued)
-        self.training.select(self.stopped, None, None, queue=False, **shared)
-        queued = shared | {"concurrency_id": "model", "concurrency_limit": limits.CONCURRENCY["model"]}
-        self.seen.focus(self.measured, panel.inputs, self.depth, **queued)
+        # A repeated event would bring the data of the one before, so events are not merged.
+        shared: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple"}
+        self.expression.submit(self.experiment, None, self.expression, **queued("lab", **shared))
+        self.training.submit(self.trained, None, self.training, **queued("training", **shared))
+        self.training.select(self.stopped, None, None, trigger_mode="multiple", **AT_ONCE)
+        self.seen.focus(self.measured, self.page.panel.inputs, self.depth, **queued("model", **shared))
 
     def experiment(self, event: gr.EventData, request: gr.Request) -> Iterator[dict[str, Any]]:
         """One experiment on an expression."""
-        with runs.begin(f"{request.session_hash}/expression") as run:
-            try:
-                plan = experiments.planned(experiments.received(getattr(event, "_data", None)))
-                for step in model_cache.wait(run):
-                    yield lab_packing.waiting(step.sentence, packing.number())
-                with engine.sentences():
-                    found = lab_engine.run(plan)
-                if not run.asked:  # else a newer experiment of this visitor is on its way
-                    yield lab_packing.outcome(found, packing.number())
-            except (experiments.Refusal, Refused) as refusal:
-                yield lab_packing.refusal(str(refusal), packing.number())
-            except Exception:
-                log.exception("an experiment failed")
-                yield lab_packing.refusal(page_words.UNKNOWN, packing.number())
+
+        def steps(run: Run) -> Iterator[dict[str, Any]]:
+            plan = experiments.planned(experiments.received(event_data(event)))
+            for step in model_cache.wait(run):
+                yield lab_packing.waiting(step.sentence, packing.number())
+            outcome = lab_engine.run(plan)
+            if not run.asked:  # else a newer experiment of this visitor is under way
+                yield lab_packing.outcome(outcome, packing.number())
+
+        yield from job(f"{request.session_hash}/expression", steps, _refused)
 
     def trained(self, event: gr.EventData, request: gr.Request) -> Iterator[dict[str, Any]]:
         """A run, its charts as it goes."""
-        with runs.begin(f"{request.session_hash}/training", limits.TRAINING_SECONDS) as run:
-            try:
-                training = lab_training.received(getattr(event, "_data", None))
-                for step in model_cache.wait(run):
-                    yield lab_packing.training_line("running", step.sentence, packing.number())
-                with engine.sentences():
-                    going = lab_training.train(training, run)
-                    try:
-                        while True:
-                            yield lab_packing.curves(next(going), packing.number())
-                    except StopIteration as end:
-                        yield lab_packing.curves(end.value, packing.number())
-            except Refused as refusal:
-                yield lab_packing.training_line("error", str(refusal), packing.number())
-            except Exception:
-                log.exception("a training run failed")
-                yield lab_packing.training_line("error", words.RUN_BROKEN, packing.number())
+
+        def steps(run: Run) -> Iterator[dict[str, Any]]:
+            training = lab_training.received(event_data(event))
+            for step in model_cache.wait(run):
+                yield lab_packing.training_line("running", step.sentence, packing.number())
+            for curves in lab_training.train(training, run):
+                yield lab_packing.curves(curves, packing.number())
+
+        def refused(sentence: str) -> dict[str, Any]:
+            return lab_packing.training_line("error", sentence, packing.number())
+
+        name, limit = f"{request.session_hash}/training", limits.TRAINING_SECONDS
+        yield from job(name, steps, refused, seconds=limit, unknown=words.RUN_BROKEN)
 
     def stopped(self, request: gr.Request) -> None:
-        """End the visitor's run; its own generator shows what there is."""
+        """End the visitor's run; its own handler shows the curves so far."""
         runs.stop(f"{request.session_hash}/training")
 
-    def measured(self, request: gr.Request, *settings: Any) -> Iterator[dict[str, Any]]:
+    def measured(self, request: gr.Request, *form: Any) -> Iterator[dict[str, Any]]:
         """The gradient at every layer."""
-        with runs.begin(f"{request.session_hash}/depth") as run:
-            try:
-                for step in lab_picture.measure(picture_panel.asked(*settings), run):
-                    if isinstance(step, lab_picture.Depth):
-                        yield lab_packing.depth(step, packing.number())
-                    elif isinstance(step, Waiting):
-                        yield lab_packing.waiting(step.sentence, packing.number())
-            except Refused as refusal:
-                yield lab_packing.refusal(str(refusal), packing.number())
-            except Exception:
-                log.exception("the gradient at every layer failed")
-                yield lab_packing.refusal(page_words.UNKNOWN, packing.number())
+
+        def steps(run: Run) -> Iterator[dict[str, Any]]:
+            for step in lab_picture.measure(from_form(*form), run):
+                if isinstance(step, lab_picture.Depth):
+                    yield lab_packing.depth(step, packing.number())
+                elif isinstance(step, Waiting):
+                    yield lab_packing.waiting(step.sentence, packing.number())
+
+        yield from job(f"{request.session_hash}/depth", steps, _refused)
 
 
-def left(session: str | None) -> None:
-    """The visitor has gone."""
-    for part in ("expression", "training", "depth"):
-        runs.stop(f"{session}/{part}")
+def _refused(sentence: str) -> dict[str, Any]:
+    return lab_packing.refusal(sentence, packing.number())
 
 
 def _training_form() -> dict[str, Any]:

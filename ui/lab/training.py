@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -132,20 +132,13 @@ def _number(name: str, value: Any, *, optional: bool) -> Any:
     return round(value) if name in ("steps", "depth") else float(value)
 
 
-def train(training: Training, run: Run) -> Generator[Curves, None, Curves]:
-    """Train; yield the run so far a few times a second, return it as it ended."""
+def train(training: Training, run: Run) -> Iterator[Curves]:
+    """Train; yield the run so far a few times a second, and at last as it ended."""
 
     def work(report: Callable[[Any], bool]) -> Curves:
         return _Trainer(training, run).train(report)
 
-    partials = engine.stream(work, run)  # one thread from begin to end: the hooks act on that thread's passes
-    try:
-        while True:
-            partial = next(partials)
-            if partial is not None:
-                yield partial
-    except StopIteration as end:
-        return end.value
+    yield (yield from engine.stream(work, run))  # one thread throughout: the hooks act on that thread's passes
 
 
 class _Trainer:

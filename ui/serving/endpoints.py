@@ -6,8 +6,6 @@ any dictionary. What is refused is one sentence, which the client raises as its 
 
 from __future__ import annotations
 
-import json
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -20,11 +18,9 @@ from gradio.utils import get_upload_folder
 
 from ui import words
 from ui.engine import engine, features, model_cache, runs
-from ui.engine.messages import Answer, Channels, Refused, Request, Settings
-from ui.serving import uploads
+from ui.engine.messages import Answer, Channels, Refused, Settings
+from ui.engine.request import Request, from_api
 
-log = logging.getLogger(__name__)
-LONGEST = 200
 SORTS = ("activation", "effect", "number")
 
 
@@ -41,11 +37,9 @@ def _sentences(function: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*values: Any, **named: Any) -> Any:
         try:
             return function(*values, **named)
-        except (Refused, uploads.Refused) as refusal:
-            raise gr.Error(str(refusal), print_exception=False) from None
-        except Exception:
-            log.exception("%s failed", function.__name__)
-            raise gr.Error(words.UNKNOWN_TO_A_PROGRAM, print_exception=False) from None
+        except Exception as error:
+            sentence = engine.sentence_of(error, words.UNKNOWN_TO_A_PROGRAM)
+            raise gr.Error(sentence, print_exception=False) from None
 
     return guarded
 
@@ -59,28 +53,21 @@ def explain(
     name or index, empty for the top prediction. options: the method's options by name. Methods that give several
     planes have them all in the map, [planes, height, width]; the overlay shows the strongest.
     """
-    request = Request(
-        _picture(image),
-        _name("model", model),
-        _name("layer", layer),
-        _name("target", target),
-        _name("method", method),
-        _object(options),
-    )
+    request = from_api(image, options, model=model, layer=layer, target=target, method=method)
     answer = _last(engine.explain, request, Answer, stages=False)
     _no_notes(answer.settings)
-    values = answer.raw[0].cpu() if answer.planes else answer.map
-    names = answer.settings.loaded.names
+    values = answer.explanation.raw[0] if answer.planes else answer.map
+    names, explanation = answer.settings.loaded.names, answer.explanation
     return {
         **_resolved(answer.settings),
         "target": {"index": answer.target, "name": names[answer.target], "probability": answer.confidence},
         "options": {name: engine.plain(value) for name, value in answer.options.items()},
-        "predictions": [{"index": i, "name": names[i], "probability": share} for i, share in answer.top],
-        "statistics": {name: engine.plain(value) for name, value in answer.statistics.items()},
+        "predictions": [{"index": k, "name": names[k], "probability": share} for k, share in answer.top],
+        "statistics": {name: engine.plain(value) for name, value in explanation.statistics[0].items()},
         "findings": [
-            {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in answer.findings
+            {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in explanation.findings[0]
         ],
-        "seconds": answer.seconds,
+        "seconds": explanation.seconds,
         "share": answer.share,
         "shape": list(values.shape),
         "map": _file("map.npy", lambda path: engine.save_array(values, path)),
@@ -97,8 +84,7 @@ def feature_maps(
     """
     if sort not in SORTS:
         raise Refused(words.no_sort(sort, SORTS))
-    request = Request(_picture(image), _name("model", model), _name("layer", layer))
-    found = _last(features.page, request, Channels, sort=sort, size=1 << 20)
+    found = _last(features.page, from_api(image, model=model, layer=layer), Channels, sort=sort, size=1 << 20)
     _no_notes(found.settings)
     chosen = _chosen(channels, found)
     rows = [found.numbers.index(number) for number in chosen]
@@ -121,7 +107,7 @@ def list_models() -> list[dict]:
 
 def list_layers(model: str = "") -> list[dict]:
     """The layers of a model that have a grid, in the order of their calls."""
-    settings = _settled(Request(model=_name("model", model)))
+    settings = _settled(from_api(model=model))
     default = settings.loaded.default
     return [
         {
@@ -138,7 +124,7 @@ def list_layers(model: str = "") -> list[dict]:
 
 def list_methods(model: str = "", layer: str = "") -> list[dict]:
     """The methods that can explain this model at this layer, with their options."""
-    settings = _settled(Request(model=_name("model", model), layer=_name("layer", layer)))
+    settings = _settled(from_api(model=model, layer=layer))
     return [
         {
             "name": each.name,
@@ -156,35 +142,6 @@ def list_methods(model: str = "", layer: str = "") -> list[dict]:
 
 
 # Arguments and answers
-
-
-def _picture(image: Any) -> str:
-    """The path of an uploaded file; a dictionary that names anything else is refused."""
-    path = image.get("path") if isinstance(image, dict) else getattr(image, "path", None)
-    if not isinstance(path, str):
-        raise Refused(words.UPLOAD_A_FILE)
-    return str(uploads.inside_uploads(path))
-
-
-def _name(argument: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or len(value) > LONGEST:
-        raise Refused(words.no_text(argument, value, LONGEST))
-    return value
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value or "{}")
-        except (ValueError, RecursionError):
-            raise Refused(words.NO_OBJECT) from None
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or len(value) > 50:
-        raise Refused(words.NO_OBJECT)
-    return value
 
 
 def _chosen(channels: Any, found: Channels) -> list[int]:

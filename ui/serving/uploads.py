@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image, ImageCms, features
 
 from ui import limits
+from ui.engine.messages import Refused
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,10 +101,6 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _huge = threading.Lock()
-
-
-class Refused(ValueError):
-    """A file that is not shown; its text is one sentence for the visitor, with none of the visitor's own words."""
 
 
 def open_picture(source: str | os.PathLike[str] | bytes) -> Image.Image:

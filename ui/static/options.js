@@ -12,10 +12,6 @@ function control(option, value, changed) {
     return make("select", { ...shared, onchange: pick }, ...[...(option.default === null ? [null] : []), ...option.choices].map((choice) =>
       make("option", { value: JSON.stringify(choice), text: choice === null ? "automatic" : String(choice).replaceAll("_", " "), selected: choice === value })));
   }
-  if (option.kind === "text") {
-    return make("input", { ...shared, type: "text", maxlength: 100, value: value ?? "", placeholder: "automatic",
-      onchange: (e) => changed(e.target.value === "" ? null : e.target.value) });
-  }
   const whole = option.kind === "int";
   return make("input", { ...shared, type: "number", min: option.low, max: option.high, step: option.step ?? (whole ? 1 : "any"),
     value: value ?? "", placeholder: "automatic", oninput: (e) => {

@@ -2,92 +2,78 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
 
-from ui import limits, words
-from ui.engine import features, packing, runs
-from ui.engine.messages import Channel, Channels, Refused, Settings, Waiting
-from ui.tabs import picture_panel
+from ui import words
+from ui.engine import features, packing
+from ui.engine.messages import Channel, Channels, Waiting
+from ui.engine.request import from_form
+from ui.engine.runs import Run
 from ui.tabs.components import Choice, canvas
-from ui.tabs.picture_panel import Panel
-
-log = logging.getLogger("hooklens")
+from ui.tabs.tab import Tab, Updates, error_line, event_data, job, queued, whole
 
 
-class Features:
-    """The components of the tab and their handlers."""
+class Features(Tab):
+    """A sheet of channels, in pages and in a chosen order; a click opens one."""
 
-    def __init__(self) -> None:
+    title, id = words.FEATURES, "features"
+
+    def build(self) -> None:
+        """Lay the tab out."""
         with gr.Row(elem_id="hl-order"):
             self.sort = Choice(
                 words.SORTS, value="activation", label=words.SORT, elem_id="hl-sort", interactive=True, filterable=False
             )
             self.status = canvas("line", "hl-grid-status")
-        self.seen = canvas("seen", "hl-seen")
+        self.seen = self.page.seen_in_tab("hl-seen")
         with gr.Row(elem_id="hl-features"):
             with gr.Column(scale=3, min_width=320):
                 self.grid = canvas("channels", "hl-grid", empty=words.EMPTY_GRID)
             with gr.Column(scale=2, min_width=280):
                 self.channel = canvas("overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
 
-    def wire(self, panel: Panel) -> None:
-        """Ask when the tab is seen with other settings, when the order changes, when a page or a channel is chosen."""
-        shared: dict[str, Any] = {
-            "concurrency_id": "model",
-            "concurrency_limit": 1,
-            "api_visibility": "private",
-            "show_progress": "minimal",
-            "show_progress_on": [self.status],
-            "trigger_mode": "multiple",
-        }
-        page = [*panel.inputs, self.sort]
-        gr.on([self.seen.focus, self.grid.submit, self.sort.input], self.page, page, [self.grid, self.status], **shared)
-        self.grid.select(self.open, panel.inputs, [self.channel, self.status], **shared)
+    def wire(self) -> None:
+        """A page of channels for new settings, another order, another page; one channel for a click on it."""
+        inputs, shown = self.page.panel.inputs, {"show_progress": "minimal", "show_progress_on": [self.status]}
+        shared = queued("model", trigger_mode="multiple", **shown)
+        asks = [self.seen.focus, self.grid.submit, self.sort.input]
+        gr.on(asks, self.show_page, [*inputs, self.sort], [self.grid, self.status], **shared)
+        self.grid.select(self.show_channel, inputs, [self.channel, self.status], **shared)
 
-    def page(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+    def show_page(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[Updates]:
         """A page of channels."""
-        *settings, sort = values
-        data = getattr(event, "_data", None)
-        data = data if isinstance(data, dict) else {}
-        sort = sort if sort in words.MEASURE else "activation"
-        page = data.get("page")
-        with runs.begin(f"{request.session_hash}/features") as run:
-            try:
-                asked = picture_panel.asked(*settings)
-                for step in features.page(asked, run, sort=sort, number=page if isinstance(page, int) else 0):
-                    if isinstance(step, Channels):
-                        key = str(data.get("key", ""))[:40]
-                        yield {self.grid: packing.channels(step, sort, key, packing.number()), self.status: None}
-                    elif isinstance(step, Waiting):
-                        yield {
-                            self.status: words.status(
-                                "busy", step.sentence, ident=packing.number(), fraction=step.fraction
-                            )
-                        }
-            except Refused as refusal:
-                yield {self.status: words.status("error", str(refusal), ident=packing.number())}
-            except Exception:
-                log.exception("a page of channels failed")
-                yield {self.status: words.status("error", words.UNKNOWN, ident=packing.number())}
+        *form, sort = values
+        data, sort = event_data(event), sort if sort in words.MEASURE else "activation"
+        key = str(data.get("key", ""))[:40]
 
-    def open(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+        def steps(run: Run) -> Iterator[Updates]:
+            for step in features.page(from_form(*form), run, sort=sort, number=whole(data.get("page"), 0)):
+                if isinstance(step, Channels):
+                    yield {self.grid: packing.channels(step, sort, key, packing.number()), self.status: None}
+                elif isinstance(step, Waiting):
+                    yield self._waiting(step)
+
+        yield from job(f"{request.session_hash}/features", steps, self._refused)
+
+    def show_channel(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """One channel, large."""
-        data = getattr(event, "_data", None)
-        number = data.get("channel") if isinstance(data, dict) else None
-        with runs.begin(f"{request.session_hash}/features", limits.SECONDS) as run:
-            try:
-                asked = picture_panel.asked(*values)
-                for step in features.channel(asked, number if isinstance(number, int) else -1, run):
-                    if isinstance(step, Channel):
-                        yield {self.channel: packing.channel(step, packing.number()), self.status: None}
-                    elif not isinstance(step, Settings):
-                        yield {self.status: words.status("busy", step.sentence, ident=packing.number())}
-            except Refused as refusal:
-                yield {self.status: words.status("error", str(refusal), ident=packing.number())}
-            except Exception:
-                log.exception("a channel failed")
-                yield {self.status: words.status("error", words.UNKNOWN, ident=packing.number())}
+        number = whole(event_data(event).get("channel"), -1)
+
+        def steps(run: Run) -> Iterator[Updates]:
+            for step in features.channel(from_form(*form), number, run):
+                if isinstance(step, Channel):
+                    yield {self.channel: packing.channel(step, packing.number()), self.status: None}
+                elif isinstance(step, Waiting):
+                    yield self._waiting(step)
+
+        yield from job(f"{request.session_hash}/features", steps, self._refused)
+
+    def _waiting(self, step: Waiting) -> Updates:
+        line = words.status("busy", step.sentence, ident=packing.number(), fraction=step.fraction)
+        return {self.status: line}
+
+    def _refused(self, sentence: str) -> Updates:
+        return {self.status: error_line(sentence)}

@@ -1,299 +1,196 @@
-"""The tab that shows a map over the picture; and the handler behind every question that the page asks."""
+"""The tab that shows a map over the picture; its handlers answer every question that the page asks."""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
-from ui import examples, landing, links, words
+from ui import landing, links, words
 from ui.engine import engine, model_cache, packing, runs
-from ui.engine.messages import Answer, Refining, Refused, Request, Settings, Stages, Step, Waiting
+from ui.engine.messages import Answer, Refining, Settings, Stages, Waiting
+from ui.engine.request import NAMES, Request, from_form
+from ui.engine.runs import Run
 from ui.tabs import picture_panel
 from ui.tabs.components import canvas
-from ui.tabs.picture_panel import Panel
-
-log = logging.getLogger("hooklens")
+from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, job, queued, whole
 
 
-@dataclass
-class Overlay:
-    """The components of the tab, and the status line above all tabs."""
+class Overlay(Tab):
+    """The map, its planes, the predictions, findings, and all stages of the network; above all tabs the status line."""
 
-    status: gr.HTML
-    view: gr.HTML
-    planes: gr.HTML
-    strip: gr.HTML
-    bars: gr.HTML
-    findings: gr.HTML
+    title, id = words.OVERLAY, "overlay"
 
-    @property
-    def outputs(self) -> list[Any]:
-        return [self.status, self.view, self.planes, self.strip, self.bars, self.findings]
+    def build(self) -> None:
+        """Lay the tab out."""
+        self.panel, self.status = self.page.panel, self.page.status
+        with gr.Row(elem_id="hl-view"):
+            with gr.Column(scale=3, min_width=320):
+                self.view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY)
+                self.planes = canvas("planes", "hl-planes")
+            with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
+                self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
+                self.findings = canvas("findings", "hl-findings")
+        self.strip = canvas("strip", "hl-strip", title=words.STRIP_TITLE)
 
+    def wire(self) -> None:
+        """A choice first ends the old run (at once, past the queue), then asks again with what the page shows then."""
+        page, panel = self.page, self.panel
+        shown = [self.status, self.view, self.planes]
+        outputs = [*panel.inputs[1:], panel.notice, panel.stop, panel.top, *shown, self.strip, self.bars, self.findings]
+        outputs += [*page.seen, *page.resolved]
+        shared = queued("model", show_progress="minimal", show_progress_on=[self.status])
+        # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
+        loaded = page.demo.load(self.opened, None, [panel.picture, panel.examples], **AT_ONCE)
+        loaded.then(self.first, None, outputs, **shared)
+        clicked = [panel.examples, panel.top, panel.notice, self.bars, self.findings, self.strip]
+        changed = [panel.picture, *panel.named.values()]
+        events = [*(each.input for each in changed), panel.explain.click, *(each.select for each in clicked)]
+        turned = [*panel.outputs, panel.top]
+        turn = gr.on(events, self.turn, [panel.options, panel.top], turned, trigger_mode="multiple", **AT_ONCE)
+        turn.then(self.again, [*panel.inputs, panel.top], outputs, trigger_mode="always_last", **shared)
+        self.planes.select(self.plane, panel.inputs, shown, trigger_mode="always_last", **shared)
 
-def build(status: gr.HTML) -> Overlay:
-    """Lay the tab out."""
-    with gr.Row(elem_id="hl-view"):
-        with gr.Column(scale=3, min_width=320):
-            view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY)
-            planes = canvas("planes", "hl-planes")
-        with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-            bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
-            findings = canvas("findings", "hl-findings")
-    strip = canvas("strip", "hl-strip", title=words.STRIP_TITLE)
-    return Overlay(status, view, planes, strip, bars, findings)
-
-
-class Show:
-    """Answers the page's questions, a yield a step; those in `seen`, and `snippets`, learn what is shown now."""
-
-    def __init__(self, panel: Panel, overlay: Overlay, seen: list[gr.HTML], snippets: gr.HTML) -> None:
-        self.panel, self.overlay, self.seen, self.snippets = panel, overlay, seen, snippets
-
-    @property
-    def outputs(self) -> list[Any]:
-        panel = self.panel
-        own = [*panel.inputs[1:], panel.notice, panel.stop, panel.top]
-        return [*own, *self.overlay.outputs, *self.seen, self.snippets]
-
-    def opened(self, request: gr.Request) -> dict[Any, Any]:
+    def opened(self, request: gr.Request) -> Updates:
         """When a page opens: the picture that its link names, else the first example."""
-        chosen, _ = _example(links.read(request.query_params))
-        return {self.panel.picture: str(chosen.path), self.panel.examples: {"chosen": chosen.id}}
+        _, example, _ = links.read(request.query_params)
+        return {self.panel.picture: str(example.path), self.panel.examples: {"chosen": example.id}}
 
-    def first(self, request: gr.Request) -> Iterator[dict[Any, Any]]:
-        """The answer to what the link asks for."""
-        wanted = links.read(request.query_params)
-        chosen, notes = _example(wanted)
-        kept = None if wanted or model_cache.ready.is_set() else landing.stored(model_cache.wish())
-        if kept:
-            yield self._landed(kept)
-        names = [wanted.get(name, "") for name in ("model", "layer", "class", "method")]
-        yield from self._answer(
-            lambda: Request(str(chosen.path), *names, wanted.get("options", {})), {}, request, notes, kept=kept
-        )
+    def first(self, request: gr.Request) -> Iterator[Updates]:
+        """The answer to the link's request; meanwhile the stored one, where it answers the same."""
+        asked, example, notes = links.read(request.query_params)
+        stored = None if notes or model_cache.ready.is_set() else landing.stored(model_cache.wish())
+        if stored and (stored["example"] != example.id or asked != Request(asked.picture)):
+            stored = None
 
-    def _landed(self, kept: dict[str, Any]) -> dict[Any, Any]:
-        """The first example's answer, before the network is there."""
-        panel, overlay, ident = self.panel, self.overlay, packing.number()
-        fields = {"model": panel.model, "layer": panel.layer, "method": panel.method}
-        classes = {**kept["classes"], "id": ident}
-        return {
-            **{fields[name]: gr.update(choices=[each], value=each[1]) for name, each in kept["choices"].items()},
-            overlay.status: words.landed(kept["status"], words.loading(0), ident),
-            overlay.view: {**kept["view"], "id": ident},
-            overlay.findings: {**kept["findings"], "id": ident},
-            overlay.strip: {**kept["strip"], "id": ident},
-            overlay.bars: classes,
-            panel.top: classes,
-        }
+        yield from job(request.session_hash, lambda run: self._steps(asked, {}, run, notes, stored), self._refused)
 
-    def again(self, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+    def turn(self, event: gr.EventData, request: gr.Request, form: Any, top: Any) -> Updates:
+        """The unqueued step before every question: end this visitor's run; apply the click."""
+        runs.stop(request.session_hash)
+        panel = self.panel
+        if event.target is panel.picture:
+            return {panel.examples: {"chosen": None}}
+        if event.target is panel.explain and isinstance(top, dict):
+            return {panel.top: {**top, "asked": None}}
+        nothing = {panel.options: gr.skip()}  # gradio takes an empty dictionary for a value
+        if event.target in panel.named.values():
+            return nothing
+        return nothing | picture_panel.changes(event_data(event), panel, form)
+
+    def again(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
         """When anything was chosen: the settings as they stand on the page, unless just these are shown already.
 
         A choice by mouse raises Gradio's event twice, and a click during a run is repeated after it.
         """
-        *settings, shown = values
-        if isinstance(shown, dict) and shown.get("asked") == _signature(settings):
-            yield {self.overlay.status: gr.skip()}
-        else:
-            yield from self._answer(lambda: picture_panel.asked(*settings), settings[-1], request, [], shown)
+        *form, shown = values
 
-    def _answer(
-        self,
-        ask: Any,
-        known: Any,
-        request: gr.Request,
-        notes: list[str],
-        shown: Any = None,
-        kept: dict[str, Any] | None = None,
-    ) -> Iterator[dict[Any, Any]]:
-        with runs.begin(request.session_hash) as run:
-            done = None
-            try:
-                asked = ask()
-                for step in engine.explain(asked, run):
-                    if isinstance(step, Settings):
-                        yield self._resolved(step, asked, known)
-                    elif isinstance(step, Answer):
-                        yield self._answered(step, asked, notes)
-                        done = step
-                    elif isinstance(step, Waiting) and kept:
-                        line = words.landed(kept["status"], step.sentence, packing.number())
-                        yield {self.overlay.status: line}
-                    else:
-                        yield self._shown(step)
-                if done and done.share >= 1 and not run.asked:  # whole, with its strip: not to be computed again
-                    yield {self.panel.top: packing.classes(done, packing.number()) | {"asked": _shows(done, asked)}}
-            except Refused as refusal:
-                yield self._refused(str(refusal), shown)
-            except Exception:
-                log.exception("an explanation failed")  # the visitor gets a sentence, the server's log the rest
-                yield self._refused(words.UNKNOWN, shown)
+        def steps(run: Run) -> Iterator[Updates]:
+            asked = from_form(*form)
+            if isinstance(shown, dict) and shown.get("asked") == asked.signature:
+                yield {self.status: gr.skip()}
+            else:
+                yield from self._steps(asked, form[-1], run)
 
-    def plane(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[dict[Any, Any]]:
+        yield from job(request.session_hash, steps, lambda sentence: self._refused(sentence, shown))
+
+    def plane(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Another plane of the answer that is shown; the settings stay as they are."""
-        data = getattr(event, "_data", None)
-        number = data.get("plane") if isinstance(data, dict) else None
-        overlay = self.overlay
-        with runs.begin(request.session_hash) as run:
-            try:
-                asked = replace(picture_panel.asked(*values), plane=number if isinstance(number, int) else -1)
-                for step in engine.explain(asked, run, stages=False):
-                    if isinstance(step, Answer):
-                        yield self._drawn(step, packing.number())
-            except Refused as refusal:
-                yield {overlay.status: words.status("error", str(refusal), ident=packing.number())}
-            except Exception:
-                log.exception("a plane failed")
-                yield {overlay.status: words.status("error", words.UNKNOWN, ident=packing.number())}
+        number = whole(event_data(event).get("plane"), -1)
 
-    def _drawn(self, step: Answer, ident: int) -> dict[Any, Any]:
-        """The map itself, its line and its pager."""
-        return {
-            self.overlay.status: words.answered(step, ident),
-            self.overlay.view: packing.answer(step, ident),
-            self.overlay.planes: packing.planes(step, ident),
-        }
+        def steps(run: Run) -> Iterator[Updates]:
+            for step in engine.explain(replace(from_form(*form), plane=number), run, stages=False):
+                if isinstance(step, Answer):
+                    yield self._drawn(step, packing.number())
 
-    def _refused(self, sentence: str, shown: Any) -> dict[Any, Any]:
-        """A sentence in the status line; the old result stays, but the same question may be asked again."""
-        line = words.status("error", sentence, ident=packing.number())
-        top = {**shown, "asked": None} if isinstance(shown, dict) else gr.skip()
-        found = {self.overlay.status: line, self.panel.stop: gr.update(interactive=False), self.panel.top: top}
-        return found if model_cache.first_model() else {**picture_panel.offered(self.panel), **found}
+        yield from job(request.session_hash, steps, lambda sentence: {self.status: error_line(sentence)})
 
-    def _resolved(self, settings: Settings, asked: Request, known: Any) -> dict[Any, Any]:
-        found = picture_panel.resolved(settings, asked, known, self.panel, packing.form(settings))
-        found[self.snippets] = {"id": packing.number(), "items": words.snippets(settings)}
+    # Steps as updates
+
+    def _steps(
+        self, asked: Request, form: Any, run: Run, notes: Iterable[str] = (), stored: dict[str, Any] | None = None
+    ) -> Iterator[Updates]:
+        """A question on its way: settings, partial maps, the map, the strip of stages."""
+        if stored:
+            yield self._landed(stored)
+        answer = None
+        for step in engine.explain(asked, run):
+            ident = packing.number()
+            if isinstance(step, Settings):
+                yield self._resolved(step, asked, form)
+            elif isinstance(step, Waiting) and stored:
+                yield {self.status: words.landed(stored["status"], step.sentence, ident)}
+            elif isinstance(step, Waiting):
+                yield {self.status: words.status("busy", step.sentence, ident=ident, fraction=step.fraction)}
+            elif isinstance(step, Refining):
+                yield self._refining(step, ident)
+            elif isinstance(step, Answer):
+                answer = step
+                yield self._answered(step, notes, ident)
+            elif isinstance(step, Stages):
+                yield {self.strip: packing.stages(step, ident)}
+        if answer and answer.share >= 1 and not run.asked:  # complete, with its strip: not to be computed again
+            asked = replace(asked, **answer.settings.names, options=answer.settings.options)
+            yield {self.panel.top: packing.classes(answer, packing.number()) | {"asked": asked.signature}}
+
+    def _resolved(self, settings: Settings, asked: Request, form: Any) -> Updates:
+        updates = picture_panel.resolved(settings, asked, form, self.panel)
+        updates |= {component: value(settings) for component, value in self.page.resolved.items()}
         if asked.picture is None:
             ident = packing.number()
-            found |= {
-                self.overlay.status: words.status("idle", words.NO_PICTURE, ident=ident),
-                self.overlay.view: {"id": ident},
-                self.overlay.planes: None,
-                self.overlay.strip: None,
-                self.overlay.bars: None,
-                self.overlay.findings: None,
-                self.panel.top: None,
-            }
-        return found
+            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.findings, self.panel.top])
+            updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
+            updates[self.view] = {"id": ident}
+        return updates
 
-    def _shown(self, step: Step) -> dict[Any, Any]:
-        overlay, ident = self.overlay, packing.number()
-        if isinstance(step, Waiting):
-            return {overlay.status: words.status("busy", step.sentence, ident=ident, fraction=step.fraction)}
-        if isinstance(step, Refining):
-            line = {
-                overlay.status: words.refining(step.settings, step.fraction, step.seconds, ident),
-                self.panel.stop: gr.update(interactive=True),
-            }
-            return line if step.map is None else {**line, overlay.view: packing.refining(step, ident)}
-        if isinstance(step, Stages):
-            return {overlay.strip: packing.stages(step, ident)}
-        raise TypeError(f"an explanation has no step {type(step).__name__}")
+    def _refining(self, step: Refining, ident: int) -> Updates:
+        line = words.refining(step.settings, step.fraction, step.seconds, ident)
+        updates = {self.status: line, self.panel.stop: gr.update(interactive=True)}
+        return updates if step.map is None else {**updates, self.view: packing.refining(step, ident)}
 
-    def _answered(self, step: Answer, asked: Request, notes: list[str]) -> dict[Any, Any]:
-        overlay, settings, ident = self.overlay, step.settings, packing.number()
+    def _answered(self, step: Answer, notes: Iterable[str], ident: int) -> Updates:
+        settings = step.settings
         step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
         classes = packing.classes(step, ident)
         return {
             **self._drawn(step, ident),
-            overlay.bars: classes,
-            overlay.findings: packing.findings(step, ident),
+            self.bars: classes,
+            self.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
             self.panel.top: classes,
-            **{each: {"key": str(ident)} for each in self.seen},
+            **{seen: {"key": str(ident)} for seen in self.page.seen},
         }
 
+    def _drawn(self, step: Answer, ident: int) -> Updates:
+        """The map itself, its line and its pager."""
+        return {
+            self.status: words.answered(step, ident),
+            self.view: packing.answer(step, ident),
+            self.planes: packing.planes(step, ident),
+        }
 
-def _example(wanted: dict[str, Any]) -> tuple[examples.Example, list[str]]:
-    """The example that a link names, else the first one and a note."""
-    there = examples.all_examples()
-    first, name = next(iter(there.values())), wanted.get("example", "")
-    if name and name not in there:
-        return first, [words.not_found(words.EXAMPLE, name, [], first.id)]
-    return there.get(name, first), []
+    def _landed(self, stored: dict[str, Any]) -> Updates:
+        """The first example's answer, before the network is there."""
+        ident, panel = packing.number(), self.panel
+        view, classes, findings, strip = (
+            {**stored[name], "id": ident} for name in ("view", "classes", "findings", "strip")
+        )
+        choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
+        return {
+            **{panel.named[name]: gr.update(choices=[pair], value=pair[1]) for name, pair in choices.items()},
+            self.status: words.landed(stored["status"], words.loading(0), ident),
+            self.view: view,
+            self.findings: findings,
+            self.strip: strip,
+            self.bars: classes,
+            panel.top: classes,
+        }
 
-
-def _shows(step: Answer, asked: Request) -> str:
-    """The signature of the settings that this answer shows."""
-    found = step.settings
-    target = "" if found.target is None else found.loaded.names[found.target]
-    names = [asked.picture, found.loaded.name, found.layer, target, found.method.name]
-    return _signature([*names, {"values": found.options}])
-
-
-def _signature(settings: list[Any]) -> str:
-    """Tells settings apart, as the page holds them."""
-    picture, model, layer, target, method, options = settings
-    values = options.get("values") if isinstance(options, dict) else None
-    return json.dumps([picture, model, layer, target or "", method, values or {}], sort_keys=True, default=str)
-
-
-class Turn:
-    """The unqueued step before every question: end what this visitor's page computes; apply the click."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.panel = panel
-
-    def __call__(self, event: gr.EventData, request: gr.Request, options: Any, top: Any) -> dict[Any, Any]:
-        runs.stop(request.session_hash)
-        data = getattr(event, "_data", None)
-        if event.target is self.panel.picture:
-            return {self.panel.examples: {"chosen": None}}
-        found: dict[Any, Any] = {self.panel.options: gr.skip()}  # gradio takes an empty dictionary for a value
-        if event.target is self.panel.explain and isinstance(top, dict):
-            return {self.panel.top: {**top, "asked": None}}
-        if event.target in (self.panel.model, self.panel.layer, self.panel.target, self.panel.method):
-            return found
-        found |= picture_panel.changes(data, self.panel)
-        values = picture_panel.remedied(data, options)
-        return {**found, self.panel.options: values} if values else found
-
-
-def wire(demo: gr.Blocks, panel: Panel, overlay: Overlay, show: Show) -> None:
-    """Every choice first ends the old run (at once, past the queue), then asks anew with what the page shows then."""
-    shared: dict[str, Any] = {
-        "outputs": show.outputs,
-        "concurrency_id": "model",
-        "concurrency_limit": 1,
-        "api_visibility": "private",
-        "show_progress": "minimal",
-        "show_progress_on": [overlay.status],
-    }
-    quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-    # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
-    demo.load(show.opened, None, [panel.picture, panel.examples], **quick).then(show.first, None, **shared)
-    clicks = [
-        panel.examples.select,
-        panel.top.select,
-        panel.notice.select,
-        overlay.bars.select,
-        overlay.findings.select,
-        overlay.strip.select,
-    ]
-    choices = [
-        panel.picture.input,
-        panel.model.input,
-        panel.layer.input,
-        panel.target.input,
-        panel.method.input,
-        panel.explain.click,
-    ]
-    turned = gr.on(
-        [*choices, *clicks],
-        Turn(panel),
-        [panel.options, panel.top],
-        [*panel.outputs, panel.top],
-        trigger_mode="multiple",
-        **quick,
-    )
-    turned.then(show.again, [*panel.inputs, panel.top], trigger_mode="always_last", **shared)
-    pages = {**shared, "outputs": [overlay.status, overlay.view, overlay.planes]}
-    overlay.planes.select(show.plane, panel.inputs, trigger_mode="always_last", **pages)
+    def _refused(self, sentence: str, shown: Any = None) -> Updates:
+        """A sentence in the status line; the old result stays, but the same question may be asked again."""
+        top = {**shown, "asked": None} if isinstance(shown, dict) else gr.skip()
+        updates = {self.status: error_line(sentence), self.panel.top: top}
+        updates[self.panel.stop] = gr.update(interactive=False)
+        return updates if model_cache.first_model() else {**picture_panel.offered(self.panel), **updates}

@@ -8,9 +8,9 @@ from typing import Any
 import gradio as gr
 
 from ui import examples, links, words
-from ui.engine import model_cache, runs
-from ui.engine.messages import Loaded, Refused, Request, Settings
-from ui.serving import uploads
+from ui.engine import model_cache, packing, runs
+from ui.engine.messages import Loaded, Settings
+from ui.engine.request import NAMES, Request, split
 from ui.tabs.components import Choice, Picture, canvas
 
 SOURCES = ["upload", "clipboard", "webcam"]
@@ -18,7 +18,7 @@ SOURCES = ["upload", "clipboard", "webcam"]
 
 @dataclass
 class Panel:
-    """The column's components; `inputs` are the settings in the order in which handlers receive them."""
+    """The column's components."""
 
     picture: Picture
     examples: gr.HTML
@@ -35,18 +35,24 @@ class Panel:
     linked: gr.HTML
 
     @property
+    def named(self) -> dict[str, Choice]:
+        """The lists of names, by the fields of a `Request`."""
+        return {name: getattr(self, name) for name in NAMES}
+
+    @property
     def inputs(self) -> list[Any]:
-        return [self.picture, self.model, self.layer, self.target, self.method, self.options]
+        """The settings, as `from_form` takes them."""
+        return [self.picture, *self.named.values(), self.options]
 
     @property
     def outputs(self) -> list[Any]:
-        """Everything that a resolved request may change."""
+        """What a click or a resolved request may change."""
         return [*self.inputs, self.examples, self.notice]
 
 
 def build() -> Panel:
     """Lay the column out."""
-    items = [examples.small(each) for each in examples.all_examples().values()]
+    items = [examples.small(example) for example in examples.all_examples().values()]
     picture = Picture(
         sources=SOURCES,
         type="filepath",
@@ -81,95 +87,58 @@ def build() -> Panel:
 def wire(panel: Panel) -> None:
     """What happens within the column alone."""
     panel.stop.click(stopped, queue=False, api_visibility="private", show_progress="hidden")
-    panel.link.click(
-        None,
-        [panel.examples, panel.model, panel.layer, panel.target, panel.method, panel.options],
-        panel.linked,
-        js=links.COPY,
-        api_visibility="private",
-    )
+    link = [panel.examples, *panel.inputs[1:]]
+    panel.link.click(None, link, panel.linked, js=links.COPY, api_visibility="private")
 
 
 def stopped(request: gr.Request) -> None:
-    """Stop what this visitor's page is computing; the generator itself shows its best map."""
+    """End this visitor's run; its own handler shows the best map so far."""
     runs.stop(request.session_hash)
 
 
-def asked(picture: str | None, model: Any, layer: Any, target: Any, method: Any, options: Any) -> Request:
-    """The settings on the page as a request.
-
-    Errors   Refused for a picture that is not an upload of this server.
-    """
-    known = options if isinstance(options, dict) else {}
-    values = known.get("values")
-    if picture is not None:
-        try:
-            picture = str(uploads.inside_uploads(picture))
-        except uploads.Refused as error:
-            raise Refused(str(error)) from None
-    # After a change of model the old names of layer and class need not exist any more: no fault of the visitor's.
-    moved = bool(known.get("model")) and known.get("model") != (model or model_cache.first_model())
-    return Request(
-        picture,
-        model or "",
-        layer or "",
-        target or "",
-        method or "",
-        values if isinstance(values, dict) else {},
-        forgiving=moved,
-    )
-
-
-def changes(event: Any, panel: Panel) -> dict[Any, Any]:
+def changes(data: dict[str, Any], panel: Panel, form: Any) -> dict[Any, Any]:
     """What a click elsewhere on the page (an example, a class, a stage, a remedy) means for the settings."""
-    data = event if isinstance(event, dict) else {}
     if "example" in data:
         chosen = examples.all_examples().get(str(data["example"]))
         return {panel.picture: str(chosen.path), panel.examples: {"chosen": chosen.id}} if chosen else {}
-    fields = {"model": panel.model, "layer": panel.layer, "target": panel.target, "method": panel.method}
-    wanted = data.get("remedy", data)
-    wanted = wanted if isinstance(wanted, dict) else {}
-    return {fields[name]: value for name, value in wanted.items() if name in fields and isinstance(value, str)}
+    names, _ = split(data.get("remedy", data))
+    _, options = split(data.get("remedy"))
+    changed: dict[Any, Any] = {panel.named[name]: value for name, value in names.items()}
+    if options:
+        form = form if isinstance(form, dict) else {}
+        changed[panel.options] = {**form, "values": {**(form.get("values") or {}), **options}}
+    return changed
 
 
-def remedied(event: Any, options: Any) -> dict[str, Any] | None:
-    """The options with a remedy's values in them; None where it changes none."""
-    remedy = event.get("remedy") if isinstance(event, dict) else None
-    if not isinstance(remedy, dict):
-        return None
-    values = {name: value for name, value in remedy.items() if name not in ("model", "layer", "target", "method")}
-    if not values:
-        return None
-    known = options if isinstance(options, dict) else {}
-    return {**known, "values": {**(known.get("values") or {}), **values}}
+def resolved(settings: Settings, request: Request, form: Any, panel: Panel) -> dict[Any, Any]:
+    """Bring the column in line with a request's settings; only what differs is sent.
 
-
-def resolved(settings: Settings, request: Request, known: Any, panel: Panel, form: tuple[Any, Any]) -> dict[Any, Any]:
-    """Bring the column in line with what a request was resolved to; only what differs is sent."""
-    known = known if isinstance(known, dict) else {}
-    loaded, found = settings.loaded, {}
-    now = {"model": loaded.name, "layer": settings.layer, "method": settings.method.name}
-    if known.get("model") != now["model"]:
-        found |= offered(panel, value=loaded.name)
-        found[panel.layer] = gr.update(choices=layers(loaded), value=settings.layer)
-        found[panel.target] = gr.update(choices=[(words.TOP_CHOICE, ""), *loaded.names], value=_class(settings))
+    `form` is the value of the options' component: it says for which model, layer and method the lists were made.
+    """
+    form = form if isinstance(form, dict) else {}
+    loaded, names = settings.loaded, settings.names
+    listed = {name: names[name] for name in ("model", "layer", "method")}
+    updates: dict[Any, Any] = {}
+    if form.get("model") != loaded.name:
+        updates |= offered(panel, value=loaded.name)
+        updates[panel.layer] = gr.update(choices=layers(loaded), value=names["layer"])
+        updates[panel.target] = gr.update(choices=[(words.TOP_CHOICE, ""), *loaded.names], value=names["target"])
     else:
-        if request.layer != settings.layer:
-            found[panel.layer] = gr.update(value=settings.layer)
-        if request.target != _class(settings):
-            found[panel.target] = gr.update(value=_class(settings))
-    if {**known, **now} != known or request.method != now["method"]:
-        listed = [(words.method_choice(each), each.name) for each in model_cache.list_methods(loaded, settings.layer)]
-        found[panel.method] = gr.update(choices=listed, value=now["method"])
-    schema, values = form
-    options = {**now, "schema": schema, "values": values}
-    if options != known:
-        found[panel.options] = options
-    return found
+        for name in ("layer", "target"):
+            if getattr(request, name) != names[name]:
+                updates[panel.named[name]] = gr.update(value=names[name])
+    if {**form, **listed} != form or request.method != names["method"]:
+        methods = model_cache.list_methods(loaded, settings.layer)
+        choices = [(words.method_choice(method), method.name) for method in methods]
+        updates[panel.method] = gr.update(choices=choices, value=names["method"])
+    options = {**listed, "schema": packing.schema(settings), "values": settings.options}
+    if options != form:
+        updates[panel.options] = options
+    return updates
 
 
 def offered(panel: Panel, **chosen: str) -> dict[Any, Any]:
-    """The list of models, and what went wrong with the one that should have been the first; `value` chooses one."""
+    """The list of models, and why the first could not be loaded where that is so; `value` chooses one."""
     listed = [(words.model_choice(info), info.name) for info in model_cache.list_models()]
     trouble = model_cache.trouble()
     return {
@@ -178,12 +147,8 @@ def offered(panel: Panel, **chosen: str) -> dict[Any, Any]:
     }
 
 
-def _class(settings: Settings) -> str:
-    return "" if settings.target is None else settings.loaded.names[settings.target]
-
-
 def layers(loaded: Loaded) -> list[tuple[str, str]]:
-    """The layers to choose from: the stages first, from the last to the first, then every call in its order."""
-    stages = [each for each in loaded.layers if each.stage or each.name == loaded.default]
-    rest = [each for each in loaded.layers if each not in stages]
-    return [(words.layer_choice(each), each.name) for each in [*reversed(stages), *rest]]
+    """The layers to choose from: the stages, last first, then all other calls in their order."""
+    stages = [layer for layer in loaded.layers if layer.stage or layer.name == loaded.default]
+    rest = [layer for layer in loaded.layers if layer not in stages]
+    return [(words.layer_choice(layer), layer.name) for layer in [*reversed(stages), *rest]]

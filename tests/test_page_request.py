@@ -1,0 +1,163 @@
+"""One question of the page: its settings from form, link and program, and what answering it costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ui import examples, limits, links
+from ui.engine import engine, network_calls, runs
+from ui.engine.messages import Answer, Refining, Refused, Stages
+from ui.engine.model_cache import load
+from ui.engine.request import NAMES, Request, from_api, from_form, split
+from ui.serving import uploads
+
+MODEL = "efficientnet_lite0"
+DOG = next(iter(examples.all_examples().values()))
+SETTINGS = {"model": MODEL, "layer": "stages.4", "target": "goldfish", "method": "layer_cam"}
+
+
+@pytest.fixture
+def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A photograph in Gradio's upload folder."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    return str(shutil.copy(DOG.path, tmp_path / "holiday.jpg"))
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is there at once, instead of from a thread."""
+    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
+    load(MODEL)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, *names: str) -> Counter[str]:
+    """How often these functions of `owner` are called from now on."""
+    calls: Counter[str] = Counter()
+
+    def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return function(*values, **named)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(owner, name, counting(name, getattr(owner, name)))
+    return calls
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "smooth_grad", "token_pca"])
+def test_a_click_prepares_the_photograph_once(ready: None, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """From the click to the strip of stages: opened, cropped and made a tensor once."""
+    from models import Model
+
+    prepared = counted(monkeypatch, Model, "prepare", "crop")
+    opened = counted(monkeypatch, uploads, "open_picture")
+    request = Request(str(DOG.path), MODEL, method=method, options={"samples": 2} if method == "smooth_grad" else {})
+
+    with runs.begin(None) as run:
+        steps = [type(step) for step in engine.explain(request, run)]
+
+    assert Answer in steps and steps[-1] is Stages and (Refining in steps) == (method == "smooth_grad")
+    assert prepared == {"prepare": 1, "crop": 1} and opened == {"open_picture": 1}
+
+
+def test_form_link_and_program_make_the_same_request(uploaded: str) -> None:
+    options = {"relu": False}
+    form = from_form(uploaded, *SETTINGS.values(), {"model": MODEL, "values": options})
+    program = from_api({"path": uploaded}, json.dumps(options), **SETTINGS)
+    query = {links.PARAMETERS[name]: value for name, value in SETTINGS.items()} | {"options": json.dumps(options)}
+    link, example, notes = links.read(query)
+
+    assert form == program == Request(uploaded, **SETTINGS, options=options)
+    assert (link.picture, example.id, notes) == (str(DOG.path), DOG.id, [])
+    assert form.signature == from_api({"path": uploaded}, options, **SETTINGS).signature != link.signature
+    assert {name: getattr(link, name) for name in NAMES} == SETTINGS and link.options == options
+
+
+def test_an_answer_shows_the_request_that_asks_for_it(ready: None) -> None:
+    """The page compares signatures: the settings of an answer, asked again, are this answer's."""
+    request = Request(str(DOG.path), **SETTINGS, options={"relu": False})
+    with runs.begin(None) as run:
+        answer = next(step for step in engine.explain(request, run) if isinstance(step, Answer))
+
+    assert answer.settings.names == SETTINGS and answer.settings.options == {"relu": False}
+    assert answer.explanation.raw.shape == (1, *answer.map.shape) and not answer.planes
+    assert answer.target == answer.settings.loaded.names.index("goldfish")
+    assert answer.confidence == pytest.approx(float(answer.probabilities[answer.target]))
+    assert [share for _, share in answer.top] == sorted(answer.probabilities.tolist(), reverse=True)[:5]
+
+
+def test_a_model_just_chosen_forgives_the_names_of_the_last(uploaded: str) -> None:
+    form = {"model": "resnet50", "values": {}}
+
+    assert from_form(uploaded, MODEL, "layer4", "", "", form).forgiving
+    assert not from_form(uploaded, "resnet50", "layer4", "", "", form).forgiving
+
+
+@pytest.mark.parametrize(
+    "query, left_out",
+    [
+        ({"layer": "x" * 300}, "layer"),
+        ({"options": "{"}, "options"),
+        ({"options": "[" * 1999}, "options"),
+        ({"options": "[1]"}, "options"),
+        ({"options": json.dumps({"x": "y" * 2000})}, "options"),
+    ],
+)
+def test_a_link_that_cannot_be_read_is_the_default(query: dict[str, str], left_out: str) -> None:
+    request, _, notes = links.read(query)
+
+    assert getattr(request, left_out) == getattr(Request(), left_out) and notes == []
+
+
+def test_a_link_to_an_unknown_example_says_so() -> None:
+    request, example, notes = links.read({"example": "unicorn"})
+
+    assert example == DOG and request.picture == str(DOG.path)
+    assert len(notes) == 1 and "unicorn" in notes[0]
+
+
+def test_a_remedy_is_split_into_names_and_options() -> None:
+    assert split({"layer": "head", "relu": False, "target": None}) == ({"layer": "head"}, {"relu": False})
+    assert split(None) == split(["layer"]) == ({}, {})
+
+
+@pytest.mark.parametrize("values", [("/etc/passwd",), ("https://example.org/a.png",)])
+def test_a_picture_of_elsewhere_is_refused(values: tuple[str], uploaded: str) -> None:
+    for ask in (lambda: from_form(*values, "", "", "", "", None), lambda: from_api({"path": values[0]})):
+        with pytest.raises(Refused):
+            ask()
+
+
+def test_a_long_method_keeps_within_the_memory_of_a_job(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the shapes that the layers really have, times four bytes."""
+    import torch
+
+    from explainers import list_layers
+
+    loaded, images = load(MODEL), torch.zeros(1, 3, 224, 224)
+    layers = list_layers(loaded.model.network, images, spatial=True)
+    row = 4 * sum(torch.Size(layer.shape).numel() for layer in layers)
+    asked: list[Any] = []
+    monkeypatch.setattr(network_calls, "run", lambda *values, **named: asked.append(named.get("batch_size")))
+
+    for memory in (limits.MEMORY, 3 * row + 1, 1):
+        monkeypatch.setattr(limits, "MEMORY", memory)
+        network_calls.explain(MODEL, "occlusion", images, lambda step: True)
+
+    assert asked == [None, 3, 1], "as the library chooses, three rows, and never none"
+
+
+def test_a_visitor_who_leaves_ends_all_their_jobs() -> None:
+    with runs.begin("ann") as one, runs.begin("ann/features") as two, runs.begin("anna") as other:
+        runs.end("ann")
+
+        assert one.asked and two.asked and not other.asked

@@ -1,0 +1,98 @@
+"""What a tab is: the page that it stands on, its two methods, and the way of every click (`job`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gradio as gr
+
+from ui import limits, words
+from ui.engine import engine, packing, runs
+from ui.engine.messages import Settings
+from ui.engine.runs import Run
+from ui.tabs.components import canvas
+from ui.tabs.picture_panel import Panel
+
+Updates = dict[Any, Any]
+"""New values by component."""
+
+AT_ONCE: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+"""For events whose handler only changes the page."""
+
+
+@dataclass
+class Page:
+    """What all tabs share: the left column, the status line, and the components that follow the settings."""
+
+    demo: gr.Blocks
+    panel: Panel
+    status: gr.HTML
+    seen: list[gr.HTML] = field(default_factory=list)
+    resolved: dict[gr.HTML, Callable[[Settings], Any]] = field(default_factory=dict)
+    """Components, and their values for settings whose names are resolved."""
+
+    def seen_in_tab(self, elem_id: str) -> gr.HTML:
+        """A component whose `focus` event fires when its tab is in front and the last answer is new to it."""
+        self.seen.append(canvas("seen", elem_id))
+        return self.seen[-1]
+
+
+class Tab:
+    """A tab of the page: `build` makes its components, `wire`, called after all are built, connects their events."""
+
+    title: ClassVar[str]
+    id: ClassVar[str]
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.build()
+
+    def build(self) -> None:
+        """Lay the tab out; its components become attributes."""
+        raise NotImplementedError
+
+    def wire(self) -> None:
+        """Connect the components' events to handlers; nothing for a tab that only shows something."""
+
+
+def queued(kind: str, **more: Any) -> dict[str, Any]:
+    """For events whose handler computes: their place in the queue, by a kind of `limits.CONCURRENCY`."""
+    limit = limits.CONCURRENCY[kind]
+    return {"concurrency_id": kind, "concurrency_limit": limit, "api_visibility": "private", **more}
+
+
+def job(
+    name: str | None,
+    steps: Callable[[Run], Iterator[Any]],
+    refused: Callable[[str], Any],
+    *,
+    seconds: float = limits.SECONDS,
+    unknown: str = words.UNKNOWN,
+) -> Iterator[Any]:
+    """The way of every click: yield `steps(run)` of a new job; an error becomes `refused(sentence)`.
+
+    `name` is the visitor's session, or "session/part" for what runs beside the overlay; a former job of that name ends.
+    """
+    with runs.begin(name, seconds) as run:
+        try:
+            yield from steps(run)
+        except Exception as error:
+            yield refused(engine.sentence_of(error, unknown))
+
+
+def event_data(event: gr.EventData) -> dict[str, Any]:
+    """What a component's script sent with its event."""
+    data = getattr(event, "_data", None)
+    return data if isinstance(data, dict) else {}
+
+
+def whole(value: Any, default: int) -> int:
+    """A number that a script sent."""
+    return value if isinstance(value, int) else default
+
+
+def error_line(sentence: str) -> dict[str, Any]:
+    """A refusal as the value of a status line."""
+    return words.status("error", sentence, ident=packing.number())
