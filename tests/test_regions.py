@@ -9,7 +9,7 @@ from oracles.gradients import merge_by_hand
 from torch import nn
 
 from explainers import BadOption, integrated_gradients, xrai
-from explainers.methods.gradients.region_attribution import _grown, _merged, _regions
+from explainers.methods.gradients.region_attribution import _dilated, _merged, _regions
 
 CLASSES = [2, 0, 5]
 
@@ -110,9 +110,9 @@ def test_regions_cover_the_picture_whatever_its_size(size):
 def test_growing_reaches_as_far_as_said():
     mask = torch.zeros(1, 9, 9, dtype=torch.bool)
     mask[0, 4, 4] = True
-    grown = _grown(mask, 2)[0]
+    grown = _dilated(mask, 2)[0]
     assert grown.sum() == 25 and grown[2:7, 2:7].all()
-    assert torch.equal(_grown(mask, 0), mask)
+    assert torch.equal(_dilated(mask, 0), mask)
 
 
 def test_stopped_early_it_merges_what_there_is():

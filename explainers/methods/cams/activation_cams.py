@@ -108,10 +108,10 @@ def eigen_grad_cam(
 def seg_eigen_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
 ) -> Tensor:
-    """Seg-Eigen-CAM: first principal component of the activations weighted by the gradient's magnitude, |G| A.
+    """Seg-Eigen-CAM: first principal component of the activations weighted by the gradient's magnitude.
 
-    The sign is the paper's: the largest value by magnitude is positive. Made for segmentation (`MaskScores`), it takes
-    any target.
+    Channels |G_k| A_k, centred over the positions. The sign is the paper's: the largest value by magnitude is positive.
+    Made for segmentation (`MaskScores`), it takes any target.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel

@@ -1,11 +1,11 @@
-"""FullGrad: the score taken apart into what the input and what every bias give.
+"""FullGrad: the score decomposed into contributions of the input and of every bias.
 
-In a network of convolutions, linear layers, batch norms, ReLUs and pools the score is, exactly,
+In a network of convolutions, linear layers, batch norms, ReLUs and pools the score is exactly
 
-    s(x) = sum of x · ds/dx  +  sum over all layers of b · ds/d(output)
+    y(x) = Σ x · ∂y/∂x  +  Σ over all layers of b · ∂y/∂(output)
 
-with b a layer's bias; a batch norm's is what it adds besides scaling: beta - gamma mean / deviation. Gradients are
-taken at the layers' outputs, call by call, so it does not matter how the activations between them are written.
+with b a layer's bias; a batch norm's is β - γ mean / standard deviation. Gradients are taken at the layers' outputs,
+call by call, so it does not matter how the activations between them are written.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from explainers.targets import TargetLike
 
 @dataclass(frozen=True)
 class FullGradients:
-    """The parts of each picture's score.
+    """The parts of each image's score.
 
-    `input` [N, C, H, W] is picture × gradient; `biases` holds bias × gradient [N, K, h, w] of each layer with a grid,
-    by name in running order; `elsewhere` [N] is the sum of the biases that have no place in the picture, the head's
-    among them; `scores` [N] are the scores that the parts should sum to.
+    `input` [N, C, H, W] is input × gradient; `biases` holds bias × gradient [N, K, h, w] of each layer with a grid, by
+    name in forward order; `elsewhere` [N] is the sum over the biases without a position, the head's among them;
+    `scores` [N] are the scores that the parts should sum to.
     """
 
     input: Tensor
@@ -42,7 +42,7 @@ class FullGradients:
     scores: Tensor
 
     def total(self) -> Tensor:
-        """The sum of all parts, [N]; the score itself where the network is made of layers that the identity covers."""
+        """The sum of all parts, [N]: the score itself where the identity covers all layers of the network."""
         placed = [part.flatten(1).sum(1) for part in (self.input, *self.biases.values())]
         return torch.stack([*placed, self.elsewhere]).sum(0)
 
@@ -60,57 +60,67 @@ def full_grad(
     images: Tensor,
     target: TargetLike = None,
     *,
-    magnitude: Annotated[bool, "Add up magnitudes, as the paper does; else signed values that sum to the score"] = True,
+    magnitude: Annotated[bool, "Sum magnitudes, as in the paper; else signed values that sum to the score"] = True,
 ) -> Tensor:
-    """FullGrad: input times gradient and every bias times its gradient, enlarged and added up.
+    """FullGrad: input × gradient and every bias × gradient, upsampled and summed.
 
-    With magnitude=False values keep their signs, and each layer's cells are spread over the pixels that they cover, so
-    that the map sums to the score less the biases that have no place (`full_gradients` has them, and every part by
-    itself). With magnitude=True each part's magnitudes are enlarged as they are; no layer is scaled to a range of its
-    own, as pytorch-grad-cam does. A finding tells how much of the score no part accounts for.
+        Σ_c |x ∘ ∂y/∂x| + Σ_layers upsample(Σ_k |b ∘ ∂y/∂(output)|)
+
+    With magnitude=False values keep their signs, and each position's value is divided over the pixels that it covers,
+    so that the map sums to the score less the biases without a position (`full_gradients` gives every part). No layer
+    is rescaled to a range of its own, as in pytorch-grad-cam. A finding states how much of the score is in no part.
 
     Returns  (n, h, w) at the input's resolution, in logits; >= 0 unless magnitude=False
     Errors   UnsupportedModel, BadTarget
     Source   Srinivas & Fleuret 2019, sections 3 and 4 (without the rescaling), arXiv:1905.00780
+
+    Example
+        >>> full_grad(model, images, 281).shape
+        torch.Size([1, 224, 224])
     """
-    found = full_gradients(model, images, target)
-    _tell_missing(found, images.dtype)
+    gradients = full_gradients(model, images, target)
+    _note_missing(gradients, images.dtype)
     size = (images.shape[-2], images.shape[-1])
-    parts = [found.input, *found.biases.values()]
+    parts = [gradients.input, *gradients.biases.values()]
     if magnitude:
         return torch.stack([resize(part.abs().sum(1), size) for part in parts]).sum(0)
     return torch.stack([_spread(part.sum(1), size) for part in parts]).sum(0)
 
 
 def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) -> FullGradients:
-    """FullGrad's parts: what the input, each layer's biases and the biases without a place give to the score.
+    """FullGrad's parts: the contributions of the input, of each layer's biases and of the biases without a position.
 
     Returns  a `FullGradients`, signed and unscaled, in logits
     Errors   UnsupportedModel, BadTarget
     Source   Srinivas & Fleuret 2019, proposition 1, arXiv:1905.00780
+
+    Example
+        >>> parts = full_gradients(model, images, 281)
+        >>> torch.allclose(parts.total(), parts.scores, atol=1e-4)
+        True
     """
     check_images(model, images)
     with open_run(model, images, target) as run:
-        where = {layer.name: layer for layer in list_layers(run.model, run.images)}
+        layers = {layer.name: layer for layer in list_layers(run.model, run.images)}
         modules = dict(run.network.named_modules())
-        known = {name: bias for name, module in modules.items() if (bias := _bias(module)) is not None}
-        with capture(run.network, list(known), gradients=True) as seen:
+        bias_of = {name: bias for name, module in modules.items() if (bias := _bias(module)) is not None}
+        with capture(run.network, list(bias_of), gradients=True) as captured:
             scores, gradient = run.scores_and_gradient(run.images)
         biases, elsewhere = {}, torch.zeros_like(scores)
-        for name, g in seen.gradients.items():
-            part = _times(known[name.partition("#")[0]], g, modules[name.partition("#")[0]])
-            maps = _maps(where.get(name), run.network, part)
+        for name, g in captured.gradients.items():
+            part = _times(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
+            maps = _maps(layers.get(name), run.network, part)
             if maps is None:
                 elsewhere += part.flatten(1).sum(1)
             else:
                 biases[name] = maps
-        order = {name: i for i, name in enumerate(where)}
+        order = {name: i for i, name in enumerate(layers)}
         biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
         return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
 
 
 def _bias(module: nn.Module) -> Tensor | None:
-    """What the module adds to a linear function of its input, one value a channel; None for nothing."""
+    """The constant term of the module's affine map, one value a channel; None where there is none."""
     mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and mean is not None and variance is not None:
         scale = (variance.double() + module.eps).rsqrt() * (1 if module.weight is None else module.weight.double())
@@ -137,28 +147,28 @@ def _maps(layer: Layer | None, network: nn.Module, part: Tensor) -> Tensor | Non
 
 
 def _spread(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Enlarged (bilinear), with each cell's value shared out among its pixels, so that the sum stays what it is."""
+    """Upsampled (bilinear), with each position's value divided over its pixels, so that the sum is preserved."""
     rows, columns = (_shares(maps, cells, pixels) for cells, pixels in zip(maps.shape[1:], size, strict=True))
     return rows.T @ maps @ columns
 
 
 def _shares(like: Tensor, cells: int, pixels: int) -> Tensor:
-    """What each cell gives to each pixel of a line, (cells, pixels), every row summing to 1."""
-    alone = torch.eye(cells, dtype=like.dtype, device=like.device)[None]
-    # Bilinear reading leaves cells out where there are more of them than pixels.
-    read = resize(alone, (cells, pixels), "bilinear" if cells <= pixels else "area")[0]
-    return read / read.sum(1, keepdim=True)
+    """The weights of each position in the pixels of a line, (positions, pixels), every row summing to 1."""
+    one_hot = torch.eye(cells, dtype=like.dtype, device=like.device)[None]
+    # Bilinear sampling skips positions where there are more of them than pixels.
+    weights = resize(one_hot, (cells, pixels), "bilinear" if cells <= pixels else "area")[0]
+    return weights / weights.sum(1, keepdim=True)
 
 
-def _tell_missing(found: FullGradients, dtype: torch.dtype) -> None:
+def _note_missing(parts: FullGradients, dtype: torch.dtype) -> None:
     eps = torch.finfo(dtype).eps
-    sizes = torch.stack([part.abs().flatten(1).sum(1) for part in (found.input, *found.biases.values())]).sum(0)
-    missing = found.scores - found.total()
-    allowed = max(1e-3, 8 * eps) * found.scores.abs() + 8 * eps * sizes
+    sizes = torch.stack([part.abs().flatten(1).sum(1) for part in (parts.input, *parts.biases.values())]).sum(0)
+    missing = parts.scores - parts.total()
+    allowed = max(1e-3, 8 * eps) * parts.scores.abs() + 8 * eps * sizes
     for n in (missing.abs() > allowed).nonzero()[:, 0].tolist():
         note_finding(
             "incomplete",
-            f"{float(missing[n]):.3g} of the score {float(found.scores[n]):.3g} is in no part: the network has layers "
+            f"{float(missing[n]):.3g} of the score {float(parts.scores[n]):.3g} is in no part: the network has layers "
             "that are not piecewise linear (smooth activations, attention, layer norm), for which FullGrad's sum is "
             "not complete.",
             {},

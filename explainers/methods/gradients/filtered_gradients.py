@@ -34,7 +34,7 @@ def forgrad(
         str, Choice("smooth_grad", "saliency", "integrated_gradients", help="the attribution that is filtered")
     ] = "smooth_grad",
     cutoff: Annotated[
-        float, Range(0, 4096, 0.5, help="highest frequency that stays, in cycles over the picture's shorter side")
+        float, Range(0, 4096, 0.5, help="cutoff frequency, in cycles over the image's shorter side")
     ] = 15.0,
     samples: Samples = 25,
     steps: Steps = None,
@@ -45,21 +45,26 @@ def forgrad(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """FORGrad: an attribution without its high frequencies, which stem from strides and pooling, not from the picture.
+    """FORGrad: a low-pass filtered attribution, without the high frequencies that strides and pooling cause.
 
-    The base is drawn by its size, one value a pixel: the largest magnitude among the colour channels for SmoothGrad and
-    saliency, that of their sum for integrated gradients. The filter is ideal and round: frequencies up to `cutoff` stay
-    as they are, all others become 0, and of the result the size counts, as in the authors' code. 15 cycles are what the
-    paper found to suit ImageNet networks at 224 px; a cutoff beyond all frequencies of a small picture changes nothing.
-    On EfficientNet-Lite0 saliency and integrated gradients filtered so were no better than a blob in the middle.
+        |F⁻¹(F(|a|) · [frequency <= cutoff])|,  a the base attribution, F the Fourier transform
+
+    |a| is one value a pixel: the largest magnitude over the channels for SmoothGrad and saliency, the magnitude of
+    their sum for integrated gradients. The outer magnitude is that of the authors' code. The paper found 15 cycles to
+    suit ImageNet networks at 224 px; a cutoff above all frequencies of a small image changes nothing. On
+    EfficientNet-Lite0 filtered saliency and integrated gradients were no better than a centred blob.
 
     Returns  (n, h, w), >= 0, in the units of `base`; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
-    Source   Muzellec et al. 2023, the filter with cutoff sigma, arXiv:2307.09591; the size before and after it: Xplique
+    Source   Muzellec et al. 2023, the filter with cutoff sigma, arXiv:2307.09591; magnitudes before and after: Xplique
+
+    Example
+        >>> forgrad(model, images, 281, samples=8).shape
+        torch.Size([1, 224, 224])
     """
 
-    def filtered(sizes: Tensor) -> Tensor:
-        return low_pass(sizes.abs(), cutoff).abs()
+    def filtered(attribution: Tensor) -> Tensor:
+        return low_pass(attribution.abs(), cutoff).abs()
 
     def watch(partial: Partial) -> Any:
         assert progress is not None
@@ -70,22 +75,22 @@ def forgrad(
         noisy = smooth_grad(model, images, target, samples=samples, seed=seed, precision=precision, **cost)
         return filtered(noisy.abs().amax(1))
     if base == "integrated_gradients":
-        way: dict[str, Any] = {"steps": steps, "baseline": baseline, "seed": seed}
-        path = integrated_gradients(model, images, target, precision=precision, **way, **cost)
-        return filtered(path.sum(1))
+        path: dict[str, Any] = {"steps": steps, "baseline": baseline, "seed": seed}
+        integrated = integrated_gradients(model, images, target, precision=precision, **path, **cost)
+        return filtered(integrated.sum(1))
     with open_run(model, images, target, precision=precision) as run:
-        found = filtered(run.gradient(run.images).abs().amax(1))
-    # One gradient: there is nothing to stop, and somebody who watches sees the end.
-    Loop(batch_size, progress, budget).run(1, 1, lambda chunk: None, lambda: found)
-    return found
+        heat = filtered(run.gradient(run.images).abs().amax(1))
+    # One gradient: nothing to stop early; `progress` gets the result.
+    Loop(batch_size, progress, budget).run(1, 1, lambda chunk: None, lambda: heat)
+    return heat
 
 
 def low_pass(pixels: Tensor, cutoff: float) -> Tensor:
     """Pixels [..., H, W] without the frequencies above `cutoff`, in cycles over the shorter side."""
     height, width = pixels.shape[-2:]
     side = min(height, width)
-    down = torch.fft.fftfreq(height, 1 / side, dtype=torch.float64)
-    right = torch.fft.rfftfreq(width, 1 / side, dtype=torch.float64)
-    # A frequency exactly at the cutoff stays, whichever way the division rounds.
-    kept = down[:, None] ** 2 + right**2 <= cutoff**2 * (1 + 1e-9)
-    return torch.fft.irfft2(torch.fft.rfft2(pixels) * kept.to(pixels.device), s=(height, width))
+    rows = torch.fft.fftfreq(height, 1 / side, dtype=torch.float64)
+    columns = torch.fft.rfftfreq(width, 1 / side, dtype=torch.float64)
+    # A frequency exactly at the cutoff passes, whichever way the division rounds.
+    passes = rows[:, None] ** 2 + columns**2 <= cutoff**2 * (1 + 1e-9)
+    return torch.fft.irfft2(torch.fft.rfft2(pixels) * passes.to(pixels.device), s=(height, width))

@@ -1,11 +1,11 @@
-"""Path integrals of an inner layer: what each of its units has to do with the score.
+"""Path integrals at a hidden layer: what each of its units contributes to the score.
 
 x     images, b the baseline             (n, c, h, w)
 A(x)  the layer's output                 (n, k, h, w)
-G     d score / d A                      (n, k, h, w), score in logits unless the target says otherwise
+G     ∂y / ∂A                            (n, k, h, w), y in logits unless the target says otherwise
 
 All three give one value a unit, "features" [N, K, h, w], which `explain` draws as the sum over the channels k. Class
-and register tokens are no place in the picture and are left out, with their share of the score.
+and register tokens have no position in the image and are left out, with their contribution to the score.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-Steps = Annotated[int, Range(2, 1000, help="points on the path")]
-Noise = Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")]
+Steps = Annotated[int, Range(2, 1000, help="integration steps")]
+Noise = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
 
 
 @method(
@@ -55,15 +55,21 @@ def layer_integrated_gradients(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Layer integrated gradients: the layer's output goes straight from the baseline's to the picture's.
+    """Layer integrated gradients: integrated gradients with the layer's output as the input.
 
-    What passes around the layer stays the picture's own. The path's points are those of `integrated_gradients`; stopped
-    early, the points done stand for all.
+        (A(x) - A(b)) ∘ ∫₀¹ ∂y/∂A (A(b) + t (A(x) - A(b))) dt
 
-    Returns  (n, k, h, w), in logits; sums to score(x) - score with A(b) in place of A(x) as the number of steps grows,
-             and a finding states the gap where it is above 1%; drift in bf16: docs/figures.md
+    Paths that bypass the layer keep the values of the image itself. Points as in `integrated_gradients`; stopped early,
+    the integral is estimated from the points done.
+
+    Returns  (n, k, h, w), in logits; sums to y(x) - y with A(b) in place of A(x) as the number of steps grows, and a
+             finding states the gap where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Sundararajan et al. 2017, eq. 1, at a layer, arXiv:1703.01365
+
+    Example
+        >>> layer_integrated_gradients(model, images, 281, layer="layer4").shape
+        torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, where = run.images, layer_with_patch_gradients(run, layer)
@@ -110,21 +116,27 @@ def internal_influence(
     *,
     layer: LayerName | None = None,
     steps: Steps = 50,
-    baseline: Annotated[Baseline, Choice("blur", "mean", help="where the path begins; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice("blur", "mean", help="baseline, the start of the path; empty: zeros")] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Internal influence: the mean gradient at the layer while the picture goes straight from the baseline to itself.
+    """Internal influence: the mean gradient at the layer on the straight path of the image from a baseline.
 
-    A gradient, not a share: it is not multiplied by the units' values, and is drawn by its length. The default layer is
-    the stage before the last: where only pooling and a linear head follow, the gradient is the same at every place.
-    Gauss-Legendre quadrature; stopped early, the points done stand for all.
+        ∫₀¹ ∂y/∂A (b + t (x - b)) dt
+
+    A gradient, not a contribution: it is not multiplied by the units' values, and is drawn by its norm over the
+    channels. The default layer is the last stage but one: where only pooling and a linear head follow, the gradient is
+    the same at every position. Gauss-Legendre quadrature; stopped early, the integral is estimated from those done.
 
     Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
+
+    Example
+        >>> internal_influence(model, images, 281, layer="layer3", steps=8).shape
+        torch.Size([1, 256, 14, 14])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, where = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
@@ -160,17 +172,21 @@ def layer_conductance(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Conductance: how much of the integrated gradients flows through each unit of the layer.
+    """Layer conductance: the integrated gradients of the image that flow through each unit of the layer.
 
-    On the straight path from the baseline to the picture, the integral of G dA, taken over `steps` pieces by the
-    trapezoidal rule from the path's first point to its last. Stopped early, the part of the path that was done stands
-    for all of it.
+        ∫₀¹ ∂y/∂A (dA/dt) dt  along  b + t (x - b)
 
-    Returns  (n, k, h, w), in logits; sums to score(x) - score(b) where every path passes the layer, as the number of
-             steps grows; drift in bf16: docs/figures.md
+    The trapezoidal rule over `steps` intervals. Stopped early, the part of the path done is scaled to the whole.
+
+    Returns  (n, k, h, w), in logits; sums to y(x) - y(b) where every path passes the layer, as the number of steps
+             grows; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-    Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over pieces: Shrikumar et al.
+    Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over intervals: Shrikumar et al.
              2018, arXiv:1807.09946
+
+    Example
+        >>> layer_conductance(model, images, 281, layer="layer4", steps=8).shape
+        torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, where = run.images, layer_with_patch_gradients(run, layer)
@@ -205,7 +221,7 @@ def layer_conductance(
 
 
 def _inner_stage(run: Run) -> LayerName | None:
-    """The stage before the last, None where there is none."""
+    """The last stage but one, None where there is none."""
     names = stages(run.model, run.images)
     return names[-2] if len(names) > 1 else None
 
@@ -234,7 +250,7 @@ def _mean_gradient(
 ) -> Tensor:
     """The weighted mean [N, K, h, w] of the layer's gradients at points of a path.
 
-    What is shown on the way is that mean times `times`, its channels made one map as `how` says.
+    Partial results are that mean times `times`, reduced over the channels as `how` says.
     """
     count = len(run.images)
     total: list[Tensor] = []

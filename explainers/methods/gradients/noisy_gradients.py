@@ -1,11 +1,12 @@
-"""Attributions from the gradients at noisy copies of the picture; they differ in how the gradients are folded.
+"""Attributions from the gradients at noisy copies of the image; they differ in the statistic that is taken.
 
 x  images              (n, c, h, w)
-G  d score / d x       at one noisy copy, score in logits unless the target says otherwise
+G  ∂y / ∂x             at a noisy copy x + ε, ε ~ N(0, (sigma (max x - min x))²)
+y  the target's score  in logits unless the target says otherwise
 
-Noise is normal with a deviation of `sigma` times the picture's own range. Each picture has its own random numbers,
-drawn in float32 one sample after the other, so that a map depends neither on the pictures beside it, nor on the chunk
-size, nor on the precision that the model runs in. The classes are those of the clean pictures.
+Each image has its own generator, and noise is drawn in float32 one sample after the other, so that a map depends
+neither on the other images of the batch, nor on the chunk size, nor on the model's precision. Top classes are those of
+the clean images.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-Samples = Annotated[int, Range(1, 1000, help="noisy copies of the picture")]
-Sigma = Annotated[float, Range(0, 1, 0.01, help="noise, as a share of the picture's range")]
+Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
+Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
 
 
 @method(
@@ -49,11 +50,17 @@ def smooth_grad(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """SmoothGrad: the mean gradient over noisy copies of the picture, signed.
+    """SmoothGrad: the mean gradient over noisy copies of the image, signed.
+
+        mean_ε ∂y/∂x (x + ε)
 
     Returns  (n, c, h, w), in logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Smilkov et al. 2017, section 2, arXiv:1706.03825
+
+    Example
+        >>> smooth_grad(model, images, 281, samples=8).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
@@ -89,13 +96,17 @@ def smooth_grad_squared(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """SmoothGrad squared: the mean of the squared gradients over noisy copies of the picture.
+    """SmoothGrad squared: the mean of the squared gradients over noisy copies of the image.
 
-    It is the square of SmoothGrad plus the (biased) variance of VarGrad.
+        mean_ε G² = (mean_ε G)² + var_ε G: the square of SmoothGrad plus the (biased) VarGrad
 
     Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Hooker et al. 2019, section 3, SG-SQ, arXiv:1806.10758
+
+    Example
+        >>> smooth_grad_squared(model, images, 281, samples=8).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
@@ -125,20 +136,26 @@ def var_grad(
     *,
     samples: Samples = 25,
     sigma: Sigma = 0.15,
-    unbiased: Annotated[bool, "Divide by samples - 1 (the variance of the noise's law), not by samples"] = False,
+    unbiased: Annotated[bool, "Unbiased variance: divide by samples - 1"] = False,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """VarGrad: the variance of the gradients over noisy copies of the picture.
+    """VarGrad: the variance of the gradients over noisy copies of the image.
 
-    The biased variance, divided by the number of samples, unless `unbiased`; with one sample both are 0.
+        var_ε G = mean_ε (G - mean_ε G)²
+
+    Divided by the number of samples, or by one less if `unbiased`; with one sample both are 0.
 
     Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Adebayo et al. 2018, section 2, arXiv:1810.03307; Chan et al. 1983 for the sum of squared deviations
+
+    Example
+        >>> var_grad(model, images, 281, samples=8).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         mean, squares, done = (
@@ -150,11 +167,11 @@ def var_grad(
         def fold(picture: int, gradients: Tensor, before: int) -> None:
             nonlocal done
             done = before + len(gradients)
-            # The mean of squares less the square of the mean loses all digits where the variance is small.
+            # mean(G²) - mean(G)² would cancel catastrophically where the variance is small.
             own = gradients.mean(0)
-            away = own - mean[picture]
-            squares[picture] += (gradients - own).square().sum(0) + away.square() * (before * len(gradients) / done)
-            mean[picture] += away * (len(gradients) / done)
+            shift = own - mean[picture]
+            squares[picture] += (gradients - own).square().sum(0) + shift.square() * (before * len(gradients) / done)
+            mean[picture] += shift * (len(gradients) / done)
 
         def variance() -> Tensor:
             return squares / max(1, done - 1 if unbiased else done)
@@ -173,7 +190,7 @@ def _at_noisy_copies(
     fold: Callable[[int, Tensor, int], None],
     best: Callable[[], Tensor],
 ) -> None:
-    """Call `fold(picture, gradients [rows, c, h, w], samples before)` for each picture and chunk of noisy copies."""
+    """Call `fold(image, gradients [rows, c, h, w], samples before)` for each image and chunk of noisy copies."""
     x = run.images
     run.score_inputs()
     spans = extremes(x)[1]

@@ -1,10 +1,10 @@
-"""Attributions from gradients along a path from a baseline to the picture.
+"""Attributions that integrate gradients along a path from a baseline to the image.
 
 x     images                          (n, c, h, w)
 γ(t)  the path, t from 0 to 1, with γ(1) = x
-map   ∫ (d score / d γ) (dγ / dt) dt, which sums to score(γ(1)) - score(γ(0))
+map   ∫ (∂y/∂γ) (dγ/dt) dt, which sums to y(γ(1)) - y(γ(0)) (completeness)
 
-The methods differ in the path alone. Where a map does not sum to the difference of scores, a finding says by how much.
+The methods differ in the path alone. Where a map is not complete, a finding states the gap.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from explainers.registry import method
 from explainers.targets import TargetLike, Through
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(picture, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
+"""(image, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
 
 GAP = 0.01
-"""Share of the difference of scores above which a finding states that a map does not sum to it."""
+"""Relative gap between a map's sum and the difference of scores, above which a finding states it."""
 
 FIXED = 50
-"""Points where none are asked for and the gap cannot choose them: a map with `through` is of a part of the score."""
+"""Default points where the gap cannot choose them: a map with `through` is of a part of the score."""
 
 Steps = Annotated[
-    int | None, Range(2, 1000, help="points on the path; empty: as many as close the gap to 1%, 256 at most")
+    int | None, Range(2, 1000, help="integration steps; empty: until the completeness gap is below 1%, at most 256")
 ]
-Start = Annotated[Baseline, Choice(*NAMES, help="where the path begins; empty: zeros")]
+Start = Annotated[Baseline, Choice(*NAMES, help="baseline, the start of the path; empty: zeros")]
 
 
 @method(
@@ -48,7 +48,7 @@ Start = Annotated[Baseline, Choice(*NAMES, help="where the path begins; empty: z
     returns="pixels",
     title="Integrated gradients",
     paper="Sundararajan et al. 2017, arXiv:1703.01365",
-    caution="Measured on EfficientNet-Lite0, its maps were about level with a blob in the middle; take gradient SHAP "
+    caution="Measured on EfficientNet-Lite0, its maps were about level with a centred blob; take gradient SHAP "
     "or DeepLIFT SHAP, which average over many baselines.",
 )
 def integrated_gradients(
@@ -58,33 +58,39 @@ def integrated_gradients(
     *,
     steps: Steps = None,
     baseline: Start = None,
-    seed: Annotated[int, Range(0, 2**31 - 1, help="for the baseline 'noise'")] = 0,
+    seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Integrated gradients: the mean gradient on the straight path from a baseline, times the way.
+    """Integrated gradients: the mean gradient on the straight path from a baseline, times (input − baseline).
 
-    With `steps`, the integral is taken by Gauss-Legendre quadrature at so many points. Without, points are added where
-    the score rose by more than the gradients say, until the map sums to the difference of scores to 1%. Stopped early,
-    the points done, which are spread over the path, stand for all.
+        (x - b) ∘ ∫₀¹ ∂y/∂x (b + t (x - b)) dt
+
+    With `steps`, Gauss-Legendre quadrature of that many points. Without, points are added adaptively where the
+    trapezoidal rule misses the change of the score, until the map sums to the difference of scores to 1%. Stopped
+    early, the integral is estimated from the points done, which are spread over the path.
 
     On EfficientNet-Lite0 it was level with the centre control in deletion and insertion: ahead of it on some sets of
     photographs, behind it on others. Gradient SHAP and DeepLIFT SHAP, which average over baselines, were ahead on all.
 
-    Returns  (n, c, h, w), in logits; sums to score(x) - score(baseline) as the number of steps grows. A finding states
-             the gap where it is above 1%; drift in bf16: docs/figures.md
+    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding states the gap
+             where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Sundararajan et al. 2017, eq. 1, arXiv:1703.01365
+
+    Example
+        >>> integrated_gradients(model, images, 281, steps=8).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.score_inputs()
         start = baseline_of(x, baseline, seed)
-        found = _along(run, Loop(batch_size, progress, budget), steps, lambda points: straight(x, start, points))
+        attribution = _along(run, Loop(batch_size, progress, budget), steps, lambda points: straight(x, start, points))
         if measures_gap(target):
-            note_gap(found, full - run.values(start, range(len(x))), more(steps))
-        return found
+            note_gap(attribution, full - run.values(start, range(len(x))), more(steps))
+        return attribution
 
 
 @method(
@@ -92,7 +98,7 @@ def integrated_gradients(
     returns="pixels",
     title="Blur integrated gradients",
     paper="Xu et al. 2020, arXiv:2004.03383",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than a blob in the middle, by size about level "
+    caution="Measured on EfficientNet-Lite0, its maps were no better than a centred blob, by magnitude about level "
     "with it; take gradient SHAP or DeepLIFT SHAP, which average over many baselines.",
 )
 def blur_integrated_gradients(
@@ -103,33 +109,39 @@ def blur_integrated_gradients(
     steps: Steps = None,
     blur: Annotated[
         float | None,
-        Range(0.1, 4096, help="deviation in pixels where the path begins; empty: a quarter of the shorter side"),
+        Range(0.1, 4096, help="standard deviation of the blur in pixels; empty: a quarter of the shorter side"),
     ] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Blur integrated gradients: gradients along the path on which the picture comes out of a blur.
+    """Blur integrated gradients: gradients integrated along the path from a blurred image to the image.
 
-    The path is Gaussian scale space on the grid of pixels with mirrored borders, its derivative exact: the heat
-    equation solved in the cosine basis. No baseline has to be chosen. The integral is over the blur's deviation, its
-    points as in `integrated_gradients`; stopped early, the points done stand for all.
+        ∫ (∂y/∂γ) (dγ/dσ) dσ,  γ(σ) = x convolved with a Gaussian of standard deviation σ, from `blur` down to 0
 
-    Returns  (n, c, h, w), in logits; sums to score(x) - score(blurred x) as the number of steps grows. A finding states
-             the gap where it is above 1%; drift in bf16: docs/figures.md
+    The path is the discrete Gaussian scale space with mirrored borders, its derivative exact: the heat equation solved
+    in the cosine basis. No baseline is needed. Points as in `integrated_gradients`; stopped early, the integral is
+    estimated from the points done.
+
+    Returns  (n, c, h, w), in logits; sums to y(x) - y(blurred x) as the number of steps grows. A finding states the gap
+             where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Xu et al. 2020, section 3, arXiv:2004.03383; Lindeberg 1990, doi:10.1109/34.49051, for the discrete kernel
+
+    Example
+        >>> blur_integrated_gradients(model, images, 281, steps=8).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.score_inputs()
         widest = min(x.shape[-2:]) / 4 if blur is None else blur
-        found = _along(run, Loop(batch_size, progress, budget), steps, _out_of_blur(x, widest))
+        attribution = _along(run, Loop(batch_size, progress, budget), steps, _out_of_blur(x, widest))
         if measures_gap(target):
             blurred = _out_of_blur(x, widest)(torch.zeros(1, dtype=torch.float64))
             start = torch.cat([blurred(picture, torch.tensor([0]))[0] for picture in range(len(x))])
-            note_gap(found, full - run.values(start, range(len(x))), more(steps))
-        return found
+            note_gap(attribution, full - run.values(start, range(len(x))), more(steps))
+        return attribution
 
 
 @method(
@@ -143,82 +155,90 @@ def gradient_shap(
     images: Tensor,
     target: TargetLike = None,
     *,
-    samples: Annotated[int, Range(1, 4096, help="random points between baselines and picture")] = 50,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what the picture is compared with")] = "noise",
+    samples: Annotated[int, Range(1, 4096, help="random points between baselines and image")] = 50,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline")] = "noise",
     baselines: Tensor | None = None,
-    sigma: Annotated[float, Range(0, 1, 0.01, help="noise on the picture, as a share of its range")] = 0.0,
+    sigma: Annotated[
+        float, Range(0, 1, 0.01, help="standard deviation of noise on the image, as a fraction of its range")
+    ] = 0.0,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Gradient SHAP: gradients at random points between random baselines and the picture, times the way; their mean.
+    """Gradient SHAP: mean gradient at random points between baselines and the image, times (input − baseline).
 
-    Each sample has its own baseline: one of `baselines` [B, C, H, W] where they are given, else what `baseline` says,
-    of which "noise" is drawn anew. The places on the way are even, moved by one random number: each is uniform, as
-    the paper has them, and together they leave no gaps, so that fewer samples do. All comes from the one `seed`.
+        E_b,α [(x - b) ∘ ∂y/∂x (b + α (x - b))],  α ~ U(0, 1)
 
-    Returns  (n, c, h, w), in logits; sums to score(x) - mean score of the baselines as the number of samples grows. A
+    Each sample has its own baseline: one of `baselines` [B, C, H, W] where they are given, else `baseline`, of which
+    "noise" is drawn anew. α by systematic sampling with one random offset: uniform each, evenly spread together, so
+    that fewer samples suffice. All randomness comes from `seed`.
+
+    Returns  (n, c, h, w), in logits; sums to y(x) - mean score of the baselines as the number of samples grows. A
              finding states the gap where it is above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget; BadOption for baselines of another shape
     Source   Lundberg & Lee 2017, arXiv:1705.07874; Erion et al. 2021, expected gradients, arXiv:1906.10670
+
+    Example
+        >>> gradient_shap(model, images, 281, samples=8).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.score_inputs()
         draws = PerImageGenerators(len(x), seed)
-        pick = _baselines(x, draws, baseline, baselines)
-        alike = baselines is None and not (isinstance(baseline, str) and baseline == "noise")
-        shifts = [float(draws.uniform(picture, 1)) for picture in range(len(x))]
+        next_baseline = _baselines(x, draws, baseline, baselines)
+        one_baseline = baselines is None and not (isinstance(baseline, str) and baseline == "noise")
+        offsets = [float(draws.uniform(picture, 1)) for picture in range(len(x))]
         spans = extremes(x)[1]
-        ends, drawn, measured = torch.zeros_like(full), 0, measures_gap(target)
+        baseline_scores, drawn, measured = torch.zeros_like(full), 0, measures_gap(target)
 
         def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal drawn
-            begins, noise = [], []
+            starts, noise = [], []
             for _ in chosen:
-                begins.append(pick(picture))
+                starts.append(next_baseline(picture))
                 noise.append(draws.normal(picture, 1, *x.shape[1:])[0].to(x) if sigma else torch.zeros_like(x[0]))
-            start = torch.stack(begins)
-            way = x[picture] + sigma * spans[picture] * torch.stack(noise) - start
+            start = torch.stack(starts)
+            difference = x[picture] + sigma * spans[picture] * torch.stack(noise) - start
             if measured:
-                # One baseline for all samples has one score.
-                told = start[:1] if alike else start
-                ends[picture] += run.values(told, [picture] * len(told)).mean() * len(chosen)
+                # One baseline for all samples needs one forward pass.
+                scored = start[:1] if one_baseline else start
+                baseline_scores[picture] += run.values(scored, [picture] * len(scored)).mean() * len(chosen)
                 drawn += len(chosen) * (picture == 0)
-            places = (shifts[picture] + chosen.double() / samples) % 1
-            return start + places.to(x).view(-1, 1, 1, 1) * way, at_least_float32(way)
+            alpha = (offsets[picture] + chosen.double() / samples) % 1
+            return start + alpha.to(x).view(-1, 1, 1, 1) * difference, at_least_float32(difference)
 
         weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
-        found = integrate(run, Loop(batch_size, progress, budget), weights, path, _summed)
+        attribution = integrate(run, Loop(batch_size, progress, budget), weights, path, _summed)
         if measured:
-            note_gap(found, full - ends / drawn, {"samples": min(4096, 4 * samples)})
-        return found
+            note_gap(attribution, full - baseline_scores / drawn, {"samples": min(4096, 4 * samples)})
+        return attribution
 
 
 def _baselines(
     x: Tensor, draws: PerImageGenerators, baseline: Baseline, baselines: Tensor | None
 ) -> Callable[[int], Tensor]:
-    """What gives a picture's next baseline [C, H, W].
+    """A function that gives an image's next baseline [C, H, W].
 
     Errors   BadOption
     """
     if baselines is not None:
         if baselines.ndim != 4 or baselines.shape[1:] != x.shape[1:]:
             raise BadOption(
-                f"baselines has shape {tuple(baselines.shape)}. Give pictures [B, {', '.join(map(str, x.shape[1:]))}], "
+                f"baselines has shape {tuple(baselines.shape)}. Give images [B, {', '.join(map(str, x.shape[1:]))}], "
                 "of which each sample takes one."
             )
-        given = baselines.detach().to(x)
+        rows = baselines.detach().to(x)
         waiting: list[list[int]] = [[] for _ in x]
 
-        def one_of_them(picture: int) -> Tensor:
-            # By turns, in a new order each time: every baseline counts alike.
+        def next_in_turn(picture: int) -> Tensor:
+            # Permutation after permutation: every baseline has the same weight.
             if not waiting[picture]:
-                waiting[picture] = draws.permutations(picture, 1, len(given))[0].tolist()
-            return given[waiting[picture].pop()]
+                waiting[picture] = draws.permutations(picture, 1, len(rows))[0].tolist()
+            return rows[waiting[picture].pop()]
 
-        return one_of_them
+        return next_in_turn
     if isinstance(baseline, str) and baseline == "noise":
         low, span = extremes(x)
         return lambda picture: low[picture] + span[picture] * draws.uniform(picture, 1, *x.shape[1:])[0].to(x)
@@ -229,7 +249,7 @@ def _baselines(
 def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:
     """Integrate gradient times dγ/dt along a path by a quadrature with these weights [points].
 
-    Points far apart are visited first. Stopped early, those that were visited stand for all.
+    Points are visited in van der Corput order. Stopped early, the weights of those visited are renormalised.
 
     Returns  (n, c, h, w), float32 or float64
     """
@@ -250,8 +270,8 @@ def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable
     return total / reached
 
 
-def _along(run: Run, loop: Loop, steps: int | None, through: Callable[[Tensor], Path]) -> Tensor:
-    """Integrate along the path that `through` lays through given points in [0, 1]: `steps` of them, or those needed.
+def _along(run: Run, loop: Loop, steps: int | None, path_of: Callable[[Tensor], Path]) -> Tensor:
+    """Integrate along the path that `path_of` gives for points in [0, 1]: `steps` of them, or as many as needed.
 
     Returns  (n, c, h, w), float32 or float64
     """
@@ -259,10 +279,10 @@ def _along(run: Run, loop: Loop, steps: int | None, through: Callable[[Tensor], 
         steps = FIXED
     if steps is not None:
         points, weights = gauss_legendre(steps)
-        return integrate(run, loop, weights, through(points), _summed)
+        return integrate(run, loop, weights, path_of(points), _summed)
 
     def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
-        at, speed = through(points)(picture, torch.arange(len(points)))
+        at, speed = path_of(points)(picture, torch.arange(len(points)))
         scores, gradients = run.scores_and_gradient(at, [picture] * len(at))
         return scores, gradients * speed
 
@@ -270,43 +290,43 @@ def _along(run: Run, loop: Loop, steps: int | None, through: Callable[[Tensor], 
 
 
 def more(steps: int | None) -> dict[str, int]:
-    """What makes the gap of so many steps smaller."""
+    """The option that narrows the gap of so many steps."""
     return {"steps": 1000 if steps is None else min(1000, 4 * steps)}
 
 
 def straight(x: Tensor, start: Tensor, points: Tensor) -> Path:
-    """The straight path from `start` to the pictures, at `points` in [0, 1]."""
-    way = x - start
+    """The straight path from `start` to the images, at `points` in [0, 1]."""
+    difference = x - start
 
     def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
         at = points[chosen].to(x).view(-1, 1, 1, 1)
-        return start[picture] + at * way[picture], at_least_float32(way[picture])
+        return start[picture] + at * difference[picture], at_least_float32(difference[picture])
 
     return path
 
 
 def _out_of_blur(x: Tensor, widest: float) -> Callable[[Tensor], Path]:
-    """Scale space from a deviation of `widest` pixels at 0 to the pictures at 1, linear in the deviation."""
-    down, right = _cosines(x.shape[-2]).to(at_least_float32(x)), _cosines(x.shape[-1]).to(at_least_float32(x))
-    # Eigenvalues of half the (negative) Laplacian on the grid: after a variance v a wave has exp(-v * rate) left.
+    """Scale space from a standard deviation of `widest` pixels at t = 0 to the images at 1, linear in σ."""
+    rows, columns = _cosines(x.shape[-2]).to(at_least_float32(x)), _cosines(x.shape[-1]).to(at_least_float32(x))
+    # Eigenvalues of half the (negative) Laplacian on the grid: a blur of variance v scales a wave by exp(-v * rate).
     rates = _rates(x.shape[-2])[:, None] + _rates(x.shape[-1])
-    waves = down @ at_least_float32(x) @ right.T
+    waves = rows @ at_least_float32(x) @ columns.T
 
     def path(points: Tensor, picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        deviation = ((1 - points[chosen]) * widest).view(-1, 1, 1)
-        left = torch.exp(-(deviation**2) * rates)
-        speed = 2 * deviation * widest * rates * left
-        back = [
-            down.T @ (each[:, None].to(waves) * waves[picture]) @ right  # one blur for each row
-            for each in (left, speed)
-        ]
-        return back[0].to(x), back[1]
+        sigma = ((1 - points[chosen]) * widest).view(-1, 1, 1)
+        factors = torch.exp(-(sigma**2) * rates)
+        speeds = 2 * sigma * widest * rates * factors
+        blurred, derivative = (
+            rows.T @ (spectrum[:, None].to(waves) * waves[picture]) @ columns  # one blur for each point
+            for spectrum in (factors, speeds)
+        )
+        return blurred.to(x), derivative
 
     return lambda points: partial(path, points)
 
 
 def _cosines(size: int) -> Tensor:
-    """The orthonormal cosine basis of a mirrored signal, one wave a row, float64."""
+    """The orthonormal basis of the discrete cosine transform (DCT-II), one wave a row, float64."""
     at = torch.arange(size, dtype=torch.float64)
     waves = torch.cos(math.pi / size * (at + 0.5) * at[:, None]) * math.sqrt(2 / size)
     waves[0] /= math.sqrt(2)
@@ -318,21 +338,22 @@ def _rates(size: int) -> Tensor:
 
 
 def measures_gap(target: TargetLike) -> bool:
-    """Whether to look for a gap: where somebody reads findings, and the map is that of the whole score."""
+    """Whether to measure the gap: findings are recorded, and the map is of the whole score."""
     return is_recording() and not isinstance(target, Through)
 
 
-def note_gap(found: Tensor, expected: Tensor, remedy: dict[str, Any]) -> None:
-    """Tell the reader where a map does not sum to the difference of scores [N] that it shares out, to 1%."""
+def note_gap(attribution: Tensor, expected: Tensor, remedy: dict[str, Any]) -> None:
+    """Note where a map does not sum to the difference of scores [N], to 1%."""
     (option,) = remedy
-    for picture, (total, whole) in enumerate(zip(found.flatten(1).sum(1).tolist(), expected.tolist(), strict=True)):
-        gap = abs(total - whole)
-        if gap > GAP * abs(whole):
-            share = f" ({gap / abs(whole):.1%})" if whole else ""
+    sums = attribution.flatten(1).sum(1).tolist()
+    for picture, (total, difference) in enumerate(zip(sums, expected.tolist(), strict=True)):
+        gap = abs(total - difference)
+        if gap > GAP * abs(difference):
+            share = f" ({gap / abs(difference):.1%})" if difference else ""
             slow = ", though not steadily where the network has kinks" if option == "steps" else ""
             note_finding(
                 "incomplete",
-                f"The map sums to {total:.4g}, the difference of scores that it shares out is {whole:.4g}: a gap of "
+                f"The map sums to {total:.4g}, the difference of scores is {difference:.4g}: a gap of "
                 f"{gap:.2g}{share}. More {option} make it smaller{slow}.",
                 remedy,
                 picture,

@@ -1,7 +1,7 @@
 """Attributions from the gradient at the input.
 
 x  images              (n, c, h, w)
-G  d score / d x       (n, c, h, w), score in logits unless the target says otherwise
+G  ∂y / ∂x             (n, c, h, w), y the target's score, in logits unless the target says otherwise
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ from explainers.targets import TargetLike
     title="Saliency",
     reduce="abs_max",
     paper="Simonyan et al. 2013, arXiv:1312.6034",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than the picture's edges or a blob in the middle; "
+    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges or a centred blob; "
     "take SmoothGrad, which averages the noise away.",
 )
 def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Saliency: the gradient of the score, signed.
+    """Saliency: the gradient of the score with respect to the input, signed.
 
-    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: the gradient at the picture itself is
+        G = ∂y/∂x
+
+    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: the gradient at the image itself is
     mostly noise, which SmoothGrad averages away.
 
-    Returns  (n, c, h, w), in logits per unit of the model's input; the usual picture is its largest magnitude over c
+    Returns  (n, c, h, w), in logits per unit of the model's input; usually shown as its largest magnitude over c
     Errors   BadTarget
     Source   Simonyan et al. 2013, section 3, arXiv:1312.6034
+
+    Example
+        >>> saliency(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
         return run.gradient(run.images)
@@ -42,18 +48,24 @@ def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Ten
     returns="pixels",
     title="Input × gradient",
     paper="Shrikumar et al. 2016, arXiv:1605.01713",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than the picture's edges or a blob in the middle; "
+    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges or a centred blob; "
     "take gradient SHAP or LRP.",
 )
 def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Input times gradient: a first-order share of each value in the score.
+    """Input × gradient: the score's first-order term in each input value.
 
-    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: one gradient, at the picture itself,
-    says little of what the score loses on the way to a baseline.
+        x ∘ ∂y/∂x
 
-    Returns  (n, c, h, w), in logits; sums to the logit for a network of ReLUs without biases
+    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: one gradient, at the image itself,
+    predicts little of the score's change to a baseline.
+
+    Returns  (n, c, h, w), in logits; sums to the logit for a ReLU network without biases
     Errors   BadTarget
     Source   Shrikumar et al. 2016, arXiv:1605.01713
+
+    Example
+        >>> input_x_gradient(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
         return run.gradient(run.images) * at_least_float32(run.images)

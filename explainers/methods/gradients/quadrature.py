@@ -1,12 +1,12 @@
-"""Integrals of a gradient along a path, at points chosen by what is still missing.
+"""Integrals of a gradient along a path, at points chosen where the integral is least complete.
 
 f(t)   the score at the path's point t in [0, 1]       known wherever the gradient is
-g(t)   what is integrated there, [...]                 its sum is df / dt
+g(t)   the integrand, [...]                            its sum is df / dt
 
-Between two points the trapezoid of g sums to more or less than f rose: their interval's defect. Real networks have most
-of it near the path's begin, in few narrow intervals, which even points miss; so the intervals with the largest defects
-are halved, and no point is lost. The first points are those of Gauss-Legendre quadrature: where the score is smooth
-along the path they are enough, and exact to rounding.
+On an interval the trapezoid of g differs from the rise of f by a defect. Real networks have most of it near the path's
+start, in few narrow intervals, which evenly spaced points miss; so the intervals with the largest defects are halved,
+and every point is used. The first points are those of Gauss-Legendre quadrature: where the score is smooth along the
+path they suffice, and are exact to rounding.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ def gauss_legendre(steps: int) -> tuple[Tensor, Tensor]:
     Source   Golub & Welsch 1969: eigenvalues of the Jacobi matrix of the Legendre polynomials
     """
     k = torch.arange(1, steps, dtype=torch.float64)
-    beside = k / (4 * k**2 - 1).sqrt()
-    values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
+    off_diagonal = k / (4 * k**2 - 1).sqrt()
+    values, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
     return (values + 1) / 2, vectors[0] ** 2
 
 
 def spread(count: int) -> Tensor:
-    """The numbers 0 to count - 1 in van der Corput's order: any first few lie evenly over all."""
+    """The numbers 0 to count - 1 in van der Corput's order: any prefix is spread evenly over all."""
     digits = max(1, (count - 1).bit_length())
-    turned = [int(f"{each:0{digits}b}"[::-1], 2) for each in range(2**digits)]
-    return torch.tensor([each for each in turned if each < count])
+    reversed_bits = [int(f"{number:0{digits}b}"[::-1], 2) for number in range(2**digits)]
+    return torch.tensor([number for number in reversed_bits if number < count])
 
 
 MOST = 256
-"""Points at most."""
+"""Most points."""
 GAP, DEFECTS = 0.01, 0.05
-"""Enough is where all defects together are below the first share of the score's rise, which is the map's own gap, and
-their sizes together below the second share of all that the score moves up and down, lest they only happen to cancel.
+"""Converged: the sum of the defects, the map's own gap, is below the first fraction of the score's rise, and the sum of
+their magnitudes below the second fraction of the score's total variation, lest they only cancel by chance.
 """
 # Points of the quadrature and, at most, of each later round; the width below which an interval is not halved; and the
-# share of the largest defect below which a smaller one can wait.
+# fraction of the largest defect below which a smaller one can wait.
 _FIRST, _ROUND, _NARROW, _SMALL = 16, 16, 2.0**-20, 0.02
 
 Probe = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(picture, points [R] in float64) -> scores [R], and what is integrated there [R, ...], float32 or float64."""
+"""(image, points [R] in float64) -> scores [R], and the integrand there [R, ...], float32 or float64."""
 
 
 class Bisection:
-    """The integral of one picture: which points come next, and what those seen give."""
+    """The integral of one image: the next points, and the estimate from those evaluated."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -66,14 +66,14 @@ class Bisection:
         order = spread(_FIRST)
         self._waiting = [0.0, 1.0, *points[order].tolist()]
         self._weights = [0.0, 0.0, *weights[order].tolist()]
-        self._found: Tensor | None = None
+        self._integral: Tensor | None = None
 
     def next(self, count: int) -> Tensor:
-        """At most `count` points to look at now, float64."""
+        """At most `count` points to evaluate now, float64."""
         return torch.tensor(self._waiting[:count], dtype=torch.float64)
 
     def add(self, scores: Tensor, parts: Tensor) -> None:
-        """What was found at the points that `next` gave; a round is judged as a whole, however it was cut in chunks."""
+        """Scores and integrands at the points that `next` gave; a round is judged as a whole, however chunked."""
         count = len(scores)
         self._points += self._waiting[:count]
         self._scores += scores.tolist()
@@ -93,24 +93,24 @@ class Bisection:
         defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * widths
         rise, size = float(scores[-1] - scores[0]), defects.abs()
         rounding = torch.finfo(self._parts[0].dtype).eps * float(scores.abs().max()) * len(at)
-        smooth = len(at) == len(self._weights)  # the first round: the quadrature's own sum stands for the trapezoids'
-        whole = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else math.nan
-        gap = abs(whole - rise) if smooth else abs(float(defects.sum()))
-        moved = float(scores.diff().abs().sum())
-        self.closed = gap <= max(GAP * abs(rise), rounding) and float(size.sum()) <= max(DEFECTS * moved, rounding)
+        smooth = len(at) == len(self._weights)  # the first round: the quadrature's sum, not the trapezoids'
+        total = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else math.nan
+        gap = abs(total - rise) if smooth else abs(float(defects.sum()))
+        variation = float(scores.diff().abs().sum())
+        self.closed = gap <= max(GAP * abs(rise), rounding) and float(size.sum()) <= max(DEFECTS * variation, rounding)
         if self.closed and smooth:
             shares = torch.tensor(self._weights).to(self._parts[0])
-            self._found = torch.einsum("r,r...->...", shares, torch.stack(self._parts))
+            self._integral = torch.einsum("r,r...->...", shares, torch.stack(self._parts))
         self._halve(at, widths, size)
         if self.closed:
-            self._found = self.integral()
+            self._integral = self.integral()
             self._parts.clear()
 
     def _halve(self, at: Tensor, widths: Tensor, size: Tensor) -> None:
-        """Put the next points into the intervals with the largest defects; closed where none is to be had."""
+        """Bisect the intervals with the largest defects; closed where there are none."""
         room = min(_ROUND, MOST - len(at))
         if not self.closed and room > 0:
-            # A score that is no number has no defect that could be compared: the map says so, and no more are tried.
+            # A NaN score has no defect to compare: no more points are tried, and NaN propagates to the map.
             size = torch.where((widths > _NARROW) & size.isfinite(), size, 0)
             least = float(size.max()) * _SMALL
             chosen = [i for i in size.argsort(descending=True, stable=True)[:room].tolist() if size[i] > least]
@@ -118,9 +118,9 @@ class Bisection:
         self.closed = self.closed or not self._waiting
 
     def integral(self) -> Tensor:
-        """The trapezoids over the points seen; where the path's ends are not among them, the nearest stand for them."""
-        if self._found is not None:
-            return self._found
+        """The trapezoids over the points evaluated; the first and last extend to the path's ends."""
+        if self._integral is not None:
+            return self._integral
         order = sorted(range(len(self._points)), key=self._points.__getitem__)
         at = [self._points[i] for i in order]
         edges = [0.0, *[(a + b) / 2 for a, b in pairwise(at)], 1.0]
@@ -131,9 +131,9 @@ class Bisection:
 
 
 def integrate_by_gap(count: int, loop: Loop, rows: int, probe: Probe, shown: Callable[[Tensor], Tensor]) -> Tensor:
-    """The integral for each of `count` pictures, [count, ...], each with as many points as it needs, `MOST` at most.
+    """The integral for each of `count` images, [count, ...], with as many points as each needs, `MOST` at most.
 
-    The gradients of a picture's points are kept until it is done: 0.6 MB each at 224 x 224 pixels.
+    The gradients of an image's points are kept until it is done: 0.6 MB each at 224 x 224 pixels.
     """
     pictures = [Bisection() for _ in range(count)]
 

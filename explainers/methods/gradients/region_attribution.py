@@ -1,4 +1,4 @@
-"""Regions of the picture in the order in which they matter."""
+"""Regions of the image, ranked by their attribution."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from explainers.perturbation.segments import superpixels
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-# About how many regions an over-segmentation has; the paper's six scales of another algorithm, from fine to coarse.
+# Approximate superpixels of each scale, fine to coarse; the paper has six scales of another algorithm.
 _COUNTS = (128, 64, 32, 16, 8, 4)
-# Pixels that a region should have at least: fewer say no more than the pixels themselves.
+# Fewest pixels of a region on average: smaller ones tell no more than the pixels themselves.
 _LEAST = 16
-# Pixels along the shorter side up to which a picture is cut as it is.
+# Shorter side up to which an image is segmented at its own resolution.
 _SIDE = 112
 
 
@@ -38,63 +38,67 @@ def xrai(
     images: Tensor,
     target: TargetLike = None,
     *,
-    steps: Annotated[int, Range(2, 1000, help="points on each of the two paths")] = 25,
+    steps: Annotated[int, Range(2, 1000, help="integration steps on each of the two paths")] = 25,
     segments: Tensor | None = None,
     dilation: Annotated[
-        int | None, Range(0, 256, help="pixels by which regions overlap; empty: a 45th of the shorter side")
+        int | None, Range(0, 256, help="dilation of the regions in pixels; empty: shorter side / 45")
     ] = None,
-    channels: Annotated[str, Choice("max", "sum", help="a pixel's value, of those of its colours")] = "max",
+    channels: Annotated[str, Choice("max", "sum", help="reduction over the channels of a pixel")] = "max",
     least: Annotated[
-        int | None, Range(1, 100000, help="pixels that a region must add; empty: a 1000th of the picture")
+        int | None, Range(1, 100000, help="minimum pixels that a region adds; empty: a 1000th of the image")
     ] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """XRAI: integrated gradients summed over regions, which join the map in the order of what they add a pixel.
+    """XRAI: integrated gradients summed over regions, which are added in order of attribution per pixel.
 
-    The attribution is the mean of integrated gradients from black and from white, that is from each channel's lowest
-    and highest value in the picture; a pixel has its channels' highest value, as in the authors' code, or their sum.
-    The picture is cut into superpixels at several scales, each grown by `dilation`; `segments` [H, W] or [N, H, W],
-    labels, replaces them, without growing. Again and again the region joins that adds most attribution per pixel, and
-    its new pixels get that density as their value. What would add fewer than `least` pixels is left out, as in the
-    authors' code: slivers between regions are as high and as low as single pixels, and speckle the map. Pixels left
-    over share their mean.
+    The attribution is the mean of integrated gradients from black and from white, that is from each channel's minimum
+    and maximum in the image; a pixel has the maximum over its channels, as in the authors' code, or their sum. The
+    image is segmented into superpixels at several scales, each dilated by `dilation`; `segments` [H, W] or [N, H, W],
+    labels, replaces them, without dilation. Greedily the region with the highest mean attribution of its new pixels is
+    added, and these get that mean as their value. Regions that would add fewer than `least` pixels are left out, as in
+    the authors' code: slivers have the extreme values of single pixels. The remaining pixels share their mean.
 
-    Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to score(x) less the mean
-             score of black and white. A finding states the gap of the attribution where it is above 1%; drift in bf16:
+    Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to y(x) less the mean score of
+             black and white. A finding states the attribution's gap where it is above 1%; drift in bf16:
              docs/figures.md
     Errors   BadTarget; BadOption for segments of another shape
-    Source   Kapishnikov et al. 2019, algorithm 1, arXiv:1906.02825; highest channel and `least` (50 pixels at 224 px):
+    Source   Kapishnikov et al. 2019, algorithm 1, arXiv:1906.02825; channel maximum and `least` (50 pixels at 224 px):
              the authors' code, github.com/PAIR-code/saliency
+
+    Example
+        >>> xrai(model, images, 281, steps=4).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.score_inputs()
         regions = _regions(x, segments, dilation)
-        fewest = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)
+        minimum = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)
         ends = torch.stack([x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)])
         points, weights = gauss_legendre(steps)
 
         def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
             start = ends[(chosen >= steps).long(), picture]
-            way = x[picture] - start
-            return start + points[chosen % steps].to(x).view(-1, 1, 1, 1) * way, at_least_float32(way)
+            difference = x[picture] - start
+            at = points[chosen % steps].to(x).view(-1, 1, 1, 1)
+            return start + at * difference, at_least_float32(difference)
 
         def merged(attribution: Tensor) -> Tensor:
             pixels = attribution.amax(1) if channels == "max" else attribution.sum(1)
-            return torch.stack([_merged(a, r, fewest) for a, r in zip(pixels, regions, strict=True)])
+            return torch.stack([_merged(a, r, minimum) for a, r in zip(pixels, regions, strict=True)])
 
         loop = Loop(batch_size, progress, budget)
-        found = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merged)
+        attribution = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merged)
         if measures_gap(target):
             scores = [run.values(end.expand_as(x), range(len(x))) for end in ends]
-            note_gap(found, full - torch.stack(scores).mean(0), {"steps": min(1000, 4 * steps)})
-        return merged(found)
+            note_gap(attribution, full - torch.stack(scores).mean(0), {"steps": min(1000, 4 * steps)})
+        return merged(attribution)
 
 
 def _regions(x: Tensor, segments: Tensor | None, dilation: int | None) -> list[Tensor]:
-    """Each picture's regions, bool [regions, H, W], which together cover it."""
+    """Each image's regions, bool [regions, H, W], which cover it."""
     height, width = x.shape[-2:]
     if segments is not None:
         fits = segments.shape in ((height, width), (len(x), height, width))
@@ -104,22 +108,22 @@ def _regions(x: Tensor, segments: Tensor | None, dilation: int | None) -> list[T
                 f"pixels: ({height}, {width}), or ({len(x)}, {height}, {width}) for each picture its own."
             )
         labels = segments.detach().to(x.device).expand(len(x), -1, -1)
-        return [each == each.unique().view(-1, 1, 1) for each in labels]
+        return [own == own.unique().view(-1, 1, 1) for own in labels]
     reach = min(height, width) // 45 if dilation is None else dilation
-    # Borders are grown over anyway: a large picture is cut where it is small, in a fraction of the time.
+    # Dilation covers the borders anyway: a large image is segmented downsampled, in a fraction of the time.
     factor = max(1, min(height, width) // _SIDE)
     small = functional.avg_pool2d(at_least_float32(x), factor, ceil_mode=True)
-    down, right = torch.arange(height) // factor, torch.arange(width) // factor
+    rows, columns = torch.arange(height) // factor, torch.arange(width) // factor
     scales = [superpixels(small, count) for count in _COUNTS if count * _LEAST <= height * width or count == 4]
-    found = []
+    regions = []
     for picture in range(len(x)):
         masks = torch.cat([labels[picture] == labels[picture].unique().view(-1, 1, 1) for labels in scales])
-        found.append(_grown(masks[:, down[:, None], right], reach))
-    return found
+        regions.append(_dilated(masks[:, rows[:, None], columns], reach))
+    return regions
 
 
-def _grown(masks: Tensor, reach: int) -> Tensor:
-    """Masks with all pixels that are within `reach` of them, by rows and by columns."""
+def _dilated(masks: Tensor, reach: int) -> Tensor:
+    """Masks dilated by a square of side 2 × reach + 1."""
     if not reach:
         return masks
     size = 2 * reach + 1
@@ -128,7 +132,7 @@ def _grown(masks: Tensor, reach: int) -> Tensor:
 
 
 def _merged(attribution: Tensor, regions: Tensor, least: int = 1) -> Tensor:
-    """Let regions join by what they add for each pixel that is new; the map holds that density."""
+    """Add regions by the mean attribution of their new pixels; the map holds that mean."""
     values, masks = attribution.flatten(), regions.flatten(1)
     heat, free = torch.zeros_like(values), torch.ones_like(values, dtype=torch.bool)
     sums, areas = (masks * values).sum(1), masks.sum(1)
