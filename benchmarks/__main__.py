@@ -1,8 +1,8 @@
-"""`python -m benchmarks`: median ratios to a bare inference forward, ours beside captum, grad-cam and torchcam.
+"""`python -m benchmarks`: run times in bare forward passes (median), beside captum, grad-cam and torchcam.
 
-python -m benchmarks                    the whole run; trust it on a quiet machine only
+python -m benchmarks                    the full run; reliable on an idle machine only
 python -m benchmarks --smoke            a small version in under two minutes
-python -m benchmarks --only Grad-CAM    the cases whose title holds the word
+python -m benchmarks --only Grad-CAM    the cases whose title contains the word
 python -m benchmarks --out figures.md   also write the table to a file
 """
 
@@ -19,15 +19,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cases import OURS, Case, smoke, whole
+from benchmarks.cases import OURS, Case, full, smoke
 from benchmarks.timing import UNIT, Measured, race
 
-HEAD = "| case | who | times a bare forward: median (min–max) | memory, MB |\n|---|---|---|---|"
+HEAD = "| case | library | bare forward passes: median (min–max) | peak memory, MB |\n|---|---|---|---|"
 
 
 def rows(case: Case, measured: Iterable[Measured]) -> list[str]:
-    """The case's lines of the table; the bare forward's own line gives its milliseconds."""
-    found = []
+    """The case's rows of the table; the row of the bare forward pass gives its milliseconds."""
+    lines = []
     for one in measured:
         memory = "" if one.megabytes is None else f"{one.megabytes:.0f}"
         if one.failed:
@@ -40,29 +40,29 @@ def rows(case: Case, measured: Iterable[Measured]) -> list[str]:
             figure = f"{one.median:.2f} ({min(one.ratios):.2f}–{max(one.ratios):.2f})"
         bold = "**" if one.name.startswith(OURS) else ""
         name = case.unit if one.name == UNIT else one.name
-        found.append(f"| {case.title} | {bold}{name}{bold} | {figure} | {memory} |")
-    return found
+        lines.append(f"| {case.title} | {bold}{name}{bold} | {figure} | {memory} |")
+    return lines
 
 
 def about(rounds: int) -> str:
-    """Where the figures come from."""
+    """Date, machine, versions and settings."""
     load = f", load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "captum", "grad-cam", "torchcam") if version(name)
     )
     return (
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads{load}; {versions}; "
-        f"float32 on the CPU, one picture, up to {rounds} interleaved rounds after a warm-up."
+        f"float32 on the CPU, one image, up to {rounds} interleaved rounds after a warm-up."
     )
 
 
 def version(name: str) -> str | None:
     """The installed version of a package, None where it is not installed."""
     from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as found
+    from importlib.metadata import version as installed_version
 
     try:
-        return found(name).partition("+")[0]
+        return installed_version(name).partition("+")[0]
     except PackageNotFoundError:
         return None
 
@@ -72,25 +72,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="a small version of every kind of case")
     parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13, with --smoke 3)")
-    parser.add_argument("--only", default="", help="only cases whose title holds this text")
+    parser.add_argument("--only", default="", help="only cases whose title contains this text")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.filterwarnings("ignore")  # the peers warn about hooks and gradients at every call
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    rounds = given.rounds or (3 if given.smoke else 13)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    rounds = arguments.rounds or (3 if arguments.smoke else 13)
     lines = [about(rounds), "", HEAD]
     print("\n".join(lines), flush=True)
-    for case in smoke() if given.smoke else whole():
-        if given.only.lower() not in case.title.lower():
+    for case in smoke() if arguments.smoke else full():
+        if arguments.only.lower() not in case.title.lower():
             continue
-        found = rows(case, race(case.make(), min(rounds, case.rounds or rounds), slow=case.slow))
-        print("\n".join(found), flush=True)
-        lines += found
+        new = rows(case, race(case.make(), min(rounds, case.rounds or rounds), slow=case.slow))
+        print("\n".join(new), flush=True)
+        lines += new
         gc.collect()
-    if given.out:
-        given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is timed: a network, a size, a method, and who else can do it."""
+"""The timed cases: a method on a network, ours and the same by the peers."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 import explainers
 from benchmarks import peers
+from benchmarks.peers import Contenders
 from benchmarks.timing import UNIT
 
 TRAINING_STEP = "bare training step"
-"""The unit of the table of training steps: the same step with nobody watching."""
+"""The unit of the training case: the same step without recording."""
 
-Contenders = dict[str, Callable[[], object]]
 OURS = "hooklens"
 CLASS = 3
 LITE = "efficientnet_lite0"
+ALL_CHANNELS = 65536
 
 
 @dataclass(frozen=True)
 class Case:
-    """One table: `make` builds the contenders; `slow` ones run once; `rounds` where fewer than asked for are enough.
+    """One comparison: `make` builds the contenders; those in `slow` run once; `rounds` limits the rounds.
 
-    `unit` says what everybody is measured in.
+    `unit` names what times are divided by.
     """
 
     title: str
@@ -39,13 +41,13 @@ class Case:
 
 
 def network(name: str) -> tuple[nn.Module, int, list[str]]:
-    """(network in eval mode, side in pixels, its stages); weights are random except those of the model on board."""
+    """(network in eval mode, input side in pixels, last four stages); random weights but for the model on board."""
     torch.manual_seed(0)
     if name == LITE:
         from models import load_model
 
         model = load_model(LITE)
-        # Its parameters are frozen, which two of the peers refuse.
+        # Two of the peers need parameters that require grad.
         side, net = int(model.side), model.network.requires_grad_(True)
     else:
         import torchvision
@@ -55,7 +57,7 @@ def network(name: str) -> tuple[nn.Module, int, list[str]]:
     return net, side, stages[-4:]
 
 
-def _ready(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
+def _prepared(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
     net, side, stages = network(name)
     x = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
 
@@ -68,90 +70,91 @@ def _ready(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
 
 def grad_cam(name: str) -> Contenders:
     """Grad-CAM at the last stage."""
-    net, x, stages, found = _ready(name)
+    net, x, stages, contenders = _prepared(name)
     last = stages[-1]
-    found[OURS] = lambda: explainers.grad_cam(net, x, CLASS, layer=last)
-    return found | peers.grad_cams(net, x, CLASS, [last])
+    contenders[OURS] = lambda: explainers.grad_cam(net, x, CLASS, layer=last)
+    return contenders | peers.grad_cams(net, x, CLASS, [last])
 
 
 def sweep(name: str) -> Contenders:
     """Grad-CAM at four stages; the peers' calls for several layers."""
-    net, x, stages, found = _ready(name)
-    found[OURS] = lambda: explainers.grad_cam_sweep(net, x, CLASS, layers=stages)
-    return found | peers.grad_cams(net, x, CLASS, stages)
+    net, x, stages, contenders = _prepared(name)
+    contenders[OURS] = lambda: explainers.grad_cam_sweep(net, x, CLASS, layers=stages)
+    return contenders | peers.grad_cams(net, x, CLASS, stages)
 
 
 def ablation(name: str) -> Contenders:
     """Ablation-CAM and channel effects at the last stage."""
-    net, x, stages, found = _ready(name)
+    net, x, stages, contenders = _prepared(name)
     last = stages[-1]
-    found[OURS] = lambda: explainers.ablation_cam(net, x, CLASS, layer=last)
-    found[f"{OURS}, channel effects"] = lambda: explainers.channel_effects(net, x, CLASS, layer=last)
-    return found | peers.ablation(net, x, CLASS, last)
+    contenders[OURS] = lambda: explainers.ablation_cam(net, x, CLASS, layer=last)
+    contenders[f"{OURS}, channel effects"] = lambda: explainers.channel_effects(net, x, CLASS, layer=last)
+    return contenders | peers.ablation(net, x, CLASS, last)
 
 
 def saliency(name: str) -> Contenders:
     """The input gradient."""
-    net, x, _, found = _ready(name)
-    found[OURS] = lambda: explainers.saliency(net, x, CLASS)
-    return found | peers.saliency(net, x, CLASS)
+    net, x, _, contenders = _prepared(name)
+    contenders[OURS] = lambda: explainers.saliency(net, x, CLASS)
+    return contenders | peers.saliency(net, x, CLASS)
 
 
 def guided(name: str) -> Contenders:
     """Guided backpropagation."""
-    net, x, _, found = _ready(name)
-    found[OURS] = lambda: explainers.guided_backprop(net, x, CLASS)
-    return found | peers.guided_backprop(net, x, CLASS)
+    net, x, _, contenders = _prepared(name)
+    contenders[OURS] = lambda: explainers.guided_backprop(net, x, CLASS)
+    return contenders | peers.guided_backprop(net, x, CLASS)
 
 
 def integrated(name: str, steps: int) -> Contenders:
     """Integrated gradients with `steps` points."""
-    net, x, _, found = _ready(name)
-    _both(found, lambda **how: explainers.integrated_gradients(net, x, CLASS, steps=steps, **how))
-    return found | peers.integrated_gradients(net, x, CLASS, steps)
+    net, x, _, contenders = _prepared(name)
+    contenders |= _both_precisions(partial(explainers.integrated_gradients, net, x, CLASS, steps=steps))
+    return contenders | peers.integrated_gradients(net, x, CLASS, steps)
 
 
 def smooth(name: str, samples: int) -> Contenders:
     """SmoothGrad with `samples` draws."""
-    net, x, _, found = _ready(name)
-    _both(found, lambda **how: explainers.smooth_grad(net, x, CLASS, samples=samples, **how))
-    return found | peers.smooth_grad(net, x, CLASS, samples)
+    net, x, _, contenders = _prepared(name)
+    contenders |= _both_precisions(partial(explainers.smooth_grad, net, x, CLASS, samples=samples))
+    return contenders | peers.smooth_grad(net, x, CLASS, samples)
 
 
 def occlusion(name: str) -> Contenders:
     """Occlusion with windows of an eighth of the side, half overlapping."""
-    net, x, _, found = _ready(name)
+    net, x, _, contenders = _prepared(name)
     window = x.shape[-1] // 8
-    _both(found, lambda **how: explainers.occlusion(net, x, CLASS, window=window, stride=window // 2, **how))
-    return found | peers.occlusion(net, x, CLASS, window, window // 2)
+    contenders |= _both_precisions(partial(explainers.occlusion, net, x, CLASS, window=window, stride=window // 2))
+    return contenders | peers.occlusion(net, x, CLASS, window, window // 2)
 
 
 def rise(name: str, samples: int) -> Contenders:
     """RISE with `samples` masks."""
-    net, x, _, found = _ready(name)
-    _both(found, lambda **how: explainers.rise(net, x, CLASS, samples=samples, **how))
-    return found | peers.masks(net, x, CLASS, samples)
+    net, x, _, contenders = _prepared(name)
+    contenders |= _both_precisions(partial(explainers.rise, net, x, CLASS, samples=samples))
+    return contenders | peers.masks(net, x, CLASS, samples)
 
 
 def shap(name: str, samples: int) -> Contenders:
     """Gradient SHAP with `samples` draws."""
-    net, x, _, found = _ready(name)
-    _both(found, lambda **how: explainers.gradient_shap(net, x, CLASS, samples=samples, **how))
-    return found | peers.gradient_shap(net, x, CLASS, samples)
+    net, x, _, contenders = _prepared(name)
+    contenders |= _both_precisions(partial(explainers.gradient_shap, net, x, CLASS, samples=samples))
+    return contenders | peers.gradient_shap(net, x, CLASS, samples)
 
 
 def score_cam(name: str) -> Contenders:
-    """Score-CAM at the last stage, through every channel as the peers have it, and with shared looks, our default."""
-    net, x, stages, found = _ready(name)
-    whole = 65536
-    _both(found, lambda **how: explainers.score_cam(net, x, CLASS, layer=stages[-1], channels=whole, **how))
-    found[f"{OURS}, shared looks"] = lambda: explainers.score_cam(net, x, CLASS, layer=stages[-1])
-    return found | peers.score_cams(net, x, CLASS, stages[-1])
+    """Score-CAM at the last stage: one forward pass per channel as in the peers, and our default number of passes."""
+    net, x, stages, contenders = _prepared(name)
+    contenders |= _both_precisions(
+        partial(explainers.score_cam, net, x, CLASS, layer=stages[-1], channels=ALL_CHANNELS)
+    )
+    contenders[f"{OURS}, default passes"] = lambda: explainers.score_cam(net, x, CLASS, layer=stages[-1])
+    return contenders | peers.score_cams(net, x, CLASS, stages[-1])
 
 
 def channel_effects(name: str) -> Contenders:
-    """Channel effects at the stage before the last, beside as many forwards as it has channels."""
-    net, x, stages, found = _ready(name)
+    """Channel effects at the stage before the last, beside one bare forward pass per channel."""
+    net, x, stages, contenders = _prepared(name)
     middle = stages[-2]
     count = explainers.feature_maps(net, x, layer=middle).shape[1]
 
@@ -160,15 +163,15 @@ def channel_effects(name: str) -> Contenders:
             return [net(x) for _ in range(count)]
 
     return {
-        UNIT: found[UNIT],
+        UNIT: contenders[UNIT],
         OURS: lambda: explainers.channel_effects(net, x, CLASS, layer=middle),
         f"{count} bare forwards": forwards,
     }
 
 
 def batch(name: str, size: int) -> Contenders:
-    """Grad-CAM of a batch; the unit is a forward of the same batch."""
-    net, x, stages, _ = _ready(name)
+    """Grad-CAM of a batch; the unit is a forward pass of the same batch."""
+    net, x, stages, _ = _prepared(name)
     images = x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *x.shape[1:])
 
     def bare() -> object:
@@ -181,33 +184,32 @@ def batch(name: str, size: int) -> Contenders:
 
 
 def imports() -> Contenders:
-    """A fresh Python that imports the library; the unit is one that imports torch."""
+    """A new interpreter that imports the library; the unit is one that imports torch alone."""
 
     def python(code: str) -> Callable[[], object]:
-        # Compiled modules are kept, as Python does unless told otherwise.
-        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        return lambda: subprocess.run([sys.executable, "-c", code], check=True, env=kept)
+        # Byte code is cached, as is Python's default.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return lambda: subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
     return {UNIT: python("import torch"), OURS: python("import torch, explainers")}
 
 
 def every_method(**options: float) -> Contenders:
-    """Each method of the table once on the model on board; `options` where a method has them."""
-    net, x, _, found = _ready(LITE)
+    """Every method once on the model on board, with those of `options` that it has."""
+    net, x, _, contenders = _prepared(LITE)
     for method in explainers.METHODS.values():
         if method.applies(net) is None:
-            own = {name: value for name, value in options.items() if name in method.options}
-            found[f"{OURS}, {method.name}"] = lambda method=method, own=own: method(net, x, CLASS, **own)  # type: ignore[misc]
-    return found
+            known = {name: value for name, value in options.items() if name in method.options}
+            contenders[f"{OURS}, {method.name}"] = partial(method, net, x, CLASS, **known)
+    return contenders
 
 
-def _both(found: Contenders, method: Callable[..., object]) -> None:
-    found[OURS] = method
-    found[f"{OURS}, bf16"] = lambda: method(precision="bf16")
+def _both_precisions(method: Callable[..., object]) -> Contenders:
+    return {OURS: method, f"{OURS}, bf16": partial(method, precision="bf16")}
 
 
-def training_step(size: int = 32, side: int = 64) -> dict[str, Callable[[], object]]:
-    """A step of a small ResNet with SGD, bare and recorded; each recorded step enters and leaves its block."""
+def training_step(size: int = 32, side: int = 64) -> Contenders:
+    """An SGD step of a small ResNet, bare and recorded; every recorded step enters and leaves its `with` block."""
     from torchvision.models.resnet import BasicBlock, ResNet
 
     torch.manual_seed(0)
@@ -243,7 +245,7 @@ def training_step(size: int = 32, side: int = 64) -> dict[str, Callable[[], obje
     }
 
 
-def whole() -> Iterator[Case]:
+def full() -> Iterator[Case]:
     """All cases of the full run."""
     for name in ("resnet18", "resnet50", LITE):
         yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name))  # type: ignore[misc]
@@ -275,7 +277,7 @@ def whole() -> Iterator[Case]:
     yield Case("RISE, 320 masks, resnet18", lambda: rise("resnet18", 320), rounds=3)
     yield Case("RISE, 320 masks, Lite0", lambda: rise(LITE, 320), rounds=3)
     yield Case("Recording a training step, small ResNet", training_step, unit=TRAINING_STEP)
-    yield Case("import explainers, beside import torch", imports, rounds=5)
+    yield Case("import explainers, relative to import torch", imports, rounds=5)
 
 
 def smoke() -> Iterator[Case]:

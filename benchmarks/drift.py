@@ -1,11 +1,11 @@
-"""How far short cuts lead from the long way: bfloat16 from float32, and defaults from runs several times as long.
+"""Accuracy of approximations: bfloat16 against float32, and default runs against several times longer ones.
 
-python -m benchmarks.drift                     bf16 beside float32, for every method that has the choice
-python -m benchmarks.drift --defaults          default runs beside long ones (hours for all; --only picks)
+python -m benchmarks.drift                     bf16 against float32, for every method with the option
+python -m benchmarks.drift --defaults          default runs against long ones (hours for all; --only selects)
 python -m benchmarks.drift --only rise occlusion --photos coffee cat
 
-Rank is Spearman's correlation over all cells, distance ||short - long|| / ||long||: the worst photograph, and for
-defaults the mean rank too. A method may choose bfloat16 by itself (precision="auto") where its rank is above 0.999.
+Rank is Spearman's rank correlation over all cells, distance ||short - long|| / ||long||; both of the worst photograph,
+and for defaults the mean rank too. precision="auto" is offered to methods with a rank above 0.999.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from explainers.maps.resize import rank_correlation
 from models import load_model
 
 PHOTOS = ("coffee", "goldfish", "cat")
-STEADY = 0.999
-"""Rank above which a method may leave the precision to the machine."""
+AUTO_RANK = 0.999
+"""Rank above which precision="auto" is offered."""
 
 FEWER: dict[str, dict[str, Any]] = {
     "ss_cam": {"channels": 128},
@@ -41,14 +41,17 @@ FEWER: dict[str, dict[str, Any]] = {
     "blur_integrated_gradients": {"steps": 50},
     "layer_integrated_gradients": {"steps": 50},
 }
-"""Shorter runs in which both precisions take the same points and masks."""
+"""Options of shorter runs, in which both precisions take the same points and masks."""
 
-ALL = 65536
+ALL_CHANNELS = 65536
 LONG: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    *(("score_cam", {"layer": layer}, {"channels": ALL}) for layer in (None, "stages.6", "stages.5")),
-    *(("is_cam", {"layer": layer}, {"channels": ALL, "steps": 10}) for layer in (None, "stages.6", "stages.5")),
+    *(("score_cam", {"layer": layer}, {"channels": ALL_CHANNELS}) for layer in (None, "stages.6", "stages.5")),
     *(
-        ("ss_cam", {"layer": layer}, {"channels": ALL, "samples": 35, "seed": 1})
+        ("is_cam", {"layer": layer}, {"channels": ALL_CHANNELS, "steps": 10})
+        for layer in (None, "stages.6", "stages.5")
+    ),
+    *(
+        ("ss_cam", {"layer": layer}, {"channels": ALL_CHANNELS, "samples": 35, "seed": 1})
         for layer in (None, "stages.6", "stages.5")
     ),
     ("rise", {}, {"samples": 3840, "seed": 1}),
@@ -60,26 +63,26 @@ LONG: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("integrated_gradients", {}, {"steps": 1000}),
     ("blur_integrated_gradients", {}, {"steps": 1000}),
 ]
-"""Method, options of both runs, and what the long one has beside them."""
+"""Method, options of both runs, and additional options of the long one."""
 
 
 def compared(
     net: nn.Module, image: Tensor, name: str, short: dict[str, Any], long: dict[str, Any]
 ) -> tuple[float, float]:
-    """(rank correlation, relative distance) of two runs of a method; pixels are summed over their colours."""
+    """(rank correlation, relative distance) of two runs of a method; pixel maps are summed over the channels."""
     maps = [explainers.METHODS[name](net, image, **options) for options in (short, long)]
-    one, other = (each.sum(1) if each.ndim == 4 else each for each in maps)
-    distance = float((one - other).norm() / other.norm())
-    return float(rank_correlation(one, other)), distance
+    approximate, reference = (values.sum(1) if values.ndim == 4 else values for values in maps)
+    distance = float((approximate - reference).norm() / reference.norm())
+    return float(rank_correlation(approximate, reference)), distance
 
 
 def precisions(names: list[str], photos: list[str], only: list[str]) -> None:
-    """The table of bfloat16."""
+    """The table of bfloat16 against float32."""
     print("| method | network | rank | distance | auto |\n|---|---|---|---|---|")
-    board = load_model()
-    for each in names:
-        net, side, _ = network(each)
-        images = [nn.functional.interpolate(board.prepare(photograph(p)), (side, side)) for p in photos]
+    onboard = load_model()
+    for model_name in names:
+        net, side, _ = network(model_name)
+        images = [nn.functional.interpolate(onboard.prepare(photograph(p)), (side, side)) for p in photos]
         for name, method in explainers.METHODS.items():
             if "precision" not in method.options or method.applies(net) or (only and name not in only):
                 continue
@@ -87,36 +90,38 @@ def precisions(names: list[str], photos: list[str], only: list[str]) -> None:
             rows = [compared(net, x, name, {**options, "precision": "bf16"}, options) for x in images]
             rank, distance = min(r for r, _ in rows), max(d for _, d in rows)
             offered = "yes" if "auto" in method.options["precision"].choices else "no"
-            doubt = " (!)" if (offered == "yes") != (rank > STEADY) else ""
-            print(f"| {name} | {each} | {rank:.4f} | {distance:.2%} | {offered}{doubt} |", flush=True)
+            contradiction = " (!)" if (offered == "yes") != (rank > AUTO_RANK) else ""
+            print(f"| {name} | {model_name} | {rank:.4f} | {distance:.2%} | {offered}{contradiction} |", flush=True)
 
 
 def defaults(photos: list[str], only: list[str]) -> None:
-    """The table of default runs of the model on board."""
+    """The table of default runs against long ones, on the model on board."""
     model = load_model()
     print("| method | layer | long run | mean rank | worst rank | worst distance |\n|---|---|---|---|---|---|")
-    for name, same, more in LONG:
+    for name, shared, longer in LONG:
         if only and name not in only:
             continue
-        rows = [compared(model.network, model.prepare(photograph(p)), name, same, {**same, **more}) for p in photos]
+        rows = [
+            compared(model.network, model.prepare(photograph(p)), name, shared, {**shared, **longer}) for p in photos
+        ]
         ranks = [rank for rank, _ in rows]
-        said = ", ".join(f"{key}={'all' if value == ALL else value}" for key, value in more.items())
+        run = ", ".join(f"{key}={'all' if value == ALL_CHANNELS else value}" for key, value in longer.items())
         figures = f"{sum(ranks) / len(ranks):.4f} | {min(ranks):.4f} | {max(distance for _, distance in rows):.2%}"
-        print(f"| {name} | {same.get('layer') or '-'} | {said} | {figures} |", flush=True)
+        print(f"| {name} | {shared.get('layer') or '-'} | {run} | {figures} |", flush=True)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drift", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["efficientnet_lite0"], help="for the table of bfloat16")
+    parser.add_argument("--models", nargs="+", default=["efficientnet_lite0"], help="networks of the bfloat16 table")
     parser.add_argument("--photos", nargs="+", default=list(PHOTOS))
     parser.add_argument("--only", nargs="+", default=[], help="names of methods")
-    parser.add_argument("--defaults", action="store_true", help="default runs beside long ones")
-    given = parser.parse_args()
-    if given.defaults:
-        defaults(given.photos, given.only)
+    parser.add_argument("--defaults", action="store_true", help="default runs against long ones")
+    arguments = parser.parse_args()
+    if arguments.defaults:
+        defaults(arguments.photos, arguments.only)
     else:
-        precisions(given.models, given.photos, given.only)
+        precisions(arguments.models, arguments.photos, arguments.only)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""How long a visitor waits: process start to page ready, and click to overlay. `python -m benchmarks.page` prints both.
+"""Latency of the page: process start to page ready, and click to overlay. `python -m benchmarks.page` prints both.
 
-Needs playwright and a Chromium. "Ready" is the moment at which the page can be used: its controls and the status line
-are there; "map" the moment at which the first example's map is painted, which is kept with the project; "network" the
-moment at which the network itself has answered.
+Needs playwright and Chromium. "page ready": the controls and the status line are there; "map": the first example's
+stored map is painted; "network": the network itself has answered.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ CLICKS = {
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
+    """An unused port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def start(port: int, folder: str) -> subprocess.Popen[bytes]:
-    """The app with the model on board, fetching nothing."""
-    quiet = {"HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
+    """The app with the model on board, offline."""
+    offline = {"HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
     command = [sys.executable, "app.py", "--port", str(port)]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **quiet}, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **offline}, stdout=subprocess.DEVNULL)
 
 
 def until_served(address: str) -> None:
-    """Wait for the first answer."""
+    """Wait for the first response."""
     while True:
         try:
             urllib.request.urlopen(address, timeout=5).close()
@@ -58,33 +57,33 @@ def until_served(address: str) -> None:
 
 
 def one_start(browser: Any, folder: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds from the process's start to each moment; then the clicks' milliseconds."""
+    """Seconds from process start to each event, and milliseconds of each kind of click."""
     port = free_port()
     began = time.monotonic()
     process = start(port, folder)
     try:
         until_served(f"http://127.0.0.1:{port}")
-        moments = {"served": time.monotonic() - began}
+        events = {"served": time.monotonic() - began}
         page = browser.new_page()
         page.set_default_timeout(300_000)
         page.goto(f"http://127.0.0.1:{port}", wait_until="commit")
         for name, condition in {"page ready": READY, "map": f"{NUMBER} > 0", "network": ANSWERED}.items():
             page.wait_for_function(condition)
-            moments[name] = time.monotonic() - began
+            events[name] = time.monotonic() - began
         clicks = {name: click(page, selector) for name, selector in CLICKS.items()}
         page.close()
-        return moments, clicks
+        return events, clicks
     finally:
         process.terminate()
         process.wait(30)
 
 
 def click(page: Any, selector: str) -> float:
-    """Median milliseconds from a click to the painted map; each click asks for something else."""
-    found = []
+    """Median milliseconds from a click to the painted map; no request is repeated."""
+    times = []
     for choice in ("cat", "macaw", "goldfish") if "{}" in selector and "data-id" in selector else (2, 3, 1):
         page.wait_for_timeout(1500)  # the strip of the last answer is still computed after its overlay
-        found.append(
+        times.append(
             page.evaluate(
                 f"""async (selector) => {{
                   const before = {NUMBER}, began = performance.now();
@@ -95,11 +94,11 @@ def click(page: Any, selector: str) -> float:
                 selector.format(choice),
             )
         )
-    return statistics.median(found)
+    return statistics.median(times)
 
 
 def main() -> None:
-    """Print the figures of a few starts."""
+    """Print the latencies of a few starts."""
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,8 +108,8 @@ def main() -> None:
     with sync_playwright() as player, tempfile.TemporaryDirectory() as folder:
         browser = player.chromium.launch(executable_path=path, args=ARGUMENTS)
         for _ in range(starts):
-            moments, clicks = one_start(browser, folder)
-            waited = ", ".join(f"{name} {value:.1f} s" for name, value in moments.items())
+            events, clicks = one_start(browser, folder)
+            waited = ", ".join(f"{name} {value:.1f} s" for name, value in events.items())
             shown = ", ".join(f"{name} {value:.0f} ms" for name, value in clicks.items())
             print(f"{waited}; click to overlay: {shown}")
         browser.close()

@@ -1,4 +1,4 @@
-"""The peers' calls for the same results; each function gives {} where its library is not installed."""
+"""The same methods by the peer libraries; each function returns {} where its library is not installed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 Contenders = dict[str, Callable[[], object]]
+"""By name: one call of the method."""
 
 
 def installed(name: str) -> bool:
@@ -19,20 +20,20 @@ def installed(name: str) -> bool:
 
 def grad_cams(model: nn.Module, x: Tensor, class_: int, layers: Sequence[str]) -> Contenders:
     """Grad-CAM at one layer, or at several, by all three peers; each on its own copy of the model."""
-    found: Contenders = {}
+    contenders: Contenders = {}
     if installed("captum"):
         from captum.attr import LayerGradCam
 
         own = copy.deepcopy(model)
         cams = [LayerGradCam(own, own.get_submodule(layer)) for layer in layers]
-        found["captum"] = lambda: [cam.attribute(x, class_).detach() for cam in cams]
+        contenders["captum"] = lambda: [cam.attribute(x, class_).detach() for cam in cams]
     if installed("pytorch_grad_cam"):
         from pytorch_grad_cam import GradCAM
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
         other = copy.deepcopy(model)
         cam = GradCAM(other, [other.get_submodule(layer) for layer in layers])
-        found["grad-cam"] = lambda: cam(x, [ClassifierOutputTarget(class_)])
+        contenders["grad-cam"] = lambda: cam(x, [ClassifierOutputTarget(class_)])
     if installed("torchcam"):
         from torchcam.methods import GradCAM as TorchCam
 
@@ -42,12 +43,12 @@ def grad_cams(model: nn.Module, x: Tensor, class_: int, layers: Sequence[str]) -
             with TorchCam(third, list(layers)) as extractor:
                 return extractor(class_, third(x), normalized=False)
 
-        found["torchcam"] = torchcam
-    return found
+        contenders["torchcam"] = torchcam
+    return contenders
 
 
 def ablation(model: nn.Module, x: Tensor, class_: int, layer: str) -> Contenders:
-    """Ablation-CAM by grad-cam, which runs the whole network again for every chunk of channels."""
+    """Ablation-CAM by grad-cam, which runs the whole network for every chunk of channels."""
     if not installed("pytorch_grad_cam"):
         return {}
     from pytorch_grad_cam import AblationCAM
@@ -70,7 +71,7 @@ def saliency(model: nn.Module, x: Tensor, class_: int) -> Contenders:
 
 
 def integrated_gradients(model: nn.Module, x: Tensor, class_: int, steps: int) -> Contenders:
-    """Integrated gradients by captum: all points at once (its default), in chunks of 8 and 16, and one by one."""
+    """Integrated gradients by captum: all points in one batch (its default), in chunks of 16 and 8, and one by one."""
     if not installed("captum"):
         return {}
     from captum.attr import IntegratedGradients
@@ -89,7 +90,7 @@ def integrated_gradients(model: nn.Module, x: Tensor, class_: int, steps: int) -
 
 
 def gradient_shap(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
-    """Gradient SHAP by captum, which takes all samples at once."""
+    """Gradient SHAP by captum, all samples in one batch."""
     if not installed("captum"):
         return {}
     from captum.attr import GradientShap
@@ -99,15 +100,15 @@ def gradient_shap(model: nn.Module, x: Tensor, class_: int, samples: int) -> Con
 
 
 def score_cams(model: nn.Module, x: Tensor, class_: int, layer: str) -> Contenders:
-    """Score-CAM by grad-cam and torchcam, at the batch sizes that they choose."""
-    found: Contenders = {}
+    """Score-CAM by grad-cam and torchcam, at their default batch sizes."""
+    contenders: Contenders = {}
     if installed("pytorch_grad_cam"):
         from pytorch_grad_cam import ScoreCAM
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
         own = copy.deepcopy(model)
         cam = ScoreCAM(own, [own.get_submodule(layer)])
-        found["grad-cam"] = lambda: cam(x, [ClassifierOutputTarget(class_)])
+        contenders["grad-cam"] = lambda: cam(x, [ClassifierOutputTarget(class_)])
     if installed("torchcam"):
         from torchcam.methods import ScoreCAM as TorchCam
 
@@ -117,12 +118,12 @@ def score_cams(model: nn.Module, x: Tensor, class_: int, layer: str) -> Contende
             with TorchCam(other, layer, input_shape=tuple(x.shape[1:])) as extractor, torch.no_grad():
                 return extractor(class_, other(x), normalized=False)
 
-        found["torchcam"] = torchcam
-    return found
+        contenders["torchcam"] = torchcam
+    return contenders
 
 
 def smooth_grad(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
-    """SmoothGrad by captum's NoiseTunnel: all samples at once (its default), and 8 at once."""
+    """SmoothGrad by captum's NoiseTunnel: all samples in one batch (its default), and in chunks of 8."""
     if not installed("captum"):
         return {}
     from captum.attr import NoiseTunnel, Saliency
@@ -140,22 +141,22 @@ def smooth_grad(model: nn.Module, x: Tensor, class_: int, samples: int) -> Conte
 
 def guided_backprop(model: nn.Module, x: Tensor, class_: int) -> Contenders:
     """Guided backpropagation by captum and grad-cam."""
-    found: Contenders = {}
+    contenders: Contenders = {}
     if installed("captum"):
         from captum.attr import GuidedBackprop
 
         method = GuidedBackprop(copy.deepcopy(model))
-        found["captum"] = lambda: method.attribute(x.clone(), class_)
+        contenders["captum"] = lambda: method.attribute(x.clone(), class_)
     if installed("pytorch_grad_cam"):
         from pytorch_grad_cam import GuidedBackpropReLUModel
 
         other = GuidedBackpropReLUModel(copy.deepcopy(model), device="cpu")
-        found["grad-cam"] = lambda: other(x.clone(), target_category=class_)
-    return found
+        contenders["grad-cam"] = lambda: other(x.clone(), target_category=class_)
+    return contenders
 
 
 def occlusion(model: nn.Module, x: Tensor, class_: int, window: int, stride: int) -> Contenders:
-    """Occlusion by captum, one window a forward (its default) and 16 at once."""
+    """Occlusion by captum, one window per forward pass (its default) and 16."""
     if not installed("captum"):
         return {}
     from captum.attr import Occlusion
@@ -173,7 +174,7 @@ def occlusion(model: nn.Module, x: Tensor, class_: int, window: int, stride: int
 
 
 def masks(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
-    """No library offers RISE for images: a plain loop over masks, 16 at once, is what a user would write."""
+    """RISE as a plain loop over masks in batches of 16, as no peer library has it for images."""
     own = copy.deepcopy(model)
 
     def loop() -> object:

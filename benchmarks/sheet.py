@@ -1,11 +1,10 @@
 """A contact sheet of every method on some photographs: `python -m benchmarks.sheet --out sheet.jpg`.
 
-Each map is drawn over what the network saw, at the options that a method has by itself, for the class that the network
-thinks most likely. Below stands how long it took and what the library itself has to say about the map; a method that
-cannot explain the network says why.
+Each map is drawn over the network's crop of the photograph, at the method's default options, for the predicted class.
+Below it: run time and the library's findings about the map, or why the method does not apply to the network.
 
 python -m benchmarks.sheet --photos dog coffee holiday.jpg    examples by name, other photographs by path
-python -m benchmarks.sheet --only cam lrp                     methods whose name holds one of these texts
+python -m benchmarks.sheet --only cam lrp                     methods whose name contains one of these texts
 """
 
 from __future__ import annotations
@@ -24,40 +23,40 @@ from models import Model, load_model
 ROOT = Path(__file__).resolve().parent.parent
 PHOTOS = ("coffee", "goldfish", "hopper", "cat")
 SIDE, ACROSS, SECONDS = 150, 3, 10.0
-"""Pixels of a map's side; entries in a row; what a long method may take for one map, its best one so far."""
+"""Side of a map in pixels; methods per row; time budget of a long method for one map in seconds."""
 GAP, HEAD, LINE, LINES = 4, 20, 12, 2
 INK, FAINT, PAPER, BLANK = (20, 20, 24), (96, 96, 104), (255, 255, 255), (236, 236, 240)
 
 
 def photograph(name: str) -> Image.Image:
-    """An example photograph that ships with the project, or another by its path."""
-    ours = {path.stem: path for path in (ROOT / "assets" / "examples").glob("*.jpg")}
-    return Image.open(ours.get(name, Path(name))).convert("RGB")
+    """An example photograph of the project by name, or any by its path."""
+    examples = {path.stem: path for path in (ROOT / "assets" / "examples").glob("*.jpg")}
+    return Image.open(examples.get(name, Path(name))).convert("RGB")
 
 
 def draw_map(
     model: Model, photo: Image.Image, method: explainers.Method, side: int = SIDE, seconds: float = SECONDS
 ) -> tuple[Image.Image, str]:
-    """(the overlay, what is to be said about it)."""
+    """(overlay, caption)."""
     seen, images = model.crop(photo), model.prepare(photo)
     options: dict[str, Any] = {"budget": seconds} if method.long else {}
     began = time.perf_counter()
-    found = explainers.explain(method.name, model.network, images, **options)
-    took = time.perf_counter() - began
-    picture = found.overlay(seen.resize((side, side), Image.Resampling.LANCZOS))[0]
-    said = "; ".join(finding.code.replace("_", " ") for finding in found.findings[0])
-    return picture, f"{took:.2f} s" + (f" · {said}" if said else "")
+    explanation = explainers.explain(method.name, model.network, images, **options)
+    seconds_taken = time.perf_counter() - began
+    picture = explanation.overlay(seen.resize((side, side), Image.Resampling.LANCZOS))[0]
+    findings = "; ".join(finding.code.replace("_", " ") for finding in explanation.findings[0])
+    return picture, f"{seconds_taken:.2f} s" + (f" · {findings}" if findings else "")
 
 
 def entry(
     model: Model, method: explainers.Method, photos: list[Image.Image], side: int = SIDE, seconds: float = SECONDS
 ) -> Image.Image:
-    """One method: its title, a map for each photograph, and a line for each."""
+    """One method: its title, and for each photograph a map and a caption."""
     reason = (method.applies(model.network) or "").partition(". ")[0]
     cells: list[tuple[Image.Image | None, str]] = []
     for photo in photos:
         if method.returns == "channels":
-            cells.append((None, "one value a channel, not a map"))
+            cells.append((None, "one value per channel, not a map"))
         elif reason:
             cells.append((None, f"not for this network: {reason}"))
         else:
@@ -69,12 +68,12 @@ def entry(
 
 
 def strip(title: str, cells: list[tuple[Image.Image | None, str]], side: int) -> Image.Image:
-    """Pictures side by side below a title, each with its words, which stand in its place where there is none."""
+    """Pictures in a row below a title, each with its caption, which takes the place of a missing picture."""
     width = len(cells) * (side + GAP) - GAP
     sheet = Image.new("RGB", (width, HEAD + side + LINES * LINE + 2 * GAP), PAPER)
     pen, small = ImageDraw.Draw(sheet), ImageFont.load_default(10)
     pen.text((0, 2), title.replace("×", "x"), INK, ImageFont.load_default(13))
-    for column, (picture, words) in enumerate(cells):
+    for column, (picture, caption) in enumerate(cells):
         left, top = column * (side + GAP), HEAD
         if picture is None:
             sheet.paste(BLANK, (left, top, left + side, top + side))
@@ -82,7 +81,7 @@ def strip(title: str, cells: list[tuple[Image.Image | None, str]], side: int) ->
         else:
             sheet.paste(picture, (left, top))
             top, most = top + side + 2, LINES
-        lines = textwrap.wrap(words, max(10, side // 5))
+        lines = textwrap.wrap(caption, max(10, side // 5))
         pen.multiline_text((left, top), "\n".join(lines[:most]), FAINT, small, spacing=1)
     return sheet
 
@@ -96,13 +95,14 @@ def contact_sheet(
     across: int = ACROSS,
     seconds: float = SECONDS,
 ) -> Image.Image:
-    """The photographs as the network sees them, then all entries, `across` in a row."""
-    plain: list[tuple[Image.Image | None, str]] = []
+    """The photographs as the network sees them, then the methods, `across` in a row."""
+    originals: list[tuple[Image.Image | None, str]] = []
     for photo in photos:
         seen = model.crop(photo).resize((side, side), Image.Resampling.LANCZOS)
-        shares = model.network(model.prepare(photo)).softmax(1)[0]
-        plain.append((seen, f"{model.labels[int(shares.argmax())]}, {100 * float(shares.max()):.0f}%"))
-    entries = [strip(f"Photographs, and the first guess of {model.name}", plain, side)]
+        probabilities = model.network(model.prepare(photo)).softmax(1)[0]
+        label = model.labels[int(probabilities.argmax())]
+        originals.append((seen, f"{label}, {100 * float(probabilities.max()):.0f}%"))
+    entries = [strip(f"Photographs, and the prediction of {model.name}", originals, side)]
     for method in methods:
         entries.append(entry(model, method, photos, side, seconds))
         print(method.name, flush=True)
@@ -110,9 +110,9 @@ def contact_sheet(
     across = min(across, len(entries))
     rows = -(-len(entries) // across)
     sheet = Image.new("RGB", (across * (width + 3 * GAP) + GAP, rows * (height + GAP) + GAP), PAPER)
-    for index, one in enumerate(entries):
+    for index, picture in enumerate(entries):
         row, column = divmod(index, across)
-        sheet.paste(one, (2 * GAP + column * (width + 3 * GAP), GAP + row * (height + GAP)))
+        sheet.paste(picture, (2 * GAP + column * (width + 3 * GAP), GAP + row * (height + GAP)))
     return sheet
 
 
@@ -122,17 +122,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("sheet.jpg"), help="a .jpg or .png file")
     parser.add_argument("--model", default="auto")
     parser.add_argument("--photos", nargs="+", default=list(PHOTOS), help="names of examples, or paths")
-    parser.add_argument("--only", nargs="+", default=[""], help="only methods whose name holds one of these texts")
-    parser.add_argument("--side", type=int, default=SIDE, help="pixels of a map's side")
-    parser.add_argument("--across", type=int, default=ACROSS, help="methods in a row")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="what a long method may take for one map")
-    given = parser.parse_args()
-    methods = [each for each in explainers.METHODS.values() if any(text in each.name for text in given.only)]
-    photos = [photograph(name) for name in given.photos]
+    parser.add_argument("--only", nargs="+", default=[""], help="only methods whose name contains one of these texts")
+    parser.add_argument("--side", type=int, default=SIDE, help="side of a map in pixels")
+    parser.add_argument("--across", type=int, default=ACROSS, help="methods per row")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time budget of a long method for one map")
+    arguments = parser.parse_args()
+    methods = [method for method in explainers.METHODS.values() if any(text in method.name for text in arguments.only)]
+    photos = [photograph(name) for name in arguments.photos]
     sheet = contact_sheet(
-        load_model(given.model), methods, photos, side=given.side, across=given.across, seconds=given.seconds
+        load_model(arguments.model),
+        methods,
+        photos,
+        side=arguments.side,
+        across=arguments.across,
+        seconds=arguments.seconds,
     )
-    sheet.save(given.out, quality=88)
+    sheet.save(arguments.out, quality=88)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Interleaved rounds in one process: every contender runs once a round, and is measured in that round's bare forward.
+"""Interleaved rounds in one process: every contender runs once per round, its time divided by that of a bare forward.
 
-A busy machine slows a whole round, not one contender, so ratios within a round are what can be trusted.
+Other load slows a whole round, not one contender, so ratios within a round are reliable and single times are not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNIT = "bare forward"
 
 @dataclass
 class Measured:
-    """One contender of one case: ratios to the bare forward, seconds, peak of memory, or why it could not run."""
+    """One contender of one case: ratios to the bare forward pass, seconds, peak memory, or why it could not run."""
 
     name: str
     ratios: list[float] = field(default_factory=list)
@@ -40,47 +40,47 @@ def _once(work: Callable[[], object]) -> float:
 def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequence[str] = ()) -> list[Measured]:
     """Time the contenders, of which `UNIT` must be one; those in `slow` run in the first round only.
 
-    The order turns by one each round, so that nobody always runs after the same other one.
+    The order rotates by one each round, so that a contender's place has no constant effect.
     """
-    found = {name: Measured(name) for name in contenders}
+    results = {name: Measured(name) for name in contenders}
     for name, work in contenders.items():
         if name in slow:
             continue
         try:
-            work()  # warm-up: caches, lazily built kernels, our own list of layers
+            work()  # warm-up: caches, lazily built kernels, our own layer list
         except Exception as error:  # a peer may refuse the model: its row says so, the others go on
-            found[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+            results[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
     names = list(contenders)
     for number in range(rounds):
-        turned = names[number % len(names) :] + names[: number % len(names)]
+        order = names[number % len(names) :] + names[: number % len(names)]
         unit = _once(contenders[UNIT])
-        for name in turned:
-            one = found[name]
+        for name in order:
+            one = results[name]
             if one.failed or (name in slow and number) or name == UNIT:
                 continue
             seconds = _once(contenders[name])
             one.seconds.append(seconds)
             one.ratios.append(seconds / unit)
-        found[UNIT].seconds.append(unit)
-        found[UNIT].ratios.append(1.0)
-    for name, one in found.items():
+        results[UNIT].seconds.append(unit)
+        results[UNIT].ratios.append(1.0)
+    for name, one in results.items():
         if not one.failed and name not in slow:
             one.megabytes = peak_megabytes(contenders[name])
-    return list(found.values())
+    return list(results.values())
 
 
 def peak_megabytes(work: Callable[[], object]) -> float | None:
-    """The most that tensors on the CPU held at once during `work`, above what they held before; None where not told."""
+    """Peak CPU tensor memory during `work`, above that before it; None where the profiler reports none."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         work()
     inner = getattr(profile, "profiler", None)
     events = inner.kineto_results.events() if inner is not None and inner.kineto_results is not None else []
-    steps = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    if not steps:
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    if not changes:
         return None
-    held = peak = 0
-    for _, size in steps:
-        held += size
-        peak = max(peak, held)
+    current = peak = 0
+    for _, size in changes:
+        current += size
+        peak = max(peak, current)
     return peak / 2**20

@@ -95,7 +95,7 @@ def folder(tmp_path):
 def test_photographs_of_a_folder_and_the_folders_in_it(model, folder):
     assert [each.name for each in photographs(model, folder)] == ["a", "b", "c"]
     few = photographs(model, folder, 2)
-    assert [each.name for each in few] == ["a", "b"] and few[0].cover.shape == few[0].image.shape == (1, 3, 24, 24)
+    assert [each.name for each in few] == ["a", "b"] and few[0].baseline.shape == few[0].image.shape == (1, 3, 24, 24)
     assert few[0].target in (0, 1)
 
 
@@ -115,18 +115,18 @@ def test_what_makes_no_map_has_a_row_with_its_reason(model, folder):
     refused = measure(model, METHODS["attention_rollout"], photos)
     assert not refused.areas and "attention" in refused.reason
     channels = measure(model, METHODS["channel_effects"], photos)
-    assert channels.reason == "one value a channel, not a map"
+    assert channels.reason == "one value per channel, not a map"
     found = table([*(measure(model, METHODS[name], photos) for name in CONTROLS), refused])
     assert found[-1] == f"| Attention rollout (`attention_rollout`) | {refused.reason} | | | | | |"
 
 
-def test_signed_maps_have_a_second_figure_by_size(model, folder):
+def test_signed_maps_have_a_second_figure_by_magnitude(model, folder):
     photos = photographs(model, folder, 1)
     signed, unsigned = (measure(model, METHODS[name], photos) for name in ("input_x_gradient", "saliency"))
-    assert unsigned.by_size == unsigned.areas
+    assert unsigned.by_magnitude == unsigned.areas
     lines = table([measure(model, METHODS[name], photos) for name in CONTROLS] + [signed, unsigned])
     cells = {line.split("`")[1]: line.split("|")[3].strip() for line in lines[1:]}
-    assert cells["saliency"] == "" and (signed.by_size == signed.areas) == (cells["input_x_gradient"] == "")
+    assert cells["saliency"] == "" and (signed.by_magnitude == signed.areas) == (cells["input_x_gradient"] == "")
 
 
 @pytest.fixture
