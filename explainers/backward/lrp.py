@@ -1,4 +1,4 @@
-"""One pass of relevance: forward with the rules in place, backward from the scores to the picture."""
+"""One pass of LRP or excitation backprop: a forward pass with the rules in place, and a backward pass to the image."""
 
 from __future__ import annotations
 
@@ -16,70 +16,71 @@ from explainers.findings import note_finding
 from explainers.passes.run import Run, at_least_float32
 
 
-def relevance(run: Run, choose: RuleMap, settings: RuleParameters) -> Tensor:
-    """LRP's relevance of every input value, [N, C, H, W]; what biases and ε absorb is noted.
+def relevance(run: Run, rule_map: RuleMap, parameters: RuleParameters) -> Tensor:
+    """LRP's relevance of every input value, [N, C, H, W]; a finding states what biases and ε absorb.
 
-    It begins at the network's output as output times d score / d output: the score itself for one class.
+    The relevance of the network's output is output times d score / d output: for one class, its score.
     """
-    begun: list[Tensor] = []
+    starts: list[Tensor] = []
 
-    def enter(value: Any) -> Any:
-        if not (isinstance(value, Tensor) and value.requires_grad):
-            return value
-        known = at_least_float32(value)
+    def start(output: Any) -> Any:
+        if not (isinstance(output, Tensor) and output.requires_grad):
+            return output
+        values = at_least_float32(output)
 
-        def vjp(arriving: Tensor) -> list[Tensor]:
-            begun.append(at_least_float32(arriving) * known)
-            return [begun[-1].to(arriving.dtype)]
+        def multiply(gradient: Tensor) -> list[Tensor]:
+            starts.append(at_least_float32(gradient) * values)
+            return [starts[-1].to(gradient.dtype)]
 
-        return with_custom_backward(Tensor.clone, vjp, value)
+        return with_custom_backward(Tensor.clone, multiply, output)
 
-    found = _back(run, Relevance(run.network, "LRP", choose, settings), enter)
-    choose.check()
-    if begun and all(len(each) == len(found) for each in begun):
-        _note_absorbed(found, sum((each.flatten(1).sum(1) for each in begun), torch.zeros(len(found)).to(found)))
-    return found
+    relevance = _backward(run, Relevance(run.network, "LRP", rule_map, parameters), start)
+    rule_map.check()
+    if starts and all(len(output) == len(relevance) for output in starts):
+        scores = [output.flatten(1).sum(1) for output in starts]
+        _note_absorbed(relevance, sum(scores, torch.zeros(len(relevance)).to(relevance)))
+    return relevance
 
 
 def winning_probability(run: Run, contrast: bool) -> Tensor:
-    """Excitation backprop's probability that an input value is reached from the class, [N, C, H, W].
+    """Excitation backprop's marginal winning probability of every input value, [N, C, H, W].
 
-    With `contrast` the last layer hands on what speaks for the class less what speaks against it.
+    With `contrast`, positive less negative evidence for the class in the last layer.
     """
-    found = _back(
-        run, Relevance(run.network, "Excitation backprop", None, RuleParameters(), contrast), lambda value: value
-    )
-    for picture, kept in enumerate(found.flatten(1).sum(1).tolist()):
-        if not contrast and kept < 0.99:
+    mode = Relevance(run.network, "Excitation backprop", None, RuleParameters(), contrast)
+    probability = _backward(run, mode, lambda output: output)
+    for picture, total in enumerate(probability.flatten(1).sum(1).tolist()):
+        if not contrast and total < 0.99:
             note_finding(
                 "lost",
-                f"{1 - kept:.1%} of the probability ended inside the network, at neurons that nothing excites.",
+                f"{1 - total:.1%} of the probability ended at neurons inside the network without excitatory input.",
                 picture=picture,
             )
-    return found
+    return probability
 
 
-def _back(run: Run, mode: Relevance, enter: Callable[[Any], Any]) -> Tensor:
+def _backward(run: Run, mode: Relevance, start: Callable[[Any], Any]) -> Tensor:
+    """What `mode` propagates from the scores to the image; `start` wraps the network's outputs."""
     with torch.enable_grad():
         leaf = run.images.detach().clone().requires_grad_()
-        given = leaf.clone()
+        images = leaf.clone()
         try:
             with mode:
-                output = run.forward(given)
+                output = run.forward(images)
             mode.check(output)
         finally:
             mode.forget()
-        total = run.score(pytree.tree_map(enter, output)).sum()
-        (found,) = run.vjp(total, [leaf], stated=False)
-    return at_least_float32(found)
+        total = run.score(pytree.tree_map(start, output)).sum()
+        (relevance,) = run.vjp(total, [leaf], stated=False)
+    return at_least_float32(relevance)
 
 
-def _note_absorbed(found: Tensor, begun: Tensor) -> None:
-    """Say for each picture how much of the score is in no input value (row P67 of the peers)."""
-    for picture, (kept, score) in enumerate(zip(found.flatten(1).sum(1).tolist(), begun.tolist(), strict=True)):
-        if score and abs(1 - kept / score) > 0.01:
+def _note_absorbed(relevance: Tensor, scores: Tensor) -> None:
+    """A finding for each image whose relevance does not sum to its score."""
+    for picture, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
+        if score and abs(1 - total / score) > 0.01:
             note_finding(
                 "absorbed",
-                f"Biases and ε hold {score - kept:.3g} of the score {score:.3g}: the map's values sum to {kept:.3g}.",
+                f"Biases and ε absorb {score - total:.3g} of the score {score:.3g}: the map sums to {total:.3g}.",
                 picture=picture,
             )

@@ -1,16 +1,16 @@
-"""Relevance instead of gradients: what arrives at a value on the way back is its share of the score.
+"""LRP as a mode: every operation of a forward pass gets a backward rule that redistributes relevance, not gradients.
 
-Linear layers follow a rule of lrp_rules.py. Batch norm is merged into the convolution or linear layer beside it
-for the length of the call. Around them, in every spelling:
+Layers with weights follow a rule of lrp_rules.py, batch norm merged into the layer before or after it for the length of
+the call (zennit's canonizer). The other operations, in every spelling:
 
-    activations     hand their relevance on: one input, one output
-    sums, means     share it in proportion to what each part adds
-    max pools       give it to the winner
-    products        give it to the signal; what scales it (a gate, attention weights, 1/σ) counts as a constant
-    norms           are linear with their 1/σ constant
+    activations     pass relevance on: one input, one output
+    sums, means     R_i = z_i / z R, in proportion to each term
+    max pools       to the winner
+    products        to the signal; a gate, attention weights or 1/σ is a constant
+    norms           linear, with 1/σ constant
 
-Source   Bach et al. 2015; for products, attention and layer norm Arras et al. 2017, Ali et al. 2022 and, for products
-         of two signals, Achtibat et al. 2024, section 3.3.2
+Source   Bach et al. 2015; products, attention, layer norm: Arras et al. 2017, Ali et al. 2022; products of two signals:
+         Achtibat et al. 2024, section 3.3.2
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explainers.backward.lrp_rules import (
-    FORMULAS,
     Affine,
     RuleMap,
     RuleParameters,
-    at_least_float32,
+    excitation,
     linear_vjp,
     safe_divide,
-    stabilised,
+    stabilise,
 )
 from explainers.backward.operations import STRUCTURE, Call, Interception, multi_head, plain_name, with_custom_backward
+from explainers.passes.run import at_least_float32
 
 _WINNERS = (
     "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Max Maximum MaxPool2DWithIndices MaxPool2D "
@@ -42,11 +42,11 @@ _WINNERS = (
 )
 KNOWN = STRUCTURE | frozenset(_WINNERS.split())
 
-RESPONSES = (
+NEARLY_POSITIVE = (
     "relu relu6 hardtanh threshold clamp clamp_min clip silu gelu mish hardswish softplus sigmoid hardsigmoid".split()
 )
-"""Activations whose output is nowhere far below 0, as excitation backprop assumes."""
-ACTIVATIONS = [*RESPONSES, *"leaky_relu prelu rrelu elu selu celu tanh softsign".split()]
+"""Activations with outputs >= 0, or hardly below: what excitation backprop assumes."""
+ACTIVATIONS = [*NEARLY_POSITIVE, *"leaky_relu prelu rrelu elu selu celu tanh softsign".split()]
 _GATES = ("sigmoid", "hardsigmoid", "softmax")
 _LINEAR = (
     "mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate"
@@ -58,27 +58,32 @@ _LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
 
 
 class Relevance(Interception):
-    """The mode for LRP; with `choose` None for excitation backprop, whose parts count where they are positive."""
+    """The mode of LRP; without a rule map that of excitation backprop, in which only positive contributions count."""
 
     def __init__(
-        self, network: nn.Module, method: str, choose: RuleMap | None, settings: RuleParameters, contrast: bool = False
+        self,
+        network: nn.Module,
+        method: str,
+        rule_map: RuleMap | None,
+        parameters: RuleParameters,
+        contrast: bool = False,
     ):
         super().__init__(network, method, KNOWN)
-        self.choose, self.settings, self.contrast = choose, settings, contrast
+        self.rule_map, self.parameters, self.contrast = rule_map, parameters, contrast
         self._count = 0
         self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, int]] = {}
         self._norms: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor, Tensor]] = {}
         rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(_LAYERS, self._layer)
         rules |= dict.fromkeys(_LINEAR.split(), self._linear)
-        rules |= dict.fromkeys(ACTIVATIONS if choose else RESPONSES, self._activation)
+        rules |= dict.fromkeys(ACTIVATIONS if rule_map else NEARLY_POSITIVE, self._activation)
         rules |= dict.fromkeys(("matmul", "bmm", "mm", "einsum"), self._bilinear)
         rules |= {"batch_norm": self._batch_norm, "neg": self._activation}
         rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
-        if choose is not None:
+        if rule_map is not None:
             rules |= {"softmax": self._softmax, "scaled_dot_product_attention": self._attention}
             rules |= {"multi_head_attention_forward": multi_head, "layer_norm": self._layer_norm}
             rules |= {"group_norm": self._group_norm}
-        self.rules = {name: self._if_it_depends(rule) for name, rule in rules.items()}
+        self.rules = {name: self._unless_constant(rule) for name, rule in rules.items()}
 
     def forget(self) -> None:
         super().forget()
@@ -86,7 +91,7 @@ class Relevance(Interception):
         self._norms.clear()
 
     @staticmethod
-    def _if_it_depends(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    def _unless_constant(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
         return lambda call: rule(call) if call.depends else call.call_original()
 
     # Layers with weights
@@ -97,14 +102,14 @@ class Relevance(Interception):
             names = "stride padding output_padding groups dilation".split()
         x, weight, bias, *rest = call.bind_arguments("input", "weight", "bias", *names)
         if weight.requires_grad or (bias is not None and bias.requires_grad):
-            raise self.refuse(f"{call.name} with weights that depend on the picture")
+            raise self.refuse(f"{call.name} with weights that depend on the image")
         options = {name: value for name, value in zip(names, rest, strict=True) if value is not None}
         function: Any = F.linear if call.name == "linear" else getattr(torch, call.name)
-        # A picture without the batch dimension has its channels first.
+        # An image without a batch dimension has its channels first.
         shape = (-1,) if call.name == "linear" else (-1, *[1] * (weight.ndim - 2))
         name, kind = self.layer()
         affine = Affine(
-            lambda given, w: function(given, w, **options),
+            lambda x, w: function(x, w, **options),
             x,
             weight,
             None if bias is None else bias.view(shape),
@@ -114,113 +119,113 @@ class Relevance(Interception):
         )
         affine = self._with_norm_before(affine, call.name, options)
         position, self._count = self._count, self._count + 1
-        result = self._through(affine, call.call_original(), position)
+        result = self._with_rule(affine, call.call_original(), position)
         if "transpose" not in call.name:
             self._affine[id(result)] = weakref.ref(result), result._version, affine, position
         return result
 
-    def _through(self, affine: Affine, output: Tensor, position: int) -> Tensor:
-        """The layer's output with the way back that its rule says; `position` counts the layers with weights."""
-        formula = FORMULAS[self.choose(affine, position == 0) if self.choose else "excitation"]
+    def _with_rule(self, affine: Affine, output: Tensor, position: int) -> Tensor:
+        """The layer's output, with its rule for the backward pass; `position` counts the layers with weights."""
+        rule = self.rule_map(affine, position == 0) if self.rule_map else excitation
         output, x = output.detach(), affine.x
-        kept = replace(affine, x=x.detach())
-        settings, contrast = self.settings, self.contrast
+        detached = replace(affine, x=x.detach())
+        parameters, contrast = self.parameters, self.contrast
 
-        def vjp(arriving: Tensor) -> list[Tensor]:
-            a, relevance = kept.at_least_float32(), at_least_float32(arriving)
-            found = formula(a, relevance, settings)
+        def redistribute(relevance: Tensor) -> list[Tensor]:
+            a, r = detached.at_least_float32(), at_least_float32(relevance)
+            inputs = rule(a, r, parameters)
             if contrast and position == self._count - 1:
-                found = found - formula(replace(a, weight=-a.weight), relevance, settings)
-            return [found.to(arriving.dtype)]
+                inputs = inputs - rule(replace(a, weight=-a.weight), r, parameters)
+            return [inputs.to(relevance.dtype)]
 
-        return with_custom_backward(lambda _: output, vjp, x)
+        return with_custom_backward(lambda _: output, redistribute, x)
 
     def _with_norm_before(self, affine: Affine, operation: str, options: dict[str, Any]) -> Affine:
-        """w (s x + t) + b = (w s) x + (w t + b): a batch norm right before the layer, merged."""
-        found = self._norms.get(id(affine.x))
-        if found is None or not _unchanged(affine.x, *found[:2]):
+        """Merge a batch norm s x + t right before the layer: w (s x + t) + b = (w s) x + (w t + b)."""
+        norm = self._norms.get(id(affine.x))
+        if norm is None or not _unchanged(affine.x, *norm[:2]):
             return affine
         if operation not in ("linear", "conv2d") or (operation == "linear" and affine.x.ndim != 2):
             return affine
-        before, scale, shift = found[2:]
+        before, scale, shift = norm[2:]
         groups = int(options.get("groups", 1))
-        by_output = scale.view(groups, -1).repeat_interleave(len(affine.weight) // groups, 0)
-        weight = affine.weight * by_output.view(*affine.weight.shape[:2], *[1] * (affine.weight.ndim - 2))
+        scales = scale.view(groups, -1).repeat_interleave(len(affine.weight) // groups, 0)
+        weight = affine.weight * scales.view(*affine.weight.shape[:2], *[1] * (affine.weight.ndim - 2))
         constant = shift.view(1, -1, *[1] * (before.ndim - 2)).expand_as(before[:1])
-        moved = affine.apply(constant, affine.weight)
-        bias = moved if affine.bias is None else moved + affine.bias
+        bias = affine.apply(constant, affine.weight)
+        bias = bias if affine.bias is None else bias + affine.bias
         return replace(affine, x=before, weight=weight, bias=bias, version=before._version)
 
     def _batch_norm(self, call: Call) -> Tensor:
         names = "input running_mean running_var weight bias training momentum eps".split()
         x, mean, variance, weight, bias, training, _, eps = call.bind_arguments(*names, eps=1e-5)
         if training or mean is None:
-            raise self.refuse("batch norm with the statistics of its own batch")
+            raise self.refuse("batch norm with batch statistics")
         scale = (variance + eps).rsqrt() * (1 if weight is None else weight)
         shift = (0 if bias is None else bias) - mean * scale
         scale, shift = scale.to(x.dtype), shift.to(x.dtype)
         output = call.call_original()
-        found = self._affine.get(id(x))
-        if found and _unchanged(x, *found[:2]) and x.ndim == found[2].weight.ndim:
-            before, position = found[2:]
-            down = (-1, *[1] * (x.ndim - 2))
-            moved = shift.view(down) if before.bias is None else before.bias * scale.view(down) + shift.view(down)
-            merged = before.weight * scale.view(-1, *[1] * (before.weight.ndim - 1))
-            return self._through(replace(before, weight=merged, bias=moved), output, position)
-        if self.choose is None:
+        layer = self._affine.get(id(x))
+        if layer and _unchanged(x, *layer[:2]) and x.ndim == layer[2].weight.ndim:
+            before, position = layer[2:]
+            channels = (-1, *[1] * (x.ndim - 2))
+            bias = shift.view(channels)
+            bias = bias if before.bias is None else before.bias * scale.view(channels) + bias
+            weight = before.weight * scale.view(-1, *[1] * (before.weight.ndim - 1))
+            return self._with_rule(replace(before, weight=weight, bias=bias), output, position)
+        if self.rule_map is None:
             # One input, one output: the winner is known.
-            result = with_custom_backward(lambda _: output.detach(), lambda arriving: [arriving], x)
+            result = with_custom_backward(lambda _: output.detach(), lambda probability: [probability], x)
         else:
             name, kind = self.layer()
-            down = (1, -1, *[1] * (x.ndim - 2))
+            channels = (1, -1, *[1] * (x.ndim - 2))
             kinds = ("BatchNorm", kind)
-            alone = Affine(lambda v, w: v * w, x, scale.view(down), shift.view(down), name, kinds, x._version)
-            result = self._through(alone, output, -1)
+            alone = Affine(lambda x, w: x * w, x, scale.view(channels), shift.view(channels), name, kinds, x._version)
+            result = self._with_rule(alone, output, -1)
         self._norms[id(result)] = weakref.ref(result), result._version, x, scale, shift
         return result
 
     # One input
 
     def _activation(self, call: Call) -> Tensor:
-        function, given = call.out_of_place(), call.tensors
-        if any(each.requires_grad for each in given[1:]):
-            raise self.refuse(f"{call.name} of two values that depend on the picture")
-        result = with_custom_backward(lambda x: function(x, *given[1:]), lambda arriving: [arriving], given[0])
+        function, (x, *others) = call.out_of_place(), call.tensors
+        if any(other.requires_grad for other in others):
+            raise self.refuse(f"{call.name} of two values that depend on the image")
+        result = with_custom_backward(lambda x: function(x, *others), lambda relevance: [relevance], x)
         result.grad_fn.gate = call.name in _GATES  # type: ignore[union-attr]
         return result
 
     def _softmax(self, call: Call) -> Tensor:
-        """As a factor it is a constant; as the network's last layer it has no rule."""
+        """As a factor it is a constant; between logits and output it has no rule."""
         x, dim = call.args[0], call.bind_arguments("input", "dim")[1]
-
-        def vjp(arriving: Tensor) -> list[Tensor]:
-            raise self.refuse(
-                "softmax on the way from the scores", "which is no sum of parts. Explain the logits", name
-            )
-
         name = self.layer()[0]
-        result = with_custom_backward(lambda given: torch.softmax(given, dim), vjp, x)
+
+        def redistribute(relevance: Tensor) -> list[Tensor]:
+            raise self.refuse("a softmax between logits and output", "which has no LRP rule: explain the logits", name)
+
+        result = with_custom_backward(lambda x: torch.softmax(x, dim), redistribute, x)
         result.grad_fn.gate = True  # type: ignore[union-attr]
         return result
 
     def _linear(self, call: Call) -> Tensor:
-        """A sum with fixed weights >= 0: a mean, a pool."""
-        return self._shares(call.out_of_place(), call.tensors[0])
+        """A sum with constant weights >= 0: a mean, a pool."""
+        return self._proportional(call.out_of_place(), call.tensors[0])
 
-    def _shares(self, function: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _proportional(self, function: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None = None) -> Tensor:
         """f(x) + bias of a linear f, with R_i = x_i sum_j (f_ij / z_j) R_j."""
-        kept, positive, epsilon = x.detach().clone(), self.choose is None, self.settings.epsilon
+        detached, positive, epsilon = x.detach().clone(), self.rule_map is None, self.parameters.epsilon
 
-        def vjp(arriving: Tensor) -> list[Tensor]:
-            z, back = linear_vjp(function, at_least_float32(kept).clamp(min=0) if positive else at_least_float32(kept))
-            z = z if bias is None else stabilised(z + at_least_float32(bias), epsilon)
-            return [back(safe_divide(at_least_float32(arriving), z)).to(arriving.dtype)]
+        def redistribute(relevance: Tensor) -> list[Tensor]:
+            values = at_least_float32(detached)
+            z, backward = linear_vjp(function, values.clamp(min=0) if positive else values)
+            z = z if bias is None else stabilise(z + at_least_float32(bias), epsilon)
+            return [backward(safe_divide(at_least_float32(relevance), z)).to(relevance.dtype)]
 
-        def compute(given: Tensor) -> Tensor:
-            found = function(given)
-            return found if bias is None else found + bias
+        def compute(x: Tensor) -> Tensor:
+            z = function(x)
+            return z if bias is None else z + bias
 
-        return with_custom_backward(compute, vjp, x)
+        return with_custom_backward(compute, redistribute, x)
 
     def _layer_norm(self, call: Call) -> Tensor:
         names = ("input", "normalized_shape", "weight", "bias", "eps")
@@ -229,10 +234,10 @@ class Relevance(Interception):
 
     def _group_norm(self, call: Call) -> Tensor:
         x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
-        down = (groups, -1, *[1] * (x.ndim - 2))
-        parts = x.unflatten(1, (groups, -1))
-        weight, bias = (None if each is None else each.view(down) for each in (weight, bias))
-        return self._normed(parts, tuple(range(2, parts.ndim)), weight, bias, eps).flatten(1, 2)
+        channels = (groups, -1, *[1] * (x.ndim - 2))
+        grouped = x.unflatten(1, (groups, -1))
+        weight, bias = (None if values is None else values.view(channels) for values in (weight, bias))
+        return self._normed(grouped, tuple(range(2, grouped.ndim)), weight, bias, eps).flatten(1, 2)
 
     def _normed(
         self, x: Tensor, dims: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float
@@ -241,10 +246,10 @@ class Relevance(Interception):
             scale = (at_least_float32(x).var(dims, unbiased=False, keepdim=True) + eps).rsqrt()
             scale = scale if weight is None else scale * at_least_float32(weight)
 
-        def linear(given: Tensor) -> Tensor:
-            return (given - given.mean(dims, keepdim=True)) * scale.to(given.dtype)
+        def linear(x: Tensor) -> Tensor:
+            return (x - x.mean(dims, keepdim=True)) * scale.to(x.dtype)
 
-        return self._shares(linear, x, None if bias is None else bias.to(x.dtype))
+        return self._proportional(linear, x, None if bias is None else bias.to(x.dtype))
 
     # Two inputs
 
@@ -255,108 +260,103 @@ class Relevance(Interception):
         elif call.name == "sub":
             alpha = -alpha
         x, y = a, b * alpha if alpha != 1 else b
-        parts = [at_least_float32(part) if isinstance(part, Tensor) else torch.as_tensor(part) for part in (x, y)]
-        inputs = [each for each in (a, b) if isinstance(each, Tensor)]
-        if self.choose is None:
-            parts = _exciting(parts, [isinstance(each, Tensor) and each.requires_grad for each in (a, b)])
-        whole = parts[0] + parts[1]
-        shares = [safe_divide(part.to(whole).expand_as(whole), whole) for part in parts]
-        shares = [s for s, each in zip(shares, (a, b), strict=True) if isinstance(each, Tensor)]
-        shapes = [each.shape for each in inputs]
+        terms = [at_least_float32(term) if isinstance(term, Tensor) else torch.as_tensor(term) for term in (x, y)]
+        inputs = [term for term in (a, b) if isinstance(term, Tensor)]
+        if self.rule_map is None:
+            terms = _positive(terms, [isinstance(term, Tensor) and term.requires_grad for term in (a, b)])
+        z = terms[0] + terms[1]
+        shares = [safe_divide(term.to(z).expand_as(z), z) for term in terms]
+        shares = [share for share, term in zip(shares, (a, b), strict=True) if isinstance(term, Tensor)]
+        shapes = [term.shape for term in inputs]
 
-        def vjp(arriving: Tensor) -> list[Tensor]:
-            each = zip(shares, shapes, strict=True)
-            return [(at_least_float32(arriving) * s).sum_to_size(shape).to(arriving.dtype) for s, shape in each]
+        def redistribute(relevance: Tensor) -> list[Tensor]:
+            r, pairs = at_least_float32(relevance), zip(shares, shapes, strict=True)
+            return [(r * share).sum_to_size(shape).to(relevance.dtype) for share, shape in pairs]
 
         total = (x + y).detach()
-        return with_custom_backward(lambda *_: total, vjp, *inputs)
+        return with_custom_backward(lambda *_: total, redistribute, *inputs)
 
     def _mul(self, call: Call) -> Tensor:
-        """The relevance goes to the signal, and half to each where neither factor is a gate."""
+        """To the signal; half to each factor where neither is a gate."""
         a, b = call.bind_arguments("input", "other")
-        given = [each for each in (a, b) if isinstance(each, Tensor)]
-        signals = [each for each in given if each.requires_grad]
+        signals = [factor for factor in (a, b) if isinstance(factor, Tensor) and factor.requires_grad]
         if len(signals) == 2 and a is not b:
-            gates = [_is_gate(each) for each in signals]
+            gates = [_is_gate(signal) for signal in signals]
             if gates[0] != gates[1]:
                 signals = [signals[gates.index(False)]]
             elif a.numel() != b.numel():
                 signals = [max(signals, key=Tensor.numel)]
-        product, shapes = (a * b).detach(), [each.shape for each in signals]
+        product, shapes = (a * b).detach(), [signal.shape for signal in signals]
 
-        def vjp(arriving: Tensor) -> list[Tensor]:
-            return [(arriving / len(shapes)).sum_to_size(shape) for shape in shapes]
+        def redistribute(relevance: Tensor) -> list[Tensor]:
+            return [(relevance / len(shapes)).sum_to_size(shape) for shape in shapes]
 
-        return with_custom_backward(lambda *_: product, vjp, *signals)
+        return with_custom_backward(lambda *_: product, redistribute, *signals)
 
     def _div(self, call: Call) -> Tensor:
-        """What divides counts as a constant."""
+        """The denominator is a constant."""
         a = call.args[0]
-        below = call.name == "rdiv" or not (isinstance(a, Tensor) and a.requires_grad)
-        if below or call.kwargs.get("rounding_mode"):
-            raise self.refuse("a division by what depends on the picture")
-        quotient, shape = call.out_of_place()(*(each.detach() for each in call.tensors)), a.shape
-        return with_custom_backward(lambda _: quotient, lambda arriving: [arriving.sum_to_size(shape)], a)
+        depends = call.name == "rdiv" or not (isinstance(a, Tensor) and a.requires_grad)
+        if depends or call.kwargs.get("rounding_mode"):
+            raise self.refuse("a division by a value that depends on the image")
+        quotient, shape = call.out_of_place()(*(tensor.detach() for tensor in call.tensors)), a.shape
+        return with_custom_backward(lambda _: quotient, lambda relevance: [relevance.sum_to_size(shape)], a)
 
     def _bilinear(self, call: Call) -> Tensor:
-        """A product of matrices: constant weights, attention weights, or half to each of two signals."""
-        function, given = call.out_of_place(), call.tensors
-        signals = [i for i, each in enumerate(given) if each.requires_grad]
-        gates = [i for i in signals if _is_gate(given[i])]
+        """A matrix product: to the factor that is no attention weight and no constant, or half to each of two."""
+        function, factors = call.out_of_place(), call.tensors
+        signals = [i for i, factor in enumerate(factors) if factor.requires_grad]
+        gates = [i for i in signals if _is_gate(factors[i])]
         if len(signals) == 2 and len(gates) == 1:
             signals = [i for i in signals if i not in gates]
-        if self.choose is None:
-            raise self.refuse(call.name, "whose factors are no weights of excitation")
-        fixed = [each.detach().clone() for each in given]
+        if self.rule_map is None:
+            raise self.refuse(call.name, "whose factors are no excitatory weights")
+        constants = [factor.detach().clone() for factor in factors]
 
-        def of(i: int) -> Callable[[Tensor], Tensor]:
-            return lambda x: function(*(x if k == i else each.to(x.dtype) for k, each in enumerate(fixed)))
+        def linear_in(i: int) -> Callable[[Tensor], Tensor]:
+            return lambda x: function(*(x if k == i else constant.to(x.dtype) for k, constant in enumerate(constants)))
 
-        found = [self._shares(of(i), given[i]) for i in signals]
-        if len(found) == 1:
-            return found[0]
+        outputs = [self._proportional(linear_in(i), factors[i]) for i in signals]
+        if len(outputs) == 1:
+            return outputs[0]
+        count = len(outputs)
         return with_custom_backward(
-            lambda *_: function(*fixed), lambda arriving: [arriving / len(found)] * len(found), *found
+            lambda *_: function(*constants), lambda relevance: [relevance / count] * count, *outputs
         )
 
     def _attention(self, call: Call) -> Tensor:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        query, key, value, mask, _, causal, scale, shared = call.bind_arguments(
+        query, key, value, mask, _, causal, scale, grouped = call.bind_arguments(
             *names, is_causal=False, enable_gqa=False
         )
         query, key = query.detach().clone(), key.detach().clone()
         mask = None if mask is None else mask.detach()
-        own = mask.to if mask is not None and mask.dtype != torch.bool else None
 
-        def weighted(given: Tensor) -> Tensor:
+        def weighted(values: Tensor) -> Tensor:
+            dtype = values.dtype
+            added = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype)
             return F.scaled_dot_product_attention(
-                query.to(given.dtype),
-                key.to(given.dtype),
-                given,
-                own(given.dtype) if own else mask,
-                is_causal=causal,
-                scale=scale,
-                enable_gqa=shared,
+                query.to(dtype), key.to(dtype), values, added, is_causal=causal, scale=scale, enable_gqa=grouped
             )
 
-        return self._shares(weighted, value)
+        return self._proportional(weighted, value)
 
 
-def _exciting(parts: list[Tensor], own: list[bool]) -> list[Tensor]:
-    """What each term adds where it is positive; a constant adds nothing, and all of the sum is the other's."""
-    if not all(own):
+def _positive(terms: list[Tensor], depends: list[bool]) -> list[Tensor]:
+    """Each term's positive part; beside a constant, which excites nothing, the other term is the whole sum."""
+    if not all(depends):
         return [
-            torch.ones_like(part) if mine else torch.zeros_like(part) for part, mine in zip(parts, own, strict=True)
+            torch.ones_like(term) if own else torch.zeros_like(term) for term, own in zip(terms, depends, strict=True)
         ]
-    return [part.clamp(min=0) for part in parts]
+    return [term.clamp(min=0) for term in terms]
 
 
-def _unchanged(tensor: Tensor, known: weakref.ref[Tensor], version: int) -> bool:
-    return known() is tensor and tensor._version == version
+def _unchanged(tensor: Tensor, reference: weakref.ref[Tensor], version: int) -> bool:
+    return reference() is tensor and tensor._version == version
 
 
 def _is_gate(tensor: Tensor) -> bool:
-    """Whether a sigmoid or softmax made it, seen through reshaping."""
+    """Whether it is the output of a sigmoid or softmax, reshaped or not."""
     node = tensor.grad_fn
     while node is not None:
         if plain_name(node) == "Custom":

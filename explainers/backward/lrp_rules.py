@@ -1,10 +1,10 @@
-"""How a linear layer hands the relevance R of its outputs on to its inputs: the rules of LRP, and who gets which.
+"""The rules of LRP: how a layer's output relevance R_j is redistributed to its inputs; and which layer gets which rule.
 
-    z_ij = x_i w_ij         what input i adds to output j;  z⁺ and z⁻ its positive and negative part
-    R_i  = sum_j (share of i in output j) R_j
+    z_ij = x_i w_ij                  contribution of input i to output j;  z⁺, z⁻ its positive and negative part
+    R_i  = sum_j z_ij / z_j R_j      a rule changes z_ij; z_j is always their sum over i
 
-Every rule is one expression for that share. None of them divides where the denominator is 0: such an output had no
-part that the rule counts, and its relevance is absorbed.
+A denominator of 0 redistributes nothing: that output has no contribution that the rule counts, and its relevance is
+absorbed. A function under `@rule` is a rule by its name; an entry of `COMPOSITES` is a composite.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
+from explainers.backward.vjp import vjp
 from explainers.errors import BadOption, UnsupportedOperation, nearest
+from explainers.passes.run import at_least_float32
 
-RULES = ("epsilon", "gamma", "z_plus", "alpha_beta", "z_box", "w_square", "flat")
-COMPOSITES = ("epsilon_plus", "epsilon_plus_flat", "epsilon_gamma_box", "alpha2_beta1_flat")
 RuleLike = str | Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
 class Affine:
-    """A linear layer at work: `apply(x, weight)` without bias, and the bias as what it adds to the output."""
+    """One call of an affine layer, apply(x, weight) + bias; `kinds` are what a rule map may call the layer.
+
+    `version` is that of x when the layer ran.
+    """
 
     apply: Callable[[Tensor, Tensor], Tensor]
     x: Tensor
@@ -36,7 +39,10 @@ class Affine:
     version: int = 0
 
     def at_least_float32(self) -> Affine:
-        """The same in float32 or float64, where half precision would overflow in a quotient."""
+        """The same in float32 or float64: in half precision, quotients overflow.
+
+        Errors   UnsupportedOperation where x was changed in place in the meantime
+        """
         if self.x._version != self.version:
             raise UnsupportedOperation(
                 f"The input of layer {self.name!r} was changed in place after the layer had run. Use inplace=False "
@@ -49,20 +55,21 @@ class Affine:
             bias=None if self.bias is None else at_least_float32(self.bias),
         )
 
-    def through(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """sum_i x_i w_ij, and what takes s_j to x_i sum_j w_ij s_j."""
-        return linear_vjp(lambda given: self.apply(given, weight), x)
+    def linear(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """z_j = sum_i x_i w_ij, and s -> x_i sum_j w_ij s_j."""
+        return linear_vjp(lambda leaf: self.apply(leaf, weight), x)
 
-    def part(self, sign: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """sum_i z⁺_ij (or z⁻_ij for `sign` -1), and what takes s_j to sum_j z⁺_ij s_j."""
-        up, down = (self.weight.clamp(min=0), self.weight.clamp(max=0))[::sign]
-        total, back = self.through(self.x.clamp(min=0), up)
+    def signed_part(self, sign: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """sum_i z⁺_ij, and s -> sum_j z⁺_ij s_j; z⁻ for `sign` -1."""
+        same, opposite = (self.weight.clamp(min=0), self.weight.clamp(max=0))[::sign]
+        z, redistribute = self.linear(self.x.clamp(min=0), same)
         if not bool((self.x < 0).any()):
-            return total, back
-        other, turned = self.through(self.x.clamp(max=0), down)
-        return total + other, lambda s: back(s) + turned(s)
+            return z, redistribute
+        z_negative, redistribute_negative = self.linear(self.x.clamp(max=0), opposite)
+        return z + z_negative, lambda s: redistribute(s) + redistribute_negative(s)
 
-    def bias_part(self, sign: int) -> Tensor | float:
+    def signed_bias(self, sign: int) -> Tensor | float:
+        """b⁺, or b⁻ for `sign` -1."""
         if self.bias is None:
             return 0.0
         return self.bias.clamp(min=0) if sign > 0 else self.bias.clamp(max=0)
@@ -70,7 +77,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class RuleParameters:
-    """The numbers in the rules; `low` and `high` bound what the z_box rule's input can be."""
+    """ε, γ and α (β = α − 1) of the rules; `low` and `high` bound the input of the z_box rule."""
 
     epsilon: float = 0.0
     gamma: float = 0.25
@@ -79,143 +86,168 @@ class RuleParameters:
     high: Tensor | float | None = None
 
 
-def at_least_float32(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+Rule = Callable[[Affine, Tensor, RuleParameters], Tensor]
+RULES: dict[str, Rule] = {}
+"""Every rule by its name, as `lrp(rule=...)` takes it."""
+
+
+def rule(function: Rule) -> Rule:
+    """Enter a rule, (layer, output relevance, parameters) -> input relevance, into `RULES`."""
+    RULES[function.__name__] = function
+    return function
 
 
 def linear_vjp(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """f(x) of a linear function, and what takes s to x · fᵀ(s)."""
-    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
-        leaf = x.detach().clone().requires_grad_()
-        z = function(leaf)
-    return z.detach(), lambda s: x * torch.autograd.grad(z, leaf, s, retain_graph=True)[0]
+    """f(x) of a linear f, and s -> x · fᵀ(s)."""
+    with torch.autocast(x.device.type, enabled=False):
+        z, backward = vjp(function, x)
+    return z, lambda s: x * backward(s)
 
 
-def safe_divide(relevance: Tensor, of: Tensor) -> Tensor:
-    """R / z, and 0 where z is 0."""
-    nothing = of == 0
-    return torch.where(nothing, 0, relevance / torch.where(nothing, 1, of))
+def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient, and 0 where the denominator is 0."""
+    zero = denominator == 0
+    return torch.where(zero, 0, numerator / torch.where(zero, 1, denominator))
 
 
-def stabilised(z: Tensor, epsilon: float) -> Tensor:
-    """z + ε sign(z), with the sign of 0 positive."""
+def stabilise(z: Tensor, epsilon: float) -> Tensor:
+    """z + ε sign(z), with sign(0) = 1."""
     return z + torch.where(z < 0, -epsilon, epsilon) if epsilon else z
 
 
-def epsilon(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
+@rule
+def epsilon(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j z_ij / (z_j + ε sign z_j) R_j, with z_j = sum_i z_ij + b_j.   Bach et al. 2015, eq. 58"""
-    z, back = a.through(a.x, a.weight)
-    return back(safe_divide(relevance, stabilised(z if a.bias is None else z + a.bias, given.epsilon)))
+    z, redistribute = a.linear(a.x, a.weight)
+    z = z if a.bias is None else z + a.bias
+    return redistribute(safe_divide(relevance, stabilise(z, parameters.epsilon)))
 
 
-def gamma(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
+@rule
+def gamma(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j (z_ij + γ z⁺_ij) / sum_i(…) R_j, with z⁻ for z⁺ where z_j < 0.   Montavon et al. 2019, table 10.1;
     negative inputs and outputs as in Andéol et al. 2021, app. C
     """
-    z, back = a.through(a.x, a.weight)
+    z, redistribute = a.linear(a.x, a.weight)
     z = z if a.bias is None else z + a.bias
     total = torch.zeros_like(a.x)
-    for sign, open_ in ((1, z > 0), (-1, z < 0)):
-        favoured, more = a.part(sign)
-        s = safe_divide(relevance * open_, z + given.gamma * (favoured + a.bias_part(sign)))
-        total = total + back(s) + given.gamma * more(s)
+    for sign, outputs in ((1, z > 0), (-1, z < 0)):
+        z_signed, redistribute_signed = a.signed_part(sign)
+        s = safe_divide(relevance * outputs, z + parameters.gamma * (z_signed + a.signed_bias(sign)))
+        total = total + redistribute(s) + parameters.gamma * redistribute_signed(s)
     return total
 
 
-def z_plus(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
+@rule
+def z_plus(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j z⁺_ij / (sum_i z⁺_ij + b⁺_j) R_j.   Montavon et al. 2017, eq. 16; Bach et al. 2015, eq. 60, β = 0"""
-    z, back = a.part(1)
-    return back(safe_divide(relevance, z + a.bias_part(1)))
+    z, redistribute = a.signed_part(1)
+    return redistribute(safe_divide(relevance, z + a.signed_bias(1)))
 
 
-def alpha_beta(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
+@rule
+def alpha_beta(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j (α z⁺_ij / (sum_i z⁺_ij + b⁺_j) − β z⁻_ij / (sum_i z⁻_ij + b⁻_j)) R_j, α − β = 1.   Bach et al. 2015,
     eq. 60
     """
     total = torch.zeros_like(a.x)
-    for sign, factor in ((1, given.alpha), (-1, 1 - given.alpha)):
-        z, back = a.part(sign)
-        total = total + factor * back(safe_divide(relevance, z + a.bias_part(sign)))
+    for sign, factor in ((1, parameters.alpha), (-1, 1 - parameters.alpha)):
+        z, redistribute = a.signed_part(sign)
+        total = total + factor * redistribute(safe_divide(relevance, z + a.signed_bias(sign)))
     return total
 
 
-def z_box(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
+@rule
+def z_box(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j (z_ij − l_i w⁺_ij − h_i w⁻_ij) / sum_i(…) R_j, inputs from l to h.   Montavon et al. 2017, eq. 18"""
-    others = tuple(range(1, a.x.ndim))
-    low = a.x.amin(others, keepdim=True) if given.low is None else torch.as_tensor(given.low).to(a.x)
-    high = a.x.amax(others, keepdim=True) if given.high is None else torch.as_tensor(given.high).to(a.x)
-    z, back = a.through(a.x, a.weight)
-    lowest, from_low = a.through(low.expand_as(a.x), a.weight.clamp(min=0))
-    highest, from_high = a.through(high.expand_as(a.x), a.weight.clamp(max=0))
-    s = safe_divide(relevance, z - lowest - highest)
-    return back(s) - from_low(s) - from_high(s)
+    dims = tuple(range(1, a.x.ndim))
+    low = a.x.amin(dims, keepdim=True) if parameters.low is None else torch.as_tensor(parameters.low).to(a.x)
+    high = a.x.amax(dims, keepdim=True) if parameters.high is None else torch.as_tensor(parameters.high).to(a.x)
+    z, redistribute = a.linear(a.x, a.weight)
+    z_low, redistribute_low = a.linear(low.expand_as(a.x), a.weight.clamp(min=0))
+    z_high, redistribute_high = a.linear(high.expand_as(a.x), a.weight.clamp(max=0))
+    s = safe_divide(relevance, z - z_low - z_high)
+    return redistribute(s) - redistribute_low(s) - redistribute_high(s)
 
 
-def w_square(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
+@rule
+def w_square(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j w²_ij / sum_i w²_ij R_j.   Montavon et al. 2017, eq. 12"""
-    z, back = a.through(torch.ones_like(a.x), a.weight**2)
-    return back(safe_divide(relevance, z))
+    z, redistribute = a.linear(torch.ones_like(a.x), a.weight**2)
+    return redistribute(safe_divide(relevance, z))
 
 
-def flat(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
+@rule
+def flat(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j R_j / (number of inputs of j).   Lapuschkin et al. 2019, methods"""
-    z, back = a.through(torch.ones_like(a.x), torch.ones_like(a.weight))
-    return back(safe_divide(relevance, z))
+    z, redistribute = a.linear(torch.ones_like(a.x), torch.ones_like(a.weight))
+    return redistribute(safe_divide(relevance, z))
 
 
-def excitation(a: Affine, relevance: Tensor, given: RuleParameters) -> Tensor:
-    """P_i = sum_j z⁺_ij / sum_i z⁺_ij P_j: the winning probability, without bias.   Zhang et al. 2016, eq. 5"""
-    z, back = a.part(1)
-    return back(safe_divide(relevance, z))
+def excitation(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
+    """P_i = sum_j z⁺_ij / sum_i z⁺_ij P_j: excitation backprop, no rule of LRP.   Zhang et al. 2016, eq. 5"""
+    z, redistribute = a.signed_part(1)
+    return redistribute(safe_divide(relevance, z))
 
 
-FORMULAS = {"epsilon": epsilon, "gamma": gamma, "z_plus": z_plus, "alpha_beta": alpha_beta}
-FORMULAS |= {"z_box": z_box, "w_square": w_square, "flat": flat, "excitation": excitation}
+@dataclass(frozen=True)
+class Composite:
+    """Names of rules by kind of layer: convolutions, the first layer with weights where it differs, all others."""
+
+    convolution: str
+    first: str | None = None
+    other: str = "epsilon"
+
+
+COMPOSITES = {
+    "epsilon_plus": Composite("z_plus"),
+    "epsilon_plus_flat": Composite("z_plus", first="flat"),
+    "epsilon_gamma_box": Composite("gamma", first="z_box"),
+    "alpha2_beta1_flat": Composite("alpha_beta", first="flat"),
+}
+"""Every composite by its name, as `lrp(composite=...)` takes it. Kohlbrenner et al. 2020, section 3; Montavon et al.
+2019, section 10.3
+"""
 
 
 class RuleMap:
     """Which rule a layer gets: the first pattern of `rule` that matches its name or kind, else the composite's.
 
-    Errors   BadOption for a rule that does not exist, and after the pass for a pattern that matched nothing
+    Errors   BadOption for a rule that does not exist, and from `check` for a pattern that matched no layer
     """
 
     def __init__(self, rule: RuleLike, composite: str) -> None:
         self.patterns = {"*": rule} if isinstance(rule, str) else dict(rule or {})
-        self.composite = composite
+        self.composite = COMPOSITES[composite]
         for pattern, name in self.patterns.items():
             if name not in RULES:
                 raise BadOption(
-                    f"rule={name!r}{'' if pattern == '*' else f' for {pattern!r}'} is not possible. "
+                    f"rule={name!r}{'' if pattern == '*' else f' for {pattern!r}'} is no rule of LRP. "
                     f"{nearest(str(name), RULES)}Choose one of {', '.join(RULES)}."
                 )
         self._layers: dict[str, None] = {}
         self._matched: set[str] = set()
 
-    def __call__(self, layer: Affine, first: bool) -> str:
-        words = (layer.name, *layer.kinds)
-        self._layers |= dict.fromkeys(words)
-        for pattern, name in self.patterns.items():
-            if any(fnmatchcase(word, pattern) for word in words):
+    def __call__(self, layer: Affine, first: bool) -> Rule:
+        names = (layer.name, *layer.kinds)
+        self._layers |= dict.fromkeys(names)
+        for pattern, rule in self.patterns.items():
+            if any(fnmatchcase(name, pattern) for name in names):
                 self._matched.add(pattern)
-                return name
-        return self._of_composite(layer, first)
-
-    def _of_composite(self, layer: Affine, first: bool) -> str:
-        """Kohlbrenner et al. 2020, section 3, and Montavon et al. 2019, section 10.3: by kind of layer and place."""
-        if first and self.composite.endswith(("_flat", "_box")):
-            return "flat" if self.composite.endswith("_flat") else "z_box"
-        if "Conv" not in layer.kinds[0]:
-            return "epsilon"
-        if self.composite.startswith("alpha2"):
-            return "alpha_beta"
-        return "gamma" if "gamma" in self.composite else "z_plus"
+                return RULES[rule]
+        if first and self.composite.first:
+            return RULES[self.composite.first]
+        return RULES[self.composite.convolution if "Conv" in layer.kinds[0] else self.composite.other]
 
     def check(self) -> None:
+        """After the forward pass: refuse a pattern that matched no layer.
+
+        Errors   BadOption
+        """
         for pattern in self.patterns:
             if pattern not in self._matched and pattern != "*":
-                known = [word for word in self._layers if word]
+                layers = [name for name in self._layers if name]
                 raise BadOption(
-                    f"rule for {pattern!r}: no layer with weights has that name or kind. {nearest(pattern, known)}The "
-                    f"layers are {', '.join(known[:12])}{' …' if len(known) > 12 else ''}."
+                    f"rule for {pattern!r}: no layer with weights has that name or kind. {nearest(pattern, layers)}The "
+                    f"layers are {', '.join(layers[:12])}{' …' if len(layers) > 12 else ''}."
                 )

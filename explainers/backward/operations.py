@@ -1,9 +1,9 @@
-"""Every operation of one forward pass, seen as it is called: as a module or a function, in place or not, shared or not.
+"""Every torch operation of one forward pass, seen as it is called: module or function, in place or not, shared or not.
 
-A thread-local function mode hands operations to the rules of a method, which give each its own way back. The user's
-modules are not touched and other threads see nothing. Operations without a rule run as they are; when the forward pass
-is over, the graph behind its output is read, and one that the method does not know is refused by name. So what merely
-stands beside the way back (the queries of an attention whose weights count as constants) is never in the way.
+A thread-local function mode gives operations the backward rules of a method. The user's modules are not touched, and
+other threads are not affected. Operations without a rule run as they are; after the forward pass the autograd graph
+behind the output is read, and an operation in it that the method does not know is refused by name. Operations outside
+that graph, such as the queries of an attention whose weights are constants, are never refused.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ STRUCTURE = frozenset(
     "ToCopy Transpose Unbind Unfold UnsafeSplit UnsafeView Unsqueeze UpsampleNearest1D UpsampleNearest2D View Where "
     "AccumulateGrad Custom".split()
 )
-"""Nodes of the graph that move or copy values: what arrives at a copy belongs to its original, under every rule."""
+"""Graph nodes that move or copy values: under every rule, the relevance of a copy is its original's."""
 
 _CALL = nn.Module._call_impl.__code__
 _DUNDERS = {"__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv", "__pow__": "pow", "__rpow__": "rpow"}
 
 
 class CustomBackward(torch.autograd.Function):
-    """An operation with a way back of its own: `pull` takes what arrives at the output to the inputs."""
+    """An operation with its own backward: `vjp`, output gradient to input gradients."""
 
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
@@ -47,19 +47,19 @@ class CustomBackward(torch.autograd.Function):
         return compute(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *arriving: Any) -> Any:
-        return None, None, *ctx.vjp(arriving[0])
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None, *ctx.vjp(gradients[0])
 
 
 def with_custom_backward(compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
-    """`compute(*inputs)`, with `pull` as its way back."""
+    """`compute(*inputs)`, with `vjp` as its backward."""
     return CustomBackward.apply(compute, vjp, *inputs)
 
 
 class Interception(TorchFunctionMode):
-    """Runs a network with `rules`, name of an operation -> function(call) -> its output.
+    """Runs a network with `rules`: name of an operation -> function(call) -> output.
 
-    `known` names the nodes of the graph that may stay as they are; `method` is how a refusal calls the method.
+    `known` are the graph nodes that keep their own backward; `method` is the method's name in errors.
 
     Errors   UnsupportedOperation for networks that hide their operations
     """
@@ -71,7 +71,7 @@ class Interception(TorchFunctionMode):
         self.method, self.known = method, known
         self.rules: dict[str, Callable[[Call], Any]] = {}
         self._names = {id(module): name for name, module in reversed([*network.named_modules()])}
-        self._strange: list[tuple[Any, str, str]] = []
+        self._unknown: list[tuple[Any, str, str]] = []
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -85,11 +85,11 @@ class Interception(TorchFunctionMode):
         result = rule(call)
         if not call.in_place or result is call.args[0]:
             return result
-        # Every name of the tensor must see the change, as the user's code expects.
+        # In place, as the user's code expects: every reference to the tensor sees the change.
         return call.args[0].copy_(result)
 
     def layer(self) -> tuple[str, str]:
-        """Dotted name and kind of the innermost module that is running; empty where there is none."""
+        """Dotted name and class of the innermost module that is running; empty outside any."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code is _CALL:
@@ -99,7 +99,7 @@ class Interception(TorchFunctionMode):
         return "", ""
 
     def refuse(self, operation: str, why: str = "", layer: str | None = None) -> UnsupportedOperation:
-        """The refusal of an operation, by its name and its layer's."""
+        """The error for an operation, by default of the running layer."""
         name = self.layer()[0] if layer is None else layer
         where = f" in layer {name!r}" if name else ""
         return UnsupportedOperation(
@@ -108,40 +108,40 @@ class Interception(TorchFunctionMode):
         )
 
     def check(self, output: Any) -> None:
-        """Refuse an output in whose graph an operation stands that has no rule.
+        """Refuse an output whose graph holds an operation without a rule.
 
-        Errors   UnsupportedOperation with the names of operation and layer
+        Errors   UnsupportedOperation naming operation and layer
         """
-        strange = {node: (operation, layer) for node, operation, layer in self._strange}
-        self._strange.clear()
+        unknown = {node: (operation, layer) for node, operation, layer in self._unknown}
+        self._unknown.clear()
         for node in nodes([tensor.grad_fn for tensor in tensors(output)]):
-            word = plain_name(node)
-            if word not in self.known:
-                operation, layer = strange.get(node, (word, ""))
+            name = plain_name(node)
+            if name not in self.known:
+                operation, layer = unknown.get(node, (name, ""))
                 raise self.refuse(operation, layer=layer)
 
     def forget(self) -> None:
-        """Let go of what was seen: it holds the graph, and the graph's rules may hold the mode."""
-        self._strange.clear()
+        """Release the graph: its nodes and this mode refer to each other."""
+        self._unknown.clear()
 
     def _remember(self, call: Call, result: Any) -> None:
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             node = tensor.grad_fn if isinstance(tensor, Tensor) else None
             if node is not None and plain_name(node) not in self.known:
-                self._strange.append((node, call.name, self.layer()[0]))
+                self._unknown.append((node, call.name, self.layer()[0]))
 
 
 class Call:
-    """One operation on its way: name without the spelling, arguments with the network's parameters as constants."""
+    """One call of an operation: its name in any spelling, its arguments with parameters detached."""
 
     def __init__(
         self, mode: Interception, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.mode, self.function, self.args = mode, function, args
         name = getattr(function, "__name__", "")
-        own = not name.startswith("__")
-        self.name = name.strip("_") if own else _DUNDERS.get(name, name)
-        self.in_place = bool(kwargs.get("inplace")) or (own and name.endswith("_"))
+        is_dunder = name.startswith("__")
+        self.name = _DUNDERS.get(name, name) if is_dunder else name.strip("_")
+        self.in_place = bool(kwargs.get("inplace")) or (name.endswith("_") and not is_dunder)
         self.kwargs = kwargs
 
     def call_original(self) -> Any:
@@ -149,7 +149,7 @@ class Call:
 
     @property
     def depends(self) -> bool:
-        """Whether the picture has a part in the arguments."""
+        """Whether an argument depends on the image."""
         return any(tensor.requires_grad for tensor in tensors((self.args, self.kwargs)))
 
     def out_of_place(self) -> Callable[..., Any]:
@@ -160,11 +160,11 @@ class Call:
             function = getattr(torch, self.name, None) or getattr(F, self.name)
         leaves, form = pytree.tree_flatten((self.args, kwargs))
 
-        def run(*given: Tensor) -> Any:
-            following = iter(given)
-            filled = [next(following) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            positional, named = pytree.tree_unflatten(filled, form)
-            return function(*positional, **named)
+        def run(*inputs: Tensor) -> Any:
+            remaining = iter(inputs)
+            filled = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            args, kwargs = pytree.tree_unflatten(filled, form)
+            return function(*args, **kwargs)
 
         return run
 
@@ -173,9 +173,9 @@ class Call:
         return tensors((self.args, self.kwargs))
 
     def bind_arguments(self, *names: str, **defaults: Any) -> tuple[Any, ...]:
-        """The arguments of these names in this order, wherever they were given; `defaults` for those that were not."""
-        given = dict(zip(names, self.args, strict=False)) | self.kwargs
-        return tuple(given.get(name, defaults.get(name)) for name in names)
+        """The arguments in the order of `names`, positional or by keyword; missing ones from `defaults`, else None."""
+        arguments = dict(zip(names, self.args, strict=False)) | self.kwargs
+        return tuple(arguments.get(name, defaults.get(name)) for name in names)
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -184,15 +184,15 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 def nodes(roots: Sequence[Any]) -> Iterator[Any]:
-    """Every node of the graph behind `roots`, once."""
-    waiting, seen = [*roots], set()
-    while waiting:
-        node = waiting.pop()
+    """Every node of the autograd graph behind `roots`, once."""
+    stack, seen = [*roots], set()
+    while stack:
+        node = stack.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         yield node
-        waiting.extend(following for following, _ in node.next_functions)
+        stack.extend(parent for parent, _ in node.next_functions)
 
 
 def plain_name(node: Any) -> str:
@@ -202,32 +202,32 @@ def plain_name(node: Any) -> str:
 
 
 def _constants(value: Any) -> Any:
-    """The same arguments with parameters detached, so that only what depends on the picture asks for a way back."""
+    """The same arguments with leaves detached: only what depends on the image takes a gradient."""
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad and value.is_leaf else value
     if type(value) in (tuple, list):
-        return type(value)([_constants(each) for each in value])
+        return type(value)([_constants(item) for item in value])
     if type(value) is dict:
-        return {key: _constants(each) for key, each in value.items()}
+        return {key: _constants(item) for key, item in value.items()}
     return value
 
 
 def why_not(model: nn.Module) -> str | None:
-    """Why operations cannot be seen in this model, as far as its modules tell; None where they can."""
+    """Why the model's operations cannot be seen, as far as its modules tell; else None."""
     model = unwrap(model)
     kind = frozen_graph(model) or next((k for m in model.modules() if (k := frozen_graph(m))), None)
     if kind is None:
         return None
     return (
-        f"The model is {kind}, in whole or in part: its operations are hidden from a rule of their own. Give the "
-        f"original nn.Module, or use saliency or integrated_gradients."
+        f"The model is {kind}, in whole or in part, so backward rules cannot see its operations. Give the original "
+        f"nn.Module, or use saliency or integrated_gradients."
     )
 
 
 def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`F.multi_head_attention_forward` in single operations, which the mode sees; the weights returned are a constant.
+    """`F.multi_head_attention_forward` in single operations that the mode sees; the returned weights are constants.
 
-    Errors   UnsupportedOperation for keys beside those of the tokens
+    Errors   UnsupportedOperation for keys other than the tokens'
     """
     arguments = attention_ops.multi_head_arguments(call.args, call.kwargs)
     if name := attention_ops.extra_keys(arguments):

@@ -1,7 +1,7 @@
-"""Changed gradients for one call: rules that act on the nodes of this call's backward graph.
+"""Rules for rectifiers, as hooks on the ReLU nodes of one call's autograd graph.
 
-The graph holds every ReLU that ran, whether module or function, in place or shared, and nothing of another call; the
-user's modules are not touched. What a rule is not defined for is refused by name.
+The graph holds every ReLU that ran, as module or function, in place or shared, and nothing of another call; the user's
+modules are not touched. Activations for which a rule is not defined are refused by name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from explainers.backward.operations import nodes
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
 
+# (gradients at the inputs, gradients at the outputs) -> gradients at the inputs.
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
 
 # Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLU with a ceiling.
@@ -50,65 +51,63 @@ _MODULES = (
 
 
 def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Guided backpropagation: what passes a ReLU must have had positive input and carry a positive gradient."""
+    """Guided backpropagation: [x > 0] max(g, 0)."""
     return tuple(None if g is None else g.clamp(min=0) for g in inputs)
 
 
 def deconv(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Deconvnet: a ReLU passes positive gradients, whatever its own input was."""
-    first = outputs[0].clamp(min=0)
-    return (first, *inputs[1:])
+    """Deconvnet: max(g, 0), whatever the input was."""
+    return (outputs[0].clamp(min=0), *inputs[1:])
 
 
 def at_rectifiers(total: Tensor, rule: Rule) -> None:
     """Put `rule` on every rectifier of the graph behind `total`.
 
-    Errors   UnsupportedOperation for activations that the rule is not defined for, for graphs that hide their
-             operations (checkpointing, compiled or scripted code), and where there is no rectifier at all
+    Errors   UnsupportedOperation for other activations, for graphs that hide their operations (checkpointing,
+             compiled or scripted code), and without any rectifier
     """
     rectifiers = []
     for node in nodes([total.grad_fn]):
         name = node.name().rpartition("::")[2]
         if name.startswith(_RECTIFIERS):
             rectifiers.append(node)
-        elif found := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
-            raise UnsupportedOperation(not_defined(found))
-        elif any(word in node.name() for word in _HIDDEN):
+        elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
+            raise UnsupportedOperation(not_defined(activation))
+        elif any(hidden in node.name() for hidden in _HIDDEN):
             raise UnsupportedOperation(
                 f"The network hides operations in {node.name()}, so its ReLUs cannot be seen. Use saliency or "
                 f"integrated_gradients."
             )
     if not rectifiers:
         raise UnsupportedOperation(
-            "The network has no ReLU, so this rule would give the plain gradient. Use saliency or integrated_gradients."
+            "The network has no ReLU, so this rule gives the plain gradient. Use saliency or integrated_gradients."
         )
     for node in rectifiers:
         node.register_hook(rule)
 
 
 def not_defined(activation: str) -> str:
-    """The sentence for an activation other than ReLU."""
+    """The message for an activation other than ReLU."""
     return (
-        f"The network uses {activation}, for which guided backpropagation and deconvnet are not defined (their "
-        f"rules are for ReLU). "
+        f"The network uses {activation}; guided backpropagation and deconvnet are defined for ReLU alone. "
         "Use saliency, smooth_grad or integrated_gradients."
     )
 
 
 def why_not(model: nn.Module) -> str | None:
-    """Why rules for ReLU cannot apply to this model, as far as its modules tell; None where they may."""
+    """Why rules for ReLU cannot apply to this model, as far as its modules tell; else None."""
     model = unwrap(model)
     if (kind := frozen_graph(model)) in ("scripted", "traced"):
         return (
-            f"The model is {kind}: its operations are hidden from a changed backward rule. Give the original "
-            f"nn.Module, or use saliency or integrated_gradients."
+            f"The model is {kind}, so backward rules cannot see its ReLUs. Give the original nn.Module, or use "
+            f"saliency or integrated_gradients."
         )
     other = next((m for m in model.modules() if isinstance(m, _MODULES)), None)
     return None if other is None else not_defined(type(other).__name__)
 
 
 def apply(model: nn.Module, rule: Rule) -> Callable[[Tensor], None]:
-    """`rule` as a step for `Run.gradient`, refused where `why_not` says so.
+    """`rule` as `Run.gradient(rule=...)` takes it.
 
     Errors   UnsupportedOperation
     """
