@@ -107,7 +107,9 @@ def method(
                 if view.checked is not images:
                     check_images(model, images)
                     view.checked = images
-                rectify, given = _checked(function, options, parameters, keywords)
+                rectify, given = bool(relu), keywords
+                if keywords:
+                    rectify, given = _checked(function, options, parameters, keywords)
                 if (through := given.pop("through", None)) is not None:
                     target = _restricted(target, through)
                 if given.get("progress") is not None:
@@ -222,7 +224,11 @@ def check_images(model: nn.Module, images: Tensor) -> None:
             f"images holds {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite "
             f"values."
         )
-    own = next((p for p in model.parameters() if p.is_floating_point()), None)
+    own = None
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            own = parameter
+            break
     if own is not None and own.device != images.device:
         raise BadImages(
             f"images is on {images.device}, the model on {own.device}. Give images.to({str(own.device)!r})."

@@ -46,16 +46,13 @@ class _OfClasses(Target):
             return self
         return type(self)([self.classes[i] for i in pictures])
 
-    def pick(self, scores: Tensor) -> Tensor:
-        return scores.gather(1, _columns(self.classes, scores)[:, None])[:, 0]
-
 
 class Logit(_OfClasses):
     """The model's own score of a class: an int for all pictures, or one class a picture."""
 
     def __call__(self, output: Any) -> Tensor:
         """[N], in the model's units (logits)."""
-        return self.pick(scores_of(output))
+        return _picked(scores_of(output), self.classes)
 
 
 class Probability(_OfClasses):
@@ -63,7 +60,7 @@ class Probability(_OfClasses):
 
     def __call__(self, output: Any) -> Tensor:
         """[N], in [0, 1]."""
-        return self.pick(scores_of(output).softmax(1))
+        return _picked(scores_of(output).softmax(1), self.classes)
 
 
 class LogProbability(_OfClasses):
@@ -71,7 +68,7 @@ class LogProbability(_OfClasses):
 
     def __call__(self, output: Any) -> Tensor:
         """[N], at most 0."""
-        return self.pick(scores_of(output).log_softmax(1))
+        return _picked(scores_of(output).log_softmax(1), self.classes)
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ class Contrast(Target):
         scores = scores_of(output)
         others = (self.against,) if isinstance(self.against, int) else self.against
         for index in (self.class_, *others):
-            _columns(index, scores)
+            _picked(scores, index)
         return scores[:, self.class_] - scores[:, list(others)].mean(1)
 
 
@@ -315,7 +312,7 @@ def fix(target: TargetLike, output: Any, count: int) -> Target:
             f"{len(given)} classes were given for {count} image{'s' * (count > 1)}. "
             "Give one class for all (an int) or one for each image."
         )
-    _columns(given, scores_of(output))
+    _picked(scores_of(output), given)
     return target
 
 
@@ -356,6 +353,8 @@ def _class_indices(classes: int | Sequence[int] | Tensor) -> int | tuple[int, ..
                 f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)}; "
                 "give class indices as a 1-d LongTensor."
             )
+        if classes.ndim == 1 and bool((classes >= 0).all()):
+            return tuple(classes.tolist())
         classes = classes.tolist()
     if isinstance(classes, (list, tuple, range)):
         return tuple(_class_index(each, classes) for each in classes)
@@ -375,12 +374,17 @@ def _class_index(index: Any, given: Any) -> int:
     return index
 
 
-def _columns(classes: int | tuple[int, ...], scores: Tensor) -> Tensor:
+def _picked(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:
+    """The scores [N] of one class, or of one class a picture.
+
+    Errors   BadTarget for a class that the scores do not have
+    """
     count = scores.shape[1]
     for index in (classes,) if isinstance(classes, int) else classes:
         if index >= count:
             raise BadTarget(_out_of_range(index, count))
-    return torch.tensor(classes, device=scores.device).expand(len(scores))
+    columns = torch.tensor(classes, device=scores.device).expand(len(scores))
+    return scores.gather(1, columns[:, None])[:, 0]
 
 
 def _no_channel(channel: Any, layer: LayerName, count: int) -> str:

@@ -40,6 +40,7 @@ def statistics(
     found = []
     for n in range(len(map)):
         values = raw[n].detach().double().flatten()
+        drawn = raw[n] if raw.shape == map.shape else map[n]
         finite = values[values.isfinite()]
         entry: dict[str, Any] = {
             "min": float(finite.min()) if finite.numel() else math.nan,
@@ -47,7 +48,7 @@ def statistics(
             "sum": float(finite.sum()) if finite.numel() else math.nan,
             "negative_share": float((finite < 0).double().mean()) if finite.numel() else math.nan,
             "entropy": _entropy(map[n].detach().double()),
-            "peak": _peak(raw[n] if raw.shape == map.shape else map[n]),
+            "peak": divmod(int(torch.where(drawn.isfinite(), drawn, -math.inf).argmax()), drawn.shape[-1]),
             "non_finite": int(values.numel() - finite.numel()),
         }
         if target_scores is not None:
@@ -81,7 +82,7 @@ def diagnose(
     is a softmax probability or its logarithm; `earlier_layer` is the next earlier stage, for remedies; `relu` is the
     method's option of that name, None where it has none; `target` the class indices, where they are; `sizes` the
     shorter side of the pictures and of those that the network was trained on; `broken_layer` the first layer whose
-    output is not finite; `likeness` the rank correlation with the runner-up's map.
+    output is not finite; `correlation` the rank correlation [N] with the runner-up's map.
 
     Returns  one list of `Finding` a picture
     Errors   ValueError when map and raw do not hold the same number of pictures.
@@ -89,32 +90,43 @@ def diagnose(
     if len(map) != len(raw):
         raise ValueError(f"The map holds {len(map)} pictures and raw {len(raw)}; give both from the same call.")
     earlier = {"layer": earlier_layer} if earlier_layer else {}
-    place = f"layer {layer!r}" if layer else "the picture"
-    found: list[list[Finding]] = []
+    where = f"layer {layer!r}" if layer else "the picture"
+    findings: list[list[Finding]] = []
     for n in range(len(map)):
         own = scores[n].detach().double() if scores is not None and scores.ndim == 2 else None
-        broken = _non_finite(method, raw[n], own, None if gradient_norms is None else gradient_norms[n], broken_layer)
-        if broken:
-            found.append([broken])
+        norm = None if gradient_norms is None else float(gradient_norms[n])
+        if broken := _non_finite(method, raw[n], own, norm, broken_layer):
+            findings.append([broken])
             continue
-        causes = [
-            _nothing_spatial(map[n], place, earlier),
-            _saturated(None if target_scores is None else float(target_scores[n]), own) if probability_target else None,
-            _no_gradient(None if gradient_norms is None else float(gradient_norms[n]), place, earlier),
-        ]
-        known = [cause for cause in causes if cause]
-        shape = [_nothing_positive(raw[n], place, relu), _flat(raw[n], map[n], place, earlier, explained=bool(known))]
-        rest = [
-            _unlikely(target[n], own) if target is not None and own is not None else None,
-            _unusual_size(sizes) if sizes is not None else None,
-            _class_insensitive(float(correlation[n])) if correlation is not None else None,
-        ]
-        found.append(known + [each for each in [*shape, *rest] if each])
-    return found
+        low, high = float(raw[n].min()), float(raw[n].max())
+        size = max(abs(low), abs(high))
+        single = map[n].ndim == 2 and map[n].numel() == 1
+        row = []
+        if single:
+            row.append(_nothing_spatial(map[n], where, earlier))
+        if probability_target and (saturated := _saturated(None if target_scores is None else target_scores[n], own)):
+            row.append(saturated)
+        if norm == 0:
+            row.append(_no_gradient(where, earlier))
+        explained = bool(row)
+        if raw[n].numel() > 1 and low < 0 >= high:
+            row.append(_nothing_positive(low, where, relu))
+        # An even map shows no position. A blank one whose cause is already told is not told twice.
+        even = raw[n].numel() > 1 and not single and high - low <= FLAT * size
+        if even and not (size == 0 and explained):
+            row.append(_flat(high, size, where, earlier))
+        if target is not None and own is not None and (unlikely := _unlikely(target[n], own)):
+            row.append(unlikely)
+        if sizes is not None and not 0.5 <= sizes[0] / sizes[1] <= 2:
+            row.append(_unusual_size(*sizes))
+        if correlation is not None and float(correlation[n]) > ALIKE:
+            row.append(_class_insensitive(float(correlation[n])))
+        findings.append(row)
+    return findings
 
 
 def _non_finite(
-    method: str, raw: Tensor, scores: Tensor | None, gradient_norm: Tensor | None, layer: str | None
+    method: str, raw: Tensor, scores: Tensor | None, gradient_norm: float | None, layer: str | None
 ) -> Finding | None:
     """Name the first tensor at fault: layers come before scores, scores before gradients, gradients before the map."""
     bad = int((~raw.isfinite()).sum())
@@ -124,7 +136,7 @@ def _non_finite(
     elif scores is not None and not scores.isfinite().all():
         wrong = int((~scores.isfinite()).sum())
         first = f"The model's own scores are NaN or infinite ({wrong} of {scores.numel()}), so no map can be trusted."
-    elif gradient_norm is not None and not gradient_norm.isfinite():
+    elif gradient_norm is not None and not math.isfinite(gradient_norm):
         first = "The gradient is NaN or infinite while the scores are finite, so the map cannot be trusted."
     elif bad:
         first = f"{bad} of {raw.numel()} values of the {method} map are NaN or infinite, so it cannot be trusted."
@@ -133,22 +145,20 @@ def _non_finite(
     return Finding("non_finite", f"{first} Check picture and weights; in half precision, try float32.")
 
 
-def _nothing_spatial(map: Tensor, place: str, earlier: dict[str, Any]) -> Finding | None:
-    if map.ndim != 2 or map.numel() != 1:
-        return None
+def _nothing_spatial(map: Tensor, where: str, earlier: dict[str, Any]) -> Finding:
     return Finding(
         "nothing_spatial",
-        f"The map of {place} is one cell of {_figure(map)} for the whole picture: nothing spatial is left to show."
+        f"The map of {where} is one cell of {_figure(map)} for the whole picture: nothing spatial is left to show."
         + _advice(earlier, " Choose an earlier layer or a larger picture."),
         earlier,
     )
 
 
-def _saturated(score: float | None, scores: Tensor | None) -> Finding | None:
-    """A probability near 0 or 1 hardly moves. `score` is p or log p; where they could be either, `scores` decides."""
-    if score is None or not math.isfinite(score):
+def _saturated(target_score: Tensor | None, scores: Tensor | None) -> Finding | None:
+    """A probability near 0 or 1 has no slope. The score is p or log p; where it could be either, `scores` decides."""
+    score = math.nan if target_score is None else float(target_score)
+    if not math.isfinite(score):
         return None
-    p = math.exp(score) if score < 0 else score
     logarithm = score < 0 or (score == 0 and scores is not None and float(scores.softmax(0).max()) == 1)
     p = math.exp(score) if logarithm else score
     # The slope of p is p (1 - p), that of log p is 1 - p: both vanish near 1, near 0 that of p alone.
@@ -162,38 +172,27 @@ def _saturated(score: float | None, scores: Tensor | None) -> Finding | None:
     )
 
 
-def _no_gradient(norm: float | None, place: str, earlier: dict[str, Any]) -> Finding | None:
-    if norm is None or norm != 0:
-        return None
+def _no_gradient(where: str, earlier: dict[str, Any]) -> Finding:
     return Finding(
         "no_gradient",
-        f"The gradient at {place} is exactly zero: by gradients, the score does not depend on it."
+        f"The gradient at {where} is exactly zero: by gradients, the score does not depend on it."
         + _advice(earlier, " Try another class or layer."),
         earlier,
     )
 
 
-def _nothing_positive(raw: Tensor, place: str, relu: bool | None) -> Finding | None:
-    if raw.numel() < 2 or float(raw.max()) > 0 or float(raw.min()) >= 0:
-        return None
-    fact = f"All values at {place} are ≤ 0 (lowest {_figure(raw.min())}): nothing there speaks for this class"
+def _nothing_positive(low: float, where: str, relu: bool | None) -> Finding:
+    fact = f"All values at {where} are ≤ 0 (lowest {low:.3g}): no evidence there for this class"
     if relu:
-        sentence = f"{fact}, and the ReLU leaves a blank map. Show the signed map to see what speaks against it."
+        sentence = f"{fact}, and the ReLU leaves a blank map. Show the signed map to see the evidence against it."
         return Finding("nothing_positive", sentence, {"relu": False})
-    return Finding("nothing_positive", f"{fact}; the map shows only what speaks against it.")
+    return Finding("nothing_positive", f"{fact}; the map shows evidence against it only.")
 
 
-def _flat(raw: Tensor, map: Tensor, place: str, earlier: dict[str, Any], *, explained: bool) -> Finding | None:
-    """An even map shows no place. A blank one whose cause is already told is not told twice."""
-    if raw.numel() < 2 or (map.ndim == 2 and map.numel() == 1):
-        return None
-    low, high = float(raw.min()), float(raw.max())
-    size = max(abs(low), abs(high))
-    if high - low > FLAT * size or (size == 0 and explained):
-        return None
-    fact = "zero everywhere" if size == 0 else f"flat, {_figure(raw.max())} everywhere"
+def _flat(value: float, size: float, where: str, earlier: dict[str, Any]) -> Finding:
+    fact = "zero everywhere" if size == 0 else f"flat, {value:.3g} everywhere"
     advice = _advice(earlier, " Try another class or layer." if size == 0 else "")
-    return Finding("flat", f"The map of {place} is {fact}: no place stands out.{advice}", earlier)
+    return Finding("flat", f"The map of {where} is {fact}: no position stands out.{advice}", earlier)
 
 
 def _unlikely(target: int, scores: Tensor) -> Finding | None:
@@ -205,15 +204,12 @@ def _unlikely(target: int, scores: Tensor) -> Finding | None:
     return Finding(
         "unlikely_target",
         f"Class {target} is number {rank} of {len(scores)} with a probability of {share:.2g}; the network sees class "
-        f"{top} ({float(shares[top]):.2g}). The map says what would speak for {target}, not that it is there.",
+        f"{top} ({float(shares[top]):.2g}). The map shows evidence for {target}, not that it is there.",
         {"target": top},
     )
 
 
-def _unusual_size(sizes: tuple[int, int]) -> Finding | None:
-    given, trained = sizes
-    if 0.5 <= given / trained <= 2:
-        return None
+def _unusual_size(given: int, trained: int) -> Finding:
     return Finding(
         "unusual_size",
         f"The shorter side has {given} pixels, and the network was trained on {trained}: things have another size than "
@@ -221,13 +217,11 @@ def _unusual_size(sizes: tuple[int, int]) -> Finding | None:
     )
 
 
-def _class_insensitive(correlation: float) -> Finding | None:
-    if not correlation > ALIKE:
-        return None
+def _class_insensitive(correlation: float) -> Finding:
     return Finding(
         "class_insensitive",
         f"The map of the runner-up class is nearly the same (rank correlation {correlation:.3f}): it shows what is "
-        "there, not what speaks for this class. For the difference, take Contrast(class, runner-up) as target.",
+        "there, not the evidence for this class. For the difference, take Contrast(class, runner-up) as target.",
     )
 
 
@@ -246,13 +240,6 @@ def _entropy(map: Tensor) -> float:
     shares = sizes / sizes.max()
     shares = shares / shares.sum()
     return min(1.0, max(0.0, float(torch.special.entr(shares).sum()) / math.log(sizes.numel())))
-
-
-def _peak(map: Tensor) -> tuple[int, int]:
-    """Row and column of the highest finite value, the first of equals; (0, index) for what has no rows."""
-    values = torch.where(map.isfinite(), map, -math.inf).reshape(-1, map.shape[-1])
-    row, column = divmod(int(values.argmax()), values.shape[-1])
-    return row, column
 
 
 def _figure(value: Tensor) -> str:

@@ -12,7 +12,7 @@ from explainers.errors import BadOption
 from explainers.explanation.diagnosis import diagnose, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
-from explainers.layers.profile import known_layers
+from explainers.layers.profile import Layer, known_profile
 from explainers.maps.resize import rank_correlation, reduce_channels
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.nan_check import first_broken_layer
@@ -93,7 +93,7 @@ def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
     return raw[:, None] if chosen.returns == "channels" else raw
 
 
-def _runner_up(record: Record, flat: Tensor) -> list[int] | None:
+def _runner_up(record: Record, flat: Tensor) -> Tensor | None:
     """Each image's most likely class but the explained one; None where there is nothing to compare."""
     scores, target = record.scores, record.target
     if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
@@ -101,8 +101,7 @@ def _runner_up(record: Record, flat: Tensor) -> list[int] | None:
     if not bool(scores.isfinite().all()) or not bool(flat.isfinite().all()):
         return None
     own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
-    others: list[int] = scores.scatter(1, own[:, None], float("-inf")).argmax(1).tolist()
-    return others
+    return scores.scatter(1, own[:, None], float("-inf")).argmax(1)
 
 
 def _findings(
@@ -157,7 +156,7 @@ def _own_size(network: nn.Module) -> int | None:
 
 def _stage_before(view: EvalView, images: Tensor, layer: str) -> str | None:
     """The last stage before `layer` with a finer grid, where a profile of the model is already known."""
-    layers = known_layers(view, images)
+    layers: list[Layer] = known_profile(view, images) or []
     index = next((i for i, each in enumerate(layers) if each.name == layer), None)
     if index is None:
         return None

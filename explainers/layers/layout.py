@@ -12,22 +12,16 @@ Grid = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class LayerLayout:
-    """A layer that a pass reads: where its hook goes, and how its output lies in space.
+class LayerLayout(HookPoint):
+    """A layer that a pass reads: the point where its hook goes, and how its output lies in space.
 
     `layout` is "NCHW", "NHWC", "tokens" [N, T, K] or "" where there is no grid; `extra_tokens` class and register
     tokens stand before the patches, which fill `grid` row by row.
     """
 
-    point: HookPoint
-    layout: str
+    layout: str = ""
     extra_tokens: int = 0
     grid: Grid | None = None
-
-    @property
-    def name(self) -> str:
-        """The layer's dotted name, with `#k` for one call of several."""
-        return self.point.name
 
     @property
     def channel_axis(self) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
-from explainers.hooks.locate import find_hook_point, no_inner_hooks
+from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.profile import (
     EXTRA_TOKENS,
     Layer,
+    Profile,
     always_channels_first,
     is_attention,
     is_spatial,
@@ -39,7 +40,16 @@ def default_layer(model: nn.Module, images: Tensor) -> str:
              there it is the normalised input of that block's attention, the last place where patches still count
     Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
     """
-    layers = profile(model, images)
+    return _default_name(profile(model, images), images)
+
+
+def _default_name(layers: Profile, images: Tensor) -> str:
+    if layers.default is None:
+        layers.default = _find_default(layers, images)
+    return layers.default
+
+
+def _find_default(layers: Profile, images: Tensor) -> str:
     behind = _after_the_last_picture(layers)
     tokens = [layer for layer in behind if layer.layout == "tokens"]
     if tokens:
@@ -48,8 +58,7 @@ def default_layer(model: nn.Module, images: Tensor) -> str:
     stages = [layer for layer in layers if layer.stage and is_spatial(layer)]
     if not stages:
         raise NothingSpatial(
-            f"No layer of this {type(model).__name__} has a grid larger than 1x1 for images of shape "
-            f"{tuple(images.shape)}. "
+            f"No layer of this network has a grid larger than 1x1 for images of shape {tuple(images.shape)}. "
             "Give larger images, or use an input-gradient method such as saliency."
         )
     return _outermost_name(layers, stages[-1]).name
@@ -123,35 +132,36 @@ def layer_layout(
 
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     """
-    key = layer, tuple(images.shape[1:]), counted, spatial
-    if key not in view.known:
-        view.known[key] = _layer_layout(view, images, layer, counted, spatial)
-    layout: LayerLayout = view.known[key]
-    return layout
-
-
-def _layer_layout(view: EvalView, images: Tensor, layer: LayerName | None, counted: bool, spatial: bool) -> LayerLayout:
+    key = layer, images.shape[1:], counted, spatial
+    if (known := view.known.get(key)) is not None:
+        return known
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
     if layer is None:
-        layer = default_layer(view.given, images)
+        layer = _default_name(profile(view, images), images)
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
         layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
     point = find_hook_point(view.network, layer)
     if not counted and always_channels_first(view):
-        return LayerLayout(point, "NCHW")
-    calls = [each for each in profile(view, images) if each.name.partition("#")[0] == point.path]
-    named = [each for each in calls if each.name == point.name]
-    if not named and len(calls) > 1 and point.call is None:
+        layout = LayerLayout(point.name, point.module, point.call, "NCHW")
+    else:
+        layout = _profiled_layout(view, images, point, spatial)
+    view.known[key] = layout
+    return layout
+
+
+def _profiled_layout(view: EvalView, images: Tensor, point: HookPoint, spatial: bool) -> LayerLayout:
+    calls = [call for call in profile(view, images) if call.name.partition("#")[0] == point.path]
+    named = next((call for call in calls if call.name == point.name), None)
+    if named is None and len(calls) > 1 and point.call is None:
         raise LayerRanRepeatedly(ran_repeatedly(point.path, len(calls)))
-    if not named or not named[0].shape:
-        return LayerLayout(point, "NCHW")  # it did not run, or gives no tensor: the pass says so
-    if named[0].grid is None:
-        if spatial:
-            raise NothingSpatial(nothing_spatial(point.name, named[0].shape))
-        return LayerLayout(point, "")
-    return layout_of(named[0], view.network)
+    if named is None or not named.shape:
+        # It did not run, or gives no tensor: the pass says so.
+        return LayerLayout(point.name, point.module, point.call, "NCHW")
+    if named.grid is None and spatial:
+        raise NothingSpatial(nothing_spatial(point.name, named.shape))
+    return layout_of(named, view.network) if named.grid else LayerLayout(point.name, point.module, point.call)
 
 
 def stages(model: nn.Module, images: Tensor) -> list[LayerName]:

@@ -61,40 +61,45 @@ class Layer:
 
 def layout_of(layer: Layer, network: nn.Module) -> LayerLayout:
     """The layer's layout, with the point of the network where its hook goes."""
-    return LayerLayout(find_hook_point(network, layer.name), layer.layout, layer.extra_tokens, layer.grid)
+    point = find_hook_point(network, layer.name)
+    return LayerLayout(point.name, point.module, point.call, layer.layout, layer.extra_tokens, layer.grid)
+
+
+class Profile(list[Layer]):
+    """All calls of a model's layers in one forward pass; `default` is the default layer, once it was looked for."""
+
+    default: str | None = None
 
 
 # One profile a model and input size, forgotten with the model. It holds names and numbers, no tensor.
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, list[Layer]]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Profile]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def known_layers(view: EvalView, images: Tensor) -> list[Layer]:
-    """The model's layers where a forward pass has already shown them; else none, without any work."""
+def known_profile(view: EvalView, images: Tensor) -> Profile | None:
+    """The model's layers where a forward pass has already shown them, without any work; else None."""
     with _lock:
-        return _known.get(view.model, {}).get(_key(view, images), [])
+        return _known.get(view.model, {}).get((images.shape[1:], view.modules))
 
 
-def _key(view: EvalView, images: Tensor) -> Any:
-    return tuple(images.shape[1:]), view.modules
-
-
-def profile(model: nn.Module | EvalView, images: Tensor) -> list[Layer]:
-    """All calls of the model's layers in one forward pass of the first image, kept for as long as the model lives.
+def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
+    """The model's layers in a forward pass of the first image, remembered for as long as the model lives.
 
     Errors   UnsupportedModel for scripted, traced and exported models
     """
     view = model if isinstance(model, EvalView) else eval_view(model)
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
-    layers = known_layers(view, images)
-    if not layers:
-        layers = _mark_stages(_trace(view.network, images[:1], weakref.ref(view.model)))
+    key = images.shape[1:], view.modules
+    with _lock:
+        layers = _known.get(view.model, {}).get(key)
+    if layers is None:
+        layers = Profile(_mark_stages(_trace(view.network, images[:1], weakref.ref(view.model))))
         with _lock:
             profiles = _known.setdefault(view.model, {})
             if len(profiles) >= 16:
                 profiles.clear()
-            profiles[_key(view, images)] = layers
+            profiles[key] = layers
     return layers
 
 

@@ -20,7 +20,7 @@ from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.edit import edit_outputs
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import attended_later, layer_whose_patches_count
+from explainers.layers.lookup import attended_later, layer_layout, layer_whose_patches_count
 from explainers.options import LayerName
 from explainers.passes.run import LayerLeaf, Run, at_least_float32, maps_of, open_run, tensor_of
 from explainers.targets import TargetLike
@@ -46,10 +46,12 @@ def activations_and_gradients_of(
     """
     maps = {}
     with open_run(model, images, target) as run:
-        layouts = [run.layer_layout(layer) for layer in layers]
-        both = run.at(layouts, run.images)
+        layouts = [layer_layout(run.view, run.images, layer) for layer in layers]
+        _, both = run.scores_at(layouts, run.images)
         for asked in layouts:
-            layout, (a, g) = layer_before_token_only_gradient(run, asked, both[asked.name])
+            layout, (a, g) = asked, both[asked.name]
+            if asked.layout == "tokens":
+                layout, (a, g) = layer_before_token_only_gradient(run, asked, (a, g))
             maps[asked.name] = maps_of(layout, a), maps_of(layout, g)
             note_gradient(maps[asked.name][1])
             if len(layouts) == 1:
@@ -129,7 +131,7 @@ def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout
         leaf.outputs.append(tensor_of(leaf.layout.name, output))
         return leaf.outputs[-1].clone()
 
-    with replaced_outputs(run.network, [(leaf.layout.point, keep)]):
+    with replaced_outputs(run.network, [(leaf.layout, keep)]):
         output = run.forward(run.images.clone())
     activation = leaf.single_output()
     note_layer(leaf.layout.name)
@@ -155,7 +157,7 @@ def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout
 def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -> tuple[LayerLayout, Both]:
     """The layer asked for with what was found there, or the last one before it whose patches count, with its own."""
     where = asked
-    while asked.layout == "tokens" and _unread(where, both[1]):
+    while _unread(where, both[1]):
         name = layer_whose_patches_count(run.view, run.images, where.name)
         if name is None:
             break

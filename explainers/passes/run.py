@@ -24,7 +24,7 @@ from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
-from explainers.network.eval_view import EvalView, eval_view
+from explainers.network.eval_view import EvalView, one_call
 from explainers.network.fused_copy import InferenceCopy, channels_last, faster_in_bf16, inference_copy
 from explainers.options import LayerName
 from explainers.targets import Target, TargetLike, Through, Unit, evaluate, fix
@@ -45,14 +45,14 @@ class Run:
     """One call: the model and the network as it runs, a copy of the images, and the target, once it is fixed."""
 
     view: EvalView
+    model: nn.Module
+    network: nn.Module
     given: Tensor
+    images: Tensor
     wanted: TargetLike
     many: bool = False
     precision: str = "float32"
     target: Target | None = None
-    model: nn.Module = field(init=False)
-    network: nn.Module = field(init=False)
-    images: Tensor = field(init=False)
     _clean: Any = field(default=None, init=False)
     _copy: InferenceCopy | None = field(default=None, init=False)
     _unit: LayerLayout | None = field(default=None, init=False)
@@ -60,13 +60,12 @@ class Run:
     _gate: LayerLayout | None = field(default=None, init=False)
     _passed: Tensor | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self.model, self.network, self.images = self.view.model, self.view.network, self.given.detach().clone()
+    def look_up_targets_layer(self) -> None:
+        """Find the layer that a `Through` or `Unit` target names, before any hook is there: it may run the network."""
         if isinstance(self.wanted, Through):
             self._through, self.wanted = self.wanted, self.wanted.target
             self._gate = self.layer_layout(self._through.layer)
         if isinstance(self.wanted, Unit):
-            # Looked up before any hook is there: the look-up may run the network.
             self._unit = self.layer_layout(self.wanted.layer, counted=True, spatial=False)
 
     @property
@@ -84,7 +83,7 @@ class Run:
             return network(batch)
         with ExitStack() as stack:
             if self._gate is not None:
-                stack.enter_context(replaced_outputs(self.network, [(self._gate.point, self._pass)]))
+                stack.enter_context(replaced_outputs(self.network, [(self._gate, self._pass)]))
             if self._unit is not None:
                 return self._unit.to_maps(self.outputs(self._unit, batch))
             if len(batch) != len(self.images) and self.view.kind in ("traced", "exported"):
@@ -123,7 +122,7 @@ class Run:
             leaf.outputs.append(tensor_of(where.name, output).clone())
             raise _StopForward
 
-        with replaced_outputs(self.network, [(where.point, keep)]), suppress(_StopForward):
+        with replaced_outputs(self.network, [(where, keep)]), suppress(_StopForward):
             self.network(batch)
         return leaf.single_output()
 
@@ -251,7 +250,7 @@ class Run:
 
         def build() -> tuple[Any, list[Tensor]]:
             leaves = [LayerLeaf(layout, (instead or {}).get(layout.name)) for layout in layouts]
-            edits = [(leaf.layout.point, leaf.hook) for leaf in leaves]
+            edits = [(leaf.layout, leaf.hook) for leaf in leaves]
             with torch.no_grad(), self.autocast(), replaced_outputs(self.network, edits):
                 # A copy of the images: the network may work in place.
                 output = self.forward(batch.clone() if batch is self.images else batch)
@@ -270,18 +269,18 @@ class Run:
             return [torch.zeros_like(leaf) for leaf in leaves]
         if self._through is None or self._gate is None:
             again = self.view.graphs is not None
-            return _dense(torch.autograd.grad(total, leaves, retain_graph=again, allow_unused=True), leaves)
+            return list(torch.autograd.grad(total, leaves, retain_graph=again, materialize_grads=True))
         passed, self._passed = self._passed, None
         if passed is None or not passed.requires_grad:
             raise BadTarget(
                 f"Nothing passes layer {self._through.layer!r} on the way back to what is explained. Choose a layer "
                 "that runs, and after the one explained, for through=(layer, channels)."
             )
-        (arriving,) = _dense(torch.autograd.grad(total, passed, retain_graph=True, allow_unused=True), [passed])
+        (arriving,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
         chosen = self._through.only(arriving, self._gate.channel_axis)
         if stated and is_recording():
             self._state_bypass(total, passed, arriving, leaves)
-        return _dense(torch.autograd.grad(passed, leaves, chosen, allow_unused=True), leaves)
+        return list(torch.autograd.grad(passed, leaves, chosen, materialize_grads=True))
 
     def _pass(self, output: Any) -> Tensor:
         self._passed = tensor_of("of through=(layer, channels)", output)
@@ -292,10 +291,10 @@ class Run:
 
     def _state_bypass(self, total: Tensor, passed: Tensor, arriving: Tensor, leaves: Sequence[Tensor]) -> None:
         """Say how much of the gradient goes around the layer of a `Through` target."""
-        whole = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
-        inside = torch.autograd.grad(passed, leaves, arriving, retain_graph=True, allow_unused=True)
+        whole = torch.autograd.grad(total, leaves, retain_graph=True, materialize_grads=True)
+        inside = torch.autograd.grad(passed, leaves, arriving, retain_graph=True, materialize_grads=True)
         layer = self._through.layer if self._through else ""
-        for a, b in zip(_dense(whole, leaves), _dense(inside, leaves), strict=True):
+        for a, b in zip(whole, inside, strict=True):
             size, around = float(a.norm()), float((a - b).norm())
             share = around / size if size else 0.0
             if share > 1e-4:
@@ -317,10 +316,6 @@ class Run:
             )
 
 
-def _dense(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.zeros_like(a) if g is None else g for g, a in zip(gradients, like, strict=True)]
-
-
 @contextmanager
 def open_run(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, many: bool = False, precision: str = "float32"
@@ -330,8 +325,12 @@ def open_run(
     `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible, "auto"
     where it is faster too.
     """
-    with torch.inference_mode(False), torch.no_grad():
-        yield Run(eval_view(model), images, target, many, precision)
+    with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
+        view = stack.enter_context(one_call(model))
+        run = Run(view, view.model, view.network, images, images.detach().clone(), target, many, precision)
+        if isinstance(target, (Through, Unit)):
+            run.look_up_targets_layer()
+        yield run
 
 
 @dataclass

@@ -80,7 +80,7 @@ def _other(activations: Tensor, layout: LayerLayout) -> Tensor:
 def _side_by_side(run: Run, layout: LayerLayout) -> tuple[Tensor, Tensor, Tensor]:
     count = len(run.images)
     leaf = LayerLeaf(layout, lambda output: torch.cat([output, _other(output, layout)]))
-    with torch.no_grad(), replaced_outputs(run.network, [(layout.point, leaf.hook)]):
+    with torch.no_grad(), replaced_outputs(run.network, [(layout, leaf.hook)]):
         scores = run.forward(run.images.clone())
         both = leaf.single_output()
         if not isinstance(scores, Tensor) or len(scores) != 2 * count:

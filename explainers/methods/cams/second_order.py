@@ -36,7 +36,7 @@ def curved_activations(
     with open_run(model, images, target) as run:
         layout = layer_with_patch_gradients(run, layer)
         leaf = LayerLeaf(layout)
-        with torch.no_grad(), replaced_outputs(run.network, [(layout.point, leaf.hook)]), _PlainAttention():
+        with torch.no_grad(), replaced_outputs(run.network, [(layout, leaf.hook)]), _PlainAttention():
             total = run.score(run.forward(run.images.clone())).sum()
             a = leaf.single_output()
             g = h = torch.zeros_like(a)
