@@ -1,4 +1,4 @@
-"""The network on board: its definition against the published names read one by one, its weights, its guesses."""
+"""The model on board: its definition against a forward pass by the published names, its weights, its class names."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def same(x: Tensor, weight: Tensor, stride: int, groups: int = 1) -> Tensor:
 
 
 def published_forward(w: dict[str, Tensor], x: Tensor) -> Tensor:
-    """EfficientNet-Lite0 by the published names alone, in float64: what the paper's table says, block by block."""
+    """EfficientNet-Lite0 in float64 by the published names, block by block as in the paper's table."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         mean, variance = w[f"{name}.running_mean"], w[f"{name}.running_var"]
         return functional.batch_norm(x, mean, variance, w[f"{name}.weight"], w[f"{name}.bias"], eps=1e-3)
 
-    strides = {1: 2, 3: 2, 5: 2, 11: 2}  # the first blocks of the stages that halve the grid
+    strides = {1: 2, 3: 2, 5: 2, 11: 2}  # first blocks of the stages with stride 2
     x = norm(same(x, w["_conv_stem.weight"], 2), "_bn0").clamp(0, 6)
     for block in range(16):
         name, y = f"_blocks.{block}", x
@@ -64,13 +64,13 @@ def test_the_network_is_the_published_one() -> None:
 
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
     assert sum(value.numel() for value in model.network.parameters()) == 4_652_008
-    assert expected.softmax(1).max() > 0.5, "the photograph must say something to the network"
+    assert expected.softmax(1).max() > 0.5, "a confident prediction, not noise"
 
 
 @pytest.mark.parametrize("size", [224, 225, 7])
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_padding_is_tensorflows(size: int, kernel: int) -> None:
-    """Oracle: its definition, ceil(size / stride) cells, the odd row and column at the end; (0, 1), (1, 2) if even."""
+    """Oracle: its definition, ceil(size / stride) cells, the extra zero at the end; (0, 1), (1, 2) for even sizes."""
     x = torch.ones(1, 1, size, size)
 
     padded = SamePad2d(kernel, 2)(x)
@@ -93,7 +93,7 @@ def test_layers_have_the_names_people_expect() -> None:
     assert explainers.default_layer(model.network, torch.zeros(1, 3, 224, 224)) == "head"
 
 
-def test_photographs_are_prepared_as_the_network_was_trained() -> None:
+def test_preprocessing_is_that_of_training() -> None:
     """Oracle by hand: a grey picture of value v is (255 v - 127) / 128 everywhere."""
     model = models.load_model()
 
@@ -103,7 +103,7 @@ def test_photographs_are_prepared_as_the_network_was_trained() -> None:
     torch.testing.assert_close(x[0, :, 100, 100], torch.tensor([0.0, 1.0, -127 / 128]), rtol=0, atol=1e-6)
 
 
-def test_names_are_torchvisions_and_each_its_own() -> None:
+def test_class_names_are_torchvisions_and_distinct() -> None:
     names = efficientnet_lite.labels()
 
     assert len(names) == len(set(names)) == 1000
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_the_published_one_is_refused(tmp_path: Path, monkeyp
         efficientnet_lite.load()
 
 
-def test_without_the_package_the_line_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet_lite, "PACKAGE", "no_such_package_anywhere")
     monkeypatch.setenv("HOOKLENS_OFFLINE", "1")
 
@@ -134,13 +134,13 @@ def test_without_the_package_the_line_that_installs_it_is_named(monkeypatch: pyt
     assert models.list_models()[0].cached is False
 
 
-def test_the_pin_is_the_one_that_is_named() -> None:
+def test_the_error_names_the_pinned_version() -> None:
     requirements = (Path(__file__).parents[1] / "requirements.txt").read_text(encoding="utf-8").split()
 
     assert efficientnet_lite.REQUIREMENT in requirements
 
 
-def test_a_network_of_other_size_is_built_from_a_seed() -> None:
+def test_other_class_counts_and_input_sizes() -> None:
     torch.manual_seed(0)
 
     assert EfficientNetLite0(classes=7).eval()(torch.zeros(2, 3, 64, 48)).shape == (2, 7)

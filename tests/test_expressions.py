@@ -1,4 +1,4 @@
-"""The gradient lab's own language: values and gradients against torch, the code beside the graph, what is refused."""
+"""The gradient lab's expressions: values and gradients against torch, the generated code, syntax errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", GALLERY)
-def test_the_gallery_shows_what_is_known_in_advance(name: str) -> None:
+def test_the_gallery_has_the_gradients_worked_out_by_hand(name: str) -> None:
     first, second = KNOWN[name]
 
     found = outcome(GALLERY[name])
@@ -103,13 +103,13 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
-def test_the_code_beside_the_graph_leaves_the_same_gradients(experiment: Experiment) -> None:
+def test_the_generated_code_gives_the_same_gradients(experiment: Experiment) -> None:
     plan = experiments.planned(experiment)
     found = lab_engine.run(plan)
     scope: dict[str, Any] = {}
 
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(experiments.code(plan), scope)  # our own text, built from names and numbers that the grammar let through
+        exec(experiments.code(plan), scope)  # generated from names and numbers that the grammar accepts
 
     shown = (found.again or found.hooked).tensors
     assert set(shown) == {step.name for step in plan.steps}
@@ -122,8 +122,8 @@ def test_the_code_beside_the_graph_leaves_the_same_gradients(experiment: Experim
 
 
 @pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
-def test_the_edges_of_a_tensor_add_up_to_its_gradient(experiment: Experiment) -> None:
-    """Oracle: the chain rule. What meets in a tensor is the sum over its uses, before any hook of its own."""
+def test_the_gradients_on_the_edges_sum_to_that_of_the_tensor(experiment: Experiment) -> None:
+    """Oracle: the chain rule. A tensor's gradient is the sum over its uses, before any hook on it."""
     found = outcome(experiment)
     for step in found.plan.steps[:-1]:
         parts = [g for (source, _, _), g in found.without.edges.items() if source == step.name]
@@ -131,12 +131,12 @@ def test_the_edges_of_a_tensor_add_up_to_its_gradient(experiment: Experiment) ->
             torch.testing.assert_close(sum(parts), found.without.tensors[step.name])
 
 
-def test_a_hook_changes_only_what_lies_behind_it() -> None:
+def test_a_hook_changes_only_gradients_computed_after_it() -> None:
     found = outcome(Experiment("x = (1, 2)\ny = x^2\nz = sum(y * 3)", "y", "zero"))
 
     assert found.without.tensors["y"].tolist() == [3, 3] and found.hooked.tensors["y"].tolist() == [0, 0]
     assert found.without.tensors["x"].tolist() == [6, 12] and found.hooked.tensors["x"].tolist() == [0, 0]
-    assert found.hooked.edges["y", "t1", 0].tolist() == [3, 3], "what reaches the hook is not changed by it"
+    assert found.hooked.edges["y", "t1", 0].tolist() == [3, 3], "the gradient that the hook receives is not changed"
 
 
 REFUSED = [
@@ -189,14 +189,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("program, sentence", REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_read_is_one_sentence_with_its_place(program: str, sentence: str) -> None:
+def test_a_syntax_error_is_one_sentence_with_its_position(program: str, sentence: str) -> None:
     with pytest.raises(Refusal) as refusal:
         expressions.parse(program)
 
-    said = str(refusal.value)
-    assert sentence in said and said.endswith(".") and len(said) < 220 and "\n" not in said
-    if "characters" not in said and "empty" not in said:
-        assert said.startswith("Line "), said
+    message = str(refusal.value)
+    assert sentence in message and message.endswith(".") and len(message) < 220 and "\n" not in message
+    if "characters" not in message and "empty" not in message:
+        assert message.startswith("Line "), message
 
 
 @pytest.mark.parametrize(
@@ -223,19 +223,19 @@ def test_what_cannot_be_read_is_one_sentence_with_its_place(program: str, senten
     ],
     ids=range(18),
 )
-def test_forms_that_no_page_sends_are_refused(data: Any) -> None:
+def test_malformed_requests_are_refused(data: Any) -> None:
     with pytest.raises(Refusal):
         experiments.planned(experiments.received(data))
 
 
-def test_a_hook_on_a_tensor_that_is_gone_moves_and_says_so() -> None:
+def test_a_hook_on_a_missing_tensor_moves_with_a_note() -> None:
     plan = experiments.planned(Experiment("x = 1\nx * 2", "`${window.__xss=1}`", "zero"))
 
     assert plan.where == "x" and "The expression has no `${window.__xss=1}`, so the hook is on x." in plan.notes[0]
 
 
-def test_reading_takes_no_time() -> None:
-    """The worst that fits into the length: brackets that turn out to be vectors are read again at every level."""
+def test_parsing_is_fast_in_the_worst_case() -> None:
+    """Brackets that turn out to be vectors are parsed again at every level."""
     worst = ["(" * 15 + "1" + ",1)" * 15, "x=1;" + "(" * 14 + "x" + ",1)" * 14, "x=1;" + "x^" * 150 + "x"]
     began = time.perf_counter()
     for text in worst:
@@ -245,7 +245,7 @@ def test_reading_takes_no_time() -> None:
     assert time.perf_counter() - began < 0.5
 
 
-def test_the_code_is_python_and_names_nothing_but_torch() -> None:
+def test_the_generated_code_imports_torch_alone() -> None:
     for experiment in VARIANTS:
         plan = experiments.planned(experiment)
         tree = ast.parse(experiments.code(plan))
@@ -253,7 +253,7 @@ def test_the_code_is_python_and_names_nothing_but_torch() -> None:
         assert imported == ["torch"]
 
 
-def test_what_is_sent_is_json_even_where_numbers_are_not_finite() -> None:
+def test_answers_are_json_also_with_values_that_are_not_finite() -> None:
     import json
 
     found = outcome(Experiment("x = (0, -1)\nlog(x) / x"))

@@ -1,4 +1,4 @@
-"""Deletion and insertion: areas by hand, an exact map that nothing beats, and what the table says."""
+"""Deletion and insertion: areas by hand, the optimal map of a linear model, and the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from explainers.registry import METHODS, method
 from models import Model, Preparation
 
 WEIGHTS = torch.randn(1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-IMAGE, COVER = torch.rand(2, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+IMAGE, BASELINE = torch.rand(2, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def linear(batch: Tensor) -> Tensor:
@@ -26,12 +26,12 @@ def linear(batch: Tensor) -> Tensor:
 
 
 def gain(heat: Tensor) -> float:
-    low, high = area(curves(linear, IMAGE, COVER, heat)).tolist()
+    low, high = area(curves(linear, IMAGE, BASELINE, heat)).tolist()
     return high - low
 
 
 def test_areas_by_hand():
-    """Four pixels count 4, 3, 2, 1; whole 10. Covered highest first 6, 3, 1, 0 are left, brought back 4, 7, 9, 10."""
+    """Pixels of 4, 3, 2, 1, sum 10: deletion leaves 6, 3, 1, 0, insertion restores 4, 7, 9, 10."""
     image = torch.tensor([[[1.0, 3.0], [4.0, 2.0]]])
     found = curves(lambda batch: batch.sum((1, 2, 3)), image, torch.zeros(1, 2, 2), image[0], steps=4)
     assert found.tolist() == [[10, 6, 3, 1, 0], [0, 4, 7, 9, 10]]
@@ -40,20 +40,20 @@ def test_areas_by_hand():
     assert lowest_first.tolist() == [[10, 9, 7, 4, 0], [0, 1, 3, 6, 10]]
 
 
-def test_nothing_beats_a_linear_models_own_contributions():
-    """Closed form: no order keeps more after k pixels than the k largest of w (x - cover)."""
-    contributions = (WEIGHTS * (IMAGE - COVER))[0]
+def test_a_linear_models_contributions_are_optimal():
+    """Closed form: after k pixels, no order inserts more than the k largest of w (x - baseline)."""
+    contributions = (WEIGHTS * (IMAGE - BASELINE))[0]
     best = gain(contributions)
     generator = torch.Generator().manual_seed(2)
     others = [gain(torch.rand(12, 12, generator=generator)) for _ in range(100)]
     assert best > max(others) and gain(-contributions) < min(others)
     ordered = contributions.flatten().sort(descending=True).values
-    kept = torch.cat([torch.zeros(1, dtype=torch.float64), ordered.cumsum(0)])[::12]
-    # Both curves leave their start by what was kept: the gain is twice its area less the way from one end to the other.
-    assert best == pytest.approx(float(2 * torch.trapezoid(kept, dx=1 / 12) - kept[-1]), rel=1e-12)
+    cumulative = torch.cat([torch.zeros(1, dtype=torch.float64), ordered.cumsum(0)])[::12]
+    # Both curves leave their start by the cumulative sum: the gain is twice its area minus the total difference.
+    assert best == pytest.approx(float(2 * torch.trapezoid(cumulative, dx=1 / 12) - cumulative[-1]), rel=1e-12)
 
 
-def test_equal_values_come_in_no_order_of_place():
+def test_ties_are_ranked_in_random_order():
     places = ranks(torch.zeros(40, 40)).double()
     assert torch.equal(places.flatten().sort().values, torch.arange(1600).double())
     assert abs(float(places[:20].mean() - places[20:].mean())) < 60 and torch.equal(places, ranks(torch.zeros(40, 40)))
@@ -63,7 +63,7 @@ def test_equal_values_come_in_no_order_of_place():
 
 
 class Red(nn.Module):
-    """Two classes: how much of the picture's left half is a clear red, and nothing."""
+    """Two classes: the amount of saturated red in the left half, and zero."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def test_photographs_of_a_folder_and_the_folders_in_it(model, folder):
     assert few[0].target in (0, 1)
 
 
-def test_a_map_of_what_the_network_reads_beats_the_controls(model, folder):
+def test_a_faithful_map_beats_the_controls(model, folder):
     photos = photographs(model, folder)
     results = [measure(model, each, photos) for each in chosen(["integrated_gradients"])]
     assert [len(each.areas) for each in results] == [3] * 4
@@ -110,7 +110,7 @@ def test_a_map_of_what_the_network_reads_beats_the_controls(model, folder):
     assert sum(line.startswith("| **") for line in lines) == 3
 
 
-def test_what_makes_no_map_has_a_row_with_its_reason(model, folder):
+def test_a_method_without_a_map_has_a_row_with_the_reason(model, folder):
     photos = photographs(model, folder, 1)
     refused = measure(model, METHODS["attention_rollout"], photos)
     assert not refused.areas and "attention" in refused.reason
@@ -140,7 +140,7 @@ def cautious() -> Iterator[explainers.Method]:
     del METHODS["toy"]
 
 
-def test_a_caution_is_one_short_line_that_names_what_to_take(cautious):
+def test_a_caution_is_one_short_line_that_names_an_alternative(cautious):
     assert cautious.caution == "No better than chance. Take lrp."
     weak = {"saliency", "input_x_gradient", "deconvnet", "integrated_gradients", "blur_integrated_gradients"}
     assert weak <= {each.name for each in METHODS.values() if each.caution}

@@ -1,4 +1,4 @@
-"""The answer that is kept with the project against the one that the engine gives, and when it is shown."""
+"""The stored answer against the engine's, and when it is shown."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ui.engine import model_cache
 
 
 def values(packed: dict[str, Any]) -> torch.Tensor:
-    """The numbers of a packed map."""
+    """The values of a packed map."""
     kind = {"float32": torch.float32, "float16": torch.float16}[packed["dtype"]]
     raw = torch.frombuffer(bytearray(base64.b64decode(packed["b64"])), dtype=kind).float()
     return (raw * packed.get("scale", 1)).view(packed["h"], packed["w"])
 
 
 @pytest.fixture
-def wished(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOOKLENS_MODEL", "HOOKLENS_MODELS"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_what_is_kept_is_what_the_engine_answers(wished: None) -> None:
+def test_the_stored_answer_is_the_engines(no_settings: None) -> None:
     """When this fails: `python -m ui.landing`."""
     kept, made = landing.stored("auto"), json.loads(json.dumps(landing.made()))
 
@@ -44,7 +44,9 @@ def test_what_is_kept_is_what_the_engine_answers(wished: None) -> None:
     assert shares[0] == pytest.approx(shares[1], abs=1e-3)
 
 
-def test_it_is_shown_only_where_it_is_what_will_be_answered(wished: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_shown_only_where_the_engine_will_answer_the_same(
+    no_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert landing.stored("auto") and landing.stored("efficientnet_lite0")
     assert landing.stored("resnet50") is None, "another model was asked for"
 
@@ -57,22 +59,22 @@ def test_it_is_shown_only_where_it_is_what_will_be_answered(wished: None, monkey
     assert landing.stored("auto") is None, "its weights are not installed"
 
 
-def test_another_first_example_has_no_kept_answer(wished: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = dict(reversed(examples.all_examples().items()))
-    monkeypatch.setattr(examples, "all_examples", lambda: turned)
+def test_another_first_example_has_no_stored_answer(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    reordered = dict(reversed(examples.all_examples().items()))
+    monkeypatch.setattr(examples, "all_examples", lambda: reordered)
 
     assert landing.stored("auto") is None
 
 
-def test_the_variable_counts_as_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_requests_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_cache, "_wish", "auto")
     monkeypatch.setenv("HOOKLENS_MODEL", "vgg11")
 
     assert model_cache.wish() == "vgg11"
 
 
-def test_reading_it_needs_no_torch() -> None:
-    """It is there so that nobody waits for torch."""
+def test_reading_it_imports_no_torch() -> None:
+    """It is shown while torch is being imported."""
     import subprocess
     import sys
 

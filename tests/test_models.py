@@ -1,4 +1,4 @@
-"""The zoo: every name, its preparation, crop and labels, the default, and loading without drawing random numbers."""
+"""The model zoo: names, preprocessing, crop and class names, the default, loading without random initialisation."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def any_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files in the cache need not have the published sum, as no published weights are at hand."""
+def any_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accept any checksum in the cache, as no published weights are at hand."""
     monkeypatch.setattr(downloads, "digest_of", lambda url: "")
 
 
 @cache
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
-    """A smooth coloured picture with some noise; every place looks different."""
+    """A smooth colour gradient with noise; every region is different."""
     generator = torch.Generator().manual_seed(seed)
     x, y = (
         torch.linspace(0, 1, width)[None].expand(height, width),
@@ -55,8 +55,8 @@ def photo(width: int, height: int, seed: int = 0) -> Image.Image:
     return torchvision.transforms.functional.to_pil_image(values.byte())
 
 
-def keep(name: str, checkpoints: Path) -> torch.nn.Module:
-    """Random weights of that network in the cache, under the published name; the network they belong to."""
+def cache_random_weights(name: str, checkpoints: Path) -> torch.nn.Module:
+    """Save random weights of that network in the cache, under the published name; return the network."""
     torch.manual_seed(0)
     extra = {"init_weights": False, "aux_logits": True} if name in ("googlenet", "inception_v3") else {}
     network = get_model(name, weights=None, **extra)
@@ -71,10 +71,10 @@ def test_every_classifier_of_torchvision_is_listed() -> None:
     assert found[0] == "efficientnet_lite0" and len(found) == len(set(found))
     assert set(NAMES) <= set(found) and len(NAMES) >= 80
     assert {name.partition(":")[0] for name in found[1:]} == set(NAMES)
-    assert "vgg16:IMAGENET1K_FEATURES" not in found, "it classifies nothing"
+    assert "vgg16:IMAGENET1K_FEATURES" not in found, "the backbone of a detector, no classifier"
 
 
-def test_the_list_says_what_the_weights_say() -> None:
+def test_the_list_holds_the_metadata_of_the_weights() -> None:
     by_name = {info.name: info for info in models.list_models()}
 
     v1, v2 = by_name["resnet50:IMAGENET1K_V1"], by_name["resnet50"]
@@ -94,7 +94,7 @@ def test_every_name_has_a_title() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(500, 333), (333, 501), (60, 41)])
 def test_prepare_equals_the_weights_own_transforms(width: int, height: int) -> None:
-    """Oracle: torchvision's `transforms()` of every set of weights, over all their different settings."""
+    """Oracle: torchvision's `transforms()` of every set of weights, each setting once."""
     picture, seen = photo(width, height), set()
     for weights in weights_by_name().values():
         preparation = preparation_of(weights)
@@ -117,7 +117,7 @@ def test_prepare_takes_any_mode(mode: str) -> None:
 @pytest.mark.parametrize(("side", "resize"), [(224, 256), (224, 232), (64, 64), (299, 342), (384, 384)])
 @pytest.mark.parametrize(("width", "height"), [(640, 427), (427, 640), (300, 300), (1601, 512), (50, 37)])
 def test_crop_is_what_the_network_sees(side: int, resize: int, width: int, height: int) -> None:
-    """Oracle: a picture whose red and green are its own coordinates; both ways must show the same ones everywhere."""
+    """Oracle: an image whose red and green are its coordinates; crop and tensor must show the same ones everywhere."""
     x, y = torch.meshgrid(torch.arange(width), torch.arange(height), indexing="xy")
     values = torch.stack([x / width * 255, y / height * 255, x * 0]).round().byte()
     picture = torchvision.transforms.functional.to_pil_image(values)
@@ -129,31 +129,31 @@ def test_crop_is_what_the_network_sees(side: int, resize: int, width: int, heigh
     assert crop.mode == "RGB" and crop.size == (round(own), round(own)), "the picture's own resolution"
     shown = torchvision.transforms.functional.pil_to_tensor(crop).float()[None] / 255
     shown = torch.nn.functional.interpolate(shown, (side, side), mode="bilinear", antialias=True, align_corners=False)
-    # Half a pixel of the smaller picture, plus what rounding to 8 bits costs.
+    # Half a pixel of the smaller image, plus the rounding to 8 bits.
     allowed = 0.75 / min(own, side) * own / min(width, height) + 2 / 255
     inner = slice(2, -2)
     assert (shown - preparation.tensor(picture))[..., inner, inner].abs().max() < allowed
 
 
-def test_crop_keeps_full_resolution_where_the_network_sees_little() -> None:
-    """A crop that falls on whole pixels is cut out: 224 of 256 shares of 512 pixels are 448."""
+def test_crop_has_the_resolution_of_the_photograph() -> None:
+    """A crop at integer pixels is not resampled: 224/256 of 512 pixels are 448."""
     picture = photo(1024, 512)
 
     crop = models.load_model().crop(picture)
 
     assert crop.size == (448, 448)
-    assert crop.tobytes() == picture.crop((288, 32, 736, 480)).tobytes(), "no resampling where none is needed"
+    assert crop.tobytes() == picture.crop((288, 32, 736, 480)).tobytes(), "no resampling"
 
 
-def test_a_line_of_pixels_is_cut_before_it_grows() -> None:
-    """torchvision would resize 20,000 x 1 pixels to 5,120,000 x 256, four gigabytes; ours keeps the middle."""
+def test_an_elongated_image_is_cropped_before_resizing() -> None:
+    """torchvision would resize 20,000 x 1 pixels to 5,120,000 x 256, four gigabytes; ours crops the centre first."""
     model = models.load_model()
     for size in ((20_000, 1), (1, 20_000)):
         assert model.prepare(Image.new("RGB", size)).shape == (1, 3, 224, 224)
         assert model.crop(Image.new("RGB", size)).size == (1, 1)
 
 
-def test_the_model_on_board_is_ready_to_be_asked() -> None:
+def test_the_model_on_board_is_in_evaluation_mode_and_frozen() -> None:
     model = models.load_model()
 
     assert isinstance(model, Model) and (model.name, model.side) == ("efficientnet_lite0", 224)
@@ -164,38 +164,39 @@ def test_the_model_on_board_is_ready_to_be_asked() -> None:
         assert model.network(model.prepare(photo(90, 80))).shape == (1, 1000)
 
 
-def guesses() -> dict[str, tuple[list[str], float]]:
-    """The first five guesses, and the share of the first, for each example."""
+def predictions() -> dict[str, tuple[list[str], float]]:
+    """The top five classes and the top probability, by example."""
     model, found = models.load_model(), {}
     for example in EXAMPLES:
         with torch.inference_mode():
-            shares = model.network(model.prepare(Image.open(ASSETS / example["file"]))).softmax(1)[0]
-        found[example["id"]] = ([model.labels[index] for index in shares.topk(5).indices.tolist()], float(shares.max()))
+            probabilities = model.network(model.prepare(Image.open(ASSETS / example["file"]))).softmax(1)[0]
+        top = [model.labels[index] for index in probabilities.topk(5).indices.tolist()]
+        found[example["id"]] = (top, float(probabilities.max()))
     return found
 
 
-def test_the_model_on_board_names_the_examples() -> None:
-    """At least six of the nine are named right, and the first, which is what a newcomer sees, beyond doubt."""
-    found = guesses()
+def test_the_model_on_board_classifies_the_examples() -> None:
+    """Top-1 is right for at least six of the nine; for the first, which the page opens with, at more than 80%."""
+    found = predictions()
 
     right = [example["id"] for example in EXAMPLES if found[example["id"]][0][0] in example["names"]]
 
     assert len(EXAMPLES) == 9 and len(right) >= 6, found
-    (first, *_), share = found[EXAMPLES[0]["id"]]
-    assert first in EXAMPLES[0]["names"] and share > 0.8, found
+    (first, *_), probability = found[EXAMPLES[0]["id"]]
+    assert first in EXAMPLES[0]["names"] and probability > 0.8, found
 
 
 def test_each_class_of_the_montage_has_its_own_half() -> None:
-    """Both are among the first five, and Grad-CAM of either lies in the half that holds it."""
+    """Both are in the top five, and Grad-CAM of either lies in its half."""
     pair = next(example for example in EXAMPLES if example["id"] == "pair")
     assert "montage" in pair["title"].lower() and "Montage" in pair["alt"]
-    assert set(pair["names"]) <= set(guesses()["pair"][0])
+    assert set(pair["names"]) <= set(predictions()["pair"][0])
     model = models.load_model()
     x = model.prepare(Image.open(ASSETS / pair["file"]))
 
     for name, left in zip(pair["names"], (True, False), strict=True):
         found = explainers.explain("grad_cam", model.network, x, target=model.labels.index(name)).map[0].clamp(min=0)
-        # The column in the middle belongs to both.
+        # The middle column belongs to both halves.
         own, other = (found[:, :3], found[:, 4:]) if left else (found[:, 4:], found[:, :3])
         assert own.sum() > 3 * other.sum() and own.max() == found.max(), name
 
@@ -214,9 +215,9 @@ def test_the_examples_are_small_credited_and_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "shufflenet_v2_x0_5", "googlenet"])
-def test_loading_gives_the_weights_and_moves_no_generator(name: str, checkpoints: Path, any_sum: None) -> None:
-    """Oracle: the network whose weights were written. Nothing is drawn, so that generators stay as they were."""
-    expected = keep(name, checkpoints)
+def test_loading_gives_the_weights_and_moves_no_generator(name: str, checkpoints: Path, any_checksum: None) -> None:
+    """Oracle: the network whose weights were saved. No random number is drawn: the generator state is unchanged."""
+    expected = cache_random_weights(name, checkpoints)
     torch.manual_seed(1)
     before = torch.get_rng_state()
 
@@ -226,17 +227,19 @@ def test_loading_gives_the_weights_and_moves_no_generator(name: str, checkpoints
     assert model.labels == get_model_weights(name).DEFAULT.meta["categories"] and model.name == name
     x = model.prepare(photo(300, 260))
     with torch.inference_mode():
-        # GoogLeNet's published weights ask for the inputs as the first implementation had them.
-        torch.testing.assert_close(model.network(x), expected(_as_googlenet_wants(x) if name == "googlenet" else x))
+        # GoogLeNet's published weights take the input normalisation of the first implementation.
+        torch.testing.assert_close(
+            model.network(x), expected(_normalised_for_googlenet(x) if name == "googlenet" else x)
+        )
 
 
-def _as_googlenet_wants(x: torch.Tensor) -> torch.Tensor:
+def _normalised_for_googlenet(x: torch.Tensor) -> torch.Tensor:
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     return (x * std[:, None, None] + mean[:, None, None] - 0.5) / 0.5
 
 
-def test_without_a_network_the_error_names_what_is_ready(checkpoints: Path, any_sum: None) -> None:
-    keep("squeezenet1_1", checkpoints)
+def test_offline_the_error_names_what_is_ready(checkpoints: Path, any_checksum: None) -> None:
+    cache_random_weights("squeezenet1_1", checkpoints)
 
     with pytest.raises(ModelUnavailable) as caught:
         models.load_model("resnet18")
@@ -248,7 +251,7 @@ def test_without_a_network_the_error_names_what_is_ready(checkpoints: Path, any_
 
 
 @pytest.mark.parametrize("ask", [models.load_model, models.labels])
-def test_an_unknown_name_is_answered_with_the_nearest(ask: object) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(ask: object) -> None:
     with pytest.raises(ModelUnavailable, match="There is no model 'resnet5O': did you mean 'resnet50'"):
         ask("resnet5O")  # type: ignore[operator]
 
@@ -257,35 +260,35 @@ def test_labels_are_known_without_loading() -> None:
     assert models.labels("resnet50")[281] == "tabby" and models.labels() == models.labels("efficientnet_lite0")
 
 
-def test_the_name_of_the_default_weights_may_be_given() -> None:
+def test_the_default_weights_may_be_spelled_out() -> None:
     assert models.labels("resnet50:IMAGENET1K_V2") == models.labels("resnet50")
 
 
-def test_auto_is_the_model_on_board(any_sum: None) -> None:
+def test_auto_is_the_model_on_board(any_checksum: None) -> None:
     """A cached ResNet-50 changes nothing."""
-    whole(weights_by_name()["resnet50"].url)
+    complete_file(weights_by_name()["resnet50"].url)
 
     assert models.default_name() == models.first_ready() == "efficientnet_lite0"
     assert models.load_model().name == "efficientnet_lite0" and models.missing_onboard() == ""
 
 
-def whole(url: str) -> None:
-    """A file as large as the published one."""
+def complete_file(url: str) -> None:
+    """A file as large as the published one, of zeros."""
     with open(downloads.path_of(url), "wb") as file:
         file.truncate(103_000_000)
 
 
-def test_without_the_package_auto_is_what_is_cached(monkeypatch: pytest.MonkeyPatch, any_sum: None) -> None:
+def test_without_the_package_auto_is_what_is_cached(monkeypatch: pytest.MonkeyPatch, any_checksum: None) -> None:
     monkeypatch.setattr(efficientnet_lite, "weights_file", lambda: None)
     assert models.first_ready() is None and models.default_name() == "efficientnet_lite0"
 
-    whole(weights_by_name()["resnet50"].url)
+    complete_file(weights_by_name()["resnet50"].url)
 
     assert models.default_name() == models.first_ready() == "resnet50"
     assert "pip install" in models.missing_onboard()
 
 
-def test_half_a_resnet50_is_not_ready(monkeypatch: pytest.MonkeyPatch, any_sum: None) -> None:
+def test_a_truncated_file_is_not_ready(monkeypatch: pytest.MonkeyPatch, any_checksum: None) -> None:
     monkeypatch.setattr(efficientnet_lite, "weights_file", lambda: None)
     downloads.path_of(weights_by_name()["resnet50"].url).write_bytes(b"x" * 1000)
 
@@ -293,7 +296,7 @@ def test_half_a_resnet50_is_not_ready(monkeypatch: pytest.MonkeyPatch, any_sum: 
 
 
 def test_flag_and_variable_choose_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag before the variable; `auto` and nothing leave the choice open."""
+    """The flag overrides the variable; `auto` is the same as none."""
     monkeypatch.setenv("HOOKLENS_MODEL", "vgg11")
     assert models.default_name() == "vgg11" and models.default_name("alexnet") == "alexnet"
     assert models.default_name("auto") == "vgg11"
@@ -317,6 +320,6 @@ def test_a_host_may_leave_the_model_on_board_out(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOOKLENS_MODELS", "resnet18")
 
     assert models.default_name() == "resnet18" and models.first_ready() is None
-    assert models.missing_onboard() == "", "nobody wants it"
+    assert models.missing_onboard() == "", "it is not offered"
     with pytest.raises(ModelUnavailable, match="no other model is ready"):
         models.load_model()

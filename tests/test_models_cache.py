@@ -1,4 +1,4 @@
-"""HOOKLENS_CACHE_GB: what is removed, what never is, whoever else is at work in the same folder."""
+"""HOOKLENS_CACHE_GB: which files are removed and which never, also with other threads and processes at work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from models import ModelUnavailable, cache_limit, downloads, settings
 
 SIZE = 100_000
 TWO_AND_A_HALF = "0.00025"
-"""Gigabytes that two and a half of the files need."""
+"""The size of two and a half files in gigabytes."""
 SENTENCE = (
     "HOOKLENS_CACHE_GB='5GB' is not a size. Give gigabytes as a positive number, such as 5 or 0.5, "
     "or leave it out to keep every file"
@@ -38,15 +38,15 @@ class Silent(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def urls(tmp_path: Path) -> Iterator[list[str]]:
-    """The addresses of six files, each named by its own sum, on a server of this machine."""
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
+    """The addresses of six files, each with its checksum in its name, on a local server."""
+    folder = tmp_path / "served"
+    folder.mkdir()
     names = []
     for number in range(6):
         content = bytes([number]) * SIZE
         names.append(f"net{number}-{hashlib.sha256(content).hexdigest()[:8]}.pth")
-        (shelf / names[-1]).write_bytes(content)
-    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=shelf))
+        (folder / names[-1]).write_bytes(content)
+    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=folder))
     thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield [f"http://127.0.0.1:{http.server_port}/{name}" for name in names]
@@ -68,21 +68,21 @@ def fetch(*urls: str) -> None:
         downloads.fetch("Net", url)
 
 
-def kept(folder: Path) -> str:
-    """The numbers of the files that are there."""
+def cached_files(folder: Path) -> str:
+    """The numbers of the cached files."""
     return "".join(sorted(path.name[3] for path in folder.glob("net*.pth")))
 
 
 def test_without_a_limit_everything_is_kept(urls: list[str], checkpoints: Path) -> None:
     fetch(*urls)
 
-    assert kept(checkpoints) == "012345"
+    assert cached_files(checkpoints) == "012345"
 
 
 def test_the_least_recently_used_goes_first(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files that came while no limit was set count as well; a use moves a file to the end of the queue."""
+    """Files downloaded without a limit count as well; a use makes a file the most recent one."""
     fetch(*urls[:3])
     with cache_limit.in_use(downloads.path_of(urls[0])):
         pass
@@ -90,29 +90,29 @@ def test_the_least_recently_used_goes_first(
 
     fetch(urls[3])
 
-    assert kept(checkpoints) == "03"
+    assert cached_files(checkpoints) == "03"
     assert not downloads.cached(urls[1]) and downloads.cached(urls[3])
     assert {path.stem[3] for path in (checkpoints / "hooklens-fetched").glob("*.json")} == {"0", "3"}
 
 
-def test_the_file_just_fetched_stays_though_it_is_too_large(
+def test_the_latest_file_stays_though_it_exceeds_the_limit(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
 
     fetch(*urls[:2])
 
-    assert kept(checkpoints) == "1"
+    assert cached_files(checkpoints) == "1"
 
 
 def test_the_files_of_others_are_never_touched(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither one that was there before, nor one of ours that was replaced, touched or linked since."""
+    """Neither one that was there before, nor one of ours that was replaced, touched or linked afterwards."""
     checkpoints.mkdir(parents=True)
     foreign = checkpoints / "net9-resnet.pth"
     foreign.write_bytes(b"9" * SIZE)
-    downloads.path_of(urls[5]).write_bytes(bytes([5]) * SIZE)  # whole, but not fetched by us
+    downloads.path_of(urls[5]).write_bytes(bytes([5]) * SIZE)  # complete, but not downloaded by us
     fetch(*urls)
     first, second, third = (downloads.path_of(url) for url in urls[:3])
     first.write_bytes(b"trained further")
@@ -125,11 +125,11 @@ def test_the_files_of_others_are_never_touched(
     with cache_limit.in_use(foreign):
         pass
 
-    assert kept(checkpoints) == "012459" and first.read_bytes() == b"trained further" and moved.exists()
+    assert cached_files(checkpoints) == "012459" and first.read_bytes() == b"trained further" and moved.exists()
     assert [path.stem[3] for path in (checkpoints / "hooklens-fetched").glob("*.json")] == ["4"]
 
 
-def test_a_broken_or_orphaned_record_means_nothing(
+def test_a_broken_or_orphaned_record_is_ignored(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch(*urls[:3])
@@ -140,7 +140,7 @@ def test_a_broken_or_orphaned_record_means_nothing(
 
     fetch(urls[3])
 
-    assert kept(checkpoints) == "03"
+    assert cached_files(checkpoints) == "03"
 
 
 def test_a_fetch_that_fails_leaves_no_record(urls: list[str], checkpoints: Path) -> None:
@@ -150,18 +150,18 @@ def test_a_fetch_that_fails_leaves_no_record(urls: list[str], checkpoints: Path)
     assert list((checkpoints / "hooklens-fetched").glob("*.json")) == []
 
 
-def test_nothing_goes_while_a_file_is_being_read(
+def test_nothing_is_removed_while_a_file_is_read(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock counts between threads; whoever ends last makes room."""
+    """The lock holds between threads; the last holder removes files."""
     fetch(*urls[:2])
     monkeypatch.setenv("HOOKLENS_CACHE_GB", "1e-6")
 
     with cache_limit.in_use(downloads.path_of(urls[0])):
         fetch(urls[2])
-        assert kept(checkpoints) == "012"
+        assert cached_files(checkpoints) == "012"
 
-    assert kept(checkpoints) == "0"
+    assert cached_files(checkpoints) == "0"
 
 
 def hold(path: Path, reading: Event, done: Event) -> None:
@@ -171,7 +171,7 @@ def hold(path: Path, reading: Event, done: Event) -> None:
 
 
 @forked
-def test_nothing_goes_while_another_process_reads(
+def test_nothing_is_removed_while_another_process_reads(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch(*urls[:2])
@@ -184,10 +184,10 @@ def test_nothing_goes_while_another_process_reads(
 
     fetch(urls[2])
 
-    assert kept(checkpoints) == "012"
+    assert cached_files(checkpoints) == "012"
     done.set()
     reader.join(60)
-    assert reader.exitcode == 0 and kept(checkpoints) == "0"
+    assert reader.exitcode == 0 and cached_files(checkpoints) == "0"
 
 
 def read_at_random(seed: int, urls: list[str]) -> None:
@@ -198,10 +198,10 @@ def read_at_random(seed: int, urls: list[str]) -> None:
 
 
 @forked
-def test_processes_at_once_never_miss_a_file(
+def test_concurrent_processes_never_miss_a_file(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three processes fetch and read the six files in orders of their own, with room for two and a half."""
+    """Three processes fetch and read six files in random order, under a limit of two and a half files."""
     monkeypatch.setenv("HOOKLENS_CACHE_GB", TWO_AND_A_HALF)
     fork = multiprocessing.get_context("fork")
     running = [fork.Process(target=read_at_random, args=(seed, urls)) for seed in range(3)]
@@ -212,10 +212,10 @@ def test_processes_at_once_never_miss_a_file(
         process.join(60)
 
     assert [process.exitcode for process in running] == [0, 0, 0]
-    assert 1 <= len(kept(checkpoints)) <= 2
+    assert 1 <= len(cached_files(checkpoints)) <= 2
 
 
-def test_a_folder_without_a_place_for_records_still_serves(
+def test_a_folder_that_cannot_hold_records_still_caches(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints.mkdir(parents=True)
@@ -224,7 +224,7 @@ def test_a_folder_without_a_place_for_records_still_serves(
 
     fetch(*urls[:2])
 
-    assert kept(checkpoints) == "01"
+    assert cached_files(checkpoints) == "01"
 
 
 @pytest.mark.parametrize("value", ["5GB", "0", "-1", "nan", "inf", "1e999", "much", "1,5"])
@@ -239,7 +239,7 @@ def test_a_limit_that_is_no_size_is_refused_before_anything_is_fetched(
     with pytest.raises(ModelUnavailable) as refused:
         models.load_model("squeezenet1_1")
 
-    assert str(caught.value) == f"{sentence}." and kept(checkpoints) == ""
+    assert str(caught.value) == f"{sentence}." and cached_files(checkpoints) == ""
     assert str(refused.value) == f"{sentence}; ready at once: efficientnet_lite0."
 
 
@@ -256,10 +256,10 @@ def test_a_gigabyte_is_ten_to_the_ninth(monkeypatch: pytest.MonkeyPatch) -> None
     assert settings.cache_bytes() == 1_500_000_000
 
 
-def test_loading_a_model_counts_as_its_use_and_makes_room(
+def test_loading_a_model_is_a_use_and_applies_the_limit(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The network that is loaded is the oldest of the files, and the one that stays."""
+    """The loaded network's file, the oldest download, is the one that stays."""
     checkpoints.mkdir(parents=True)
     path = checkpoints / "squeezenet1_1-b8a52dc0.pth"
     torch.save(get_model("squeezenet1_1").state_dict(), path)
@@ -271,4 +271,4 @@ def test_loading_a_model_counts_as_its_use_and_makes_room(
 
     assert models.load_model("squeezenet1_1").name == "squeezenet1_1"
 
-    assert path.exists() and kept(checkpoints) == ""
+    assert path.exists() and cached_files(checkpoints) == ""

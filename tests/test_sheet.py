@@ -1,4 +1,4 @@
-"""The contact sheet: each cell is the overlay of that method on that photograph, and what cannot be drawn says why."""
+"""The contact sheet: each cell is the overlay of a method on a photograph, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model():
 
 
 def test_cells_are_the_overlays_in_order(model):
-    """Oracle: `Explanation.overlay` of what the network saw, cut out of the sheet where its place is by hand."""
+    """Oracle: `Explanation.overlay` on the network's crop, against the sheet's cell at a position computed by hand."""
     photos = [sheet.photograph(name) for name in ("coffee", "goldfish", "cat")]
     methods = [explainers.METHODS[name] for name in ("grad_cam", "input_x_gradient")]
 
@@ -39,16 +39,16 @@ def test_cells_are_the_overlays_in_order(model):
             assert max(high for _, high in ImageChops.difference(cell, found.overlay(seen)[0]).getextrema()) <= 2
 
 
-def test_what_is_no_map_says_so(model):
-    """A method of one value a channel, and one for transformers, leave a blank cell with words and no map."""
+def test_a_cell_without_a_map_has_a_caption(model):
+    """A method of one value per channel, and one for transformers, have a blank cell with a caption and no map."""
     photo = sheet.photograph("cat")
 
     for name in ("channel_effects", "attention_rollout"):
         drawn = sheet.entry(model, explainers.METHODS[name], [photo], SIDE)
         cell = drawn.crop((0, sheet.HEAD, SIDE, sheet.HEAD + SIDE))
         colours = {colour for _, colour in cell.getcolors(10_000)}
-        assert sheet.BLANK in colours and len(colours) > 5, "words on the blank"
-        assert all(max(colour) - min(colour) < 12 for colour in colours), "nothing painted"
+        assert sheet.BLANK in colours and len(colours) > 5, "a caption on the blank cell"
+        assert all(max(colour) - min(colour) < 12 for colour in colours), "grey values alone"
 
 
 def test_photographs_by_path(tmp_path: Path):
