@@ -91,19 +91,21 @@ def _inspect(given: nn.Module) -> EvalView:
     as_it_is = True
     modules: list[nn.Module] = [model]
     seen, attributes = {id(model)}, set[str]()
-    for module in modules:  # grows as it goes
-        children = module._modules
-        attributes.update(children.keys())
+    for module in modules:  # grows as it goes; a call on a small network waits for this loop
         if as_it_is and kind is None:
-            compiled = "_orig_mod" in children or getattr(module, "_compiled_call_impl", None) is not None
-            as_it_is = not (module.training or compiled)
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                if tensor is not None and tensor.is_inference():
-                    as_it_is = False
-        for child in children.values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                modules.append(child)
+            as_it_is = not module.training and getattr(module, "_compiled_call_impl", None) is None
+            for table in (module._parameters, module._buffers):
+                for tensor in table.values():
+                    if tensor is not None and tensor.is_inference():
+                        as_it_is = False
+        children = module._modules
+        if children:
+            attributes.update(children.keys())
+            for child in children.values():
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    modules.append(child)
+    as_it_is = as_it_is and "_orig_mod" not in attributes
     network = model if as_it_is else view(model)
     classes = frozenset(map(type, modules))
     return EvalView(given, model, network, kind, classes, frozenset(attributes), tuple(map(id, modules)))
