@@ -67,10 +67,10 @@ def test_another_first_example_has_no_stored_answer(no_settings: None, monkeypat
 
 
 def test_the_variable_requests_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_cache, "_wish", "auto")
+    monkeypatch.setattr(model_cache, "_requested", "auto")
     monkeypatch.setenv("HOOKLENS_MODEL", "vgg11")
 
-    assert model_cache.wish() == "vgg11"
+    assert model_cache.requested_model() == "vgg11"
 
 
 def test_reading_it_imports_no_torch() -> None:

@@ -20,20 +20,20 @@ from ui.tabs import picture_panel
 FILE = examples.ASSETS / "landing.json"
 
 
-def stored(wish: str) -> dict[str, Any] | None:
+def stored(model: str) -> dict[str, Any] | None:
     """What the page shows first; None where another model is requested, or this one is not installed or offered.
 
     Returns  "status" parts, "choices" of model, layer and method as (label, name), and the contents of the components
              "view", "classes", "findings", "strip"
     """
     try:
-        kept: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+        answer: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None  # the page then waits for torch
-    wanted = wish in (model_settings.AUTO, kept["model"]) and model_settings.offers(kept["model"])
-    installed = importlib.util.find_spec(kept["package"]) is not None
+    wanted = model in (model_settings.AUTO, answer["model"]) and model_settings.offers(answer["model"])
+    installed = importlib.util.find_spec(answer["package"]) is not None
     first = next(iter(examples.all_examples()))
-    return kept if wanted and installed and kept["example"] == first else None
+    return answer if wanted and installed and answer["example"] == first else None
 
 
 def made() -> dict[str, Any]:

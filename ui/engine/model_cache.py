@@ -26,16 +26,16 @@ MAPS = ("grid", "pixels", "heat", "features")
 wanted = threading.Event()
 ready = threading.Event()
 _started = 0.0
-_wish = settings.AUTO
-_trouble: list[str] = []
+_requested = settings.AUTO
+_errors: list[str] = []
 _loaded: OrderedDict[str, Loaded] = OrderedDict()
 _lock = threading.RLock()
 
 
-def start(wish: str = settings.AUTO, delay: float = 3.0) -> None:
+def start(model: str = settings.AUTO, delay: float = 3.0) -> None:
     """Import torch and load the first model in a thread, as soon as a page is open or after `delay` seconds."""
-    global _started, _wish
-    _wish = wish or settings.AUTO
+    global _started, _requested
+    _requested = model or settings.AUTO
 
     def load() -> None:
         global _started
@@ -44,7 +44,7 @@ def start(wish: str = settings.AUTO, delay: float = 3.0) -> None:
         try:
             _prepare()
         except Exception as error:  # the page reports it, whatever it is
-            _trouble.append(words.not_loaded(error))
+            _errors.append(words.not_loaded(error))
         ready.set()
 
     threading.Thread(target=load, name="engine", daemon=True).start()
@@ -54,13 +54,13 @@ def _prepare() -> None:
     import explainers  # noqa: F401  imported here so that the first request does not wait for it
     import models  # torch takes seconds to start
 
-    name = models.default_name(_wish)
+    name = models.default_name(_requested)
     if name == models.first_ready() and (missing := models.missing_onboard()):
-        _trouble.append(missing)
+        _errors.append(missing)
     try:
         load(name)
     except models.ModelUnavailable as error:
-        _trouble.append(words.plain(str(error)))
+        _errors.append(words.plain(str(error)))
         if other := models.first_ready():
             load(other)
 
@@ -75,14 +75,14 @@ def first_model() -> str:
     return next(iter(_loaded), "")
 
 
-def wish() -> str:
+def requested_model() -> str:
     """The model requested at the start by the flag or HOOKLENS_MODEL; else "auto"."""
-    return settings.first_model(_wish)
+    return settings.first_model(_requested)
 
 
 def trouble() -> str:
     """What went wrong while loading the default model; else empty."""
-    return " ".join(_trouble)
+    return " ".join(_errors)
 
 
 def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:

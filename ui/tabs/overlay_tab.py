@@ -61,7 +61,7 @@ class Overlay(Tab):
     def first(self, request: gr.Request) -> Iterator[Updates]:
         """The answer to the link's request; meanwhile the stored one, where it answers the same."""
         asked, example, notes = links.read(request.query_params)
-        stored = None if notes or model_cache.ready.is_set() else landing.stored(model_cache.wish())
+        stored = None if notes or model_cache.ready.is_set() else landing.stored(model_cache.requested_model())
         if stored and (stored["example"] != example.id or asked != Request(asked.picture)):
             stored = None
 
