@@ -1,4 +1,4 @@
-"""Gradients at the input with another rule at every ReLU, and winning probabilities in their place."""
+"""Gradients at the input with a modified rule at every ReLU, and excitation backprop's probabilities."""
 
 from __future__ import annotations
 
@@ -24,13 +24,19 @@ from explainers.targets import TargetLike
     paper="Springenberg et al. 2014, arXiv:1412.6806",
 )
 def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Guided backpropagation: at every ReLU only positive gradients pass, and only where the input was positive.
+    """Guided backpropagation: at every ReLU the backward pass keeps positive gradients where the input was positive.
+
+        R_in = [x > 0] ∘ ReLU(R_out)
 
     ReLUs are found in the backward graph, as modules or functions, in place or shared; ReLU6 counts as a ReLU.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
     Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), which the paper does not define
     Source   Springenberg et al. 2014, section 3.4, arXiv:1412.6806
+
+    Example
+        >>> guided_backprop(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
         return run.gradient(run.images, rule=apply(model, guided))
@@ -45,17 +51,23 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
     needs=why_not,
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
     caution="Measured on EfficientNet-Lite0, its maps were hardly better than random cells and show the network's "
-    "strides more than the picture; take guided Grad-CAM.",
+    "strides more than the image; take guided Grad-CAM.",
 )
 def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Deconvnet: at every ReLU only positive gradients pass, whatever the input was.
+    """Deconvnet: at every ReLU the backward pass keeps positive gradients, whatever the input was.
 
-    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: what passes does not depend on which
-    ReLUs the picture opened, and a pattern of the network's strides lies over every map.
+        R_in = ReLU(R_out)
+
+    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: the result does not depend on which
+    ReLUs were active, and the network's strides leave a pattern in every map.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
     Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), which the paper does not define
     Source   Zeiler & Fergus 2014, section 2.1, arXiv:1311.2901
+
+    Example
+        >>> deconvnet(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
         return run.gradient(run.images, rule=apply(model, deconv))
@@ -75,19 +87,27 @@ def excitation_backprop(
     images: Tensor,
     target: TargetLike = None,
     *,
-    contrast: Annotated[bool, "what speaks for the class less what speaks against it, in the last layer"] = False,
+    contrast: Annotated[
+        bool, "Contrastive: evidence for the class minus evidence against it, from the last layer"
+    ] = False,
 ) -> Tensor:
-    """Excitation backprop: how likely a winner-take-all search from the class down ends at an input value.
+    """Excitation backprop: the probability that a top-down winner-take-all search ends at an input value.
 
-    A neuron hands its probability to those that excite it, in proportion to activation times weight; what inhibits gets
-    nothing, and biases count for nothing. Where an activation can be negative (the picture itself, SiLU, GELU), what
-    excites is a positive product of activation and weight. Batch norm is merged into its convolution.
+        P(i) = Σ_j P(j) a_i w_ij⁺ / Σ_k a_k w_kj⁺
 
-    Returns  (n, c, h, w), >= 0, a probability: sums to 1 unless a neuron on the way has nothing that excites it. With
-             `contrast` signed, and the sum is 0.
+    Only excitatory connections pass probability: inhibitory ones get none, and biases are ignored. Where an activation
+    can be negative (the image itself, SiLU, GELU), a positive product of activation and weight is excitatory. Batch
+    norm is merged into its convolution.
+
+    Returns  (n, c, h, w), >= 0, a probability: sums to 1 unless some neuron has no excitatory input. With `contrast`
+             signed, and the sum is 0.
     Errors   UnsupportedOperation naming operation and layer: attention, layer norm and activations that go far below 0
              (tanh, ELU) break the paper's first assumption
     Source   Zhang et al. 2016, eqs. 2 to 5; contrastive: section 3.4, arXiv:1608.00507
+
+    Example
+        >>> excitation_backprop(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
         return winning_probability(run, contrast)

@@ -1,4 +1,4 @@
-"""Attributions that a rule of its own hands back through every layer: LRP and DeepLIFT."""
+"""Attributions propagated backward by rules of their own, layer by layer: LRP and DeepLIFT."""
 
 from __future__ import annotations
 
@@ -34,17 +34,24 @@ def deep_lift(
     images: Tensor,
     target: TargetLike = None,
     *,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what the picture is compared with; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline; empty: zeros")] = None,
     seed: Seed = 0,
 ) -> Tensor:
-    """DeepLIFT: the change of the score from a baseline, handed back through the change of every activation.
+    """DeepLIFT: the difference of the score from a baseline's, propagated backward through differences of activations.
 
-    The rescale rule, for activations of any kind and spelling. Max pools give their change to the winner; a product
-    gives each factor its change times the mean of the other; norms, softmax and attention are taken apart into those.
+        m_in = m_out (f(x) - f(b)) / (x - b) at an activation f;  result m ∘ (x - b) at the input
 
-    Returns  (n, c, h, w), in logits; sums to score(x) - score(baseline), and `explain` says so where it does not
+    The rescale rule, for any activation, as module or function. Max pools pass their difference to the winner; a
+    product gives each factor its difference times the mean of the other; norms, softmax and attention are decomposed
+    into these.
+
+    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline), and `explain` says so where it does not
     Errors   UnsupportedOperation naming operation and layer
     Source   Shrikumar et al. 2017, eqs. 1 to 3 and section 3.5.1 (rescale), arXiv:1704.02685
+
+    Example
+        >>> deep_lift(model, images, 281, baseline="blur").shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
         return deep_lift_of(run, run.images, baseline_of(run.images, baseline, seed))
@@ -63,9 +70,7 @@ def deep_lift_shap(
     target: TargetLike = None,
     *,
     samples: Annotated[int, Range(1, 500, help="random baselines")] = 16,
-    baseline: Annotated[
-        Baseline, Choice(*NAMES, help="'noise': random ones; a tensor [M, C, H, W]: M of them")
-    ] = "noise",
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline; noise: random ones, one a sample")] = "noise",
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -74,12 +79,16 @@ def deep_lift_shap(
 ) -> Tensor:
     """DeepLIFT SHAP: the mean of DeepLIFT over many baselines, which approximates Shapley values.
 
-    With "noise" every baseline is drawn between the picture's extremes; a tensor gives M baselines, the same for each
-    picture; whatever else is one baseline. Stopped early, the mean is over the baselines done.
+    "noise" draws every baseline between the image's extremes; a tensor gives M baselines, the same for each image; any
+    other value is a single baseline. Stopped early, the mean is over the baselines done.
 
-    Returns  (n, c, h, w), in logits; sums to score(x) less the mean score of the baselines
+    Returns  (n, c, h, w), in logits; sums to y(x) less the mean score of the baselines
     Errors   UnsupportedOperation naming operation and layer; BadOption for baselines of another shape
     Source   Lundberg & Lee 2017, section 4.2, arXiv:1705.07874
+
+    Example
+        >>> deep_lift_shap(model, images, 281, samples=4).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, precision=precision) as run:
         run.score_inputs()
@@ -100,24 +109,23 @@ def deep_lift_shap(
 
 
 def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[int, Callable[[int, range], Tensor]]:
-    """How many baselines there are, and the rows of a range of them for one picture."""
+    """The number of baselines, and a function that gives a range of them for one image, as rows."""
     x = run.images
     if isinstance(baseline, Tensor):
-        given = baseline.detach().to(x)
-        given = given if given.ndim == 4 else given[None]
-        sizes = [*zip(given.shape[1:], x.shape[1:], strict=False)]
-        if given.ndim != 4 or len(given) == 0 or any(own not in (1, full) for own, full in sizes):
-            wanted = ", ".join(map(str, x.shape[1:]))
-            raise BadOption(f"baseline has shape {tuple(baseline.shape)}. Give M baselines: [M, {wanted}].")
-        return len(given), lambda picture, chunk: given[chunk.start : chunk.stop].expand(-1, *x.shape[1:])
+        stack = baseline.detach().to(x)
+        stack = stack if stack.ndim == 4 else stack[None]
+        sizes = [*zip(stack.shape[1:], x.shape[1:], strict=False)]
+        if stack.ndim != 4 or len(stack) == 0 or any(own not in (1, full) for own, full in sizes):
+            shape = ", ".join(map(str, x.shape[1:]))
+            raise BadOption(f"baseline has shape {tuple(baseline.shape)}. Give M baselines: [M, {shape}].")
+        return len(stack), lambda picture, chunk: stack[chunk.start : chunk.stop].expand(-1, *x.shape[1:])
     if baseline != "noise":
         one = baseline_of(x, baseline, seed)
         return 1, lambda picture, chunk: one[picture : picture + 1]
     draws, (low, span) = PerImageGenerators(len(x), seed), extremes(x)
 
     def rows(picture: int, chunk: range) -> Tensor:
-        drawn = draws.uniform(picture, len(chunk), *x.shape[1:]).to(x)
-        return low[picture] + span[picture] * drawn
+        return low[picture] + span[picture] * draws.uniform(picture, len(chunk), *x.shape[1:]).to(x)
 
     return samples, rows
 
@@ -134,31 +142,36 @@ def lrp(
     images: Tensor,
     target: TargetLike = None,
     *,
-    rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: as the composite says")] = None,
-    composite: Annotated[str, Choice(*COMPOSITES, help="rules by kind of layer")] = "epsilon_plus",
-    epsilon: Annotated[float, Range(0, 10, 0.01, help="how much relevance weak sums absorb")] = 0.0,
-    gamma: Annotated[float, Range(0, 100, 0.05, help="how much the gamma rule favours what speaks for")] = 0.25,
-    alpha: Annotated[float, Range(1, 10, 0.5, help="weight of what speaks for; against: one less")] = 2.0,
+    rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: those of the composite")] = None,
+    composite: Annotated[str, Choice(*COMPOSITES, help="rules by layer type")] = "epsilon_plus",
+    epsilon: Annotated[float, Range(0, 10, 0.01, help="ε: stabiliser added to the denominator")] = 0.0,
+    gamma: Annotated[float, Range(0, 100, 0.05, help="γ: extra weight on positive contributions")] = 0.25,
+    alpha: Annotated[float, Range(1, 10, 0.5, help="α: weight of positive contributions (β = α − 1)")] = 2.0,
     low: Tensor | float | None = None,
     high: Tensor | float | None = None,
 ) -> Tensor:
-    """LRP: the score is shared out, layer by layer, among the inputs that add up to it.
+    """LRP: the score is redistributed backward, layer by layer, in proportion to the inputs' contributions.
 
-    `rule` may be a dict {pattern: rule} over layer names ("features.0", "layer4.*") or kinds ("Conv2d", "Linear"); the
-    first that matches counts, else the composite. Batch norm is merged with the convolution or linear layer beside it.
-    `low` and `high` bound the input of the z_box rule, in the model's units; None takes each picture's own extremes.
-    Products with a gate, attention weights and the deviations of layer norms count as constants. An `epsilon` of 0
-    absorbs nothing: what would be divided by 0 is 0.
+        R_i = Σ_j a_i w_ij / (Σ_k a_k w_kj + ε) R_j    the epsilon rule; others weigh the contributions differently
+
+    `rule` may be a dict {pattern: rule} over layer names ("features.0", "layer4.*") or types ("Conv2d", "Linear"); the
+    first match counts, else the composite. Batch norm is merged with the adjacent convolution or linear layer. `low`
+    and `high` bound the input of the z_box rule, in the model's units; None takes each image's own extremes. Gates,
+    attention weights and the standard deviations of layer norms are treated as constants. With `epsilon` 0 a division
+    by 0 gives 0.
 
     Returns  (n, c, h, w), in logits; sums to the score less what biases and epsilon absorb, which `explain` states
     Errors   UnsupportedOperation naming operation and layer; BadOption for a pattern that matches no layer
     Source   Bach et al. 2015, eqs. 58 and 60; Montavon et al. 2017, 2019; composites: Kohlbrenner et al. 2020
+
+    Example
+        >>> lrp(model, images, 281, composite="epsilon_plus").shape
+        torch.Size([1, 3, 224, 224])
     """
     for name, bound in (("low", low), ("high", high)):
         _check_bound(name, bound, images)
     with open_run(model, images, target) as run:
-        settings = RuleParameters(epsilon, gamma, alpha, low, high)
-        return relevance(run, RuleMap(rule, composite), settings)
+        return relevance(run, RuleMap(rule, composite), RuleParameters(epsilon, gamma, alpha, low, high))
 
 
 def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> None:
@@ -170,4 +183,6 @@ def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> Non
                 f"Give a number, or one for each channel: [{images.shape[1]}, 1, 1]."
             )
     elif bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, float))):
-        raise BadOption(f"{name}={bound!r} is not possible. Give a number, a tensor, or None for the picture's own.")
+        raise BadOption(
+            f"{name}={bound!r} is not possible. Give a number, a tensor, or None for the image's own extreme."
+        )
