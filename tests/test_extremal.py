@@ -85,8 +85,8 @@ def test_the_areas_gradient_by_autograd():
     torch.testing.assert_close(_from_area(m.detach(), wanted), expected)
 
 
-def test_a_search_that_went_astray_says_so():
-    """Oracle: one step from a whole mask of a score that falls with every pixel keeps the picture, below its cover."""
+def test_a_failed_search_is_reported():
+    """Oracle: one step from a whole mask of a score that falls with every pixel keeps the image, below its baseline."""
 
     class Against(torch.nn.Module):
         def forward(self, x):
@@ -97,7 +97,7 @@ def test_a_search_that_went_astray_says_so():
     well = explain("extremal_perturbation", Square(), x, 0, baseline=None, steps=5)
 
     (told,) = [each.sentence for each in found.findings[0] if each.code == "search_failed"]
-    assert "no more than the cover alone (0)" in told
+    assert "no more than the baseline alone (0)" in told
     assert "search_failed" not in [each.code for each in well.findings[0]]
 
 

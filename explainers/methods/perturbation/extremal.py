@@ -1,4 +1,4 @@
-"""The part of a picture that alone keeps the score highest, found by following the gradient of a mask."""
+"""The part of an image that alone keeps the score highest, found by gradient ascent on a mask."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from explainers.perturbation.segments import blend
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-# As in the authors' code at 224 px: parameters 7 px apart, each seen over 21 px, softmax of temperature 1/20.
+# As in the authors' code at 224 px: parameters 7 px apart, discs of 21 px reach, softmax of temperature 1/20.
 _SHARE, _REACH, _INVERSE_TEMPERATURE = 32, 3, 20.0
 # The area's weight beside a score whose gradient has length 1 (sum of magnitudes), at the first step and at the last.
 _WEIGHT, _GROWTH = 4.0, 16.0
@@ -40,9 +40,9 @@ def extremal_perturbation(
     images: Tensor,
     target: TargetLike = None,
     *,
-    area: Annotated[float, Range(0.01, 0.9, 0.01, help="share of the picture that is kept")] = 0.1,
-    steps: Annotated[int, Range(1, 2000, help="steps of the search; one forward and backward pass each")] = 150,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what the rest becomes; empty: zeros")] = "blur",
+    area: Annotated[float, Range(0.01, 0.9, 0.01, help="fraction of the image that is kept")] = 0.1,
+    steps: Annotated[int, Range(1, 2000, help="gradient steps; one forward and backward pass each")] = 150,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces the rest; empty: zeros")] = "blur",
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -51,110 +51,114 @@ def extremal_perturbation(
 ) -> Tensor:
     """Extremal perturbation: the smooth mask of a given area that keeps the score highest.
 
-    The mask is a soft maximum of discs, so that its parts are round and not scattered. The search climbs the score less
-    a growing penalty on the distance of the sorted mask from one with the area wanted. The score's gradient is taken at
-    unit length, so that its scale makes no difference; the rest fades to one baseline, where the authors blur by
-    degrees and mirror every other step.
+        max_m  y(m ∘ x + (1 - m) ∘ baseline) - λ ‖sort(m) - area template‖²,  λ growing
 
-    Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 where the picture is kept; 0 everywhere where the score
-             has no gradient. A finding says where the part that is kept scores no more than the baseline alone
+    The mask is a soft maximum of discs, so that its parts are compact. The score's gradient is normalised to length 1,
+    so that the scale of the score makes no difference; there is one baseline, where the authors blur by degrees and
+    mirror every other step.
+
+    Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 where the image is kept; 0 everywhere where the score has
+             no gradient. A finding says where the part kept scores no more than the baseline alone
     Errors   BadTarget, BadOption
     Source   Fong et al. 2019, section 3, arXiv:1910.08485: area by the sorted mask, smooth masks by max-convolution
+
+    Example
+        >>> extremal_perturbation(model, images, 281, steps=5).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, _ = run.images, run.score_inputs()
-        cover = baseline_of(x, baseline, seed)
+        replacement = baseline_of(x, baseline, seed)
         height, width = x.shape[-2:]
         step = max(1, round(min(height, width) / _SHARE))
         discs = _discs(height, width, step).to(at_least_float32(x[:0]))
         margin = _REACH * step
         size = discs[0].numel()
-        wanted = torch.arange(size, device=x.device) >= size - round(area * height * width)
+        template = torch.arange(size, device=x.device) >= size - round(area * height * width)
         mask = torch.ones(len(x), -(-height // step), -(-width // step)).to(discs)
         velocity, has_gradient = torch.zeros_like(mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
         loop = Loop(batch_size, progress, budget)
 
         def ascend(at: range) -> None:
             m, backward = vjp(lambda p: _smooth(p, discs, step), mask)
-            seen = m[:, margin:-margin, margin:-margin]
-            some = torch.arange(len(x)).split(loop.rows(x))
-            uphill = torch.cat([_uphill(run, cover, seen, pictures.tolist()) for pictures in some])
-            rise, fall = backward(functional.pad(uphill, [margin] * 4)), backward(_from_area(m, wanted))
-            length = rise.abs().sum((1, 2), keepdim=True)
-            has_gradient.logical_or_(length.flatten() != 0)  # nor is a gradient that is no number passed over
+            inner = m[:, margin:-margin, margin:-margin]
+            chunks = torch.arange(len(x)).split(loop.rows(x))
+            gradient = torch.cat([_mask_gradient(run, replacement, inner, pictures.tolist()) for pictures in chunks])
+            score_step, area_step = backward(functional.pad(gradient, [margin] * 4)), backward(_from_area(m, template))
+            length = score_step.abs().sum((1, 2), keepdim=True)
+            has_gradient.logical_or_(length.flatten() != 0)  # true for NaN, which propagates
             weight = _WEIGHT * _GROWTH ** (at.start / steps)
-            ascent = torch.where(length != 0, rise / length, 0) - weight * fall
+            ascent = torch.where(length != 0, score_step / length, 0) - weight * area_step
             velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * ascent)
             mask.add_(_RATE * mask[0].numel() / steps * velocity).clamp_(0, 1)
 
         def heat() -> Tensor:
-            found = _smooth(mask, discs, step)[:, margin:-margin, margin:-margin]
-            return torch.where(has_gradient[:, None, None], found, 0)
+            smooth = _smooth(mask, discs, step)[:, margin:-margin, margin:-margin]
+            return torch.where(has_gradient[:, None, None], smooth, 0)
 
         loop.run(steps, 1, ascend, heat)
         for picture in (~has_gradient).nonzero().flatten().tolist():
             sentence = "The score has no gradient at any mask tried, so none is better than another."
             note_finding("no_gradient", sentence, picture=picture)
         if is_recording():
-            _tell_failures(run, cover, heat(), has_gradient)
+            _note_failures(run, replacement, heat(), has_gradient)
         return heat()
 
 
-def _tell_failures(run: Run, cover: Tensor, masks: Tensor, has_gradient: Tensor) -> None:
-    """A finding for each picture whose kept part scores no more than the cover alone: the search went astray."""
-    everyone = range(len(masks))
-    kept = torch.cat([blend(run.images[n], cover[n], masks[n : n + 1]) for n in everyone])
-    pairs = zip(run.values(kept, everyone).tolist(), run.values(cover, everyone).tolist(), strict=True)
-    for picture, (score, bare) in enumerate(pairs):
-        if bool(has_gradient[picture]) and score <= bare:
+def _note_failures(run: Run, replacement: Tensor, masks: Tensor, has_gradient: Tensor) -> None:
+    """Note images whose kept part scores no more than the baseline alone: the search failed."""
+    rows = range(len(masks))
+    blended = torch.cat([blend(run.images[n], replacement[n], masks[n : n + 1]) for n in rows])
+    pairs = zip(run.values(blended, rows).tolist(), run.values(replacement, rows).tolist(), strict=True)
+    for picture, (score, empty) in enumerate(pairs):
+        if bool(has_gradient[picture]) and score <= empty:
             note_finding(
                 "search_failed",
-                f"The part that is kept scores {score:.3g}, no more than the cover alone ({bare + 0.0:.3g}): the "
-                "search went astray. Try another baseline, such as 0, or more steps.",
+                f"The part that is kept scores {score:.3g}, no more than the baseline alone ({empty + 0.0:.3g}): the "
+                "search failed. Try another baseline, such as 0, or more steps.",
                 picture=picture,
             )
 
 
-def _uphill(run: Run, cover: Tensor, masks: Tensor, pictures: list[int]) -> Tensor:
-    """d score / d mask of pictures that fade into their cover."""
+def _mask_gradient(run: Run, replacement: Tensor, masks: Tensor, pictures: list[int]) -> Tensor:
+    """∂y / ∂mask, of images blended with their baseline."""
     x = run.images
-    kept = torch.stack([blend(x[n], cover[n], masks[n : n + 1])[0] for n in pictures])
-    return (run.gradient(kept, pictures) * at_least_float32(x[pictures] - cover[pictures])).sum(1)
+    blended = torch.stack([blend(x[n], replacement[n], masks[n : n + 1])[0] for n in pictures])
+    return (run.gradient(blended, pictures) * at_least_float32(x[pictures] - replacement[pictures])).sum(1)
 
 
 def _discs(height: int, width: int, step: int) -> Tensor:
-    """How strongly each pixel sees the parameters around it, [K, H, W]: exp(-2 max(0, distance / reach - 1/2)^2).
+    """Weights of the parameters around each pixel, [K, H, W]: exp(-2 max(0, distance / reach - 1/2)²).
 
-    There is a margin as wide as a disc around the picture: a disc at the border is not smaller than others, else the
-    area would press less on it.
+    The image has a margin of one disc: one clipped at the border would have a smaller area penalty.
     """
     reach = _REACH * step
     y, x = torch.arange(height + 2 * reach)[:, None], torch.arange(width + 2 * reach)[None]
-    around = range(-_REACH - 1, _REACH + 2)
-    found = []
-    for down in around:
-        for right in around:
-            # Parameters sit in the middle of their cells.
+    offsets = range(-_REACH - 1, _REACH + 2)
+    discs = []
+    for down in offsets:
+        for right in offsets:
+            # Parameters are at the centres of their cells.
             dy = (y // step + down) * step + (step - 1) / 2 - y
             dx = (x // step + right) * step + (step - 1) / 2 - x
             distance = torch.sqrt(dy**2 + dx**2) / reach
-            found.append(torch.exp(-2 * (distance - 0.5).clamp(min=0) ** 2))
-    return torch.stack(found)
+            discs.append(torch.exp(-2 * (distance - 0.5).clamp(min=0) ** 2))
+    return torch.stack(discs)
 
 
 def _smooth(parameters: Tensor, discs: Tensor, step: int) -> Tensor:
-    """Masks of picture and margin: the soft maximum of what a pixel sees of the parameters around it."""
+    """Masks of image and margin: at each pixel the soft maximum of the weighted parameters around it."""
     side = math.isqrt(len(discs))
-    wide = functional.pad(parameters, [_REACH] * 4)
-    near = functional.unfold(wide[:, None], side, padding=side // 2)
-    near = near.view(len(wide), len(discs), *wide.shape[1:])
+    padded = functional.pad(parameters, [_REACH] * 4)
+    near = functional.unfold(padded[:, None], side, padding=side // 2)
+    near = near.view(len(padded), len(discs), *padded.shape[1:])
     near = near.repeat_interleave(step, 2).repeat_interleave(step, 3)[..., : discs.shape[1], : discs.shape[2]]
-    seen = near * discs
-    return (seen * torch.softmax(_INVERSE_TEMPERATURE * seen, dim=1)).sum(1)
+    weighted = near * discs
+    return (weighted * torch.softmax(_INVERSE_TEMPERATURE * weighted, dim=1)).sum(1)
 
 
-def _from_area(masks: Tensor, wanted: Tensor) -> Tensor:
-    """Half the gradient of mean((sorted mask - wanted)^2): each value less what its rank asks for."""
+def _from_area(masks: Tensor, template: Tensor) -> Tensor:
+    """Half the gradient of mean((sort(mask) - template)²): each value less the template at its rank."""
     flat = masks.flatten(1)
     ranks = flat.argsort(dim=1, stable=True).argsort(dim=1)
-    return ((flat - wanted[ranks].to(flat)) / flat.shape[1]).view_as(masks)
+    return ((flat - template[ranks].to(flat)) / flat.shape[1]).view_as(masks)

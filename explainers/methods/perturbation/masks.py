@@ -1,7 +1,6 @@
-"""What the score loses when a part of the picture is covered.
+"""The score lost when a part of the image is occluded.
 
-The loss is laid evenly over the part's pixels, so that a map is in logits per pixel and parts of all sizes can stand in
-one picture.
+The loss is divided evenly over the part's pixels, so that a map is in logits per pixel and parts of all sizes compare.
 """
 
 from __future__ import annotations
@@ -37,25 +36,31 @@ def occlusion(
     target: TargetLike = None,
     *,
     window: Annotated[
-        Pair | None, Range(1, 4096, help="side of the covered square in pixels; empty: an eighth of the picture")
+        Pair | None, Range(1, 4096, help="side of the window in pixels; empty: an eighth of the shorter side")
     ] = None,
-    stride: Annotated[Pair | None, Range(1, 4096, help="step of the square in pixels; empty: half the window")] = None,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    stride: Annotated[
+        Pair | None, Range(1, 4096, help="stride of the window in pixels; empty: half the window")
+    ] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces the part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Occlusion: the score lost when a window is covered, spread evenly over the window's pixels.
+    """Occlusion: the score lost when a window is occluded, divided evenly over the window's pixels.
 
-    A pixel has the mean over the windows that cover it; a window at the border is clipped and counts by the pixels that
-    it has. Where stride and window are equal, the map sums to the sum of all losses: score(x) - score(baseline)
-    for a linear model. Stopped early, pixels not reached are 0.
+    A pixel has the mean over the windows that cover it; windows are clipped at the border. With stride equal to window
+    the map sums to the sum of all losses, which is y(x) - y(baseline) for a linear model. Stopped early, pixels not
+    reached are 0.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel
     Errors   BadTarget; BadOption for a stride larger than the window, which would leave pixels out
     Source   Zeiler & Fergus 2014, section 4.2, arXiv:1311.2901
+
+    Example
+        >>> occlusion(model, images, 281, window=112).shape
+        torch.Size([1, 224, 224])
     """
     height, width = images.shape[-2:]
     side = max(1, min(height, width) // 8)
@@ -93,18 +98,18 @@ def occlusion(
         return total / times.clamp(min=1)
 
 
-def _pair(name: str, given: Pair | None, default: tuple[int, int]) -> tuple[int, int]:
-    if given is None:
+def _pair(name: str, value: Pair | None, default: tuple[int, int]) -> tuple[int, int]:
+    if value is None:
         return default
-    if isinstance(given, int):
-        return given, given
-    if len(given) != 2:
-        raise BadOption(f"{name}={given!r} has {len(given)} numbers. Give one whole number, or two: (height, width).")
-    return given[0], given[1]
+    if isinstance(value, int):
+        return value, value
+    if len(value) != 2:
+        raise BadOption(f"{name}={value!r} has {len(value)} numbers. Give one whole number, or two: (height, width).")
+    return value[0], value[1]
 
 
 def _starts(size: int, window: int, stride: int) -> list[int]:
-    """Where windows begin: each `stride` on, until one reaches the border."""
+    """Where windows start: every `stride`, until one reaches the border."""
     last = max(0, size - window)
     return [*range(0, last, stride), -(-last // stride) * stride]
 
@@ -121,21 +126,25 @@ def feature_ablation(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="parts that are covered one after the other")] = "superpixels",
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    masks: Annotated[Masks, Choice(*PARTS, help="features that are occluded one at a time")] = "superpixels",
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces the part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Feature ablation: the score lost when a part is covered, spread evenly over the part's pixels.
+    """Feature ablation: the score lost when a superpixel, cell or mask is occluded, divided evenly over its pixels.
 
-    Where masks overlap, their shares add up. Stopped early, parts not reached are 0.
+    Where masks overlap, their values add up. Stopped early, features not reached are 0.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to the sum of all losses
     Errors   BadTarget, BadOption
-    Source   Kokhlikyan et al. 2020, arXiv:2009.07896; Zeiler & Fergus 2014, section 4.2, with parts of any form
+    Source   Kokhlikyan et al. 2020, arXiv:2009.07896; Zeiler & Fergus 2014, section 4.2, with parts of any shape
+
+    Example
+        >>> feature_ablation(model, images, 281, masks="grid").shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))

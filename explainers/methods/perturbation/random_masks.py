@@ -1,15 +1,14 @@
-"""Random masks: what the score is, on average, where a pixel is seen.
+"""Random masks: the expected score given that a pixel is seen.
 
-M  masks      (s, h, w)   random cells of a coarse grid, enlarged and shifted; 1 where the picture is seen
-f  scores     (s)         of the masked pictures, less the whole picture's score, in logits unless the target says else
+M  masks      (s, h, w)   random cells of a coarse grid, upsampled and shifted; 1 where the image is seen
+f  scores     (s)         of the masked images, less the whole image's score, in logits unless the target says else
 
-The masks are the same for every picture. Means are weighted by the masks drawn, not by those expected, and what is
-compared is the score with the pixel seen and the score as it is otherwise: a constant added to the score changes
-nothing.
+The masks are the same for every image. Means are weighted by the masks drawn, not by those expected, and what is
+compared is the score with the pixel seen and the score otherwise: a constant added to the score changes nothing.
 
-Each mask is drawn as the papers say, yet not by itself: in each block of masks every cell is seen in half of them (at
-p = 1/2) and every two cells in all four combinations equally often, so that no cell's effect passes for another's. On
-EfficientNet-Lite0 500 such masks are as steady as 600 to 1,500 independent ones, by photograph.
+Each mask is distributed as in the papers, but masks are not independent: in each block of masks every cell is seen in
+half of them (at p = 1/2) and every two cells in all four combinations equally often, so that effects of cells are not
+confounded. On EfficientNet-Lite0 500 such masks are as precise as 600 to 1,500 independent ones, by photograph.
 """
 
 from __future__ import annotations
@@ -38,24 +37,30 @@ def rise(
     images: Tensor,
     target: TargetLike = None,
     *,
-    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 960,
-    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 7,
-    p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 960,
+    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 7,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline of the hidden cells; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """RISE: the mean score over random masks under which a pixel is seen, less the mean over all masks.
+    """RISE: the mean score over random masks that show a pixel, less the mean over all masks.
 
-    The paper's map is this one plus a constant, the mean score, which hides how much a pixel adds.
+        E[f | M(pixel) = 1] - E[f]
+
+    The paper's map is the first term alone, whose constant, the mean score, hides how much a pixel adds.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
     Errors   BadTarget, BadOption
-    Source   Petsiuk et al. 2018, section 3, arXiv:1806.07421: the estimate of E[f | M(pixel) = 1]; its masks, in
-             balanced blocks: Owen 1992, Statistica Sinica 2, 439
+    Source   Petsiuk et al. 2018, section 3, arXiv:1806.07421; balanced blocks of masks: Owen 1992, Statistica Sinica 2,
+             439
+
+    Example
+        >>> rise(model, images, 281, samples=16).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.score_inputs()
@@ -86,7 +91,7 @@ def rise(
 
 
 class _Balanced:
-    """Uniform numbers for masks: each row of `size` is as independent ones are, and the rows of a block are balanced.
+    """Uniform numbers for masks: each row of `size` is distributed as independent ones; rows of a block are balanced.
 
     A block has 2^k > `size` rows. In each column half of its numbers are below 1/2, and any two columns are below and
     above it in all four combinations equally often: an orthogonal array, of the rows and columns of a Hadamard matrix.
@@ -109,18 +114,18 @@ class _Balanced:
 
     def _block(self) -> Tensor:
         columns = 1 + self._coarse.permutations(0, 1, self._rows - 1)[0][: self._size]
-        turned = self._coarse.uniform(0, 1, self._size)[0] < 0.5
+        flipped = self._coarse.uniform(0, 1, self._size)[0] < 0.5
         rows = self._coarse.permutations(0, 1, self._rows)[0]
         common = rows[:, None] & columns
         for half in (32, 16, 8, 4, 2, 1):  # the parity of the bits in common: Sylvester's matrix
             common = common ^ (common >> half)
-        return (common & 1).bool() ^ turned
+        return (common & 1).bool() ^ flipped
 
 
 def _enlarged(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor:
-    """Masks [S, K, H, W] of coarse ones [S, K, c, c]: bilinear to a cell more than the picture, cut at a random place.
+    """Masks [S, K, H, W] of coarse ones [S, K, c, c]: upsampled to a cell more than the image, randomly cropped.
 
-    `shifts` [S, 2] in [0, 1) say where; without them the cells' borders would always lie at the same pixels.
+    `shifts` [S, 2] in [0, 1) are the crops' offsets; without them cell borders would always be at the same pixels.
     """
     cells = coarse.shape[-1]
     high, wide = -(-height // cells), -(-width // cells)
@@ -131,10 +136,10 @@ def _enlarged(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor
 
 
 def _no_detector(model: nn.Module) -> str | None:
-    """Why D-RISE is not offered for this model: it has neither a detector's name nor its parts.
+    """Why D-RISE is not offered for this model: it has neither a detector's class name nor its parts.
 
-    torchvision's detectors have regions of interest (`roi_heads`) or anchors (`anchor_generator`); others are known by
-    a class name such as "YoloDetector", or "DetrForObjectDetection".
+    torchvision's detectors have regions of interest (`roi_heads`) or anchors (`anchor_generator`); others have a class
+    name such as "YoloDetector", or "DetrForObjectDetection".
     """
     for module in unwrap(model).modules():
         if hasattr(module, "roi_heads") or hasattr(module, "anchor_generator"):
@@ -159,25 +164,30 @@ def d_rise(
     images: Tensor,
     target: TargetLike = None,
     *,
-    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 1024,
-    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 16,
-    p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 1024,
+    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 16,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline of the hidden cells; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """D-RISE: RISE for a detector, asked how well a given detection survives the mask.
+    """D-RISE: RISE for object detectors, with the similarity to a given detection as the score.
 
-    What is its own is the target: give `BoxScores(boxes, labels, overlap=0)`, the overlap of the best detection of the
-    same label times its score, 0 where there is none. The masks are RISE's, with the paper's finer cells. It is offered
-    for what looks like a detector, and refuses no model: for a classifier and a class it is RISE with those cells.
+    Its own is the target: `BoxScores(boxes, labels, overlap=0)` is the IoU of the best detection of the same label
+    times its score, 0 where there is none. The masks are RISE's, with the paper's finer cells. It is offered for what
+    looks like a detector, and refuses no model: for a classifier and a class it is RISE with those cells.
 
     Returns  (n, h, w) at the input's resolution, signed, in the target's units
     Errors   BadTarget, for a detector without such a target too; BadOption
     Source   Petsiuk et al. 2021, section 3, arXiv:2006.03204: similarity of detections as the weight of a mask
+
+    Example
+        >>> target = BoxScores(torch.tensor([[56.0, 56.0, 168.0, 168.0]]), labels=(17,), overlap=0)
+        >>> d_rise(detector, images, target, samples=16).shape
+        torch.Size([1, 224, 224])
     """
     return rise(
         model,
@@ -201,11 +211,11 @@ def mc_rise(
     images: Tensor,
     target: TargetLike = None,
     *,
-    samples: Annotated[int, Range(2, 20000, 1, help="masks")] = 960,
-    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid on each side")] = 7,
-    p: Annotated[float, Range(0.05, 0.95, 0.05, help="share of cells that are seen")] = 0.5,
+    samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 960,
+    cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 7,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
     colours: Tensor | None = None,
-    colour: Annotated[int | None, Range(0, 63, help="the loss under this colour alone; empty: the mean of all")] = None,
+    colour: Annotated[int | None, Range(0, 63, help="index of one colour; empty: the mean over all")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -214,14 +224,19 @@ def mc_rise(
 ) -> Tensor:
     """MC-RISE: the score lost where a pixel takes another colour, over random masks of many colours.
 
-    Each cell of a mask is seen, or covered by one of the colours. The map is the mean score where the pixel is seen
-    less that where it is covered: by `colour`, or else the mean of this over all colours. The paper's maps, one a
-    colour, have the other sign. `colours` [K, C] are in the model's units; by default they are made of the darkest and
-    lightest value of each channel in the picture: all dark, all light, and each channel light alone.
+        mean_colour (E[f | pixel seen] - E[f | pixel in that colour]),  or of one `colour` alone
+
+    Each cell of a mask is seen, or covered by one of the colours. The paper's maps, one a colour, have the other sign.
+    `colours` [K, C] are in the model's units; by default they are made of the minimum and maximum of each channel in
+    the image: all minima, all maxima, and each channel's maximum alone.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
     Errors   BadTarget; BadOption for colours of another shape, or a colour that is not among them
     Source   Hatakeyama et al. 2020, section 3, arXiv:2010.02468: the debiased estimate, by means over the masks drawn
+
+    Example
+        >>> mc_rise(model, images, 281, samples=16).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         x, full = run.images, run.score_inputs()
@@ -257,7 +272,7 @@ def mc_rise(
 
 
 def _palette(images: Tensor, colours: Tensor | None, colour: int | None) -> Tensor:
-    """The colours of each picture, [N, K, C]."""
+    """The colours of each image, [N, K, C]."""
     channels = images.shape[1]
     if colours is None:
         dark, light = images.amin((2, 3)), images.amax((2, 3))

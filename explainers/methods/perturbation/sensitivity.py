@@ -1,9 +1,9 @@
-"""How much of the score's variance, or of its dependence, goes back to each cell of a grid.
+"""The share of the score's variance, or of its dependence, that is due to each cell of a grid.
 
-u  how far each cell is shown     (s, d)   in [0, 1], or 0 and 1; the baseline covers the rest
+u  how far each cell is shown     (s, d)   in [0, 1], or 0 and 1; the rest is the baseline's
 f  scores                         (s)      in logits unless the target says otherwise
 
-Both are shares of a kind: the same for a score a thousand times larger, and never negative.
+Both indices are normalised: they do not change with the score's scale, and are never negative.
 """
 
 from __future__ import annotations
@@ -38,25 +38,31 @@ def sobol(
     images: Tensor,
     target: TargetLike = None,
     *,
-    cells: Annotated[int, Range(2, 32, help="cells of the grid on each side")] = 7,
-    samples: Annotated[int, Range(2, 1024, help="designs; each costs a picture for every cell and one more")] = 12,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what fades in; empty: zeros")] = None,
+    cells: Annotated[int, Range(2, 32, help="grid cells along each side")] = 7,
+    samples: Annotated[int, Range(2, 1024, help="Sobol base samples; (cells + 1) evaluations each")] = 12,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces a cell; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Sobol indices: the share of the score's variance that stays while everything but a cell is held.
+    """Sobol indices: the share of the score's variance that is due to a cell and all its interactions (total order).
 
-    Total-order indices: a cell has its own effect and its part in every interaction, so they sum to 1 where cells add
-    up and to more where they do not. Masks come from a scrambled Sobol sequence, the same for every picture; the
-    variance is taken over all masks tried. By default 600 pictures are scored; the authors' code takes 32 designs.
+        S_i = E[Var(f | u_~i)] / Var(f)
 
-    Returns  (n, h, w) at the input's resolution, >= 0: the index of the cell that a pixel lies in; 0 where the score
-             does not move beyond rounding
+    The indices sum to 1 where cells contribute additively, and to more where they interact. Masks come from a scrambled
+    Sobol sequence, the same for every image; the variance is over all masks. By default 600 forward passes; the
+    authors' code takes 32 base samples.
+
+    Returns  (n, h, w) at the input's resolution, >= 0: the index of the pixel's cell; 0 where the score does not change
+             beyond rounding
     Errors   BadTarget, BadOption
     Source   Fel et al. 2021, section 3, arXiv:2111.04138: total-order indices by the estimator of Jansen 1999
+
+    Example
+        >>> sobol(model, images, 281, cells=3, samples=4).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         run.score_inputs()
@@ -65,15 +71,15 @@ def sobol(
         designs = _designs(samples, parts[0].count, seed)
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return _painted(game, n, scores, _jansen(scores, parts[n].count))
+            return _paint(game, n, scores, _jansen(scores, parts[n].count))
 
         maps, reached = game.play([designs] * len(images), Loop(batch_size, progress, budget), heat)
-        _note_still_scores(run, reached)
+        _note_no_effect(run, reached)
         return maps
 
 
 def _designs(samples: int, count: int, seed: int) -> Tensor:
-    """For each of `samples` points A: A itself, and A with one coordinate after the other from B, [s (d + 1), d]."""
+    """For each of `samples` points A: A itself, and A with one coordinate at a time from B, [s (d + 1), d]."""
     points = torch.quasirandom.SobolEngine(2 * count, scramble=True, seed=seed).draw(samples)
     a, b = points[:, None, :count], points[:, None, count:]
     changed = torch.where(torch.eye(count, dtype=torch.bool), b, a)
@@ -81,27 +87,26 @@ def _designs(samples: int, count: int, seed: int) -> Tensor:
 
 
 def _jansen(scores: Tensor, count: int) -> Tensor:
-    """Half the mean square by which a score moves with one coordinate alone, over the variance of all scores."""
-    known = torch.full((-(-len(scores) // (count + 1)) * (count + 1),), torch.nan, dtype=scores.dtype)
-    known[: len(scores)] = scores
-    whole, changed = known.view(-1, count + 1).split([1, count], 1)
-    moved = ((whole - changed) ** 2).nanmean(0).nan_to_num() / 2
-    return moved / scores.var(unbiased=False)
+    """Jansen's estimator of the total-order index: mean (f(A) - f(A with B's coordinate i))² / (2 Var f), [d]."""
+    padded = torch.full((-(-len(scores) // (count + 1)) * (count + 1),), torch.nan, dtype=scores.dtype)
+    padded[: len(scores)] = scores
+    base, changed = padded.view(-1, count + 1).split([1, count], 1)
+    return ((base - changed) ** 2).nanmean(0).nan_to_num() / 2 / scores.var(unbiased=False)
 
 
-def _painted(game: CoalitionScorer, picture: int, scores: Tensor, values: Tensor) -> Tensor:
-    """Each pixel has the value of its cell; blank where the scores differ by rounding alone."""
-    still = within_rounding(scores, game.run.images.dtype)
-    return game.paint(picture, torch.zeros_like(values) if still else values)
+def _paint(game: CoalitionScorer, picture: int, scores: Tensor, values: Tensor) -> Tensor:
+    """Each pixel has the value of its cell; 0 where the scores differ by rounding alone."""
+    constant = within_rounding(scores, game.run.images.dtype)
+    return game.paint(picture, torch.zeros_like(values) if constant else values)
 
 
-def _note_still_scores(run: Run, reached: list[Tensor]) -> None:
+def _note_no_effect(run: Run, reached: list[Tensor]) -> None:
     for picture, scores in enumerate(reached):
         if within_rounding(scores, run.images.dtype):
             note_finding(
                 "no_effect",
-                "The score does not change beyond rounding, whatever is covered: the target does not depend on the "
-                "picture, or the picture looks like the baseline. Try another baseline or target.",
+                "The score does not change beyond rounding, whatever is occluded: the target does not depend on the "
+                "image, or the image looks like the baseline. Try another baseline or target.",
                 picture=picture,
             )
 
@@ -111,7 +116,7 @@ def _note_still_scores(run: Run, reached: list[Tensor]) -> None:
     returns="heat",
     title="HSIC",
     paper="Novello et al. 2022, arXiv:2206.06219",
-    scale_free="Values measure dependence; the output's kernel is as wide as the score's own spread.",
+    scale_free="Values measure dependence; the bandwidth of the score's kernel follows the score's own scale.",
     signed=False,
 )
 def hsic(
@@ -119,25 +124,31 @@ def hsic(
     images: Tensor,
     target: TargetLike = None,
     *,
-    cells: Annotated[int, Range(2, 32, help="cells of the grid on each side")] = 7,
-    samples: Annotated[int, Range(2, 4000, 1, help="pictures with some cells covered")] = 600,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what covers; empty: zeros")] = None,
+    cells: Annotated[int, Range(2, 32, help="grid cells along each side")] = 7,
+    samples: Annotated[int, Range(2, 4000, 1, help="random masks")] = 600,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces a cell; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """HSIC: how strongly the score depends on whether a cell is shown, by any law, not its mean alone.
+    """HSIC: any statistical dependence of the score on whether a cell is shown, not its mean effect alone.
 
-    Cells are shown with probability 1/2, or in all ways once where there are no more of them than samples. Cells have
-    the kernel 1/2 - (z - z')^2, scores a Gaussian one as wide as the median of their distances; the paper's own code
-    takes the median score, which a constant added to the score changes.
+        trace(K H L H) / (s - 1)²,  K the cell's kernel, L the score's, H = I - 11ᵀ/s
 
-    Returns  (n, h, w) at the input's resolution, >= 0: the value of the cell that a pixel lies in; 0 where the score
-             does not move beyond rounding
+    Cells are shown with probability 1/2, or in all combinations once where there are no more of these than samples.
+    Cells have the kernel 1/2 - (z - z')², scores a Gaussian one with the median distance as bandwidth; the paper's own
+    code takes the median score, which a constant added to the score changes.
+
+    Returns  (n, h, w) at the input's resolution, >= 0: the value of the pixel's cell; 0 where the score does not change
+             beyond rounding
     Errors   BadTarget, BadOption
-    Source   Novello et al. 2022, section 3, arXiv:2206.06219: trace(K H L H) / (s - 1)^2 of cell and score
+    Source   Novello et al. 2022, section 3, arXiv:2206.06219
+
+    Example
+        >>> hsic(model, images, 281, cells=3, samples=32).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         run.score_inputs()
@@ -152,17 +163,17 @@ def hsic(
         )
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return _painted(game, n, scores, _dependence(z[: len(scores)], scores))
+            return _paint(game, n, scores, _dependence(z[: len(scores)], scores))
 
         maps, reached = game.play([z] * len(images), Loop(batch_size, progress, budget), heat)
-        _note_still_scores(run, reached)
+        _note_no_effect(run, reached)
         return maps
 
 
 def _dependence(z: Tensor, scores: Tensor) -> Tensor:
     """HSIC of each column of z with the scores, [d].
 
-    The centred kernel of a cell is 2 c c^T, c its centred column, so that trace(K H L H) is 2 c^T L c.
+    The centred kernel of a cell is 2 c cᵀ, c its centred column, so that trace(K H L H) is 2 cᵀ L c.
     """
     count = len(scores)
     if count < 2:

@@ -1,10 +1,10 @@
-"""What each part of a picture adds to the score: linear surrogates and Shapley values.
+"""The contribution of each part of an image to the score: linear surrogates and Shapley values.
 
-z  coalitions          (s, m)   1 where a part is shown, 0 where the baseline covers it
+z  coalitions          (s, m)   1 where a part is shown, 0 where the baseline replaces it
 f  their scores        (s)      in logits unless the target says otherwise
 
-All give one value a part, laid evenly over the part's pixels: a map is in logits per pixel, as occlusion's is, and its
-sum over a part is the part's value.
+All give one value a part, divided evenly over the part's pixels: a map is in logits per pixel, as occlusion's is, and
+its sum over a part is the part's value.
 """
 
 from __future__ import annotations
@@ -38,25 +38,31 @@ def lime(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
-    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 1000,
-    kernel_width: Annotated[float, Range(0.05, 10, 0.05, help="how far from the whole picture samples count")] = 0.25,
-    ridge: Annotated[float, Range(0, 10, 0.01, help="shrinks the coefficients; 1 is as strong as the data")] = 1e-4,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
+    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or replaced")] = "superpixels",
+    samples: Annotated[int, Range(2, 20000, 1, help="coalitions: images with some parts replaced")] = 1000,
+    kernel_width: Annotated[float, Range(0.05, 10, 0.05, help="width of the locality kernel")] = 0.25,
+    ridge: Annotated[float, Range(0, 10, 0.01, help="ridge (L2) penalty, relative to the data's mean square")] = 1e-4,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces a part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """LIME: coefficients of a linear model that tells the score from which parts are shown.
+    """LIME: coefficients of a local linear model of the score in the parts shown.
 
-    Weighted least squares with an intercept on all parts; no lasso chooses among them, so nothing is shrunk or dropped
-    by a penalty in the score's units. Where there are no more coalitions than samples, each is tried once.
+        min_w Σ_s π(z_s) (f_s - w_0 - w · z_s)² + ridge ‖w‖²,  π(z) = exp(-(1 - √(mean z))² / kernel_width²)
+
+    Weighted ridge regression with an intercept on all parts, without feature selection. Where there are no more
+    coalitions than samples, each is evaluated once.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel: a part's coefficient over its area
     Errors   BadTarget, BadOption
     Source   Ribeiro et al. 2016, eq. 2 and algorithm 1, arXiv:1602.04938; ridge in the place of its K-LASSO
+
+    Example
+        >>> lime(model, images, 281, masks="grid", samples=32).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
@@ -70,7 +76,7 @@ def lime(
         ]
 
         def coefficients(n: int, scores: Tensor) -> Tensor:
-            # The whole picture is a sample too; its score is known.
+            # The whole image is a sample too; its score is known.
             shown = torch.cat([torch.ones_like(z[n][:1]), z[n][: len(scores)]]).double()
             lost = torch.cat([scores.new_zeros(1), scores - full[n]])
             distance = 1 - shown.mean(1).sqrt()
@@ -86,7 +92,7 @@ def lime(
 
 
 def _weighted_fit(z: Tensor, y: Tensor, weights: Tensor, ridge: float) -> Tensor:
-    """Coefficients of y on z with a free intercept; `ridge` in shares of the mean square of the columns."""
+    """Ridge regression of y on z with an intercept; `ridge` relative to the mean square of the columns."""
     share = weights / weights.sum()
     centred, values = z - share @ z, y - share @ y
     square = centred.T @ (share[:, None] * centred)
@@ -95,7 +101,7 @@ def _weighted_fit(z: Tensor, y: Tensor, weights: Tensor, ridge: float) -> Tensor
 
 
 def _shuffled(rows: Tensor) -> Tensor:
-    """The rows in a fixed order without a pattern, so that the first of them are a fair sample."""
+    """The rows in a fixed random order, so that any prefix is a fair sample."""
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
 
 
@@ -103,8 +109,8 @@ def _note_no_effect(picture: int, values: Tensor, count: int) -> None:
     if not values.any():
         note_finding(
             "no_effect",
-            f"All coefficients are 0: in {count} coalitions the score did not change, whatever was hidden. The target "
-            "does not depend on these parts, or they look like the baseline; try another baseline or target.",
+            f"All coefficients are 0: in {count} coalitions the score did not change, whatever was replaced. The "
+            "target does not depend on these parts, or they look like the baseline; try another baseline or target.",
             picture=picture,
         )
 
@@ -121,29 +127,35 @@ def kernel_shap(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
-    samples: Annotated[int, Range(2, 20000, 1, help="pictures with some parts hidden")] = 1400,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
+    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or replaced")] = "superpixels",
+    samples: Annotated[int, Range(2, 20000, 1, help="coalitions: images with some parts replaced")] = 1400,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces a part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Kernel SHAP: Shapley values of the parts, by a weighted regression on coalitions.
+    """Kernel SHAP: Shapley values of the parts by weighted linear regression on coalitions.
 
-    Exact where there are no more coalitions than samples; else coalitions are drawn by the Shapley kernel, each with
-    its complement, and never fewer than two a part. The values always sum to score(x) - score(baseline).
+        min_φ Σ_z π(z) (f(z) - f(∅) - φ · z)²  with  Σ φ = f(x) - f(∅),  π(z) = (m - 1) / (C(m, |z|) |z| (m - |z|))
 
-    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to score(x) - score(all covered)
+    Exact where there are no more coalitions than samples; else coalitions are drawn by the Shapley kernel π, each with
+    its complement, and never fewer than two a part.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to y(x) - y(baseline)
     Errors   BadTarget, BadOption
     Source   Lundberg & Lee 2017, theorem 2, arXiv:1705.07874; pairs by Covert & Lee 2021, arXiv:2012.01536
+
+    Example
+        >>> kernel_shap(model, images, 281, masks="grid", samples=32).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = game.ends()
         draws = PerImageGenerators(len(images), seed)
-        # With fewer equations than unknowns the values would be little but even shares.
+        # With fewer equations than unknowns the minimum norm would make the values nearly equal.
         rows = [max(samples, 2 * part.count) for part in game.parts]
         rounds = [_kernel_coalitions(part.count, rows[n], draws, n) for n, part in enumerate(game.parts)]
 
@@ -157,13 +169,13 @@ def kernel_shap(
 
 
 def _kernel_coalitions(count: int, samples: int, draws: PerImageGenerators, picture: int) -> tuple[Tensor, Tensor]:
-    """Coalitions [s, m], neither empty nor whole, and their weights [s]: all of them, or pairs drawn by the kernel."""
+    """Coalitions [s, m], neither empty nor full, and their weights [s]: all of them, or pairs drawn by the kernel."""
     sizes = torch.arange(1, count, dtype=torch.float64)
     kernel = 1 / (sizes * (count - sizes))
     if 2**count <= samples:
         rows = every_coalition(count)[1:-1]
         size = rows.sum(1)
-        # A size's weight is shared by its coalitions; the heaviest come first, so that few already say much.
+        # A size's weight is divided among its coalitions; the heaviest come first, for the best early estimate.
         weights = (kernel / torch.bincount(size, minlength=count)[1:])[size - 1] if count > 1 else kernel
         order = weights.argsort(descending=True, stable=True)
         return rows[order], weights[order]
@@ -177,7 +189,7 @@ def _kernel_coalitions(count: int, samples: int, draws: PerImageGenerators, pict
 
 
 def _efficient_fit(z: Tensor, y: Tensor, weights: Tensor, total: Tensor) -> Tensor:
-    """Least squares of y on z, without intercept, among the values that sum to `total`; even shares where undecided."""
+    """Least squares of y on z without intercept, under Σ values = `total`; minimum-norm around equal values."""
     count = z.shape[1]
     even = total / count
     free = z.double() - z.double().mean(1, keepdim=True)
@@ -198,38 +210,45 @@ def shapley_sampling(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or hidden")] = "superpixels",
-    samples: Annotated[int, Range(1, 1000, help="orders in which the parts appear")] = 30,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what hides; empty: zeros")] = None,
+    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or replaced")] = "superpixels",
+    samples: Annotated[int, Range(1, 1000, help="permutations of the parts")] = 30,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces a part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Shapley sampling: the mean gain of each part as it appears, over random orders of appearance.
+    """Shapley sampling: the mean marginal contribution of each part over random permutations.
 
-    Every second order is the one before, reversed. Where trying all coalitions costs no more than the orders, the
-    values are exact. Each finished order's gains sum to score(x) - score(baseline), and so do their means.
+        φ_i = mean over permutations of f(parts before i, and i) - f(parts before i)
 
-    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to score(x) - score(all covered)
+    Permutations are antithetic: every second one is the reverse of the one before. Where all coalitions cost no more
+    than the permutations, the values are exact. The contributions of each complete permutation sum to y(x) -
+    y(baseline), and so do their means.
+
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to y(x) - y(baseline)
     Errors   BadTarget, BadOption
     Source   Castro et al. 2009, doi:10.1016/j.cor.2008.04.004; pairs by Mitchell et al. 2022, JMLR 23(43)
+
+    Example
+        >>> shapley_sampling(model, images, 281, masks="grid", samples=2).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
         game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = game.ends()
         draws = PerImageGenerators(len(images), seed)
-        all_of_them = [2**part.count - 2 <= samples * (part.count - 1) for part in game.parts]
+        exhaustive = [2**part.count - 2 <= samples * (part.count - 1) for part in game.parts]
         rounds, orders = [], []
         for n, part in enumerate(game.parts):
-            orders.append(_mirrored(draws, n, samples, part.count))
+            orders.append(_antithetic(draws, n, samples, part.count))
             steps = _first_parts(orders[n]), torch.ones(0)
-            rounds.append(_kernel_coalitions(part.count, 2**part.count, draws, n) if all_of_them[n] else steps)
+            rounds.append(_kernel_coalitions(part.count, 2**part.count, draws, n) if exhaustive[n] else steps)
 
         def heat(n: int, scores: Tensor) -> Tensor:
             z, weights = rounds[n]
-            if all_of_them[n]:
+            if exhaustive[n]:
                 total = full[n] - none[n]
                 values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], total)
             else:
@@ -240,21 +259,21 @@ def shapley_sampling(
         return maps
 
 
-def _mirrored(draws: PerImageGenerators, picture: int, samples: int, count: int) -> Tensor:
-    """Orders [samples, m] of the parts, each followed by its reverse."""
+def _antithetic(draws: PerImageGenerators, picture: int, samples: int, count: int) -> Tensor:
+    """Permutations [samples, m] of the parts, each followed by its reverse."""
     orders = draws.permutations(picture, (samples + 1) // 2, count)
     return torch.stack([orders, orders.flip(1)], 1).flatten(0, 1)[:samples]
 
 
 def _first_parts(orders: Tensor) -> Tensor:
-    """For each order its coalitions of the first 1, 2, … m - 1 parts, [samples * (m - 1), m]."""
+    """For each permutation its coalitions of the first 1, 2, … m - 1 parts, [samples * (m - 1), m]."""
     place = orders.argsort(1)
     steps = torch.arange(1, orders.shape[1])
     return (place[:, None] < steps[:, None]).flatten(0, 1)
 
 
 def _mean_gains(orders: Tensor, scores: Tensor, none: Tensor, full: Tensor) -> Tensor:
-    """What each part adds when it appears, as the mean over the orders in which that is known."""
+    """Marginal contributions of each part, averaged over the permutations in which they are known."""
     count = orders.shape[1]
     total, times = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
     for order, steps in zip(orders, scores.split(count - 1), strict=False):
