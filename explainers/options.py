@@ -1,8 +1,8 @@
-"""What a keyword of a method may be; read by the app's form, by the API and by the methods' own check.
+"""What values a keyword of a method accepts; read by the app's form, by the API and by the methods' own check.
 
     def smooth_grad(..., samples: Annotated[int, Range(1, 500)] = 25)
 
-is the whole declaration: type, range and default stand in the signature.
+is the whole declaration: type, range and default are in the signature.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LayerName = str | nn.Module
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both allowed; `step` is the control's step, `help` its hint."""
+    """Numbers from `low` to `high`, both included; `step` is the slider's step, `help` its tooltip."""
 
     low: float
     high: float
@@ -43,9 +43,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a method. `kind`: "int", "float", "bool", "choice"; a `default` of None means chosen from the
-    picture.
-    """
+    """One keyword of a method. `kind`: "int", "float", "bool" or "choice"; a `default` of None: the method chooses."""
 
     name: str
     default: Any
@@ -56,12 +54,12 @@ class Option:
     choices: tuple[str, ...] = ()
     help: str = ""
     pair: bool = False
-    """Two numbers, (height, width), are possible too."""
+    """A pair of numbers, (height, width), is accepted too."""
     only_names: bool = False
-    """Nothing but one of `choices`; else a number or a tensor may stand there, which the method checks."""
+    """Only one of `choices`; else a number or a tensor is accepted too, which the method checks."""
 
     def check(self, value: Any) -> None:
-        """Raise `BadOption` unless `value` is possible."""
+        """Raise `BadOption` unless `value` is accepted."""
         if value is None and self.default is None:
             return
         if self.kind == "choice":
@@ -78,11 +76,11 @@ class Option:
 
     def _check_number(self, value: Any) -> None:
         values = value if self.pair and isinstance(value, (tuple, list)) else (value,)
-        wanted = int if self.kind == "int" else (int, float)
+        types = int if self.kind == "int" else (int, float)
         low, high = self.low, self.high
-        for each in values:
-            fits = isinstance(each, wanted) and not isinstance(each, bool)
-            if not fits or not (low is None or low <= each) or not (high is None or each <= high):
+        for number in values:
+            fits = isinstance(number, types) and not isinstance(number, bool)
+            if not fits or not (low is None or low <= number) or not (high is None or number <= high):
                 word = "a whole number" if self.kind == "int" else "a number"
                 raise BadOption(f"{self.name}={value!r} is not possible. Give {word} from {low:g} to {high:g}.")
 
@@ -90,12 +88,12 @@ class Option:
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     """The annotated keywords of `function`, in the order of its signature."""
     hints = get_type_hints(function, include_extras=True)
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints.get(name)
         if get_origin(hint) is Annotated:
-            found[name] = _option(name, parameter.default, get_args(hint))
-    return found
+            options[name] = _option(name, parameter.default, get_args(hint))
+    return options
 
 
 def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
@@ -104,24 +102,27 @@ def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
         return Option(name, default, "choice", choices=bounds.values, help=bounds.help, only_names=kind is str)
     if isinstance(bounds, str):
         return Option(name, default, "bool", help=bounds)
-    possible = get_args(kind) or (kind,)
-    whole = int in possible
+    types = get_args(kind) or (kind,)
+    whole = int in types
     step = bounds.step if bounds.step is not None else (1 if whole else None)
-    pair = any(get_origin(each) is tuple for each in possible)
-    word = "int" if whole else "float"
-    return Option(name, default, word, bounds.low, bounds.high, step, help=bounds.help, pair=pair)
+    pair = any(get_origin(member) is tuple for member in types)
+    number = "int" if whole else "float"
+    return Option(name, default, number, bounds.low, bounds.high, step, help=bounds.help, pair=pair)
 
 
 Precision = Annotated[
-    str, Choice("float32", "bf16", help="bf16 may be faster, and is coarser: docs/figures.md has the drift")
+    str, Choice("float32", "bf16", help="bf16 may be faster and is less precise: drift in docs/figures.md")
 ]
 SteadyPrecision = Annotated[
-    str, Choice("float32", "bf16", "auto", help="auto: bf16 where this machine is clearly faster at it; ranks stay")
+    str,
+    Choice(
+        "float32", "bf16", "auto", help="auto: bf16 where it is clearly faster on this machine; ranks are preserved"
+    ),
 ]
-"""Of methods whose maps keep their ranks in bf16, by more than 0.999 on a trained network (benchmarks/drift.py): they
-alone may leave the choice to the machine.
+"""For methods whose maps keep a rank correlation above 0.999 in bf16 on a trained network (benchmarks/drift.py): only
+these have "auto".
 """
-Seed = Annotated[int, Range(0, 2**31 - 1, help="other random numbers")]
+Seed = Annotated[int, Range(0, 2**31 - 1, help="random seed")]
 
 Baseline = str | float | Tensor | None
-"""What a pixel is replaced by: None or a number (model's units), a tensor that broadcasts to the images, or a name."""
+"""What replaces a pixel: None (zeros), a number (model's units), a tensor that broadcasts to the images, or a name."""

@@ -1,12 +1,12 @@
-"""Attention followed from block to block, from the tokens that the score reads back to the patches.
+"""Attention propagated from block to block, from the tokens that the score reads back to the patches.
 
 All functions here read the same tensors, block by block, and differ in what they make of them:
 
-    A  attention weights after the softmax   (n, heads, t, t), each row a token's shares among all tokens
-    G  d score / d A                         (n, heads, t, t), score in logits unless the target says otherwise
+    A  attention weights after the softmax   (n, heads, t, t), each row a distribution over all tokens
+    G  ∂y / ∂A                               (n, heads, t, t), y in logits unless the target says otherwise
 
 The rows read at the end are those of the tokens that the score reads after the last block (their gradient there is not
-zero): the class token, or all patches where they are pooled. Class and register tokens have no place in the map.
+zero): the class token, or all patches where they are pooled. Class and register tokens have no position in the map.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.a
     title="Attention rollout",
     signed=False,
     reads_class=False,
-    scale_free="values are shares of attention, of which every token has one in all, whatever the score is",
+    scale_free="values are attention weights, which sum to 1 for every token, whatever the score is",
     needs=why_not,
     paper="Abnar & Zuidema 2020, arXiv:2005.00928",
 )
@@ -40,17 +40,25 @@ def attention_rollout(
     images: Tensor,
     target: TargetLike = None,
     *,
-    head_fusion: Annotated[str, Choice("mean", "max", "min", help="how the heads of a block become one")] = "mean",
-    discard_ratio: Annotated[float, Range(0, 0.99, 0.05, help="share of each block's weakest weights left out")] = 0.0,
+    head_fusion: Annotated[str, Choice("mean", "max", "min", help="reduction over the heads of a block")] = "mean",
+    discard_ratio: Annotated[
+        float, Range(0, 0.99, 0.05, help="fraction of each block's lowest weights set to 0")
+    ] = 0.0,
 ) -> Tensor:
-    """Attention rollout: attention multiplied from block to block, each block mixed evenly with what it passes by.
+    """Attention rollout: the product of the blocks' attention matrices with residual connections, 0.5 A + 0.5 I.
 
-    The class plays no part. Weights below the `discard_ratio` quantile of their block count as 0; rows are brought back
-    to a sum of one, so that every head fusion gives shares.
+        R = Π_blocks normalise_rows(fuse_heads(A) + I)
 
-    Returns  (n, h, w) on the grid of the patches, >= 0; with the class and register tokens the shares sum to one
+    Independent of the class. Weights below the `discard_ratio` quantile of their block count as 0; rows are
+    renormalised, so that every head fusion gives distributions.
+
+    Returns  (n, h, w) on the grid of the patches, >= 0; with the class and register tokens it sums to 1
     Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT)
     Source   Abnar & Zuidema 2020, section 3 and eq. 1, arXiv:2005.00928
+
+    Example
+        >>> attention_rollout(vit, images).shape
+        torch.Size([1, 14, 14])
     """
     seen = attended(model, images, target, gradients=False)
     rolled = _identity(seen.weights[0])
@@ -72,14 +80,20 @@ def attention_rollout(
     paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679",
 )
 def transformer_attribution(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Transformer attribution: attention that speaks for the class, mean over heads, carried from block to block.
+    """Transformer attribution: positive gradient-weighted attention, averaged over heads, propagated over blocks.
 
-    This is the rule of the generic attention paper (gradient times weight), which needs no relevance propagation; the
-    rule of the authors' earlier paper, arXiv:2012.09838, is another.
+        R ← R + mean_heads(ReLU(G ∘ A)) R,  R = I before the first block
+
+    The rule of the generic attention paper, without relevance propagation; that of the authors' earlier paper,
+    arXiv:2012.09838, is another.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, first order in logits
     Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT)
     Source   Chefer, Gur & Wolf 2021 (ICCV), eqs. 5 and 6 and section 3.2, arXiv:2103.15679
+
+    Example
+        >>> transformer_attribution(vit, images, 281).shape
+        torch.Size([1, 14, 14])
     """
     seen = attended(model, images, target, gradients=True)
     relevance = _identity(seen.weights[0])
@@ -101,16 +115,22 @@ def le_grad(
     images: Tensor,
     target: TargetLike = None,
     *,
-    score: Annotated[str, Choice("logit", "mean_token", help="what every block's attention is asked about")] = "logit",
+    score: Annotated[str, Choice("logit", "mean_token", help="score that is differentiated in every block")] = "logit",
 ) -> Tensor:
-    """LeGrad: how much more attention to a patch would raise the score, over all heads, tokens and blocks.
+    """LeGrad: the positive gradient of the score at the attention weights, mean over heads, tokens and blocks.
 
-    "logit" asks about the model's own score; "mean_token" about the score that the rest of the network gives to the
-    mean of all tokens right after the block in question, block by block.
+        mean_blocks mean_heads,tokens ReLU(∂y/∂A)
+
+    "logit" takes the model's own score y; "mean_token" the score that the rest of the network gives to the mean of all
+    tokens right after the block, block by block.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, in logits per unit of attention
     Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT)
     Source   Bousselham et al. 2024, section 3.2, arXiv:2404.03214
+
+    Example
+        >>> le_grad(vit, images, 281).shape
+        torch.Size([1, 14, 14])
     """
     if score == "mean_token":
         seen = mean_token_gradients(model, images, target)

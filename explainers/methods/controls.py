@@ -1,7 +1,7 @@
-"""Maps that know nothing of the network: what a map that explains it must beat.
+"""Controls: maps that are independent of the network, which a map that explains it must beat.
 
-Where a map agrees with the edges of the picture as well as with any class, or is placed no better than a blob in the
-middle, it has not shown that it says anything of the model. The target is checked and then ignored.
+A map that agrees with the edges of the image as well as with any class, or is placed no better than a centred blob, has
+not shown that it says anything about the model. The target is checked and then ignored.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-_SAME = "A control does not look at the network, so its values do not grow with the score."
+_SCALE_FREE = "A control is independent of the network, so its values do not grow with the score."
 _PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
 
 
 @method(
-    family="control", returns="heat", title="Random", paper=_PAPER, signed=False, reads_class=False, scale_free=_SAME
+    family="control",
+    returns="heat",
+    title="Random",
+    paper=_PAPER,
+    signed=False,
+    reads_class=False,
+    scale_free=_SCALE_FREE,
 )
 def random_control(
     model: nn.Module,
@@ -33,23 +39,27 @@ def random_control(
     cells: Annotated[int, Range(1, 4096, help="random cells along the shorter side")] = 7,
     seed: Seed = 0,
 ) -> Tensor:
-    """Random control: even random numbers in square cells, the same for every picture of a size.
+    """Random control: uniform random numbers in square cells, the same for every image of a size.
 
-    7 cells are as coarse as a class-activation map; as many as the picture has pixels are noise.
+    7 cells are as coarse as a class-activation map; as many as the image has pixels are noise.
 
     Returns  (n, height, width), in [0, 1), no unit
     Errors   BadTarget
     Source   the random baseline of Adebayo et al. 2018, arXiv:1810.03292
+
+    Example
+        >>> random_control(model, images).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target) as run:
         run.score_inputs()
         height, width = run.images.shape[-2:]
         side = min(height, width)
-        down, right = _cell(height, side, cells), _cell(width, side, cells)
+        rows, columns = _cell(height, side, cells), _cell(width, side, cells)
         draws = PerImageGenerators(len(run.images), seed)
-        shape = int(down.max()) + 1, int(right.max()) + 1
+        shape = int(rows.max()) + 1, int(columns.max()) + 1
         values = torch.cat([draws.uniform(picture, 1, *shape) for picture in range(len(run.images))])
-        return values[:, down[:, None], right].to(at_least_float32(run.images))
+        return values[:, rows[:, None], columns].to(at_least_float32(run.images))
 
 
 def _cell(size: int, side: int, cells: int) -> Tensor:
@@ -57,45 +67,67 @@ def _cell(size: int, side: int, cells: int) -> Tensor:
 
 
 @method(
-    family="control", returns="heat", title="Edges", paper=_PAPER, signed=False, reads_class=False, scale_free=_SAME
+    family="control",
+    returns="heat",
+    title="Edges",
+    paper=_PAPER,
+    signed=False,
+    reads_class=False,
+    scale_free=_SCALE_FREE,
 )
 def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Edge control: how steep the picture is at each pixel, by Sobel's filter, over all channels.
+    """Edge control: the magnitude of the image's Sobel gradient at each pixel, over all channels.
 
-    Returns  (n, height, width), >= 0, in units of the model's input per pixel; borders are repeated
+    Returns  (n, height, width), >= 0, in units of the model's input per pixel; borders are replicated
     Errors   BadTarget
     Source   the edge detector of Adebayo et al. 2018, section 5, arXiv:1810.03292
+
+    Example
+        >>> edge_control(model, images).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target) as run:
         run.score_inputs()
         x = at_least_float32(run.images)
-        flat = functional.pad(x.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")
-        across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(x) / 8
-        slopes = functional.conv2d(flat, torch.stack([across, across.T])[:, None])
+        planes = functional.pad(x.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")
+        kernel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(x) / 8
+        slopes = functional.conv2d(planes, torch.stack([kernel, kernel.T])[:, None])
         return torch.linalg.vector_norm(slopes.unflatten(0, x.shape[:2]), dim=(1, 2))
 
 
 @method(
-    family="control", returns="heat", title="Centre", paper=_PAPER, signed=False, reads_class=False, scale_free=_SAME
+    family="control",
+    returns="heat",
+    title="Centre",
+    paper=_PAPER,
+    signed=False,
+    reads_class=False,
+    scale_free=_SCALE_FREE,
 )
 def centre_control(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    width: Annotated[float, Range(0.01, 10, 0.01, help="deviation of the blob, as a share of each side")] = 0.25,
+    width: Annotated[
+        float, Range(0.01, 10, 0.01, help="standard deviation of the blob, as a fraction of each side")
+    ] = 0.25,
 ) -> Tensor:
-    """Centre control: a Gaussian blob in the middle, where most photographs have their object.
+    """Centre control: a centred Gaussian blob, where most photographs have their object.
 
     Returns  (n, height, width), in (0, 1], no unit
     Errors   BadTarget
     Source   a control in the sense of Adebayo et al. 2018, arXiv:1810.03292
+
+    Example
+        >>> centre_control(model, images).shape
+        torch.Size([1, 224, 224])
     """
     with open_run(model, images, target) as run:
         run.score_inputs()
-        across = [
+        profiles = [
             torch.exp(-(((torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5) ** 2) / (2 * width**2))
             for size in run.images.shape[-2:]
         ]
-        blob = across[0][:, None] * across[1]
+        blob = profiles[0][:, None] * profiles[1]
         return blob.to(at_least_float32(run.images)).expand(len(run.images), -1, -1).clone()

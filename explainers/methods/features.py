@@ -1,4 +1,4 @@
-"""What a layer shows: its channels and what each is worth to the score, its principal directions, its attention."""
+"""Features of a layer: its channels, their effects on the score, principal components, attention heads."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ from explainers.targets import TargetLike
 def feature_maps(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None
 ) -> Tensor:
-    """Feature maps: the layer's own values, one map a channel. The target plays no part.
+    """Feature maps: the layer's output, one map a channel; independent of the target.
 
     The forward pass ends at the layer.
 
     Returns  (n, k, h, w), the layer's own values, channels first also where the network keeps them last
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Zeiler & Fergus 2014, arXiv:1311.2901
+
+    Example
+        >>> feature_maps(model, images, layer="layer4").shape
+        torch.Size([1, 512, 7, 7])
     """
     return features(model, images, layer)
 
@@ -55,28 +59,32 @@ def token_pca(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    components: Annotated[int, Range(1, 64, help="how many directions, the strongest first")] = 3,
+    components: Annotated[int, Range(1, 64, help="principal components, largest variance first")] = 3,
 ) -> Tensor:
-    """Token PCA: each cell's place along the directions in which a picture's cells differ most. No target plays a part.
+    """Token PCA: the first principal components of an image's tokens (or positions); independent of the target.
 
-    The cells of one picture, tokens or positions of a convolution, are centred on their mean and projected on their own
-    principal directions. A direction has no sign of its own: each map is turned so that its largest value by size is
-    positive. Where fewer directions exist than were asked for, the last maps are 0.
+    The tokens of one image, or the positions of a convolution, are centred and projected on their own principal axes.
+    The sign of a component is arbitrary: each is flipped so that its largest value by magnitude is positive. Components
+    beyond the rank are 0.
 
-    Returns  (n, components, h, w), in the layer's own units; the sum of squares of a map is the variance it explains,
-             times the number of cells
+    Returns  (n, components, h, w), in the layer's own units; a map's sum of squares is the variance explained times the
+             number of positions
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Pearson 1901; on the tokens of vision transformers Amir et al. 2021, section 4, arXiv:2112.05814
+
+    Example
+        >>> token_pca(vit, images, components=3).shape
+        torch.Size([1, 3, 14, 14])
     """
     a = features(model, images, layer)
     cells = a.flatten(2).transpose(1, 2).double()
     u, s, _ = torch.linalg.svd(cells - cells.mean(dim=1, keepdim=True), full_matrices=False)
-    # A spread that is the activations' own rounding is no direction.
+    # A singular value within the activations' rounding is 0.
     s = torch.where(s > 8 * torch.finfo(a.dtype).eps * cells.norm(dim=(1, 2))[:, None], s, 0)
-    along = (u * s[:, None])[:, :, :components].transpose(1, 2)
-    along = along * along.gather(2, along.abs().argmax(dim=2, keepdim=True)).sign()
+    scores = (u * s[:, None])[:, :, :components].transpose(1, 2)
+    scores = scores * scores.gather(2, scores.abs().argmax(dim=2, keepdim=True)).sign()
     maps = a.new_zeros(len(a), components, *a.shape[2:])
-    maps[:, : along.shape[1]] = along.unflatten(2, a.shape[2:]).to(a.dtype)
+    maps[:, : scores.shape[1]] = scores.unflatten(2, a.shape[2:]).to(a.dtype)
     return maps
 
 
@@ -96,18 +104,24 @@ def attention_heads(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    query: Annotated[str, Choice("class", "mean", help="who attends: the class token, or all patches alike")] = "class",
+    query: Annotated[
+        str, Choice("class", "mean", help="query: the class token, or the mean over all patches")
+    ] = "class",
 ) -> Tensor:
-    """Attention heads: what each head of a block attends to, one map a head. No target plays a part.
+    """Attention heads: the attention weights of each head of a block, one map a head; independent of the target.
 
     `layer` is a layer in which attention runs, or one that attention reads next; by default the last. Where it holds
     several blocks, the heads of the first come first. "class" is the token before the patches; without one it is the
     mean of the patches.
 
-    Returns  (n, heads, h, w), shares of attention: with the class and register tokens each head's sum is one
+    Returns  (n, heads, h, w), attention weights: with the class and register tokens each head sums to 1
     Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT);
              LayerNotFound where nothing attends inside the layer or after it
     Source   Caron et al. 2021, figure 1 and section 4.2.2, arXiv:2104.14294
+
+    Example
+        >>> attention_heads(vit, images).shape
+        torch.Size([1, 12, 14, 14])
     """
     a, grid, extra = attention_at(model, images, layer)
     rows = a[:, :, 0] if query == "class" and extra else a[:, :, extra:].mean(dim=2)
@@ -125,13 +139,19 @@ def channel_effects(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Channel effects: the score that is lost when one channel of the layer is set to zero, for each channel.
+    """Channel effects: the score lost when one channel of the layer is set to zero, for each channel.
 
-    Returns  (n, k), in logits; positive where the channel speaks for the target. Channels not reached when the method
-             was stopped are 0. What a cell of the layer can see is `list_layers(model, images)`'s entry of that name:
-             `.receptive_field(cell)`, a box in input pixels.
+        y - y(A_k = 0)
+
+    Returns  (n, k), in logits; positive where the channel is evidence for the target. Channels not reached when the
+             method was stopped are 0. The receptive field of a position, a box in input pixels, is
+             `.receptive_field(cell)` of the layer's entry in `list_layers(model, images)`.
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
     Source   Morcos et al. 2018, section 3, arXiv:1803.06959
+
+    Example
+        >>> channel_effects(model, images, 281, layer="layer4").shape
+        torch.Size([1, 512])
     """
     with open_run(model, images, target) as run:
         place, activations, scores = activation_and_score(run, layer)
