@@ -24,7 +24,7 @@ from explainers import (
     transformer_attribution,
     unit,
 )
-from explainers.passes.attention import attended, watched
+from explainers.passes.attention import record_attention, watched
 
 ATTENTION = ["attention_rollout", "transformer_attribution", "le_grad", "attention_heads"]
 CLASSES = [2, 0, 4]
@@ -68,7 +68,7 @@ def test_weights_and_their_gradients_are_those_written_out():
     net, x = two_blocks(), wide_pictures()
     weights, slopes = slopes_by_hand(net, x, CLASSES)
 
-    seen = attended(net, x, CLASSES, gradients=True)
+    seen = record_attention(net, x, CLASSES, gradients=True)
 
     for actual, expected in zip(seen.weights + seen.gradients, weights + slopes, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-15)
@@ -79,7 +79,7 @@ def test_gradients_are_the_slopes_of_the_score():
     """Oracle: central differences, moving one weight of the first block's attention at a time."""
     net, x = two_blocks((1, 2)), pictures(1, 3, 16, 32)
     (first, _), _, _ = attend_by_hand(net, x)
-    seen = attended(net, x, 3, gradients=True)
+    seen = record_attention(net, x, 3, gradients=True)
 
     def score(weights: Tensor) -> float:
         with torch.no_grad(), watched(net, leaves=False) as calls:
@@ -200,7 +200,7 @@ def test_rollout_gives_shares():
 def test_the_rows_read_are_those_the_score_reads(extra, reads, rows):
     """By hand: the head's own slice of the tokens, whatever stands before the patches."""
     net, x = plain_vit(extra, reads), wide_pictures()
-    seen = attended(net, x, CLASSES, gradients=True)
+    seen = record_attention(net, x, CLASSES, gradients=True)
     expected = torch.zeros(3, 16 + extra, dtype=x.dtype)
     expected[:, list(rows)] = 1 / len(rows)
 
@@ -279,7 +279,7 @@ def test_heads_of_a_block_of_all_blocks_and_of_what_reads_a_layer():
         "conv_proj": first, "blocks.0.mlp": second, "blocks.1.ln_1": second,
     }.items():  # fmt: skip
         torch.testing.assert_close(attention_heads(net, x, layer=layer), expected, rtol=1e-10, atol=1e-14)
-    with pytest.raises(ValueError, match=r"Nothing attends inside layer 'blocks.1.ln_2'.*'blocks.0.attention'"):
+    with pytest.raises(ValueError, match=r"Layer 'blocks.1.ln_2' has no attention.*'blocks.0.attention'"):
         attention_heads(net, x, layer="blocks.1.ln_2")
     with pytest.raises(ValueError, match="no layer 'blocks.7'"):
         attention_heads(net, x, layer="blocks.7")
@@ -287,7 +287,7 @@ def test_heads_of_a_block_of_all_blocks_and_of_what_reads_a_layer():
 
 def test_mean_query_and_networks_without_a_class_token():
     net, x = plain_vit(4, "patches"), wide_pictures()
-    (weights,) = attended(net, x, 1, gradients=False).weights[1:]
+    (weights,) = record_attention(net, x, 1, gradients=False).weights[1:]
 
     patches = weights[:, :, 4:, 4:].mean(2).unflatten(2, (2, 8))
     torch.testing.assert_close(attention_heads(net, x, query="mean"), patches)

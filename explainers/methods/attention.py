@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.options import Choice, Range
-from explainers.passes.attention import attended, mean_token_gradients, why_not
+from explainers.passes.attention import mean_token_gradients, record_attention, why_not
 from explainers.registry import method
 from explainers.targets import TargetLike
 
@@ -60,7 +60,7 @@ def attention_rollout(
         >>> attention_rollout(vit, images).shape
         torch.Size([1, 14, 14])
     """
-    seen = attended(model, images, target, gradients=False)
+    seen = record_attention(model, images, target, gradients=False)
     rolled = _identity(seen.weights[0])
     for a in seen.weights:
         fused = _FUSED[head_fusion](a, dim=1)
@@ -95,7 +95,7 @@ def transformer_attribution(model: nn.Module, images: Tensor, target: TargetLike
         >>> transformer_attribution(vit, images, 281).shape
         torch.Size([1, 14, 14])
     """
-    seen = attended(model, images, target, gradients=True)
+    seen = record_attention(model, images, target, gradients=True)
     relevance = _identity(seen.weights[0])
     for a, g in zip(seen.weights, seen.gradients, strict=True):
         relevance = relevance + (g * a).relu().mean(dim=1) @ relevance
@@ -135,7 +135,7 @@ def le_grad(
     if score == "mean_token":
         seen = mean_token_gradients(model, images, target)
     else:
-        seen = attended(model, images, target, gradients=True)
+        seen = record_attention(model, images, target, gradients=True)
     blocks = [g.relu().mean(dim=(1, 2)) for g in seen.gradients]
     return seen.to_maps(torch.stack(blocks).mean(dim=0))
 

@@ -1,10 +1,11 @@
-"""Attention weights of one call: computed from queries and keys as the network runs, so that gradients reach them.
+"""Attention weights of one call, with their gradients.
 
-Networks rarely hand their weights out: torchvision asks `nn.MultiheadAttention` for none, and fused kernels never have
-them. Here the calling thread's own attention functions compute softmax(q k) v in plain steps while a pass runs:
-`scaled_dot_product_attention`, `multi_head_attention_forward`, and a softmax over square scores written by hand.
+Networks rarely return them: torchvision asks `nn.MultiheadAttention` for none, and fused kernels never form them. While
+a pass runs, the calling thread's attention functions compute softmax(q kᵀ) v in single operations instead
+(attention_ops.py): `scaled_dot_product_attention`, `multi_head_attention_forward`, and a hand-written softmax over
+square scores.
 
-Only attention among all tokens of the picture counts: from block to block the weights are then matrices of one size.
+Only global attention counts, among all tokens of the image: every block's weights then have the same size.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from explainers.targets import TargetLike
 
 Keep = Callable[[Tensor], Tensor]
 _STEM = 8
-"""A patch embedding has no more convolutions; a network of more, with nothing called attention, is convolutional."""
+"""Most convolutions of a patch embedding; a network of more, and no module called attention, is convolutional."""
 
 
 @dataclass
 class Attention:
-    """One attention: the module in which it ran, and its weights after the softmax, [N, heads, T, T]."""
+    """One attention: its module, and its weights after the softmax, [N, heads, T, T] or [N heads, T, T]."""
 
     path: str
     weights: Tensor
 
 
 @dataclass
-class Attended:
-    """What one pass showed of a transformer, block by block.
+class AttentionRecord:
+    """The attention of one pass, block by block.
 
-    `weights` and `gradients` (d score / d weights, empty where they were not asked for) are [N, heads, T, T], rows the
-    tokens that attend and columns those attended to; `readers` [N, T] shares out one among the tokens that the score
-    reads after the last block: the class token, or all patches where they are pooled.
+    `weights` A and `gradients` d score / dA (empty where not computed) are [N, heads, T, T]: rows are queries, columns
+    keys. `readout_weights` [N, T] are the mean over the tokens that the score reads after the last block: the class
+    token, or all patches where they are pooled.
     """
 
     weights: list[Tensor]
@@ -59,47 +60,46 @@ class Attended:
     grid: Grid
     extra_tokens: int
 
-    def read(self, mixed: Tensor) -> Tensor:
-        """The rows of [N, T, T] that the score reads, averaged, as maps [N, h, w]."""
-        return self.to_maps((self.readout_weights[:, :, None] * mixed).sum(dim=1))
+    def read(self, matrix: Tensor) -> Tensor:
+        """The mean of the rows of [N, T, T] that the score reads, as maps [N, h, w]."""
+        return self.to_maps((self.readout_weights[:, :, None] * matrix).sum(dim=1))
 
     def to_maps(self, tokens: Tensor) -> Tensor:
-        """Values [N, T] of the tokens as maps [N, h, w], class and register tokens left out."""
+        """Values [N, T] of the tokens as maps [N, h, w], without class and register tokens."""
         return patches_of(tokens, self.grid, self.extra_tokens)
 
 
 def patches_of(tokens: Tensor, grid: Grid, extra: int) -> Tensor:
-    """Values [N, ..., T] of tokens as maps [N, ..., h, w] of the patches among them; a copy, no view of all tokens."""
+    """Values [N, ..., T] of tokens as maps [N, ..., h, w] of the patches; a copy, which frees the other tokens."""
     return tokens[..., extra:].unflatten(-1, grid).clone()
 
 
-def attended(model: nn.Module, images: Tensor, target: TargetLike, *, gradients: bool) -> Attended:
-    """One forward pass, and a backward pass down to the first attention, or, without `gradients`, to the last.
+def record_attention(model: nn.Module, images: Tensor, target: TargetLike, *, gradients: bool) -> AttentionRecord:
+    """One forward pass, and a backward pass down to the first attention; without `gradients`, to the last.
 
-    Errors   UnsupportedModel where the network does not attend among all tokens, or hides its operations
+    Errors   UnsupportedModel where the network has no global attention, or hides its operations
     """
     refuse_without_attention(model)
     with open_run(model, images, target) as run:
         with watched(run.network) as seen:
             total = run.score(run.forward(run.images)).sum()
         grid, extra = grid_of(run, seen)
-        leaves = [each.weights for each in (seen if gradients else seen[-1:])]
-        found = run.vjp(total, leaves)
-    count = len(images)
-    ours = [_by_head(each.weights, count) for each in seen]
-    theirs = [_by_head(each, count) for each in found]
+        g = run.vjp(total, [attention.weights for attention in (seen if gradients else seen[-1:])])
+    record = _record(seen, g, len(images), grid, extra)
     if gradients:
-        note_gradient(torch.cat([each.flatten(1) for each in theirs], dim=1))
-    return Attended(ours, theirs if gradients else [], _readout_weights(theirs[-1], extra), grid, extra)
+        note_gradient(torch.cat([gradient.flatten(1) for gradient in record.gradients], dim=1))
+    else:
+        record.gradients = []
+    return record
 
 
-def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -> Attended:
-    """As `attended`, each block's gradients those of a score of its own.
+def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -> AttentionRecord:
+    """As `record_attention`, with each block's gradients those of a score of its own.
 
-    That score is what the rest of the network after the last block gives to the mean of all tokens after the block in
-    question. Between blocks the graph is cut, so one backward pass keeps them apart.
+    That score is what the network after the last block gives to the mean of all tokens after this block. The graph is
+    detached between blocks, so one backward pass keeps them apart.
 
-    Errors   UnsupportedModel as `attended`, and where the blocks are no modules of their own
+    Errors   UnsupportedModel as `record_attention`, and where the blocks are no modules of their own
     """
     refuse_without_attention(model)
     with open_run(model, images, target) as run:
@@ -116,17 +116,19 @@ def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -
         pictures = list(range(len(images))) * len(blocks)
         with watched(run.network) as seen, edit_outputs(run.network, dict.fromkeys(blocks, cut)):
             scores = run.score(run.forward(run.images), pictures)
-        found = run.vjp(scores.sum(), [each.weights for each in seen])
-    count = len(images)
-    theirs = [_by_head(each, count) for each in found]
-    return Attended(
-        [_by_head(each.weights, count) for each in seen], theirs, _readout_weights(theirs[-1], extra), grid, extra
-    )
+        g = run.vjp(scores.sum(), [attention.weights for attention in seen])
+    return _record(seen, g, len(images), grid, extra)
+
+
+def _record(seen: list[Attention], gradients: list[Tensor], count: int, grid: Grid, extra: int) -> AttentionRecord:
+    weights = [_by_head(attention.weights, count) for attention in seen]
+    gradients = [_by_head(gradient, count) for gradient in gradients]
+    return AttentionRecord(weights, gradients, _readout_weights(gradients[-1], extra), grid, extra)
 
 
 def _blocks(seen: list[Attention]) -> list[str]:
-    """The modules that hold one attention each: the names up to where they differ; around a single one its parent."""
-    paths = [each.path.split(".") for each in seen]
+    """The modules with one attention each: paths up to where they differ, or the parent of the only one."""
+    paths = [attention.path.split(".") for attention in seen]
     if len(paths) == 1:
         last = paths[0][-1]
         names = [".".join(paths[0][:-1] if speaks_of_attention(last, "") else paths[0])]
@@ -134,70 +136,75 @@ def _blocks(seen: list[Attention]) -> list[str]:
         depth = next((d for d in range(1, max(map(len, paths))) if len({tuple(p[:d]) for p in paths}) == len(paths)), 0)
         names = [".".join(path[:depth]) for path in paths]
     if not all(names):
-        listed = ", ".join(repr(each.path) for each in seen)
+        listed = ", ".join(repr(attention.path) for attention in seen)
         raise UnsupportedModel(
-            f"The attentions {listed} are not each inside a block that is a module of its own, so no tokens stand "
-            "between blocks. Use score='logit'."
+            f"The attentions {listed} are not each in a block that is a module of its own, so there is no output of a "
+            "block to read tokens from. Use score='logit'."
         )
     return names
 
 
 def _by_head(tensor: Tensor, count: int) -> Tensor:
+    """[N, heads, T, T], also of [N heads, T, T]."""
     tensor = at_least_float32(tensor)
     return tensor if tensor.ndim == 4 else tensor.unflatten(0, (count, -1))
 
 
 def _readout_weights(gradient: Tensor, extra: int) -> Tensor:
-    """A token that nothing reads after the last block has no gradient in its row there."""
+    """A token that the score does not read has no gradient in its row of the last block, [N, heads, T, T]."""
     read = (gradient != 0).any(dim=3).any(dim=1).to(gradient.dtype)
-    # A score that depends on nothing reads none: then the first token, or all where it is a patch.
-    otherwise = torch.zeros_like(read)
-    otherwise[:, : 1 if extra else None] = 1
-    read = torch.where(read.any(dim=1, keepdim=True), read, otherwise)
+    # A score that depends on no token: then the first, or all where the first is a patch.
+    default = torch.zeros_like(read)
+    default[:, : 1 if extra else None] = 1
+    read = torch.where(read.any(dim=1, keepdim=True), read, default)
     return read / read.sum(dim=1, keepdim=True)
 
 
 def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> tuple[Tensor, Grid, int]:
-    """Weights [N, heads, T, T] of all attentions inside `layer`, heads of the first one first; by default of the last.
+    """Weights [N, heads, T, T] of all attentions inside `layer`, heads in order; by default of the last attention.
 
-    Where nothing attends inside the layer, it is the first attention after it: the one that reads it.
+    For a layer without attention it is the first attention after it, which reads the layer's output.
 
     Returns  the weights, the grid of the patches, the number of tokens before them
-    Errors   UnsupportedModel as `attended`; LayerNotFound where nothing attends inside the layer or after it
+    Errors   UnsupportedModel as `record_attention`; LayerNotFound without attention inside the layer or after it
     """
     refuse_without_attention(model)
     path = None if layer is None else find_hook_point(unwrap(model), layer).path
     before: list[int] = []
     with open_run(model, images) as run:
         with watched(run.network, leaves=False) as seen:
-            mark: dict[LayerName, Any] = {} if path is None else {path: lambda output: before.append(len(seen))}
-            with torch.no_grad(), edit_outputs(run.network, mark):
+            count: dict[LayerName, Any] = {} if path is None else {path: lambda output: before.append(len(seen))}
+            with torch.no_grad(), edit_outputs(run.network, count):
                 run.network(run.images)
         grid, extra = grid_of(run, seen)
-    inside = [each for each in seen if path is not None and f"{each.path}.".startswith(f"{path}.")]
+    inside = [attention for attention in seen if path is not None and f"{attention.path}.".startswith(f"{path}.")]
     after = seen[-1:] if path is None else seen[before[0] :] if before else []
     chosen = inside or after[:1]
     if not chosen:
-        names = ", ".join(repr(each.path) for each in seen)
-        raise LayerNotFound(f"Nothing attends inside layer {path!r} or after it. Choose one of {names}.")
+        names = ", ".join(repr(attention.path) for attention in seen)
+        raise LayerNotFound(f"Layer {path!r} has no attention inside or after it. Choose one of {names}.")
     note_layer(path if inside and path is not None else chosen[0].path)
-    return torch.cat([_by_head(each.weights, len(images)) for each in chosen], dim=1), grid, extra
+    return torch.cat([_by_head(attention.weights, len(images)) for attention in chosen], dim=1), grid, extra
 
 
 def grid_of(run: Run, seen: list[Attention]) -> tuple[Grid, int]:
-    """The patches' grid and the number of tokens before them, once all attentions were among the same tokens."""
+    """The grid of the patches and the number of tokens before them.
+
+    Errors   UnsupportedModel where the attentions are not all global and among the same tokens
+    """
     count = len(run.images)
-    sizes = sorted({(each.weights.shape[-2], each.weights.shape[-1]) for each in seen})
-    # Windows stand where pictures should; heads may stand among the pictures: [N heads, T, T].
-    rows = {each.weights.shape[0] if each.weights.ndim == 4 else each.weights.shape[0] % count for each in seen}
+    sizes = sorted({(attention.weights.shape[-2], attention.weights.shape[-1]) for attention in seen})
+    # Windows would be among the rows, where images belong; heads may be: [N heads, T, T].
+    shapes = [attention.weights.shape for attention in seen]
+    rows = {shape[0] if len(shape) == 4 else shape[0] % count for shape in shapes}
     if len(sizes) == 1 and sizes[0][0] == sizes[0][1] and rows <= {0, count}:
-        found = token_grid(run.model, run.images, sizes[0][0])
-        if found is not None:
-            return found
+        grid = token_grid(run.model, run.images, sizes[0][0])
+        if grid is not None:
+            return grid
     shown = ", ".join(f"{rows} by {columns}" for rows, columns in sizes) or "none seen"
     raise UnsupportedModel(
         f"This {type(run.model).__name__} does not attend among all its patches in every block (attention weights: "
-        f"{shown}), and weights of unlike sizes cannot be multiplied from block to block. {_INSTEAD}"
+        f"{shown}), and weights of different sizes cannot be multiplied from block to block. {_INSTEAD}"
     )
 
 
@@ -207,29 +214,29 @@ _INSTEAD = (
 
 
 def why_not(model: nn.Module) -> str | None:
-    """Why attention cannot be followed from block to block in this model, as far as its modules tell; else None."""
+    """Why this model has no global attention in every block, as far as its modules tell; else None."""
     model = unwrap(model)
     name = type(model).__name__
     if kind := frozen_graph(model):
-        return f"The model is {kind}: its attention cannot be seen. Give the original nn.Module, or use saliency."
+        return f"The model is {kind}, so its attention cannot be seen. Give the original nn.Module, or use saliency."
     modules = list(model.modules())
-    for each in modules:
-        if "window" in type(each).__name__.lower():
+    for module in modules:
+        if "window" in type(module).__name__.lower():
             return (
-                f"{name} attends inside windows ({type(each).__name__}), not among all tokens, so attention cannot be "
-                f"followed from block to block. {_INSTEAD}"
+                f"{name} attends inside windows ({type(module).__name__}), not among all tokens, so attention cannot "
+                f"be followed from block to block. {_INSTEAD}"
             )
-    if any(speaks_of_attention(path, type(each).__name__) for path, each in model.named_modules()):
+    if any(speaks_of_attention(path, type(module).__name__) for path, module in model.named_modules()):
         return None
-    convolutions = [each for each in modules if isinstance(each, nn.modules.conv._ConvNd)]
-    normed = any(isinstance(each, (nn.LayerNorm, nn.RMSNorm)) for each in modules)
-    if not normed or len(convolutions) > _STEM or any(each.groups > 1 for each in convolutions):
-        return f"{name} has no attention among tokens, which this method follows. {_INSTEAD}"
+    convolutions = [module for module in modules if isinstance(module, nn.modules.conv._ConvNd)]
+    has_norm = any(isinstance(module, (nn.LayerNorm, nn.RMSNorm)) for module in modules)
+    if not has_norm or len(convolutions) > _STEM or any(module.groups > 1 for module in convolutions):
+        return f"{name} has no attention among tokens, which this method needs. {_INSTEAD}"
     return None
 
 
 def refuse_without_attention(model: nn.Module) -> None:
-    """Refuse what `why_not` has a reason against.
+    """Refuse a model that `why_not` gives a reason against.
 
     Errors   UnsupportedModel
     """
@@ -240,9 +247,9 @@ def refuse_without_attention(model: nn.Module) -> None:
 
 @contextmanager
 def watched(network: nn.Module, *, leaves: bool = True) -> Iterator[list[Attention]]:
-    """Collect the attention of this thread's forward pass, call by call.
+    """Record the attention of this thread's forward pass, call by call.
 
-    With `leaves` the first weights become the leaf from which the graph is built; all later ones are points of it.
+    With `leaves` the first weights become the leaf from which the graph is built; all later ones are nodes of it.
     """
     seen: list[Attention] = []
     running: list[str] = []
@@ -259,7 +266,7 @@ def watched(network: nn.Module, *, leaves: bool = True) -> Iterator[list[Attenti
         running.clear()
 
     def enter(name: str) -> Callable[[int, tuple[Any, ...]], Any]:
-        return lambda k, given: running.append(name)
+        return lambda k, args: running.append(name)
 
     def leave(k: int, output: Any) -> None:
         running.pop()
@@ -276,7 +283,7 @@ def watched(network: nn.Module, *, leaves: bool = True) -> Iterator[list[Attenti
 
 
 class _Watch(TorchFunctionMode):
-    """Runs the calling thread's attention functions in plain steps and shows `keep` their weights."""
+    """Runs the calling thread's attention functions in single operations; `keep` records their weights."""
 
     def __init__(self, keep: Keep) -> None:
         super().__init__()
