@@ -210,9 +210,9 @@ def test_handles_of_earlier_forwards_are_not_gathered(monkeypatch):
     from explainers.hooks import edit
 
     lists = []
-    real = edit._hand_on
+    real = edit._observe_output
     monkeypatch.setattr(
-        edit, "_hand_on", lambda path, see, handles: (lists.append(handles), real(path, see, handles))[1]
+        edit, "_observe_output", lambda path, see, handles: (lists.append(handles), real(path, see, handles))[1]
     )
     net, x = plain(), pictures(1)
     with record_gradients(net, activations=["relu1", "relu2"]):

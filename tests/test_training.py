@@ -548,13 +548,13 @@ def test_a_record_behind_a_norm_sees_only_what_arrived():
 def test_a_norms_copies_go_with_its_block():
     from explainers.hooks.gradient_queue import queue_of_this_thread
 
-    net, line = small(), queue_of_this_thread()
+    net, queue = small(), queue_of_this_thread()
     with record_gradients(net):
         with clip_gradients(net, norm=0.5):
             net(batch()).pow(2).sum().backward()
-            assert len(line.kept) == 4
-        assert not line.kept and len(line.links) == 4
-    assert not line.links
+            assert len(queue.accumulated) == 4
+        assert not queue.accumulated and len(queue.edits) == 4
+    assert not queue.edits
 
 
 def test_threads_that_python_did_not_start_are_the_engines():

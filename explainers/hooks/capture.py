@@ -55,9 +55,9 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
 
 
 def _record_inputs(path: str, inputs: Records) -> Callable[[int, tuple[Any, ...]], Any]:
-    def act(k: int, given: tuple[Any, ...]) -> Any:
-        inputs.put(path, k, given[0] if len(given) == 1 else given)
-        return map_tensors(given, Tensor.clone)
+    def act(k: int, args: tuple[Any, ...]) -> Any:
+        inputs.put(path, k, args[0] if len(args) == 1 else args)
+        return map_tensors(args, Tensor.clone)
 
     return act
 

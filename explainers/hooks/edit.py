@@ -1,10 +1,10 @@
-"""Forward, pre-forward, Tensor and full backward hooks made safe: the only file that registers hooks on modules.
+"""Change outputs, inputs and gradients by forward, pre-forward and Tensor hooks that are always removed.
 
-Four promises hold for everything here:
+Four promises hold for everything in this package:
 
     thread    only forwards of the thread that entered the block are seen; all others pass untouched
     call      a module that runs several times is told apart as `name#0`, `name#1`, in the order of its calls
-    clone     what was recorded is handed on as a clone, so a later in-place operation does not reach the record
+    clone     the network goes on with a clone of what was recorded, so no later in-place operation reaches the record
     removal   every hook is gone after the block, whatever fails, also while the hooks are being registered
 
 Counting starts anew with each forward of the model itself; records are those of its latest forward.
@@ -24,7 +24,7 @@ from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEd
 from explainers.hooks.locate import find_hook_point, inside
 from explainers.options import LayerName
 
-See = Callable[[str, int | None, Tensor], None]
+Observer = Callable[[str, int | None, Tensor], None]
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
 
 @contextmanager
 def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -> Iterator[None]:
-    """Change gradients on their way back: each function gets the gradient and returns the new one (None keeps it).
+    """Change gradients in the backward pass: each function gets the gradient and returns the new one (None keeps it).
 
     Keys are tensors that require grad (leaves or intermediate ones), or pairs (model, layer): the layer's output.
     A hook need not clone before `gradient * 3`: nothing is modified in place. Blocks act in the order of entry.
@@ -91,7 +91,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
 
 @contextmanager
 def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
-    """Change the gradients of leaves once all of them have theirs: the function gets a list and returns one as long.
+    """Change gradients of leaves jointly, once all have arrived: the function gets a list and returns one as long.
 
     It is called when a backward pass that reached one of the leaves is over, with the accumulated gradient of every
     leaf that has one, and what it returns becomes their `.grad`. `torch.autograd.grad` writes no `.grad`, so it is not
@@ -102,8 +102,8 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
     Source   torch.Tensor.register_hook, queue_callback of PyTorch's engine
     """
     with ExitStack() as stack:
-        line = queue_of_this_thread()
-        line.enter(GradientEdit({id(each): each for each in tensors}, joint=edit), stack)
+        queue = queue_of_this_thread()
+        queue.enter(GradientEdit({id(tensor): tensor for tensor in tensors}, joint=edit), stack)
         for tensor in tensors:
             _takes_gradient(tensor)
             if not tensor.is_leaf:
@@ -111,19 +111,19 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                     f"The tensor of shape {tuple(tensor.shape)} is not a leaf: its gradient flows on before the others "
                     "are known. Give parameters, or edit each gradient by itself."
                 )
-            stack.callback(tensor.register_hook(_announces(line, tensor)).remove)
+            stack.callback(tensor.register_hook(_announces(queue, tensor)).remove)
         yield
 
 
 @contextmanager
 def watch_gradients(
     tensors: Mapping[str, Tensor],
-    see: See,
+    observe: Observer,
     *,
     model: nn.Module | None = None,
     layers: Sequence[LayerName] = (),
 ) -> Iterator[None]:
-    """Call `see(name, call, gradient)` for each gradient that reaches a tensor (call None) or a layer's output.
+    """Call `observe(name, call, gradient)` for each gradient that reaches a tensor (call None) or a layer's output.
 
     A layer named `name#k` is watched at that call alone. The gradient is the one that edits entered earlier have made
     and must be read at once: it is not a copy.
@@ -134,8 +134,8 @@ def watch_gradients(
     """
     handles: list[Any] = []
 
-    def forget() -> None:
-        # Outputs of earlier forwards have died with their graphs; a training run must not gather their handles.
+    def drop_dead() -> None:
+        # Outputs of earlier forwards are freed with their graphs; a training run must not accumulate their handles.
         handles[:] = [handle for handle in handles if handle.hooks_dict_ref() is not None]
 
     def remove() -> None:
@@ -144,22 +144,22 @@ def watch_gradients(
 
     with ExitStack() as stack:
         for name, tensor in tensors.items():
-            _hook_tensor(tensor, lambda g, name=name: see(name, None, g), stack, observes=True)  # type: ignore[misc]
+            _hook_tensor(tensor, lambda g, name=name: observe(name, None, g), stack, observes=True)  # type: ignore[misc]
         if model is not None and layers:
             stack.callback(remove)
             model = inside(model, stack)
-            calls = Calls(model, stack, forget)
-            for site in [find_hook_point(model, layer) for layer in layers]:
-                calls.after(stack, site, _hand_on(site.name, see, handles))
+            calls = Calls(model, stack, drop_dead)
+            for point in [find_hook_point(model, layer) for layer in layers]:
+                calls.after(stack, point, _observe_output(point.name, observe, handles))
         yield
 
 
-def _hand_on(name: str, see: See, handles: list[Any]) -> Callable[[int, Any], Any]:
+def _observe_output(name: str, observe: Observer, handles: list[Any]) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
-        handed = _handed_on(output)
-        if handed is not None:
-            handles.append(handed.register_hook(lambda gradient: see(name, k, gradient)))
-        return handed
+        clone = _hookable(output)
+        if clone is not None:
+            handles.append(clone.register_hook(lambda gradient: observe(name, k, gradient)))
+        return clone
 
     return act
 
@@ -174,36 +174,36 @@ def _takes_gradient(tensor: Tensor) -> None:
 
 def _hook_tensor(tensor: Tensor, edit: Edit, stack: ExitStack, *, observes: bool = False) -> None:
     _takes_gradient(tensor)
-    line, key = queue_of_this_thread(), id(tensor)
-    link = GradientEdit({key: tensor}, edit, observes=observes)
-    line.enter(link, stack)
-    stack.callback(tensor.register_hook(lambda gradient: line.at_once(link, key, gradient)).remove)
+    queue, key = queue_of_this_thread(), id(tensor)
+    entry = GradientEdit({key: tensor}, edit, observes=observes)
+    queue.enter(entry, stack)
+    stack.callback(tensor.register_hook(lambda gradient: queue.at_once(entry, key, gradient)).remove)
 
 
-def _announces(line: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:
-    return lambda gradient: line.arrived(tensor)
+def _announces(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:
+    return lambda gradient: queue.arrived(tensor)
 
 
 def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
     def act(k: int, output: Any) -> Any:
-        handed = _handed_on(output)
-        if handed is not None:
-            stack.callback(handed.register_hook(edit).remove)
-        return handed
+        clone = _hookable(output)
+        if clone is not None:
+            stack.callback(clone.register_hook(edit).remove)
+        return clone
 
     return act
 
 
-def _handed_on(output: Any) -> Tensor | None:
-    """What goes on in the output's place and takes hooks on its gradient; None where no gradient will come.
+def _hookable(output: Any) -> Tensor | None:
+    """The tensor that replaces the output and takes hooks on its gradient; None where no gradient will arrive.
 
-    The first block hands a clone on, and later ones use it too: hooks of one tensor act in the order of entry.
+    The first block puts a clone in place, and later ones use it too: hooks of one tensor act in the order of entry.
     """
     if not isinstance(output, Tensor) or not output.requires_grad:
         return None
-    handed = output if hasattr(output, "_edited") else output.clone()
-    handed._edited = True  # type: ignore[attr-defined]
-    return handed
+    clone = output if hasattr(output, "_edited") else output.clone()
+    clone._edited = True  # type: ignore[attr-defined]
+    return clone
 
 
 def _checked(edit: Edit) -> Edit:
@@ -214,11 +214,13 @@ def _checked(edit: Edit) -> Edit:
         if not isinstance(changed, Tensor):
             raise TypeError(f"The function gave {changed!r} for a gradient; it must return a Tensor or None.")
         for what in ("shape", "dtype", "device"):
-            given, wanted = getattr(changed, what), getattr(gradient, what)
-            if given != wanted:
+            returned, expected = getattr(changed, what), getattr(gradient, what)
+            if returned != expected:
                 if what == "shape":
-                    given, wanted = tuple(given), tuple(wanted)
-                raise BadOption(f"The function returned a gradient of {what} {given}; it must keep {what} {wanted}.")
+                    returned, expected = tuple(returned), tuple(expected)
+                raise BadOption(
+                    f"The function returned a gradient of {what} {returned}; it must keep {what} {expected}."
+                )
         return changed
 
     return hook

@@ -26,7 +26,7 @@ JointEdit = Callable[[list[Tensor]], Sequence[Tensor]]
 
 @dataclass(eq=False)
 class GradientEdit:
-    """One entered edit: of a single gradient (`edit`), or of several at once (`joint`); `observes` only looks."""
+    """One entered edit: of a single gradient (`edit`), or of several at once (`joint`); `observes`: reads only."""
 
     tensors: dict[int, Tensor]
     edit: Callable[[Tensor], Tensor | None] | None = None
@@ -36,11 +36,11 @@ class GradientEdit:
 
 
 @dataclass
-class _Kept:
-    """A parameter's accumulated gradient before the joint edit, and where and in which state `.grad` was left."""
+class _Accumulated:
+    """A parameter's accumulated gradient before the joint edit, and the state in which the edit left `.grad`."""
 
-    raw: Tensor
-    left: tuple[int, int]
+    unedited: Tensor
+    state: tuple[int, int]
 
 
 @dataclass
@@ -48,14 +48,14 @@ class GradientQueue:
     """The edits that one thread has entered and not left, first entered first."""
 
     thread: int = field(default_factory=threading.get_ident)
-    links: list[GradientEdit] = field(default_factory=list)
-    kept: dict[int, _Kept] = field(default_factory=dict)
+    edits: list[GradientEdit] = field(default_factory=list)
+    accumulated: dict[int, _Accumulated] = field(default_factory=dict)
     touched: set[int] = field(default_factory=set)
     entered: int = 0
     joints: list[GradientEdit] = field(default_factory=list)
 
     def mine(self) -> bool:
-        """Whether this backward pass belongs to the line's thread.
+        """Whether this backward pass belongs to this queue's thread.
 
         On the CPU the engine works in the thread that called it. On an accelerator it works in threads of its own,
         which Python did not start; those are taken for ours.
@@ -63,103 +63,103 @@ class GradientQueue:
         now = threading.get_ident()
         if now == self.thread:
             return True
-        started = (each for each in threading.enumerate() if not isinstance(each, threading._DummyThread))
-        return now not in {each.ident for each in started}
+        started = (t for t in threading.enumerate() if not isinstance(t, threading._DummyThread))
+        return now not in {t.ident for t in started}
 
-    def enter(self, link: GradientEdit, stack: ExitStack) -> None:
-        """Add the edit to the line for as long as the stack is open."""
+    def enter(self, entry: GradientEdit, stack: ExitStack) -> None:
+        """Queue the edit for as long as the stack is open."""
 
         def leave() -> None:
-            self.links.remove(link)
-            if link.joint:
-                self.joints.remove(link)
-            still = {key for each in self.joints for key in each.tensors}
-            for key in self.kept.keys() - still:
-                del self.kept[key]
-            self.touched &= still
+            self.edits.remove(entry)
+            if entry.joint:
+                self.joints.remove(entry)
+            remaining = {key for joint in self.joints for key in joint.tensors}
+            for key in self.accumulated.keys() - remaining:
+                del self.accumulated[key]
+            self.touched &= remaining
 
         self.entered += 1
-        link.number = self.entered
-        self.links.append(link)
-        if link.joint:
-            self.joints.append(link)
+        entry.number = self.entered
+        self.edits.append(entry)
+        if entry.joint:
+            self.joints.append(entry)
         stack.callback(leave)
 
-    def at_once(self, link: GradientEdit, key: int, gradient: Tensor) -> Tensor | None:
-        """What a Tensor hook answers: the edited gradient, or None for other threads and behind a joint edit."""
-        if not self.mine() or link.edit is None:
+    def at_once(self, entry: GradientEdit, key: int, gradient: Tensor) -> Tensor | None:
+        """The Tensor hook's return value: the edited gradient; None in other threads and behind a joint edit."""
+        if not self.mine() or entry.edit is None:
             return None
-        if any(each.number < link.number and key in each.tensors for each in self.joints):
+        if any(joint.number < entry.number and key in joint.tensors for joint in self.joints):
             return None
-        return link.edit(gradient)
+        return entry.edit(gradient)
 
     def arrived(self, tensor: Tensor) -> None:
         """A gradient of a joint edit's parameter is about to be added to `.grad`: undo the edit, and come back."""
         if not self.mine():
             return
-        kept = self.kept.get(id(tensor))
-        if kept is not None and tensor.grad is not None and _state(tensor.grad) == kept.left:
+        accumulated = self.accumulated.get(id(tensor))
+        if accumulated is not None and tensor.grad is not None and _state(tensor.grad) == accumulated.state:
             with torch.no_grad():
-                tensor.grad.copy_(kept.raw)
+                tensor.grad.copy_(accumulated.unedited)
         self.touched.add(id(tensor))
         engine: Any = torch.autograd.Variable._execution_engine
         # Asked for by every parameter: one flag for all would stay set after a pass that failed.
         engine.queue_callback(self.settle)
 
     def settle(self) -> None:
-        """Run the joint edits, and what was entered after them, on the accumulated gradients of this pass."""
+        """Apply the joint edits, and those entered after them, to the accumulated gradients of this pass."""
         touched, self.touched = self.touched, set()
         if not touched:
             return
-        tensors = {key: tensor for link in self.joints for key, tensor in link.tensors.items()}
+        tensors = {key: tensor for entry in self.joints for key, tensor in entry.tensors.items()}
         with torch.no_grad():
             values = self._accumulated(tensors, touched)
-            begun: set[int] = set()
-            for link in self.links:
-                if link.joint:
-                    keys = [key for key in link.tensors if key in values]
-                    values.update(zip(keys, link.joint([values[key] for key in keys]), strict=True))
-                    begun.update(keys)
-                elif link.edit:
-                    for key in (key for key in link.tensors if key in begun):
-                        if key in touched or not link.observes:
+            rewritten: set[int] = set()
+            for entry in self.edits:
+                if entry.joint:
+                    keys = [key for key in entry.tensors if key in values]
+                    values.update(zip(keys, entry.joint([values[key] for key in keys]), strict=True))
+                    rewritten.update(keys)
+                elif entry.edit:
+                    for key in (key for key in entry.tensors if key in rewritten):
+                        if key in touched or not entry.observes:
                             # A clone, since the function may write into what it is given.
-                            changed = link.edit(values[key].clone())
+                            changed = entry.edit(values[key].clone())
                             values[key] = values[key] if changed is None else changed
             for key, value in values.items():
                 gradient = tensors[key].grad
                 if gradient is not None:
                     gradient.copy_(value)
-                    self.kept[key].left = _state(gradient)
+                    self.accumulated[key].state = _state(gradient)
 
     def _accumulated(self, tensors: dict[int, Tensor], touched: Iterable[int]) -> dict[int, Tensor]:
-        """Each `.grad` before joint edits; one that somebody else has changed since counts as it is."""
+        """Each `.grad` before joint edits; one that other code has changed since is taken as it is."""
         values = {}
         for key, tensor in tensors.items():
             if tensor.grad is None:
-                self.kept.pop(key, None)
+                self.accumulated.pop(key, None)
                 continue
-            kept = self.kept.get(key)
-            if kept is None or key in touched or _state(tensor.grad) != kept.left:
-                kept = self.kept[key] = _Kept(tensor.grad.detach().clone(), _state(tensor.grad))
-            values[key] = kept.raw
+            accumulated = self.accumulated.get(key)
+            if accumulated is None or key in touched or _state(tensor.grad) != accumulated.state:
+                accumulated = self.accumulated[key] = _Accumulated(tensor.grad.detach().clone(), _state(tensor.grad))
+            values[key] = accumulated.unedited
         return values
 
 
-class _Own(threading.local):
-    line: GradientQueue | None = None
+class _PerThread(threading.local):
+    queue: GradientQueue | None = None
 
 
-_own = _Own()
+_per_thread = _PerThread()
 
 
 def queue_of_this_thread() -> GradientQueue:
-    """The calling thread's line; hooks keep it, whichever thread they are called in."""
-    if _own.line is None:
-        _own.line = GradientQueue()
-    return _own.line
+    """The calling thread's queue; hooks hold on to it, whichever thread they are called in."""
+    if _per_thread.queue is None:
+        _per_thread.queue = GradientQueue()
+    return _per_thread.queue
 
 
 def _state(gradient: Tensor) -> tuple[int, int]:
-    """Where a gradient lies and how often it was written to: `zero_grad` and every edit by others change it."""
+    """Storage address and version counter: `zero_grad` and every write by other code change them."""
     return gradient.data_ptr(), gradient._version

@@ -26,7 +26,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 class _Eager:
-    """Runs compiled models uncompiled while any block needs it: compiled code never calls hooks that came later."""
+    """Runs compiled models eagerly while any block needs it: compiled code never calls hooks registered later."""
 
     def __init__(self) -> None:
         self._lock, self._blocks = threading.Lock(), 0
@@ -105,7 +105,7 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
 
 
 def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
-    hint = nearest(path, [each for each, _ in model.named_modules(remove_duplicate=False) if each])
+    hint = nearest(path, [known for known, _ in model.named_modules(remove_duplicate=False) if known])
     return LayerNotFound(
         f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
     )

@@ -23,7 +23,7 @@ class Records(Mapping[str, Any]):
         self._calls.clear()
 
     def freeze(self) -> None:
-        """Cut the records from the autograd graph, so that nothing of it stays alive."""
+        """Detach all records, so that no autograd graph stays alive."""
         for calls in self._calls.values():
             for k, value in calls.items():
                 calls[k] = map_tensors(value, Tensor.detach)
@@ -59,15 +59,15 @@ def ran_repeatedly(path: str, count: int) -> str:
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """The same value, inside tuples, lists and dicts too, with `function` of every tensor in it."""
+    """`function` of every tensor in a value, also inside tuples, lists and dicts; everything else as it is."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(each, function) for each in value))
+        return type(value)(*(map_tensors(item, function) for item in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(each, function) for each in value)
+        return type(value)(map_tensors(item, function) for item in value)
     if isinstance(value, dict):
-        return type(value)({name: map_tensors(each, function) for name, each in value.items()})
+        return type(value)({name: map_tensors(item, function) for name, item in value.items()})
     return value
 
 
