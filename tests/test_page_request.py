@@ -160,4 +160,4 @@ def test_a_visitor_who_leaves_ends_all_their_jobs() -> None:
     with runs.begin("ann") as one, runs.begin("ann/features") as two, runs.begin("anna") as other:
         runs.end("ann")
 
-        assert one.asked and two.asked and not other.asked
+        assert one.cancelled and two.cancelled and not other.cancelled

@@ -537,9 +537,9 @@ def test_a_picture_without_pixels_is_refused():
     ("data", "said"),
     [
         (b"", "empty"),
-        (b"hello, world", "a text"),
-        ("Grüße".encode(), "a text"),
-        (b"{}", "a text"),
+        (b"hello, world", "a text file"),
+        ("Grüße".encode(), "a text file"),
+        (b"{}", "a text file"),
         (b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', "an SVG drawing"),
         (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- x --><svg/>', "an SVG drawing"),
         (b"<!doctype html><p>", "a web page"),
@@ -548,8 +548,8 @@ def test_a_picture_without_pixels_is_refused():
         (b"PK\x05\x06" + bytes(18), "a zip archive"),
         (b"%PDF-1.7\n", "a PDF document"),
         (b"\x00\x00\x00\x18ftypheic" + bytes(40), "a HEIC picture"),
-        (b"\x00\x00\x00\x18ftypmp42" + bytes(40), "a film"),
-        (b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(20), "a sound"),
+        (b"\x00\x00\x00\x18ftypmp42" + bytes(40), "a video"),
+        (b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(20), "an audio file"),
         (b"\x7fELF" + bytes(60), "a program"),
         (b"\x93NUMPY\x01\x00", "a NumPy array"),
         (b"\x00" * 5000, "not a picture of a known format"),
@@ -579,7 +579,7 @@ def test_only_a_signature_is_called_damaged():
 def test_a_script_in_postscript_never_reaches_an_interpreter(monkeypatch):
     """EPS would be handed to Ghostscript by Pillow."""
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was started"))
-    assert "a text" in refusal(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) print\n")
+    assert "a text file" in refusal(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) print\n")
 
 
 # Where files come from

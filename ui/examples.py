@@ -1,4 +1,4 @@
-"""The example photographs: which there are, and their small pictures."""
+"""The example photographs and their thumbnails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Example:
     alt: str
     path: Path
     note: str = ""
-    """What to try with it, where the picture teaches something."""
+    """What to try with it."""
 
 
 def all_examples() -> dict[str, Example]:
@@ -31,12 +31,12 @@ def all_examples() -> dict[str, Example]:
     Errors   OSError or ValueError when `assets/examples.json` is missing or broken
     """
     listed = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
-    made = (Example(each["id"], each["alt"], ASSETS / each["file"], each.get("note", "")) for each in listed)
+    made = (Example(item["id"], item["alt"], ASSETS / item["file"], item.get("note", "")) for item in listed)
     return {example.id: example for example in made}
 
 
 def small(example: Example) -> dict[str, str]:
-    """What the strip of examples shows: id, words, and the middle of the picture in a data address."""
+    """An entry of the strip of examples: id, words, and the centre square as a data URL."""
     with Image.open(example.path) as photo:
         photo.draft("RGB", (2 * SMALL, 2 * SMALL))  # a JPEG decodes at an eighth of its size in an eighth of the time
         photo = photo.convert("RGB")

@@ -19,11 +19,11 @@ def read(query: Mapping[str, str]) -> tuple[Request, examples.Example, list[str]
 
     Unreadable or overlong values are left out; whether a name exists is checked where it is used.
     """
-    there = examples.all_examples()
-    wanted, first = _short(query, "example"), next(iter(there.values()))
-    example = there.get(wanted, first)
-    notes = [words.not_found(words.EXAMPLE, wanted, [], first.id)] if wanted and wanted not in there else []
-    names = {name: _short(query, parameter) for name, parameter in PARAMETERS.items()}
+    known, name = examples.all_examples(), _short(query, "example")
+    first = next(iter(known.values()))
+    example = known.get(name, first)
+    notes = [words.not_found(words.EXAMPLE, name, [], first.id)] if name and name not in known else []
+    names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
     return Request(str(example.path), **names, options=_options(query.get("options", ""))), example, notes
 
 

@@ -166,7 +166,7 @@ def test_channels_are_sorted_and_opened(visit: Visit) -> None:
     assert "Effect on" in page.locator("#hl-channel dl").inner_text()
 
     visit.after(lambda: visit.choose("sort", "Effect on the class"), "grid")
-    assert "would lose most" in page.locator("#hl-grid .hl-quiet").inner_text()
+    assert "drop of the logit" in page.locator("#hl-grid .hl-quiet").inner_text()
 
 
 def test_channels_follow_the_layer(visit: Visit) -> None:

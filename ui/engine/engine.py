@@ -48,7 +48,7 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     except models.ModelUnavailable as error:
         raise Refused(words.plain(str(error))) from None
     notes: list[str] = []
-    layer = _find(request.layer, [each.name for each in loaded.layers], loaded.default, words.LAYER, notes)
+    layer = _find(request.layer, [known.name for known in loaded.layers], loaded.default, words.LAYER, notes)
     target = _class(request.target, loaded.names, notes)
     methods = {method.name: method for method in model_cache.list_methods(loaded, layer)}
     method = methods[_find(request.method, list(methods), next(iter(methods)), words.METHOD, notes)]
@@ -56,10 +56,10 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     return Settings(loaded, layer, target, method, options, () if request.forgiving else tuple(notes))
 
 
-def _find(name: str, there: list[str], default: str, kind: str, notes: list[str]) -> str:
-    if not name or name in there:
+def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]) -> str:
+    if not name or name in known:
         return name or default
-    notes.append(words.not_found(kind, name, difflib.get_close_matches(name, there, 3, 0.5), default))
+    notes.append(words.not_found(kind, name, difflib.get_close_matches(name, known, 3, 0.5), default))
     return default
 
 
@@ -68,13 +68,13 @@ def _class(name: str, names: list[str], notes: list[str]) -> int | None:
         return None
     if name in names:
         return names.index(name)
-    folded = [each.casefold() for each in names]
+    folded = [known.casefold() for known in names]
     if name.casefold() in folded:
         return folded.index(name.casefold())
     if name.isdecimal() and len(name) < 7 and int(name) < len(names):
         return int(name)
     near = difflib.get_close_matches(name.casefold(), folded, 3, 0.5)
-    notes.append(words.not_found(words.CLASS, name, [names[folded.index(each)] for each in near], words.TOP))
+    notes.append(words.not_found(words.CLASS, name, [names[folded.index(match)] for match in near], words.TOP))
     return None
 
 
@@ -147,7 +147,7 @@ def settled(request: Request, run: Run) -> Generator[Step, None, Settings]:
 
     def work(report: Callable[[Any], bool]) -> Settings:
         def progress(done: int, total: int) -> None:
-            if not report((done, total)) and run.asked:
+            if not report((done, total)) and run.cancelled:
                 raise Refused(words.STOPPED_LOADING)
 
         report((0, 0))
@@ -218,19 +218,19 @@ def _explained(
     number = _plane_number(explanation.raw[0], plane) if method.planes else 0
     drawn = _plane(explanation.raw[:, number] if method.planes else explanation.map)
     share = share if run.stopped() else 1.0
-    return Answer(settings, seen, explanation, scores.softmax(0), drawn, number, share, run.asked)
+    return Answer(settings, seen, explanation, scores.softmax(0), drawn, number, share, run.cancelled)
 
 
-def _plane_number(planes: torch.Tensor, wanted: int | None) -> int:
-    """`wanted`, else the one of `planes` [K, h, w] with the largest norm.
+def _plane_number(planes: torch.Tensor, number: int | None) -> int:
+    """`number`, else the one of `planes` [K, h, w] with the largest norm.
 
     Errors   Refused where there is no such plane
     """
-    if wanted is None:
+    if number is None:
         return int(planes.flatten(1).norm(dim=1).argmax())
-    if not 0 <= wanted < len(planes):
-        raise Refused(words.no_plane(wanted, len(planes)))
-    return wanted
+    if not 0 <= number < len(planes):
+        raise Refused(words.no_plane(number, len(planes)))
+    return number
 
 
 def _plane(maps: torch.Tensor) -> torch.Tensor:
@@ -286,11 +286,11 @@ def save_overlay(answer: Answer, path: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold: tuples become lists, what is not a number None, the rest its description."""
+    """A value that JSON can hold: tuples become lists, NaN and infinity None, other objects their `repr`."""
     if isinstance(value, dict):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else repr(value)

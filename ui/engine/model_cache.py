@@ -92,7 +92,7 @@ def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
     """
     wanted.set()
     while not ready.wait(0.5):
-        if run and run.asked:
+        if run and run.cancelled:
             raise Refused(words.STOPPED_WAITING)
         yield Waiting(words.loading(time.monotonic() - _started if _started else 0.0))
     if not _loaded and not model:

@@ -1,8 +1,8 @@
-"""Arrays and pictures as the dictionaries that the scripts read: the wire format, in one place.
+"""The wire format: answers as the dictionaries that the scripts of ui/static/ read.
 
 Maps travel as base64 of little-endian floats (a JSON list of 224 x 224 numbers takes a second to paint), pictures as
-JPEG in a data address. No field is called `path` or `url`: gradio rewrites those. Final maps are float32, so that
-the value under the pointer and the `.npy` file are exact; maps on their way are float16 where they are large.
+JPEG in a data URL. No field is called `path` or `url`: gradio rewrites those. Final maps are float32, so that the
+read-out and the `.npy` file are exact; large partial maps are float16.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ui.engine.messages import Answer, Channel, Channels, Refining, Settings, St
 if TYPE_CHECKING:
     import torch
 
-LARGEST = 768
-SMALL = 64 * 64
-CELL = 16
+LARGEST = 768  # pixels of a picture's longer side
+SMALL = 64 * 64  # values; partial maps up to this are float32 too
+CELL = 16  # pixels of a channel's longer side in the sheet
 _count = itertools.count(1)
 
 
 def number() -> int:
-    """A new answer's number, larger than all before."""
+    """A new answer's number, larger than all before it."""
     return next(_count)
 
 
 def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False) -> dict[str, Any]:
-    """A map [h, w] with its ends: float32, or float16 with a scale where it need not be exact and is large.
+    """A map [h, w] with its range: float32, or float16 times `scale` where it is large and need not be exact.
 
-    `by_size`: drawn without its signs unless the visitor asks for them, as attributions of single pixels are.
+    `by_size`: drawn by magnitude until the visitor asks for signs, as pixel attributions are.
     """
     values = values.detach().float().cpu().contiguous()
     finite = values[values.isfinite()]
@@ -49,7 +49,7 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False) -
 
 
 def picture(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:
-    """A picture that the browser can show at once, no side above `largest`."""
+    """A JPEG with no side above `largest`."""
     shown = image
     if max(image.size) > largest:
         shown = image.copy()
@@ -75,14 +75,14 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
 
 
 def planes(step: Answer, ident: int) -> dict[str, Any] | None:
-    """The pager under a map that is one of several planes; None where there is one map."""
+    """The pager below a map that is one of several planes; None where there is one map."""
     if not step.planes:
         return None
     return {"id": ident, "plane": step.plane, "count": step.planes, "words": words.planes(step)}
 
 
 def refining(step: Refining, ident: int) -> dict[str, Any]:
-    """The overlay of a map on its way."""
+    """The overlay of a partial map."""
     assert step.map is not None
     settings = step.settings
     return {
@@ -98,7 +98,7 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
 
 
 def _about(settings: Settings, target: int | None, plane: int = 0) -> str:
-    """What a map is of; limits and read-out stay where they are as long as this does."""
+    """The identity of a map: colour limits and read-out stay while it is the same."""
     return f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{target}/{plane}"
 
 
@@ -110,7 +110,7 @@ def classes(step: Answer, ident: int) -> dict[str, Any]:
 
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:
-    """What was noticed, with a button where there is a remedy; notes on the request and on the method come first."""
+    """Notes on the request, the method's caution, then findings, with a button where there is a remedy."""
     caution = step.settings.method.caution
     notes = [*step.settings.notes, *([caution] if caution else [])]
     items: list[dict[str, Any]] = [{"sentence": note} for note in notes]
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 
 def _safe(values: list[float]) -> list[float | None]:
-    """JSON has no word for what is not a number."""
+    """None for NaN and infinity, which JSON does not have."""
     return [value if math.isfinite(value) else None for value in values]
 
 

@@ -28,7 +28,7 @@ class Run:
         self._stop.set()
 
     @property
-    def asked(self) -> bool:
+    def cancelled(self) -> bool:
         """True when the visitor asked for the end; False when only the deadline has passed."""
         return self._stop.is_set()
 

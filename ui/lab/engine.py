@@ -1,4 +1,4 @@
-"""The gradient lab's door to torch: an experiment on one expression, a gradient's way through a network.
+"""The gradient lab's computations: an experiment on one expression, gradient norms along a network.
 
 Importable without gradio.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Pass:
-    """The gradients that a backward pass left: by tensor, and by edge (tensor, operation, place among its inputs)."""
+    """The gradients of a backward pass: by tensor, and by edge (tensor, operation, index among its inputs)."""
 
     tensors: dict[str, Tensor | None] = field(default_factory=dict)
     edges: dict[tuple[str, str, int], Tensor] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Values, and gradients without the hook, with it, and after a second pass where one was asked for."""
+    """Values, and gradients without the hook, with it, and after the second pass where the plan has one."""
 
     plan: Plan
     values: dict[str, Tensor]
@@ -63,7 +63,7 @@ def _once(plan: Plan, *, hooked: bool) -> tuple[dict[str, Tensor], Pass, Pass | 
         if hooked:
             change = _change(plan.hook, plan.amount)
             hook.enter_context(explainers.edit_gradients({tensors[plan.where]: change}))
-        # Entered after the hook, so that a tensor's record is what the hook hands on.
+        # Entered after the hook, so that a tensor's record is what the hook returns.
         stack.enter_context(explainers.edit_gradients({tensors[n]: record(recorded.tensors, n) for n in inner}))
         stack.enter_context(explainers.edit_gradients({t: record(recorded.edges, key) for key, t in edges.items()}))
         first = _backward(plan, tensors, recorded, plan.seed, retain=bool(plan.again))
@@ -81,7 +81,7 @@ def _once(plan: Plan, *, hooked: bool) -> tuple[dict[str, Tensor], Pass, Pass | 
 
 
 def _built(steps: list[Step]) -> tuple[dict[str, Tensor], dict[tuple[str, str, int], Tensor]]:
-    """Every step as a tensor; each use of a tensor goes through a view, so that its share of the gradient is seen."""
+    """Every step as a tensor; each use of a tensor is a view of its own, whose gradient is that edge's part."""
     import torch  # torch takes seconds to start
 
     tensors: dict[str, Tensor] = {}
@@ -91,23 +91,23 @@ def _built(steps: list[Step]) -> tuple[dict[str, Tensor], dict[tuple[str, str, i
             tensors[step.name] = torch.tensor(step.value, dtype=torch.float32, requires_grad=True)
             continue
         operands: list[Any] = []
-        for place, given in enumerate(step.inputs):
-            if isinstance(given, str):
-                view = tensors[given].view_as(tensors[given])
-                edges[given, step.name, place] = view
+        for place, operand in enumerate(step.inputs):
+            if isinstance(operand, str):
+                view = tensors[operand].view_as(tensors[operand])
+                edges[operand, step.name, place] = view
                 operands.append(view)
             else:
-                operands.append(torch.tensor(given, dtype=torch.float32) if isinstance(given, tuple) else given)
+                operands.append(torch.tensor(operand, dtype=torch.float32) if isinstance(operand, tuple) else operand)
         tensors[step.name] = _applied(step.op, operands)
     return tensors, edges
 
 
-def _applied(op: str, given: list[Any]) -> Tensor:
+def _applied(op: str, operands: list[Any]) -> Tensor:
     if op in expressions.FUNCTIONS:
-        return getattr(given[0], op)()
-    if len(given) == 1:
-        return -given[0]
-    a, b = given
+        return getattr(operands[0], op)()
+    if len(operands) == 1:
+        return -operands[0]
+    a, b = operands
     if op == "+":
         return a + b
     if op == "-":
@@ -118,7 +118,7 @@ def _applied(op: str, given: list[Any]) -> Tensor:
 
 
 def _change(kind: str, amount: float) -> Callable[[Tensor], Tensor | None]:
-    """What a hook does to a gradient; the same as `experiments.HOOK_CODE` says."""
+    """The hook, gradient to gradient (None leaves it); the same as in `experiments.HOOK_CODE`."""
     import torch  # torch takes seconds to start
 
     changes: dict[str, Callable[[Tensor], Tensor | None]] = {
@@ -134,22 +134,22 @@ def _change(kind: str, amount: float) -> Callable[[Tensor], Tensor | None]:
 
 
 def _backward(plan: Plan, tensors: dict[str, Tensor], recorded: Pass, seed: Any, *, retain: bool) -> Pass:
-    """One backward pass; what it left, the leaves' own `.grad` among it."""
+    """One backward pass and its gradients; those of leaves are read from `.grad`."""
     import torch  # torch takes seconds to start
 
     result = tensors[plan.result.name]
     start = torch.ones_like(result) if seed is None else torch.tensor(seed, dtype=torch.float32)
     result.backward(start, retain_graph=retain)
-    found = Pass({step.name: recorded.tensors.get(step.name) for step in plan.steps}, dict(recorded.edges))
+    gradients = Pass({step.name: recorded.tensors.get(step.name) for step in plan.steps}, dict(recorded.edges))
     for step in plan.steps:
         if step.value is not None:
             leaf = tensors[step.name].grad
-            found.tensors[step.name] = None if leaf is None else leaf.detach().clone()
-    return found
+            gradients.tensors[step.name] = None if leaf is None else leaf.detach().clone()
+    return gradients
 
 
 def layer_norms(network: nn.Module, images: Tensor, target: int, layers: list[str]) -> dict[str, Tensor]:
-    """By layer: the norm of the class score's gradient at its output, and the gradient's share of exact zeros.
+    """By layer: norm of the class score's gradient with respect to its output, and the gradient's fraction of zeros.
 
     A layer that no gradient reaches has (0, 1).
     """
@@ -157,17 +157,17 @@ def layer_norms(network: nn.Module, images: Tensor, target: int, layers: list[st
 
     import explainers  # torch takes seconds to start
 
-    found = {name: torch.tensor([0.0, 1.0]) for name in layers}
+    norms = {name: torch.tensor([0.0, 1.0]) for name in layers}
 
     def record(name: str) -> Callable[[Tensor], None]:
         def see(gradient: Tensor) -> None:
             values = gradient.detach().double()
-            found[name] = torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
+            norms[name] = torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
 
         return see
 
     with torch.enable_grad(), explainers.edit_gradients({(network, name): record(name) for name in layers}):
-        given = images.detach().clone().requires_grad_()
-        score = network(given)[0, target]
-        torch.autograd.grad(score, given)  # writes no `.grad` of any parameter
-    return found
+        inputs = images.detach().clone().requires_grad_()
+        score = network(inputs)[0, target]
+        torch.autograd.grad(score, inputs)  # leaves the parameters' `.grad` alone
+    return norms

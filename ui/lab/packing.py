@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ui import words as page_words
 from ui.lab import experiments, expressions, words
-from ui.lab.engine import Outcome, Pass
+from ui.lab.engine import Outcome
 from ui.lab.experiments import Plan
 from ui.lab.picture import Depth
 from ui.lab.training import Curves
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def outcome(found: Outcome, ident: int) -> dict[str, Any]:
+def outcome(result: Outcome, ident: int) -> dict[str, Any]:
     """An experiment: every tensor and every edge with its gradients, and the code."""
-    plan = found.plan
+    plan = result.plan
     return {
         "id": ident,
         "line": " ".join([*plan.notes, words.ran(plan.hook, plan.where, plan.result.name)]),
         "where": plan.where,
         "names": [{"name": step.name, "text": _text(step)} for step in plan.steps],
-        "again": found.again is not None,
-        "tensors": [_tensor(step, found) for step in plan.steps],
-        "edges": [_edge(key, found) for key in _keys(plan)],
+        "again": result.again is not None,
+        "tensors": [_tensor(step, result) for step in plan.steps],
+        "edges": [_edge(key, result) for key in _keys(plan)],
         "result": {"name": plan.result.name, "seed": _seed(plan)},
         "code": experiments.code(plan),
     }
 
 
 def refusal(sentence: str, ident: int) -> dict[str, Any]:
-    """What was refused; the script keeps the former result."""
+    """A refusal; the script keeps the previous result."""
     return {"id": ident, "error": sentence}
 
 
@@ -47,39 +47,36 @@ def _text(step: expressions.Step) -> str:
     return expressions.source(step) if step.value is None else words.FORM["leaf"]
 
 
-def _tensor(step: expressions.Step, found: Outcome) -> dict[str, Any]:
+def _tensor(step: expressions.Step, result: Outcome) -> dict[str, Any]:
     name = step.name
     return {
         "name": name,
         "text": _text(step),
         "leaf": step.value is not None,
-        "hooked": name == found.plan.where,
-        "value": numbers(found.values[name]),
-        "without": numbers(found.without.tensors[name]),
-        "hooked_gradient": numbers(found.hooked.tensors[name]),
-        "again": None if found.again is None else numbers(found.again.tensors[name]),
+        "hooked": name == result.plan.where,
+        "value": numbers(result.values[name]),
+        "without": numbers(result.without.tensors[name]),
+        "hooked_gradient": numbers(result.hooked.tensors[name]),
+        "again": None if result.again is None else numbers(result.again.tensors[name]),
     }
 
 
 def _keys(plan: Plan) -> list[tuple[str, str, int]]:
     return [
-        (given, step.name, place)
+        (operand, step.name, place)
         for step in plan.steps
-        for place, given in enumerate(step.inputs)
-        if isinstance(given, str)
+        for place, operand in enumerate(step.inputs)
+        if isinstance(operand, str)
     ]
 
 
-def _edge(key: tuple[str, str, int], found: Outcome) -> dict[str, Any]:
-    def of(found: Pass) -> Any:
-        return numbers(found.edges.get(key))
-
+def _edge(key: tuple[str, str, int], result: Outcome) -> dict[str, Any]:
     return {
         "from": key[0],
         "to": key[1],
-        "value": numbers(found.values[key[0]]),
-        "without": of(found.without),
-        "with": of(found.hooked),
+        "value": numbers(result.values[key[0]]),
+        "without": numbers(result.without.edges.get(key)),
+        "with": numbers(result.hooked.edges.get(key)),
     }
 
 
@@ -99,35 +96,35 @@ def numbers(tensor: Tensor | None) -> list[list[float | str]] | None:
 def _rows(value: Any) -> list[list[float | str]]:
     rows = value if isinstance(value, (list, tuple)) else [value]
     rows = rows if rows and isinstance(rows[0], (list, tuple)) else [rows]
-    return [[_finite(each) for each in row] for row in rows]
+    return [[_finite(entry) for entry in row] for row in rows]
 
 
 def _finite(value: float) -> float | str:
-    """JSON has no word for infinity; the scripts' `Number` reads these."""
+    """NaN and infinity, which JSON does not have, as strings that JavaScript's `Number` reads."""
     return value if math.isfinite(value) else str(value).replace("inf", "Infinity").replace("nan", "NaN")
 
 
 # A network in training
 
 
-def curves(found: Curves, ident: int) -> dict[str, Any]:
-    """A run so far: curves by recorded step, histograms of 256 shades, sentences."""
-    training = found.training
-    loss = found.loss[-1] if found.loss else math.nan
-    state = "running" if not found.end else "broken" if found.end == "broken" else "done"
+def curves(run: Curves, ident: int) -> dict[str, Any]:
+    """A run so far: curves by recorded step, histograms of 256 shades, findings."""
+    training = run.training
+    loss = run.loss[-1] if run.loss else math.nan
+    state = "running" if not run.end else "broken" if run.end == "broken" else "done"
     return {
         "id": ident,
         "state": state,
-        "line": words.training_line(found.step, training.steps, found.seconds, loss, found.end),
-        "fraction": found.step / training.steps,
+        "line": words.training_line(run.step, training.steps, run.seconds, loss, run.end),
+        "fraction": run.step / training.steps,
         "steps": training.steps,
         "layers": list(training.layers),
-        "at": found.at,
-        "loss": _known(found.loss),
-        "norms": {layer: _known(values) for layer, values in found.norms.items()},
-        "updates": {layer: _known(values) for layer, values in found.updates.items()},
-        "heat": {layer: _sheet(columns) for layer, columns in found.histograms.items()},
-        "findings": [each.sentence for each in found.findings],
+        "at": run.at,
+        "loss": _rounded(run.loss),
+        "norms": {layer: _rounded(values) for layer, values in run.norms.items()},
+        "updates": {layer: _rounded(values) for layer, values in run.updates.items()},
+        "heat": {layer: _sheet(columns) for layer, columns in run.histograms.items()},
+        "findings": [finding.sentence for finding in run.findings],
     }
 
 
@@ -137,7 +134,7 @@ def training_line(state: str, sentence: str, ident: int) -> dict[str, Any]:
 
 
 def _sheet(columns: list[tuple[tuple[int, ...], float, float]]) -> dict[str, Any]:
-    """One column a step, each in shades of its own largest count."""
+    """Histograms, one column a step, each scaled to its own largest count."""
     shades = bytearray()
     for counts, _, _ in columns:
         most = max(counts) or 1
@@ -152,34 +149,36 @@ def _sheet(columns: list[tuple[tuple[int, ...], float, float]]) -> dict[str, Any
     }
 
 
-def _known(values: list[float]) -> list[float | None]:
-    """Numbers in five digits; None where there is none."""
+def _rounded(values: list[float]) -> list[float | None]:
+    """Five significant digits; None for NaN and infinity."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
 # A picture
 
 
-def depth(found: Depth, ident: int) -> dict[str, Any]:
-    """The gradient along the network: one bar a layer, in the order of their calls."""
-    settings, layers = found.settings, found.layers
-    name = page_words.class_name(settings, found.target)
+def depth(measured: Depth, ident: int) -> dict[str, Any]:
+    """The gradient along the network: one bar a layer, in call order."""
+    settings, layers = measured.settings, measured.layers
+    name = page_words.class_name(settings, measured.target)
     return {
         "id": ident,
         "line": words.depth_line(name, settings.loaded.title, len(layers)),
-        "verdict": words.depth_verdict(found.vanished, _extremes(found)),
-        "vanished": bool(found.vanished),
-        "least": found.least,
+        "verdict": words.depth_verdict(measured.vanished, _extremes(measured)),
+        "vanished": bool(measured.vanished),
+        "least": measured.least,
         "names": [layer.name for layer in layers],
-        "norms": _known(found.norms),
-        "zeros": _known(found.zeros),
+        "norms": _rounded(measured.norms),
+        "zeros": _rounded(measured.zeros),
         "stages": [layer.name if layer.stage else "" for layer in layers],
-        "read": [words.depth_read(*each) for each in zip(layers, found.norms, found.zeros, strict=True)],
+        "read": [words.depth_read(*bar) for bar in zip(layers, measured.norms, measured.zeros, strict=True)],
     }
 
 
-def _extremes(found: Depth) -> tuple[str, float, str, float]:
+def _extremes(measured: Depth) -> tuple[str, float, str, float]:
     """The layer with the largest norm and the one with the smallest."""
-    known = [(norm, layer.name) for layer, norm in zip(found.layers, found.norms, strict=True) if math.isfinite(norm)]
+    known = [
+        (norm, layer.name) for layer, norm in zip(measured.layers, measured.norms, strict=True) if math.isfinite(norm)
+    ]
     (high, largest), (low, smallest) = max(known, default=(0.0, "")), min(known, default=(0.0, ""))
     return largest, high, smallest, low

@@ -1,4 +1,4 @@
-"""How large the gradient of a class is at every layer of a network, for one picture. Importable without gradio."""
+"""The gradient norm of a class score at every layer of a network, for one picture. Importable without gradio."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import explainers
 
 VANISHED = 1e-7
-"""Share of the largest norm below which float32 leaves nothing but rounding."""
+"""Fraction of the largest norm below which float32 leaves rounding errors alone."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """Norm of the class score's gradient at every layer's output, in call order, and its share of exact zeros."""
+    """Norm of the class score's gradient with respect to every layer's output, in call order; its fraction of zeros."""
 
     settings: Settings
     target: int
@@ -37,7 +37,7 @@ class Depth:
 
     @property
     def vanished(self) -> list[str]:
-        """The layers at which no gradient is left, or none that is a number."""
+        """The layers where the gradient is zero up to rounding, NaN or infinite."""
         return [
             layer.name
             for layer, norm in zip(self.layers, self.norms, strict=True)
@@ -46,7 +46,7 @@ class Depth:
 
 
 def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
-    """One forward and one backward pass of the chosen class, looked at on its whole way.
+    """One forward and one backward pass of the class, recorded at every layer.
 
     Errors   as `engine.explain`
     """
@@ -55,6 +55,6 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
     with engine.turn:
         target = engine.class_of(settings, images)
         names = [layer.name for layer in loaded.layers]
-        found = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=target, layers=names)
-    pairs = [found[layer.name].tolist() for layer in loaded.layers]
+        measured = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=target, layers=names)
+    pairs = [measured[layer.name].tolist() for layer in loaded.layers]
     yield Depth(settings, target, loaded.layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])

@@ -55,7 +55,7 @@ class Lab(Tab):
             for step in model_cache.wait(run):
                 yield lab_packing.waiting(step.sentence, packing.number())
             outcome = lab_engine.run(plan)
-            if not run.asked:  # else a newer experiment of this visitor is under way
+            if not run.cancelled:  # else a newer experiment of this visitor is under way
                 yield lab_packing.outcome(outcome, packing.number())
 
         yield from job(f"{request.session_hash}/expression", steps, _refused)
@@ -98,10 +98,10 @@ def _refused(sentence: str) -> dict[str, Any]:
 
 
 def _training_form() -> dict[str, Any]:
-    """What the training form's script needs to know."""
+    """The properties of training.js."""
     presets = [
-        {"id": name, "title": words.PRESETS[name], "settings": asdict(each)}
-        for name, each in lab_training.PRESETS.items()
+        {"id": name, "title": words.PRESETS[name], "settings": asdict(preset)}
+        for name, preset in lab_training.PRESETS.items()
     ]
     return {
         "terms": words.TRAINING_FORM | {"text": words.TRAINING_TEXT},
@@ -115,10 +115,15 @@ def _training_form() -> dict[str, Any]:
 
 
 def _form() -> dict[str, Any]:
-    """What the form's script needs to know: words, gallery, hooks."""
+    """The properties of expression.js."""
     gallery = [
-        {"id": name, "title": words.EXPERIMENTS[name][0], "says": words.EXPERIMENTS[name][1], "settings": asdict(each)}
-        for name, each in experiments.GALLERY.items()
+        {
+            "id": name,
+            "title": words.EXPERIMENTS[name][0],
+            "says": words.EXPERIMENTS[name][1],
+            "settings": asdict(experiment),
+        }
+        for name, experiment in experiments.GALLERY.items()
     ]
     terms = words.FORM | {"text": words.EXPRESSION_TEXT}
     shared = {"hooks": words.HOOKS, "again": words.AGAIN, "longest": limits.EXPRESSION_LENGTH}

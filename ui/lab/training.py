@@ -38,12 +38,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "noise": (0.0, 1e3),
     "factor": (-1e3, 1e3),
 }
-"""The least and the most of every number of the form."""
+"""The range of every number of the form."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, how, and which hooks act on its gradients; None and "" are no hook."""
+    """The task, the optimiser, and the hooks on the gradients; None and "" are no hook."""
 
     task: str = "mlp"
     rate: float = 0.3
@@ -67,7 +67,7 @@ class Training:
 
     @property
     def every(self) -> int:
-        """Each so many steps are recorded, so that no curve has more points than are drawn."""
+        """Every how many steps one is recorded, so that no curve has more points than are drawn."""
         return math.ceil(self.steps / limits.TRAINING_POINTS)
 
 
@@ -84,7 +84,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Curves:
-    """A run so far. Lists are by recorded step; what is no number stays so."""
+    """A run so far. Lists are by recorded step; NaN is kept."""
 
     training: Training
     step: int
@@ -96,7 +96,7 @@ class Curves:
     histograms: dict[str, list[tuple[tuple[int, ...], float, float]]]
     findings: list[explainers.Finding]
     end: str = ""
-    """Why it is over: "done", "stopped", "time", "broken"; empty while it runs."""
+    """Why it ended: "done", "stopped", "time", "broken" (the loss is not finite); empty while it runs."""
 
 
 def received(data: Any) -> Training:
@@ -105,17 +105,17 @@ def received(data: Any) -> Training:
     Errors   Refused for anything that the form cannot hold
     """
     data = data if isinstance(data, Mapping) else {}
-    given: dict[str, Any] = {}
-    for each in fields(Training):
-        value = data.get(each.name, each.default)
-        if each.name in RANGES:
-            value = _number(each.name, value, optional=each.default is None)
+    values: dict[str, Any] = {}
+    for field in fields(Training):
+        value = data.get(field.name, field.default)
+        if field.name in RANGES:
+            value = _number(field.name, value, optional=field.default is None)
         elif not isinstance(value, str):
             raise Refused(words.BAD_FORM)
-        given[each.name] = value
-    training = Training(**given)
+        values[field.name] = value
+    training = Training(**values)
     chosen = ((training.task, TASKS), (training.activation, ACTIVATIONS), (training.optimiser, OPTIMISERS))
-    if any(value not in there for value, there in chosen):
+    if any(value not in choices for value, choices in chosen):
         raise Refused(words.BAD_FORM)
     for layer in (training.scale, training.freeze):
         if layer and layer not in training.layers:
@@ -142,7 +142,7 @@ def train(training: Training, run: Run) -> Iterator[Curves]:
 
 
 class _Trainer:
-    """One run: network, data and what was recorded."""
+    """One run: network, data, optimiser and log."""
 
     def __init__(self, training: Training, run: Run) -> None:
         import torch  # torch takes seconds to start
@@ -162,15 +162,15 @@ class _Trainer:
 
         end = "done"
         with torch.enable_grad(), ExitStack() as stack:
-            self._hooked(stack)
+            self._enter_hooks(stack)
             self.log = stack.enter_context(
                 explainers.record_gradients(self.network, histograms=BINS, every=self.training.every)
             )
             while self.step < self.training.steps:
                 if self.run.stopped():
-                    end = "stopped" if self.run.asked else "time"
+                    end = "stopped" if self.run.cancelled else "time"
                     break
-                if not math.isfinite(self._one()):
+                if not math.isfinite(self._optimise()):
                     end = "broken"
                     break
                 if time.monotonic() - self.shown > self.pause:
@@ -178,8 +178,8 @@ class _Trainer:
                     self.shown = time.monotonic()
         return self._curves(end)
 
-    def _hooked(self, stack: ExitStack) -> None:
-        """The hooks in the order in which the form lists them; what is recorded is what they leave."""
+    def _enter_hooks(self, stack: ExitStack) -> None:
+        """Enter the hooks in the order of the form; gradients are recorded after them."""
         import explainers  # torch takes seconds to start
 
         training, network = self.training, self.network
@@ -194,22 +194,22 @@ class _Trainer:
         if training.noise:
             stack.enter_context(explainers.add_gradient_noise(network, std=training.noise))
 
-    def _one(self) -> float:
+    def _optimise(self) -> float:
         """One step of the optimiser; its loss."""
-        inputs, wanted = next(self.batches)
+        inputs, labels = next(self.batches)
         self.optimiser.zero_grad()
-        loss = _loss(self.training, self.network(inputs), wanted)
+        loss = _loss(self.training, self.network(inputs), labels)
         loss.backward()
-        found = loss.item()
+        value = loss.item()
         if self.step % self.training.every == 0:
-            before = {name: each.detach().clone() for name, each in self.network.named_parameters()}
+            before = {name: p.detach().clone() for name, p in self.network.named_parameters()}
             self.optimiser.step()
-            self.log.note(self.step, loss=found, updates=_ratios(self.training, self.network, before))
+            self.log.note(self.step, loss=value, updates=_ratios(self.training, self.network, before))
         else:
             self.optimiser.step()
         self.log.step()
         self.step += 1
-        return found
+        return value
 
     def _curves(self, end: str = "") -> Curves:
         import explainers  # torch takes seconds to start
@@ -233,34 +233,34 @@ class _Trainer:
             time.monotonic() - self.began,
             at,
             [notes[step]["loss"] for step in at],
-            {layer: [math.sqrt(found[step]) for step in at] for layer, found in squares.items()},
+            {layer: [math.sqrt(by_step[step]) for step in at] for layer, by_step in squares.items()},
             {layer: [notes[step]["updates"][layer] for step in at] for layer in layers},
-            {layer: [found.get(step, none) for step in at] for layer, found in bins.items()},
+            {layer: [by_step.get(step, none) for step in at] for layer, by_step in bins.items()},
             explainers.diagnose_training(self.log),
             end,
         )
 
 
 def _ratios(training: Training, network: nn.Module, before: dict[str, Tensor]) -> dict[str, float]:
-    """By layer: the norm of what a step changed, over the norm of what was there."""
-    found = {}
+    """By layer: norm of the update over norm of the parameters before it."""
+    ratios = {}
     parameters = dict(network.named_parameters())
     for layer in training.layers:
         names = [name for name in before if name.startswith(f"{layer}.")]
         moved = sum(float((parameters[name].detach() - before[name]).square().sum()) for name in names)
         size = sum(float(before[name].square().sum()) for name in names)
-        found[layer] = math.sqrt(moved / size) if size else math.nan
-    return found
+        ratios[layer] = math.sqrt(moved / size) if size else math.nan
+    return ratios
 
 
-def _loss(training: Training, output: Tensor, wanted: Tensor) -> Tensor:
+def _loss(training: Training, output: Tensor, labels: Tensor) -> Tensor:
     import torch.nn.functional as F  # torch takes seconds to start
 
-    return F.mse_loss(output, wanted) if training.task == "line" else F.cross_entropy(output, wanted)
+    return F.mse_loss(output, labels) if training.task == "line" else F.cross_entropy(output, labels)
 
 
 def _network(training: Training, generator: torch.Generator) -> nn.Module:
-    """The task's network; every weight comes from `generator`, so a run can be repeated."""
+    """The task's network; its weights are drawn from `generator`, so a run can be repeated."""
     import torch  # torch takes seconds to start
     from torch import nn  # torch takes seconds to start
 
@@ -282,15 +282,15 @@ def _network(training: Training, generator: torch.Generator) -> nn.Module:
         parts["output"] = nn.Linear(16 * (SIDE // 8) ** 2, 3)
     network = nn.Sequential(parts)
     with torch.no_grad():
-        for each in network.parameters():
-            fan = each[0].numel() if each.ndim > 1 else 0
-            bound = math.sqrt((6.0 if training.activation == "relu" else 3.0) / fan) if fan else 0.0
-            each.copy_((2 * torch.rand(each.shape, generator=generator) - 1) * bound)
+        for p in network.parameters():
+            fan_in = p[0].numel() if p.ndim > 1 else 0
+            bound = math.sqrt((6.0 if training.activation == "relu" else 3.0) / fan_in) if fan_in else 0.0
+            p.copy_((2 * torch.rand(p.shape, generator=generator) - 1) * bound)
     return network
 
 
 def _data(training: Training, generator: torch.Generator) -> itertools.cycle[tuple[Tensor, Tensor]]:
-    """The batches, over and over."""
+    """The batches (inputs, labels), cycled."""
     import torch  # torch takes seconds to start
 
     if training.task == "line":
@@ -298,8 +298,8 @@ def _data(training: Training, generator: torch.Generator) -> itertools.cycle[tup
         return itertools.cycle([(x, 2 * x)])
     if training.task == "mlp":
         return itertools.cycle([_spiral(generator)])
-    inputs, wanted = _shapes(generator)
-    return itertools.cycle(list(zip(inputs.split(BATCH), wanted.split(BATCH), strict=True)))
+    inputs, labels = _shapes(generator)
+    return itertools.cycle(list(zip(inputs.split(BATCH), labels.split(BATCH), strict=True)))
 
 
 def _spiral(generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -314,19 +314,19 @@ def _spiral(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _shapes(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Small pictures of a square, a disc or a cross at some place, of some size, with noise."""
+    """Pictures [SHAPES, 1, SIDE, SIDE] of a square, a disc or a cross at random places and sizes, with noise."""
     import torch  # torch takes seconds to start
 
-    def drawn(low: float, high: float) -> Tensor:
+    def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(SHAPES, 1, 1, generator=generator)
 
-    wanted = torch.arange(SHAPES) % 3
+    labels = torch.arange(SHAPES) % 3
     rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
-    size = drawn(2.5, 5.0)
-    down, across = (rows - drawn(5, SIDE - 6)).abs(), (columns - drawn(5, SIDE - 6)).abs()
+    size = uniform(2.5, 5.0)
+    down, across = (rows - uniform(5, SIDE - 6)).abs(), (columns - uniform(5, SIDE - 6)).abs()
     largest = torch.maximum(down, across)
     square, disc = largest <= size, down**2 + across**2 <= (1.15 * size) ** 2
     cross = (torch.minimum(down, across) <= 1) & (largest <= size + 1)
-    shapes = torch.stack([square, disc, cross])[wanted, torch.arange(SHAPES)].float()
+    shapes = torch.stack([square, disc, cross])[labels, torch.arange(SHAPES)].float()
     noise = 0.2 * torch.randn(shapes.shape, generator=generator)
-    return (shapes + noise - 0.25).unsqueeze(1), wanted
+    return (shapes + noise - 0.25).unsqueeze(1), labels

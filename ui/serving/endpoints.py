@@ -1,7 +1,7 @@
-"""The same questions for programs: typed functions that gradio offers as an API. Every argument is checked by hand.
+"""The API: typed functions that Gradio offers to programs.
 
-gradio checks neither types nor paths of such functions: a number may arrive where text is declared, and a file may be
-any dictionary. What is refused is one sentence, which the client raises as its error.
+Gradio checks neither types nor paths of their arguments, so `from_api` does. A refusal is one sentence, which the
+client raises as its error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def build() -> None:
 
 
 def _sentences(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A refusal becomes its sentence; nothing else of what went wrong leaves the server."""
+    """An error leaves the server as one sentence."""
 
     @wraps(function)
     def guarded(*values: Any, **named: Any) -> Any:
@@ -78,29 +78,29 @@ def explain(
 def feature_maps(
     image: FileData, model: str = "", layer: str = "", channels: list[int] | None = None, sort: str = "activation"
 ) -> dict:
-    """The layer's own values for one picture, [channels, height, width] as .npy, with each channel's mean and effect.
+    """The layer's output for one picture, [channels, height, width] as .npy, with each channel's mean and effect.
 
     channels: which ones, in this order; none for all. sort: "activation", "effect" (on the top class) or "number".
     """
     if sort not in SORTS:
         raise Refused(words.no_sort(sort, SORTS))
-    found = _last(features.page, from_api(image, model=model, layer=layer), Channels, sort=sort, size=1 << 20)
-    _no_notes(found.settings)
-    chosen = _chosen(channels, found)
-    rows = [found.numbers.index(number) for number in chosen]
+    sheet = _last(features.page, from_api(image, model=model, layer=layer), Channels, sort=sort, size=1 << 20)
+    _no_notes(sheet.settings)
+    chosen = _chosen(channels, sheet)
+    rows = [sheet.numbers.index(number) for number in chosen]
     return {
-        **_resolved(found.settings),
-        "target": found.target,
+        **_resolved(sheet.settings),
+        "target": sheet.target,
         "channels": chosen,
-        "mean": [found.means[row] for row in rows],
-        "effect": None if found.effects is None else [found.effects[row] for row in rows],
-        "shape": [len(rows), *found.maps.shape[1:]],
-        "maps": _file("maps.npy", lambda path: engine.save_array(found.maps[rows], path)),
+        "mean": [sheet.means[row] for row in rows],
+        "effect": None if sheet.effects is None else [sheet.effects[row] for row in rows],
+        "shape": [len(rows), *sheet.maps.shape[1:]],
+        "maps": _file("maps.npy", lambda path: engine.save_array(sheet.maps[rows], path)),
     }
 
 
 def list_models() -> list[dict]:
-    """Every model by name: title, classes, size, whether it is here already, how often its first guess is right."""
+    """Every model: name, title, classes, size, whether it is here already, top-1 accuracy."""
     _ready()
     return [engine.plain(vars(info)) for info in model_cache.list_models()]
 
@@ -108,17 +108,16 @@ def list_models() -> list[dict]:
 def list_layers(model: str = "") -> list[dict]:
     """The layers of a model that have a grid, in the order of their calls."""
     settings = _settled(from_api(model=model))
-    default = settings.loaded.default
     return [
         {
-            "name": each.name,
-            "kind": each.kind,
-            "shape": list(each.shape),
-            "grid": list(each.grid or ()),
-            "stage": each.stage,
-            "default": each.name == default,
+            "name": layer.name,
+            "kind": layer.kind,
+            "shape": list(layer.shape),
+            "grid": list(layer.grid or ()),
+            "stage": layer.stage,
+            "default": layer.name == settings.loaded.default,
         }
-        for each in settings.loaded.layers
+        for layer in settings.loaded.layers
     ]
 
 
@@ -127,32 +126,30 @@ def list_methods(model: str = "", layer: str = "") -> list[dict]:
     settings = _settled(from_api(model=model, layer=layer))
     return [
         {
-            "name": each.name,
-            "title": each.title,
-            "family": each.family,
-            "returns": each.returns,
-            "paper": each.paper,
-            "summary": each.summary,
-            "caution": each.caution,
-            "takes_layer": each.takes_layer,
-            "options": [engine.plain(vars(option)) for option in each.options.values()],
+            "name": method.name,
+            "title": method.title,
+            "family": method.family,
+            "returns": method.returns,
+            "paper": method.paper,
+            "summary": method.summary,
+            "caution": method.caution,
+            "takes_layer": method.takes_layer,
+            "options": [engine.plain(vars(option)) for option in method.options.values()],
         }
-        for each in model_cache.list_methods(settings.loaded, settings.layer)
+        for method in model_cache.list_methods(settings.loaded, settings.layer)
     ]
 
 
 # Arguments and answers
 
 
-def _chosen(channels: Any, found: Channels) -> list[int]:
+def _chosen(channels: Any, sheet: Channels) -> list[int]:
     if channels is None or channels == []:
-        return found.numbers
-    whole = isinstance(channels, list) and all(
-        isinstance(each, int) and not isinstance(each, bool) for each in channels
-    )
-    if not whole or not all(0 <= each < found.total for each in channels):
-        raise Refused(words.no_channels(found.settings.layer, found.total))
-    return channels[: found.total]
+        return sheet.numbers
+    integers = isinstance(channels, list) and all(type(number) is int for number in channels)
+    if not integers or not all(0 <= number < sheet.total for number in channels):
+        raise Refused(words.no_channels(sheet.settings.layer, sheet.total))
+    return channels[: sheet.total]
 
 
 def _ready() -> None:
@@ -167,21 +164,21 @@ def _settled(request: Request) -> Settings:
 
 
 def _no_notes(settings: Settings) -> None:
-    """A program that names what is not there gets an error; the page would show the default and a note."""
+    """An unknown name is an error for a program; the page shows the default and a note."""
     if settings.notes:
         raise Refused(" ".join(settings.notes).split(" Shown instead")[0])
 
 
 def _last(function: Callable[..., Iterator[Any]], request: Request, kind: type, **named: Any) -> Any:
-    """The last step of that kind; a name that was not found ends the work before it begins."""
-    found = None
+    """The last step of that kind; an unknown name ends the work before it begins."""
+    last = None
     with runs.begin(None) as run:
         for step in function(request, run, **named):
             if isinstance(step, Settings):
                 _no_notes(step)
             if isinstance(step, kind):
-                found = step
-    return found
+                last = step
+    return last
 
 
 def _resolved(settings: Settings) -> dict[str, Any]:
@@ -193,7 +190,7 @@ def _resolved(settings: Settings) -> dict[str, Any]:
 
 
 def _file(name: str, write: Callable[[Path], None]) -> FileData:
-    """A file for the caller under a name that nobody can guess; the guard sweeps what is called tmp by its age."""
+    """A file for the caller under a name that nobody can guess; the guard removes old files called tmp…"""
     folder = Path(get_upload_folder())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"tmp{secrets.token_hex(32)}-{name}"

@@ -1,16 +1,16 @@
-"""What stands in front of Gradio: an ASGI class that refuses the requests which its routes would take too trustingly.
+"""The ASGI middleware in front of Gradio: it refuses requests that Gradio's routes would accept unchecked.
 
 Measured on Gradio 6.31: bodies have no limit, a multipart field without a file name is kept in memory whole, any
 argument of any endpoint may be a link that the server fetches, a file object without `meta` reaches a handler
-unchecked, and a dozen routes stand open that this page never uses. Refused here, before Gradio sees them:
+unchecked, and a dozen routes are open that this page never uses. Refused here, before Gradio sees them:
 
     403  closed routes, links in the place of files, POST to anything but the listed routes
     413  bodies over `limits.body(path)`, by their declared length and by counting
     408  bodies that do not arrive in time
-    400  JSON that is broken, too deep, too long, or names files that nobody uploaded
+    400  JSON that is invalid, too deep, too long, or names files that nobody uploaded
 
-Pure ASGI: a BaseHTTPMiddleware would break event streams and hide that a visitor has left. `install_no_links` is the
-second lock behind it.
+Pure ASGI: a BaseHTTPMiddleware would break event streams and hide that a visitor has left. `install_no_links`
+removes the fetching itself, as a second line of defence.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ HEADERS = (
 )
 
 CLOSED = "This address is not in use."
-TOO_BIG = "The request is larger than what is read here."
-TOO_LATE = "The request did not arrive in time."
-BAD_JSON = "The request is not readable JSON."
-TOO_DEEP = "The request holds more, or deeper nested, values than any setting of this page."
+TOO_BIG = "The request body is larger than the limit."
+TOO_LATE = "The request body did not arrive in time."
+BAD_JSON = "The request body is not valid JSON."
+TOO_DEEP = "The JSON has too many values, or is nested too deeply."
 NO_FILE = "Only pictures that were uploaded here can be opened. Upload the file first."
 NO_LINKS = "Links are not accepted. Download the picture and upload the file."
-BAD_SESSION = "The session has a name that cannot be used."
+BAD_SESSION = "The session's name is not valid."
 
 
 class Refusal(Exception):
-    """A request that is answered here: a status and a sentence."""
+    """A refused request: HTTP status and sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -80,15 +80,15 @@ class Guard:
         self.app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """One connection: the server's own start and stop, or a request that passes or is refused."""
+        """One connection: the server's start and stop, or a request."""
         if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
+            await self._lifespan(scope, receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
-        else:  # nothing here speaks over web sockets
+        else:  # nothing here uses web sockets
             await send({"type": "websocket.close", "code": 1008})
 
-    async def _live(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
         sweeper = asyncio.create_task(_keep_swept())
         try:
             await self.app(scope, receive, send)
@@ -106,8 +106,8 @@ class Guard:
                 return
             if message["type"] == "http.response.start":
                 begun, ours = True, {name for name, _ in HEADERS}
-                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in ours]
-                message = {**message, "headers": [*kept, *HEADERS]}
+                theirs = [pair for pair in message.get("headers", ()) if pair[0].lower() not in ours]
+                message = {**message, "headers": [*theirs, *HEADERS]}
             await send(message)
 
         refusal = None
@@ -129,33 +129,33 @@ class Guard:
 
 
 class _Body:
-    """A request's body as it arrives: counted, and timed until its end.
+    """A request's body as it arrives: its bytes counted, and a deadline for its end.
 
-    Timed only where a body is expected: the streams of a GET ask in passing whether the visitor has left, and a timer
-    would hide the answer.
+    The deadline holds only where a body is expected: the streams of a GET poll whether the visitor has left, and a
+    timer would hide the answer.
     """
 
     def __init__(self, receive: Receive, cap: int, *, timed: bool) -> None:
         self._receive, self._cap = receive, cap
-        self._seen, self._whole = 0, not timed
+        self._received, self._complete = 0, not timed
         self._end = time.monotonic() + limits.BODY_SECONDS
         self.refusal: Refusal | None = None
 
     def check_declared(self, headers: dict[bytes, bytes]) -> None:
-        """A length over the cap is refused unread; one that is missing, false or no number is left to counting."""
+        """A declared length over the cap is refused unread; one that is missing or wrong is left to counting."""
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length[:20]) > self._cap:
             self._fail(413, TOO_BIG)
 
     async def receive(self) -> Message:
-        """The next message; after the body's end these only say that the visitor has left, and may take for ever."""
-        if self._whole:
+        """The next message; after the body's end that is the visitor's leaving, with no deadline."""
+        if self._complete:
             message = await self._receive()
         else:
             message = await self._in_time()
-        self._seen += len(message.get("body", b""))
-        self._whole = self._whole or not message.get("more_body", False)
-        if self._seen > self._cap:
+        self._received += len(message.get("body", b""))
+        self._complete = self._complete or not message.get("more_body", False)
+        if self._received > self._cap:
             self._fail(413, TOO_BIG)
         return message
 
@@ -176,7 +176,7 @@ def _check_route(method: str, path: str) -> None:
 
 
 async def _checked_json(body: _Body, receive: Receive, *, agents: bool) -> Receive:
-    """Read the whole body, look through it, and give it back; afterwards the visitor's leaving is passed on again."""
+    """Read and check the whole body; returns a `receive` that replays it, then passes messages on."""
     chunks, more = [], True
     while more:
         message = await body.receive()
@@ -184,15 +184,15 @@ async def _checked_json(body: _Body, receive: Receive, *, agents: bool) -> Recei
             raise Refusal(400, BAD_JSON)
         chunks.append(message.get("body", b""))
         more = message.get("more_body", False)
-    whole, given = b"".join(chunks), False
-    check_json(whole, agents=agents)
+    content, replayed = b"".join(chunks), False
+    check_json(content, agents=agents)
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
-        return {"type": "http.request", "body": whole, "more_body": False}
+        replayed = True
+        return {"type": "http.request", "body": content, "more_body": False}
 
     return replay
 
@@ -200,33 +200,33 @@ async def _checked_json(body: _Body, receive: Receive, *, agents: bool) -> Recei
 def check_json(text: bytes, *, agents: bool = False) -> None:
     """Refuse JSON that no page of ours sends. Agents may send pictures as data, which `uploads` decodes.
 
-    Errors   Refusal 400: unreadable, numbers that are none, too deep, too many values, half characters, files without
+    Errors   Refusal 400: invalid JSON, NaN or infinity, too deep, too many values, lone surrogates, files without
              Gradio's mark. Refusal 403: links in the place of files.
     """
     if not text:
         return
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise Refusal(400, BAD_JSON) from None
-    if isinstance(found, dict) and not agents:
-        name = found.get("session_hash")
+    if isinstance(value, dict) and not agents:
+        name = value.get("session_hash")
         if name is not None and not (isinstance(name, str) and SESSION.fullmatch(name)):
             raise Refusal(400, BAD_SESSION)
-    _walk(found, files=not agents)
+    _walk(value, files=not agents)
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _walk(found: object, *, files: bool) -> None:
-    """Every value once, with a stack of our own: depth is a visitor's choice, Python's stack is not."""
-    stack, seen = [(found, 1)], 0
+def _walk(root: object, *, files: bool) -> None:
+    """Check every value, depth first, without recursion: the depth is the visitor's choice."""
+    stack, count = [(root, 1)], 0
     while stack:
         value, depth = stack.pop()
-        seen += 1
-        if depth > limits.JSON_DEPTH or seen > limits.JSON_ITEMS:
+        count += 1
+        if depth > limits.JSON_DEPTH or count > limits.JSON_ITEMS:
             raise Refusal(400, TOO_DEEP)
         if isinstance(value, str):
             _check_text(value)
@@ -241,7 +241,7 @@ def _walk(found: object, *, files: bool) -> None:
 
 
 def _check_text(text: str) -> None:
-    """Half a surrogate pair is a string that cannot be written anywhere again."""
+    """A lone surrogate cannot be encoded again."""
     if not text.isascii():
         try:
             text.encode()
@@ -250,7 +250,7 @@ def _check_text(text: str) -> None:
 
 
 def _check_file(value: dict[str, Any]) -> None:
-    """A file object must be one that Gradio will check: a plain path, marked as an upload, with nothing to fetch."""
+    """A file object must be one that Gradio checks: a plain path with the mark of an upload, and no URL."""
     url = value.get("url")
     if isinstance(url, str) and url.lstrip().lower().startswith("data:"):
         raise Refusal(400, NO_FILE)
@@ -263,7 +263,7 @@ def _check_file(value: dict[str, Any]) -> None:
         raise Refusal(400, NO_FILE)
     if not all(isinstance(value.get(name), str | None) for name in ("url", "orig_name", "mime_type")):
         raise Refusal(400, NO_FILE)
-    if not _is_uploaded(path):  # Gradio refuses it as well, but without a word to the visitor
+    if not _is_uploaded(path):  # Gradio refuses it as well, but without a sentence
         raise Refusal(403, NO_FILE)
 
 
@@ -286,7 +286,7 @@ async def _refuse(send: Send, refusal: Refusal) -> None:
 
 
 def install_no_links() -> None:
-    """Take from Gradio the functions that fetch: pages, API and agents get a sentence, and no name is looked up."""
+    """Replace Gradio's functions that fetch links by a refusal; no host name is resolved."""
     import gradio  # as above
     from gradio import processing_utils, routes  # as above
 
@@ -307,9 +307,9 @@ def install_no_links() -> None:
 
 
 def sweep(folder: str | os.PathLike[str], age: float = limits.KEEP) -> int:
-    """Remove what uploads broken off midway have left: files called tmp… in the folder itself, and old empty folders.
+    """Remove what broken uploads have left: files called tmp… in the folder itself, and empty folders.
 
-    Returns  how many were removed. Whole uploads are Gradio's to delete (`delete_cache`).
+    Returns  how many were removed. Complete uploads are deleted by Gradio (`delete_cache`).
     """
     oldest, removed = time.time() - age, 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

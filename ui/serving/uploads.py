@@ -1,16 +1,16 @@
-"""Hostile bytes in, right pixels out: the one place where a visitor's file becomes a picture.
+"""Untrusted bytes in, RGB pixels out: the one place where a visitor's file is decoded.
 
-Nothing that a browser or a client says about a file is believed: not its name, its type or its size. What is decided:
+No name, type or size that a client declares is trusted. The rules (figures in `ui/limits.py`):
 
-- The bytes decide the format, out of a short list of decoders: a picture called x.txt opens, a page called x.png not.
-- Size is read from the header and refused before anything is decoded.
-- EXIF orientation is applied, transparency lies on white, colour profiles become sRGB, animations show one frame.
-- 16-bit greys keep the full range of their type (0 to 65535 becomes 0 to 255) when they use it, that is, when the
-  brightest value is above 4095. Otherwise (12-bit cameras, depth maps) they are stretched from their own minimum to
-  their own maximum, because they would be black. Floats keep 0 to 1 when they lie in it, and are stretched otherwise.
+- The first bytes decide the format, among a few decoders: a JPEG called x.txt opens, a page called x.png does not.
+- Width and height are checked in the header, before anything is decoded.
+- EXIF orientation is applied, transparency blended onto white, colours converted to sRGB, of animations the first frame
+  taken.
+- 16-bit greys map 0..65535 to 0..255 where their maximum is above 4095. Otherwise (12-bit cameras, depth maps), where
+  that would be black, their own minimum..maximum. Floats map 0..1 where they lie in it, else minimum..maximum.
   Values that are not finite count as the minimum.
-- Large pictures come out smaller (`limits.SIDE`), decoded at a fraction of their size where JPEG allows that.
-- What ends too early is refused, never half shown.
+- Large pictures are reduced (`limits.SIDE`), JPEGs while they are decoded.
+- A truncated file is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DAMAGED = "This {kind} picture is damaged or ends too early. Save or download it
 FOREIGN = "Only a picture that was uploaded here can be opened. Upload the file first."
 LINK = "Links are not opened. Download the picture and upload the file."
 
-# First bytes (offset, bytes) of what people upload by mistake, and what to call it.
+# Signatures (offset, bytes) of what people upload by mistake, and its name.
 _KINDS = (
     (0, b"%PDF", "a PDF document"),
     (0, b"PK\x03\x04", "a zip archive or an office document"),
@@ -69,13 +69,13 @@ _KINDS = (
     (4, b"ftypmif1", "a HEIC picture (save it as JPEG first)"),
     (4, b"ftypmsf1", "a HEIC picture (save it as JPEG first)"),
     (4, b"ftypcrx", "a raw camera picture (save it as JPEG first)"),
-    (4, b"ftyp", "a film"),
-    (8, b"AVI ", "a film"),
-    (0, b"\x1aE\xdf\xa3", "a film"),
-    (8, b"WAVE", "a sound"),
-    (0, b"ID3", "a sound"),
-    (0, b"OggS", "a sound"),
-    (0, b"fLaC", "a sound"),
+    (4, b"ftyp", "a video"),
+    (8, b"AVI ", "a video"),
+    (0, b"\x1aE\xdf\xa3", "a video"),
+    (8, b"WAVE", "an audio file"),
+    (0, b"ID3", "an audio file"),
+    (0, b"OggS", "an audio file"),
+    (0, b"fLaC", "an audio file"),
     (0, b"MZ", "a program"),
     (0, b"\x7fELF", "a program"),
 )
@@ -91,7 +91,7 @@ _SIGNATURES = (
     (0, b"MM\x00+", "TIFF"),
     (4, b"ftypavi", "AVIF"),
 )
-_TURNS = {
+_ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -100,7 +100,7 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_huge = threading.Lock()
+_one_large = threading.Lock()
 
 
 def open_picture(source: str | os.PathLike[str] | bytes) -> Image.Image:
@@ -123,7 +123,7 @@ def open_picture(source: str | os.PathLike[str] | bytes) -> Image.Image:
         return _decode(data)
     except Refused:
         raise
-    except _Late:
+    except _Timeout:
         raise Refused(TOO_SLOW) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError):
         raise Refused(TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)) from None
@@ -156,12 +156,12 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     return resolved
 
 
-class _Late(Exception):
-    """Reading has taken too long. Not an OSError: decoders swallow those."""
+class _Timeout(Exception):
+    """Decoding takes too long. Not an OSError: decoders catch those."""
 
 
-class _Clocked(io.BytesIO):
-    """Bytes that stop being readable: every loop over a file's blocks reads, so every such loop ends in time."""
+class _TimedBytes(io.BytesIO):
+    """Bytes that raise `_Timeout` when read too late: every decoder's loop over blocks reads."""
 
     def __init__(self, data: bytes, seconds: float) -> None:
         super().__init__(data)
@@ -169,7 +169,7 @@ class _Clocked(io.BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if time.monotonic() > self._end:
-            raise _Late
+            raise _Timeout
         return super().read(size)
 
 
@@ -206,7 +206,7 @@ def _match(data: bytes, table: tuple[tuple[int, bytes, str], ...]) -> str | None
 
 
 def _kind(data: bytes) -> str:
-    """What to call a file that is no picture."""
+    """The name of a kind of file that is no picture."""
     head = data[:2048].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if b"<svg" in head:
         return "an SVG drawing"
@@ -218,27 +218,27 @@ def _kind(data: bytes) -> str:
     with contextlib.suppress(UnicodeDecodeError):
         text = data[:2048].decode("utf-8", "strict" if len(data) <= 2048 else "ignore")
         if all(letter.isprintable() or letter in "\t\r\n\f" for letter in text):
-            return "a text"
+            return "a text file"
     return "not a picture of a known format"
 
 
 def _decode(data: bytes) -> Image.Image:
-    with Image.open(_Clocked(data, limits.DECODE_SECONDS), formats=FORMATS) as picture:
+    with Image.open(_TimedBytes(data, limits.DECODE_SECONDS), formats=FORMATS) as picture:
         width, height = picture.size
         _check_size(width, height)
         scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         profile = picture.info.get("icc_profile")
-        with _huge if width * height > limits.HUGE else contextlib.nullcontext():
+        with _one_large if width * height > limits.HUGE else contextlib.nullcontext():
             picture.draft(picture.mode, size)  # JPEG alone listens
             picture.load()
-            turn = _turn(picture)
+            orientation = _orientation(picture)
             plain = _eight_bits(picture)
             if plain.size != size:
                 plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
     upright = _on_white(plain, profile)
-    if turn is not None:
-        upright = upright.transpose(turn)
+    if orientation is not None:
+        upright = upright.transpose(orientation)
     upright.info = {}
     return upright
 
@@ -250,18 +250,18 @@ def _check_size(width: int, height: int) -> None:
         raise Refused(TOO_NARROW.format(width=width, height=height, limit=limits.RATIO))
 
 
-def _turn(picture: Image.Image) -> Image.Transpose | None:
-    """How the camera was held, asked after loading (TIFF turns itself); a broken note is no reason to refuse."""
+def _orientation(picture: Image.Image) -> Image.Transpose | None:
+    """From EXIF, read after loading (Pillow turns TIFF itself); None where EXIF is missing or broken."""
     try:
-        return _TURNS.get(picture.getexif().get(0x0112, 1))
-    except _Late:
+        return _ORIENTATIONS.get(picture.getexif().get(0x0112, 1))
+    except _Timeout:
         raise
     except Exception:
         return None
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
-    """The picture with 8 bits a channel, in a mode that can be resized: L, LA, RGB, RGBA or CMYK."""
+    """The picture with 8 bits per channel, in a mode that can be resized: L, LA, RGB, RGBA or CMYK."""
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
         return _stretch(picture)
     if picture.mode in ("PA", "RGBa") or (picture.mode == "P" and "transparency" in picture.info):
@@ -276,7 +276,7 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 
 
 def _stretch(picture: Image.Image) -> Image.Image:
-    """Deep greys as 8 bits, in bands of rows so that no second deep copy is needed."""
+    """16-bit, 32-bit and float greys as 8 bits, in bands of rows to save a second copy."""
     import numpy as np  # a tenth of a second that only raw pixels need
 
     deep = np.asarray(picture)
@@ -296,7 +296,7 @@ def _stretch(picture: Image.Image) -> Image.Image:
 
 
 def _range(deep: np.ndarray) -> tuple[float, float]:
-    """What becomes black and what becomes white: the type's range where the values use it, else their own."""
+    """The values of black and white: the type's range where the values use it, else their own."""
     import numpy as np  # a tenth of a second that only raw pixels need
 
     finite = deep if deep.dtype.kind != "f" else deep[np.isfinite(deep)]
@@ -308,7 +308,7 @@ def _range(deep: np.ndarray) -> tuple[float, float]:
 
 
 def _on_white(picture: Image.Image, profile: object) -> Image.Image:
-    """Colours to sRGB first, then transparency onto white: the profile knows nothing of white paper."""
+    """Colours to sRGB, then transparency blended onto white, which is white in sRGB."""
     alpha = picture.getchannel("A") if picture.mode in ("LA", "RGBA") else None
     colours = picture.convert(picture.mode.rstrip("A")) if alpha else picture
     colours = _to_srgb(colours, profile)
@@ -320,7 +320,7 @@ def _on_white(picture: Image.Image, profile: object) -> Image.Image:
 
 
 def _to_srgb(picture: Image.Image, profile: object) -> Image.Image:
-    """The picture in sRGB; a profile that is broken, foreign to the mode or too large is passed over."""
+    """The picture in sRGB; a profile that is broken, too large or of another mode is ignored."""
     if isinstance(profile, bytes) and 0 < len(profile) <= limits.PROFILE:
         with contextlib.suppress(ImageCms.PyCMSError, OSError, ValueError, TypeError):
             source = ImageCms.getOpenProfile(io.BytesIO(profile))

@@ -1,4 +1,4 @@
-// All channels of a layer as one sheet in a grid of options: arrows move, Enter opens. Sorting by what is here needs no request.
+// The channels of a layer as a grid of tiles cut from one sheet: arrows move, Enter opens.
 import { paint } from "./colours.js";
 import { bytes, floats, follow, make, painted, short } from "./wire.js";
 
@@ -36,7 +36,7 @@ class Grid {
     painted(this.element, value.id, since);
   }
 
-  /** Draw every channel once into one sheet and hand back its address. */
+  /** Draw every channel into one sheet; returns its URL. */
   async draw(value) {
     const [h, w] = value.cell;
     const planes = bytes(value.planes), lo = floats(value.lo), hi = floats(value.hi);

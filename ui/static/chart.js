@@ -5,12 +5,12 @@ import { make, short } from "./wire.js";
 
 const HEIGHT = 190, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 24;
 
-/** Colours for layers in their order, told apart on light and on dark. */
+/** Colours for layers in their order, distinct on light and on dark. */
 export function hue(k, count) {
   return `hsl(${Math.round(250 - (230 * k) / Math.max(1, count - 1))} 65% ${k % 2 ? 46 : 56}%)`;
 }
 
-/** A scale from values to places, with its ticks; what a logarithm cannot hold is left out. */
+/** A linear or logarithmic axis: `at` maps a value to [0, 1] or null, with its ticks. */
 function scale(values, log) {
   const known = values.filter((v) => v !== null && Number.isFinite(v) && (!log || v > 0));
   let low = Math.min(...known), high = Math.max(...known);
@@ -31,7 +31,7 @@ function scale(values, log) {
 }
 
 function frame(host, chart) {
-  if (!host.plot) {                                    // made once, so that focus stays while values come in
+  if (!host.plot) {                                    // made once, so that the focus stays while values arrive
     const plot = make("div", { class: "hl-plot", tabindex: 0, role: "img" });
     const read = make("output", { class: "hl-quiet", "aria-live": "polite" });
     host.plot = plot;
@@ -71,7 +71,7 @@ function legend(host, names, colour) {
   }));
 }
 
-/** Lines over steps: `at` the steps, `series` name → values (null where there is no number). */
+/** Lines over steps: `at` the steps, `series` name → values (null for NaN). */
 export function lines(host, { title, at, last, series, log, unit }) {
   const names = Object.keys(series), axis = scale(names.flatMap((name) => series[name]), log);
   const read = (k) => `${unit} ${at[k]}: ` + names.map((name) => `${names.length > 1 ? name + " " : ""}${short(series[name][k] ?? NaN)}`).join(" · ");
@@ -92,13 +92,13 @@ export function lines(host, { title, at, last, series, log, unit }) {
   const cursor = svg("line", { y1: TOP, y2: TOP + tall, class: "hl-cursor", visibility: "hidden" });
   root.append(cursor);
   host.mark = (k) => { cursor.setAttribute("visibility", "visible"); cursor.setAttribute("x1", x(at[k])); cursor.setAttribute("x2", x(at[k])); };
-  // The pointer's place counts recorded steps; while a run goes on they fill a part of the width.
+  // The pointer selects among recorded steps, which fill a part of the width while a run goes on.
   host.chart.count = at.length;
   host.plot.replaceChildren(root);
   legend(host, names.length > 1 ? names : [], colour);
 }
 
-/** Bars in their order on a log scale; `marks` are names below single bars, empty bars are crossed. */
+/** Bars on a log scale; `marks` are names below single bars; values below `least` get a dashed bar. */
 export function bars(host, { title, values, names, marks, read, summary, least }) {
   const axis = scale(values, true);
   const shown = frame(host, { title, count: values.length, read, bars: true, summary, height: HEIGHT + Math.min(140, Math.max(...marks.map((m) => m.length)) * 7.5) });
@@ -119,9 +119,9 @@ export function bars(host, { title, values, names, marks, read, summary, least }
   host.plot.replaceChildren(root);
 }
 
-/** Histograms over time: every column has its own range; brighter where more of the values lie. */
+/** Histograms over time, one column a step, each with its own range; brighter for larger counts. */
 export function heat(host, { title, counts, bins, low, high, at, last, unit }) {
-  // The few largest columns, mostly the first ones, run over the edge: else all others would be a thin line.
+  // The axis ends at the 90th percentile of the ranges: the few largest would make the others a thin line.
   const ends = low.map((v, k) => Math.max(Math.abs(v), Math.abs(high[k]))).sort((a, b) => a - b);
   const most = ends[Math.floor(0.9 * (ends.length - 1))] || ends.at(-1) || 1, reach = Number(most.toPrecision(1)) || 1, axis = { at: (v) => (v + reach) / (2 * reach), ticks: [-reach, 0, reach] };
   const read = (k) => `${unit} ${at[k]}: ${short(low[k])} … ${short(high[k])}`;

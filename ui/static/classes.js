@@ -1,4 +1,4 @@
-// The five classes that the network thinks most likely: as small buttons beside the picture, or as bars beside the map.
+// The five most likely classes: as buttons below the picture, or as bars beside the map.
 import { follow, make, painted } from "./wire.js";
 
 function percent(share) {

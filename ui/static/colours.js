@@ -1,4 +1,4 @@
-// Colour tables of 256 steps, as bytes red, green, blue in base64. Never jet: it draws edges that are not in the data.
+// Colour maps of 256 steps, as RGB bytes in base64. Never jet: it draws edges that are not in the data.
 import { bytes } from "./wire.js";
 
 const TABLES = {
@@ -26,7 +26,7 @@ const TABLES = {
     "9uYg+OYh++cj/ecl",
 };
 
-// The ends of the signed map, as explainers/colour_maps.py has them: told apart under the three common kinds of colour blindness.
+// The ends of the diverging map, as in explainers/maps/colour_maps.py: distinct under the three common kinds of colour blindness.
 export const BLUE = [40, 122, 235], RED = [228, 50, 40];
 
 function blend(stops) {
@@ -49,7 +49,7 @@ export function table(name) {
 
 export const NAMES = [["auto", "Automatic"], ["magma", "Magma"], ["viridis", "Viridis"], ["signed", "Blue to red"]];
 
-/** Colour `values` between lo and hi into RGBA `pixels`, on nothing: the sheet of channels. */
+/** Colour `values` between lo and hi into opaque RGBA `pixels`: the sheet of channels. */
 export function paint(values, pixels, { lo, hi, colours }) {
   const colour = table(colours);
   const scale = hi > lo ? 255 / (hi - lo) : 0;

@@ -1,4 +1,4 @@
-// One expression: the form with its gallery, and beside it the graph, every tensor as a table, and the code.
+// One expression: the form with its gallery, the graph, a table of all tensors, and the code.
 import { draw, few, same } from "./graph.js";
 import { follow, make, painted } from "./wire.js";
 
@@ -72,7 +72,7 @@ class Lab {
     this.ask();
   }
 
-  /** The first letter of one's own: what belonged to the experiment, and may not fit any more, goes. */
+  /** The visitor edits the expression: settings of the chosen experiment that may not fit any more are cleared. */
   own() {
     if (this.gallery.querySelector("[aria-pressed=true]")) this.seed.value = this.second.value = this.again.value = "";
     this.program.rows = Math.min(12, Math.max(4, this.program.value.split("\n").length));

@@ -1,4 +1,4 @@
-// A map and the arithmetic that the page does on it, as explainers/maps.py does it: no drawing, no elements.
+// Arithmetic on maps, as in explainers/maps/overlays.py: no drawing, no elements.
 import { floats } from "./wire.js";
 
 /** Unpack a map: {h, w, values, lo, hi, signed, by_size}. */
@@ -6,21 +6,21 @@ export function field(packed) {
   return { ...packed, values: floats(packed) };
 }
 
-/** The slope at a cell between two steps: their mean, at most three times either; 0 at a peak, a pit and a zero. */
+/** Monotone cubic slope at a cell between two differences: their mean, at most three times either; 0 where their signs differ. */
 function slope(before, after) {
   if (!(before * after > 0)) return 0;
   const mean = (before + after) / 2, steepest = 3 * Math.min(Math.abs(before), Math.abs(after));
   return Math.max(-steepest, Math.min(steepest, mean));
 }
 
-/** One line of `cells` values (`step` apart in `from`) as `side` values (`stride` apart in `to`). */
+/** Resample one row of `cells` values (`step` apart in `from`) to `side` values (`stride` apart in `to`). */
 function line(from, start, step, cells, to, at, stride, side, smooth) {
   const value = (i) => from[start + step * Math.min(cells - 1, Math.max(0, i))];
   for (let k = 0; k < side; k++) {
     let v;
     if (side === cells) v = value(k);
     else if (!smooth) v = value(Math.floor(((2 * k + 1) * cells) / (2 * side)));
-    else if (side < cells) {                             // averaged over all cells that it covers
+    else if (side < cells) {                             // the mean of the cells below it
       const first = Math.floor((k * cells) / side), last = Math.ceil(((k + 1) * cells) / side);
       v = 0;
       for (let i = first; i < last; i++) v += value(i);
@@ -38,7 +38,7 @@ function line(from, start, step, cells, to, at, stride, side, smooth) {
   }
 }
 
-/** The map at another size: a monotone cubic surface, never beyond the cells on either side, or (not `smooth`) its cells. */
+/** The map at another size: monotone cubic interpolation, which never overshoots, or (not `smooth`) nearest cells. */
 export function enlarge(map, width, height, smooth = true) {
   const rows = new Float32Array(map.h * width), out = new Float32Array(height * width);
   for (let y = 0; y < map.h; y++) line(map.values, y * map.w, 1, map.w, rows, y * width, 1, width, smooth);
@@ -46,7 +46,7 @@ export function enlarge(map, width, height, smooth = true) {
   return out;
 }
 
-/** Gaussian blur by `sigma` cells, ending at three of them; the border's values go on outside. */
+/** Gaussian blur by `sigma` cells, cut at 3 sigma, with replicated borders. */
 export function blur(map, sigma) {
   const radius = Math.ceil(3 * sigma);
   const kernel = Array.from({ length: 2 * radius + 1 }, (_, i) => Math.exp(-((i - radius) ** 2) / (2 * sigma * sigma)));
@@ -65,7 +65,7 @@ export function blur(map, sigma) {
   return along(along(map.values, map.h, map.w, 1, map.w), map.w, map.h, map.w, 1);
 }
 
-/** How much neighbours differ: their mean squared step over twice the variance, 0 on a plane, about 1 in noise. */
+/** Mean squared difference of neighbours over twice the variance: 0 on a plane, about 1 in white noise. */
 export function roughness({ values, w }) {
   let count = 0, sum = 0, squares = 0, steps = 0, rough = 0;
   for (const v of values) if (Number.isFinite(v)) { count += 1; sum += v; }
@@ -79,14 +79,14 @@ export function roughness({ values, w }) {
   return steps ? rough / steps / ((2 * squares) / count) : 0;
 }
 
-/** The quantile of finite values, between its two neighbours in order. */
+/** The quantile of finite values, with linear interpolation. */
 export function quantile(values, share) {
   const ordered = Float32Array.from(values).sort();
   const at = share * (ordered.length - 1), below = Math.floor(at), above = Math.min(below + 1, ordered.length - 1);
   return ordered[below] + (at - below) * (ordered[above] - ordered[below]);
 }
 
-/** Row and column of the largest value (of the largest size, where the map has two signs). */
+/** Row and column of the largest value, by magnitude in a signed map. */
 export function peak(map) {
   let best = 0, found = -Infinity;
   map.values.forEach((v, i) => {
@@ -96,7 +96,7 @@ export function peak(map) {
   return [Math.floor(best / map.w), best % map.w];
 }
 
-/** How many cells fall into each of `bins` equal steps between the map's ends. */
+/** Counts of the values in `bins` equal bins over the map's range. */
 export function histogram(map, bins = 40) {
   const counts = new Array(bins).fill(0);
   const step = (map.hi - map.lo) / bins;

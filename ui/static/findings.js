@@ -1,4 +1,4 @@
-// Sentences, with a button each where there is a remedy: what was noticed on a map, or what went wrong with a model.
+// Findings on a map, or an error of a model: sentences, with a button where there is a remedy.
 import { follow, make, painted } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {

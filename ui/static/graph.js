@@ -1,4 +1,4 @@
-// A graph of operations, top to bottom: boxes are tensors, edges carry the value down and the gradient up. Plain SVG.
+// The computation graph, top to bottom: boxes are tensors, edges carry values down and gradients up. Plain SVG.
 import { make } from "./wire.js";
 import { BLUE, RED } from "./colours.js";
 
@@ -32,7 +32,7 @@ export const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 export const flat = (rows) => (rows || []).flat().map(Number);
 export const words = (rows) => (rows ? rows.map((row) => row.map(few).join(", ")).join("; ") : "");
 
-/** Colours for all gradients of one picture: blue below zero, red above, stronger by powers of ten. */
+/** Colours for all gradients of one graph: blue negative, red positive, opacity by log magnitude. */
 export function shades(all) {
   const sizes = all.flat().map((v) => Math.abs(v)).filter((v) => v > 0 && Number.isFinite(v)).map(Math.log10);
   const low = Math.min(...sizes), high = Math.max(...sizes);
@@ -45,7 +45,7 @@ export function shades(all) {
   };
 }
 
-/** What stands on an edge: the value, the gradient in colour and, where the hook changed it, what it was. */
+/** The label of an edge: value, gradient in colour and, where the hook changed it, the original gradient. */
 function label(edge, shade, terms) {
   const cells = edge.with || [], changed = edge.with && !same(edge.with, edge.without);
   const wide = Math.max(1, ...cells.flat().map((v) => few(v).length)) * LETTER + 8;
@@ -72,14 +72,14 @@ function cut(text) {
   return text.length > 22 ? text.slice(0, 21) + "…" : text;
 }
 
-/** Layer of every tensor, and places within the layers; an edge over several layers keeps a place free in each. */
+/** Layered layout: row and column of every tensor; an edge over several rows reserves a column in each. */
 function places(value) {
   const depth = new Map(), slots = [];
   for (const tensor of value.tensors) {
     const before = value.edges.filter((edge) => edge.to === tensor.name).map((edge) => depth.get(edge.from) + 1);
     depth.set(tensor.name, Math.max(0, ...before));
   }
-  // A tensor of its own stands right above its first use.
+  // A leaf stands right above its first use.
   for (const tensor of value.tensors.filter((t) => t.leaf)) {
     const uses = value.edges.filter((edge) => edge.from === tensor.name).map((edge) => depth.get(edge.to) - 1);
     if (uses.length) depth.set(tensor.name, Math.min(...uses));
@@ -107,7 +107,7 @@ function hits(a, b) {
   return Math.abs(a.x - b.x) < (a.width + b.width) / 2 + 4 && Math.abs(a.y - b.y) < (a.height + b.height) / 2 + 2;
 }
 
-/** Where everything stands: labels give way to each other along their edges, in gaps `stretch` times as high. */
+/** Positions: labels avoid each other along their edges, in gaps `stretch` times as high. */
 function arrange(value, { depth, column, layers, columns }, labels, { wide, box, highest }, stretch) {
   const tops = [4];
   for (let layer = 0; layer + 1 < layers; layer++) {
@@ -173,7 +173,7 @@ export function draw(host, value, terms) {
   }
   taken.push({ x: foot[0], width: last.width });
   const left = Math.min(0, ...taken.map((each) => each.x - each.width / 2 - 4)), right = Math.max(width, ...taken.map((each) => each.x + each.width / 2 + 4));
-  const height = Math.max(tops.at(-1), y(value.result.name)) + BOX + last.height + 30;      // labels may stand out to the sides
+  const height = Math.max(tops.at(-1), y(value.result.name)) + BOX + last.height + 30;      // labels may overhang
   const root = svg("svg", { viewBox: `${left} 0 ${right - left} ${height}`, width: right - left, height, role: "img", "aria-label": terms.graph }, lines, notes, boxes);
   host.replaceChildren(make("div", { class: "hl-graph-frame", tabindex: 0, "aria-label": terms.graph, role: "group" }, root));
   return shade;

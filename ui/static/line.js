@@ -1,10 +1,10 @@
-// A line of news inside a tab: what is going on there, or what went wrong; empty otherwise.
+// A tab's own status line: progress or an error; empty otherwise.
 import { follow, make, painted } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {
   const root = element.firstElementChild;
   const line = make("p", { class: "hl-line hl-quiet", role: "status" });
-  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": "Share of the work that is done" });
+  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": "Progress" });
   root.replaceChildren(line, bar);
   follow(props, watch, ["value"], () => {
     const since = performance.now();

@@ -1,4 +1,4 @@
-// The link that was made, in a field to copy from by hand where the clipboard is closed.
+// The link, in a field to copy from by hand where the clipboard is not available.
 import { follow, make } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {

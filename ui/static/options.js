@@ -1,4 +1,4 @@
-// The chosen method's options as a form, drawn from its ranges and choices; an empty number means "chosen automatically".
+// The method's options as a form, drawn from their ranges and choices; an empty field means "automatic".
 import { follow, make } from "./wire.js";
 
 function control(option, value, changed) {
@@ -33,7 +33,7 @@ export function mount(element, props, trigger, watch) {
     const { schema = [], values: given = {} } = props.value || {};
     const values = { ...given };
     const form = JSON.stringify([schema, values]);
-    if (form === drawn) return;                        // our own change came back: leave the focus where it is
+    if (form === drawn) return;                        // our own change: keep the focus
     drawn = form;
     if (!schema.length) {
       root.replaceChildren(make("p", { class: "hl-quiet", text: props.none }));

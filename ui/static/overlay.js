@@ -1,4 +1,4 @@
-// A map over the picture that the network saw. Opacity, colours, limits and the read-out are moved here, without a request.
+// A map over the network's crop of the picture. Opacity, colours, limits and the read-out need no request.
 import { NAMES } from "./colours.js";
 import { field, histogram, peak } from "./field.js";
 import { RULE, bar, view } from "./paint.js";
@@ -13,9 +13,9 @@ class View {
     this.props = props;
     this.map = null;
     this.cell = null;
-    this.own = null;                                   // limits set by the visitor
-    this.look = null;                                  // how the map is drawn: colours, range, photograph
-    this.bare = false;                                 // while the photograph alone is held
+    this.own = null;                                   // colour limits set by the visitor
+    this.look = null;                                  // how the map is drawn, see `view` in paint.js
+    this.bare = false;                                 // while the photograph alone is shown
     this.build(element.firstElementChild);
     this.surface = new Surface(this.canvas);
     new ResizeObserver(() => this.map && this.surface.fit() && this.colour()).observe(this.canvas);
@@ -45,7 +45,7 @@ class View {
       ...NAMES.map(([value, text]) => make("option", { value, text })));
     this.smooth = make("input", { type: "checkbox", name: "smooth", checked: true, onchange: () => this.colour() });
     this.signed = make("input", { type: "checkbox", name: "signed", checked: true, onchange: () => { this.own = null; this.colour(); } });
-    this.signs = make("label", { class: "hl-tick", hidden: true, title: "Values below zero in blue; otherwise sizes alone" },
+    this.signs = make("label", { class: "hl-tick", hidden: true, title: "Negative values in blue; off: magnitudes" },
       this.signed, make("span", { text: "Signed" }));
     const limit = (name) => make("input", { type: "number", step: "any", name, onchange: () => this.limit() });
     [this.low, this.high] = [limit("low"), limit("high")];
@@ -121,7 +121,7 @@ class View {
     painted(this.element, value.id, since);
   }
 
-  /** Lay a map over the picture; limits, read-out and switches stay as they are. */
+  /** Draw a map over the picture; limits, read-out and switches stay. */
   lay(map) {
     this.map = map;
     this.signs.hidden = !map.signed;
@@ -130,7 +130,7 @@ class View {
     this.point(...(this.cell || [null]));
   }
 
-  /** What belongs to one map alone: a heading, its figures, and the part of the picture that its strongest cell can see. */
+  /** A channel's heading, figures, and the receptive field of its strongest cell. */
   describe(value) {
     this.heading.hidden = !value.words.title;
     this.heading.textContent = value.words.title || "";
@@ -176,7 +176,7 @@ class View {
     this.mix();
   }
 
-  /** Draw the map once; opacity then only mixes two pictures. */
+  /** Draw the map once; opacity then only blends two pictures. */
   colour() {
     if (!this.map) return;
     const { tint, own: limits, signed, smooth } = this;
@@ -211,15 +211,15 @@ class View {
     this.chart.setAttribute("aria-label", `Histogram of ${this.map.values.length} values from ${short(this.map.lo)} to ${short(this.map.hi)}`);
   }
 
-  /** What the picture has that the map has not, and what its lines are. */
+  /** How the drawing differs from the map, and what its contours are. */
   drawn(look) {
-    if (!look.fine) return `Lines at ${100 * RULE.low_line}% and ${100 * RULE.high_line}% of the full colour.`;
-    const parts = [this.map.signed && !this.signed.checked && "sizes without their signs",
-      !this.own && `full colour from the ${100 * RULE.full}th percentile`, look.smooth && "blurred by about a pixel"].filter(Boolean);
+    if (!look.fine) return `Contours at ${100 * RULE.low_line}% and ${100 * RULE.high_line}% of the colour range.`;
+    const parts = [this.map.signed && !this.signed.checked && "magnitudes",
+      !this.own && `colours saturate at the ${100 * RULE.full}th percentile`, look.smooth && "blurred by about one pixel"].filter(Boolean);
     return parts.length ? `Drawn: ${parts.join(", ")}. Read-out and .npy hold the map itself.` : "";
   }
 
-  /** Show cell (row, column) and its raw value; null takes the mark away. */
+  /** Mark cell (row, column) and show its value; null removes the mark. */
   point(row, column) {
     const { map, box } = this;
     if (row === null || row === undefined || !map) {

@@ -1,4 +1,4 @@
-// How every map is drawn: the rules of explainers/maps/overlays.py, number by number and step by step; tests compare both.
+// How every map is drawn: the rules of explainers/maps/overlays.py, which the tests compare with these.
 import { BLUE, RED, table } from "./colours.js";
 import { blur, enlarge, quantile, roughness } from "./field.js";
 
@@ -42,7 +42,7 @@ export function view(map, { colours = "auto", limits = null, signed = true, smoo
   return { values, h, w, colours: name, low, high, fine, smooth, clipped: largest > Math.max(Math.abs(low), Math.abs(high)) };
 }
 
-/** Draw the map over the photograph in RGBA `pixels` of this size: mute it, paint, draw the contours, stripe what is no number. */
+/** Draw the map over the photograph in RGBA `pixels` of this size: desaturate, colour, draw contours, stripe NaN. */
 export function draw(pixels, width, height, look) {
   const values = enlarge(look, width, height, look.smooth);
   const sizes = tint(pixels, values, look);
@@ -54,7 +54,7 @@ export function draw(pixels, width, height, look) {
   }
 }
 
-/** Mute `pixels` and paint a value on each; gives back the sizes in parts of the full colour. */
+/** Desaturate `pixels` and blend in the colours of `values`; returns their magnitudes in parts of the colour range. */
 function tint(pixels, values, { colours, low, high, fine }) {
   const sizes = new Float32Array(values.length);
   const signed = colours === "signed", colour = signed ? null : table(colours);
@@ -64,7 +64,7 @@ function tint(pixels, values, { colours, low, high, fine }) {
     const grey = LUMA[0] * pixels[p] + LUMA[1] * pixels[p + 1] + LUMA[2] * pixels[p + 2];
     const share = (values[i] - zero) * scale;
     const size = Math.min(1, signed ? Math.abs(share) : Math.max(0, share));
-    const part = WEIGHTS[Math.round(size * FINEST)] || 0;     // no weight where there is no number
+    const part = WEIGHTS[Math.round(size * FINEST)] || 0;     // NaN has no weight
     const k = 3 * Math.round(size * 255) || 0;
     const end = share < 0 ? BLUE : RED;
     sizes[i] = size;
@@ -76,7 +76,7 @@ function tint(pixels, values, { colours, low, high, fine }) {
   return sizes;
 }
 
-/** White lines with a dark halo where `sizes` cross the two levels: distances by the local slope. */
+/** White lines with a dark halo where `sizes` cross the two levels; distances by the local slope. */
 function contours(pixels, sizes, width, height) {
   const wide = Math.max(1, RULE.line * Math.min(width, height));
   const reach = Math.ceil(1.5 * wide + 0.5);

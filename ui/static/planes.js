@@ -1,4 +1,4 @@
-// The pager under a map that is one of several planes: channels, components, heads. The next one is asked of the server.
+// The pager below a map that is one of several planes: channels, components, heads. The server draws each.
 import { follow, make, painted } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {

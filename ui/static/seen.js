@@ -1,4 +1,4 @@
-// Tells the server that this tab is looked at while it shows other settings than the page: once for each change, when seen.
+// Raises "focus" once for every new answer, as soon as its tab is in front.
 import { follow } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {

@@ -1,4 +1,4 @@
-// The one line that says what is going on or what is seen; it also marks the page as busy, so that old maps are dimmed.
+// The status line: what is computed, or what the map is; it also marks the page as busy, so that old maps are dimmed.
 import { follow, make, painted } from "./wire.js";
 
 const NARROW = 768;
@@ -6,7 +6,7 @@ const NARROW = 768;
 export function mount(element, props, trigger, watch) {
   const root = element.firstElementChild;
   const line = make("p", { class: "hl-line", role: "status", tabindex: -1 });
-  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": "Share of the work that is done" });
+  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": "Progress" });
   root.replaceChildren(line, bar);
   let asked = false;
   document.addEventListener("click", (event) => { if (event.target.closest?.("#hl-explain")) asked = true; });

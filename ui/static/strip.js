@@ -1,4 +1,4 @@
-// Every stage of the network at once: the same picture seen from the first stage to the last; a click moves there.
+// Grad-CAM at every stage of the network, first to last; a click selects that layer.
 import { field } from "./field.js";
 import { draw, view } from "./paint.js";
 import { follow, make, painted } from "./wire.js";

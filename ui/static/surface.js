@@ -24,7 +24,7 @@ export class Surface {
     return true;
   }
 
-  /** Draw photograph and overlay once; `mix` then only blends the two. */
+  /** Draw photograph and overlay once; `mix` then only blends them. */
   paint(look, width = this.canvas.width, height = this.canvas.height) {
     this.look = look;
     for (const each of [this.photo, this.drawn]) [each.width, each.height] = [width, height];
@@ -38,7 +38,7 @@ export class Surface {
     this.drawn.getContext("2d").putImageData(pixels, 0, 0);
   }
 
-  /** Show the photograph (0), the map over the muted photograph (1), or what lies between. */
+  /** Blend the photograph (opacity 0) and the overlay (1). */
   mix(opacity, canvas = this.canvas) {
     const context = canvas.getContext("2d");
     context.globalAlpha = 1;
@@ -52,7 +52,7 @@ export class Surface {
     this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
   }
 
-  /** What is shown as a PNG file of the photograph's own size, as the library draws it. */
+  /** A PNG of the photograph's own size, as the library draws it. */
   async png(opacity) {
     const canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = this.image ? [this.image.naturalWidth, this.image.naturalHeight] : [EMPTY, EMPTY];

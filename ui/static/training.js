@@ -1,4 +1,4 @@
-// A network in training: its form, Start and Stop, charts that grow while it runs, and what is wrong with the run.
+// A network in training: its form, Start and Stop, charts that grow while it runs, the diagnosis.
 import { heat, lines } from "./chart.js";
 import { bytes, follow, make, painted } from "./wire.js";
 
@@ -60,7 +60,7 @@ class Training {
     this.show();
   }
 
-  /** The network's layers, to be scaled or frozen. */
+  /** Offer the network's layers for scaling and freezing. */
   layers(scale, freeze) {
     const depth = Math.min(Math.max(1, Math.round(this.depth.valueAsNumber) || 1), this.props.ranges.depth[1]);
     const names = this.task.value === "mlp" ? [...Array.from({ length: depth }, (_, k) => `hidden${k + 1}`), "output"] : this.props.layers[this.task.value];

@@ -1,4 +1,4 @@
-// Reading what engine/packing.py wrote, and the few ways in which all modules make elements. Words only ever go in as text.
+// Reads what engine/packing.py wrote; makes elements, whose words only ever go in as text.
 
 /** Mount module `name`; its `props.value` is the parsed JSON, and what it sets there goes back as JSON. */
 export async function start(name, element, props, trigger, watch) {
@@ -51,7 +51,7 @@ export function floats(packed) {
   return new Float32Array(raw.buffer);
 }
 
-/** An element with attributes; `text` goes in as text, never as markup. */
+/** An element with attributes; `text` becomes text, never markup. */
 export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -66,27 +66,27 @@ export function make(tag, attributes = {}, ...children) {
 
 /** A number in few characters, with its sign: 0.0213, 1.2e-7, 12,300. */
 export function short(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "not a number";
+  if (value === null || value === undefined || Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   const text = size !== 0 && (size < 1e-3 || size >= 1e5) ? size.toExponential(2) : String(Number(size.toPrecision(4)));
   return (value < 0 ? "−" : "") + text;
 }
 
-/** Note on the component that answer `id` is on the screen, and how long painting took; the tests wait for it. */
+/** Mark the component with the id of the answer that it shows and the milliseconds that drawing took; tests wait for it. */
 export function painted(element, id, since) {
   const host = element.closest("[id^='hl-']") || element;
   host.dataset.id = id ?? "";
   host.dataset.ms = (performance.now() - since).toFixed(1);
 }
 
-/** Run `draw` now and at every change of the named props; a component in a tab is mounted with its value already there. */
+/** Run `draw` now and at every change of the named props: a component in a tab may be mounted after its value came. */
 export function follow(props, watch, names, draw) {
   watch(names, draw);
   draw();
 }
 
-/** Hand a blob to the visitor as a file. */
+/** Download a blob as a file. */
 export function save(blob, name) {
   const link = make("a", { href: URL.createObjectURL(blob), download: name });
   document.body.append(link);

@@ -1,7 +1,8 @@
-"""The tab that shows the current settings as calls of a program."""
+"""The tab that shows the settings on the page as calls of a program."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import gradio as gr
@@ -11,6 +12,31 @@ from ui.engine import packing
 from ui.engine.messages import Settings
 from ui.tabs.components import canvas
 from ui.tabs.tab import Tab
+
+PYTHON = """from gradio_client import Client, handle_file
+
+client = Client("{origin}")
+answer = client.predict(
+    image=handle_file("photo.jpg"),
+%s    api_name="/explain",
+)
+print(answer["predictions"], answer["map"], answer["overlay"])"""
+
+LIBRARY = """import explainers
+from models import load_model
+from PIL import Image
+
+model = load_model(%r)
+photo = Image.open("photo.jpg")
+images = model.prepare(photo)
+e = explainers.explain(%s)
+e.overlay(model.crop(photo))[0].save("overlay.png")"""
+
+SHELL = """file=$(curl -s -F files=@photo.jpg {origin}gradio_api/upload | tr -d '[]"')
+event=$(curl -s {origin}gradio_api/call/explain -H 'Content-Type: application/json' -d '{"data": [
+  {"path": "'$file'", "meta": {"_type": "gradio.FileData"}},
+  %s]}' | cut -d'"' -f4)
+curl -s {origin}gradio_api/call/explain/$event"""
 
 
 class Api(Tab):
@@ -25,5 +51,35 @@ class Api(Tab):
 
 
 def snippets(settings: Settings) -> dict[str, Any]:
-    """The value of the snippets' component."""
-    return {"id": packing.number(), "items": words.snippets(settings)}
+    """The settings as code; `snippets.js` puts the page's address in the place of {origin}."""
+    items = (
+        (*words.PYTHON, PYTHON % _keywords(settings)),
+        (*words.LIBRARY, LIBRARY % (settings.loaded.name, _call(settings))),
+        (*words.SHELL, SHELL % _positional(settings)),
+    )
+    return {
+        "id": packing.number(),
+        "items": [dict(zip(("title", "text", "code"), item, strict=True)) for item in items],
+    }
+
+
+def _keywords(settings: Settings) -> str:
+    arguments = {**settings.names, "options": settings.options}
+    if not settings.takes_layer:
+        del arguments["layer"]
+    return "".join(f"    {name}={value!r},\n" for name, value in arguments.items() if value)
+
+
+def _call(settings: Settings) -> str:
+    """The arguments of `explainers.explain`."""
+    options = settings.options if settings.target is None else {"target": settings.target, **settings.options}
+    if settings.takes_layer:
+        options = {"layer": settings.layer, **options}
+    named = "".join(f", {name}={value!r}" for name, value in options.items())
+    return f"{settings.method.name!r}, model.network, images{named}"
+
+
+def _positional(settings: Settings) -> str:
+    """The arguments of the endpoint after the picture, as JSON between a shell's single quotes."""
+    values = [settings.names[name] for name in ("model", "method", "layer", "target")]
+    return json.dumps([*values, settings.options])[1:-1].replace("'", "'\\''")

@@ -1,4 +1,4 @@
-"""The few component subclasses, and `canvas`: a component that is drawn by one of our own scripts."""
+"""Component subclasses, and `canvas`: a component drawn by a script of ui/static/."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Choice(gr.Dropdown):
 
 
 class Canvas(gr.HTML):
-    """A component whose inside belongs to one of our scripts. Its value travels as one JSON text.
+    """A component whose content a script draws. Its value travels as one JSON string.
 
     Gradio sends a generator's steps as differences and applies them in place, to the very object that the script holds:
-    a dictionary would change, or lose its fields, under the script's hands. A text cannot.
+    a dictionary would change, or lose fields, while the script uses it. A string cannot.
     """
 
     def preprocess(self, payload: Any) -> Any:
-        """What the script has set; None for anything that is not our JSON."""
+        """The value that the script has set; None for what is not JSON."""
         if not isinstance(payload, str):
             return None
         try:

@@ -13,7 +13,7 @@ from ui.engine.messages import Channel, Channels, Waiting
 from ui.engine.request import from_form
 from ui.engine.runs import Run
 from ui.tabs.components import Choice, canvas
-from ui.tabs.tab import Tab, Updates, error_line, event_data, job, queued, whole
+from ui.tabs.tab import Tab, Updates, error_line, event_data, integer, job, queued
 
 
 class Features(Tab):
@@ -50,7 +50,7 @@ class Features(Tab):
         key = str(data.get("key", ""))[:40]
 
         def steps(run: Run) -> Iterator[Updates]:
-            for step in features.page(from_form(*form), run, sort=sort, number=whole(data.get("page"), 0)):
+            for step in features.page(from_form(*form), run, sort=sort, number=integer(data.get("page"), 0)):
                 if isinstance(step, Channels):
                     yield {self.grid: packing.channels(step, sort, key, packing.number()), self.status: None}
                 elif isinstance(step, Waiting):
@@ -60,7 +60,7 @@ class Features(Tab):
 
     def show_channel(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """One channel, large."""
-        number = whole(event_data(event).get("channel"), -1)
+        number = integer(event_data(event).get("channel"), -1)
 
         def steps(run: Run) -> Iterator[Updates]:
             for step in features.channel(from_form(*form), number, run):

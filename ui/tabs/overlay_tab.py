@@ -15,7 +15,7 @@ from ui.engine.request import NAMES, Request, from_form
 from ui.engine.runs import Run
 from ui.tabs import picture_panel
 from ui.tabs.components import canvas
-from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, job, queued, whole
+from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, integer, job, queued
 
 
 class Overlay(Tab):
@@ -60,12 +60,12 @@ class Overlay(Tab):
 
     def first(self, request: gr.Request) -> Iterator[Updates]:
         """The answer to the link's request; meanwhile the stored one, where it answers the same."""
-        asked, example, notes = links.read(request.query_params)
+        question, example, notes = links.read(request.query_params)
         stored = None if notes or model_cache.ready.is_set() else landing.stored(model_cache.requested_model())
-        if stored and (stored["example"] != example.id or asked != Request(asked.picture)):
+        if stored and (stored["example"] != example.id or question != Request(question.picture)):
             stored = None
 
-        yield from job(request.session_hash, lambda run: self._steps(asked, {}, run, notes, stored), self._refused)
+        yield from job(request.session_hash, lambda run: self._steps(question, {}, run, notes, stored), self._refused)
 
     def turn(self, event: gr.EventData, request: gr.Request, form: Any, top: Any) -> Updates:
         """The unqueued step before every question: end this visitor's run; apply the click."""
@@ -74,7 +74,7 @@ class Overlay(Tab):
         if event.target is panel.picture:
             return {panel.examples: {"chosen": None}}
         if event.target is panel.explain and isinstance(top, dict):
-            return {panel.top: {**top, "asked": None}}
+            return {panel.top: {**top, "signature": None}}
         nothing = {panel.options: gr.skip()}  # gradio takes an empty dictionary for a value
         if event.target in panel.named.values():
             return nothing
@@ -88,17 +88,17 @@ class Overlay(Tab):
         *form, shown = values
 
         def steps(run: Run) -> Iterator[Updates]:
-            asked = from_form(*form)
-            if isinstance(shown, dict) and shown.get("asked") == asked.signature:
+            question = from_form(*form)
+            if isinstance(shown, dict) and shown.get("signature") == question.signature:
                 yield {self.status: gr.skip()}
             else:
-                yield from self._steps(asked, form[-1], run)
+                yield from self._steps(question, form[-1], run)
 
         yield from job(request.session_hash, steps, lambda sentence: self._refused(sentence, shown))
 
     def plane(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Another plane of the answer that is shown; the settings stay as they are."""
-        number = whole(event_data(event).get("plane"), -1)
+        number = integer(event_data(event).get("plane"), -1)
 
         def steps(run: Run) -> Iterator[Updates]:
             for step in engine.explain(replace(from_form(*form), plane=number), run, stages=False):
@@ -110,16 +110,16 @@ class Overlay(Tab):
     # Steps as updates
 
     def _steps(
-        self, asked: Request, form: Any, run: Run, notes: Iterable[str] = (), stored: dict[str, Any] | None = None
+        self, question: Request, form: Any, run: Run, notes: Iterable[str] = (), stored: dict[str, Any] | None = None
     ) -> Iterator[Updates]:
         """A question on its way: settings, partial maps, the map, the strip of stages."""
         if stored:
             yield self._landed(stored)
         answer = None
-        for step in engine.explain(asked, run):
+        for step in engine.explain(question, run):
             ident = packing.number()
             if isinstance(step, Settings):
-                yield self._resolved(step, asked, form)
+                yield self._resolved(step, question, form)
             elif isinstance(step, Waiting) and stored:
                 yield {self.status: words.landed(stored["status"], step.sentence, ident)}
             elif isinstance(step, Waiting):
@@ -131,14 +131,14 @@ class Overlay(Tab):
                 yield self._answered(step, notes, ident)
             elif isinstance(step, Stages):
                 yield {self.strip: packing.stages(step, ident)}
-        if answer and answer.share >= 1 and not run.asked:  # complete, with its strip: not to be computed again
-            asked = replace(asked, **answer.settings.names, options=answer.settings.options)
-            yield {self.panel.top: packing.classes(answer, packing.number()) | {"asked": asked.signature}}
+        if answer and answer.share >= 1 and not run.cancelled:  # complete, with its strip: not to be computed again
+            question = replace(question, **answer.settings.names, options=answer.settings.options)
+            yield {self.panel.top: packing.classes(answer, packing.number()) | {"signature": question.signature}}
 
-    def _resolved(self, settings: Settings, asked: Request, form: Any) -> Updates:
-        updates = picture_panel.resolved(settings, asked, form, self.panel)
+    def _resolved(self, settings: Settings, question: Request, form: Any) -> Updates:
+        updates = picture_panel.resolved(settings, question, form, self.panel)
         updates |= {component: value(settings) for component, value in self.page.resolved.items()}
-        if asked.picture is None:
+        if question.picture is None:
             ident = packing.number()
             updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.findings, self.panel.top])
             updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
@@ -190,7 +190,7 @@ class Overlay(Tab):
 
     def _refused(self, sentence: str, shown: Any = None) -> Updates:
         """A sentence in the status line; the old result stays, but the same question may be asked again."""
-        top = {**shown, "asked": None} if isinstance(shown, dict) else gr.skip()
+        top = {**shown, "signature": None} if isinstance(shown, dict) else gr.skip()
         updates = {self.status: error_line(sentence), self.panel.top: top}
         updates[self.panel.stop] = gr.update(interactive=False)
         return updates if model_cache.first_model() else {**picture_panel.offered(self.panel), **updates}

@@ -1,4 +1,4 @@
-"""The left column: the picture and the settings; and what a choice elsewhere on the page changes in them."""
+"""The left column: the picture, the settings, and what a click elsewhere on the page changes in them."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def event_data(event: gr.EventData) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def whole(value: Any, default: int) -> int:
+def integer(value: Any, default: int) -> int:
     """A number that a script sent."""
     return value if isinstance(value, int) else default
 
