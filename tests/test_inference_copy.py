@@ -11,7 +11,7 @@ from nets import pictures, residual, settle
 from torch import Tensor, nn
 
 import explainers
-from explainers.network.fused_copy import DRIFT, channels_last, inference_copy, seconds
+from explainers.network.fused_copy import DRIFT, channels_last, fused_copy, seconds
 
 
 def network() -> nn.Module:
@@ -22,16 +22,16 @@ def images() -> Tensor:
     return pictures().float()
 
 
-def copy_of(net: nn.Module, x: Tensor) -> explainers.network.fused_copy.InferenceCopy | None:
+def copy_of(net: nn.Module, x: Tensor) -> explainers.network.fused_copy.FusedCopy | None:
     with torch.no_grad():
-        return inference_copy(net, net, x, net(x))
+        return fused_copy(net, net, x, net(x))
 
 
-def test_batch_norms_are_folded_and_the_scores_stay():
+def test_batch_norms_are_fused_and_the_scores_stay():
     net, x = network(), images()
     made = copy_of(net, x)
 
-    assert {name for name in made.folded if "bn" in name} == {
+    assert {name for name in made.fused if "bn" in name} == {
         name for name, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)
     }
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_a_convolution_that_is_read_twice_keeps_its_norm():
             return self.head((self.norm(y) + y).mean((2, 3)))
 
     net = settle(Shared())
-    assert copy_of(net, images()).folded == frozenset()
+    assert copy_of(net, images()).fused == frozenset()
 
 
 def test_a_norm_whose_input_is_not_a_convolutions_stays():
@@ -58,7 +58,7 @@ def test_a_norm_whose_input_is_not_a_convolutions_stays():
             nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
         )
     )
-    assert copy_of(net, images()).folded == frozenset()
+    assert copy_of(net, images()).fused == frozenset()
 
 
 @pytest.mark.parametrize("how", ["in place", "behind autograd's back", "another module"])
@@ -109,7 +109,7 @@ def test_users_hooks_on_a_convolution_keep_it_as_it_is():
     net.conv1.register_forward_hook(lambda module, given, output: output * 2)
     made = copy_of(net, x)
 
-    assert "conv1" not in made.folded and "layer1.conv1" in made.folded
+    assert "conv1" not in made.fused and "layer1.conv1" in made.fused
     with torch.no_grad():
         torch.testing.assert_close(made.network(channels_last(x)), net(x), rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""One call's way through a network: what all methods share. at_layer.py has the ways that meet at a layer.
+"""The forward and backward passes that all methods share. Passes that begin or end at a layer: at_layer.py.
 
     Run.values     forwards only, of many variants (the perturbation methods)
     Run.gradient   one forward, one backward down to the input (the input-gradient methods)
@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadTarget, LayerNotFound, LayerRanRepeatedly, NothingSpatial
+from explainers.errors import BadTarget, NothingSpatial
 from explainers.findings import is_recording, note_finding, note_gradient, note_option, note_scores
 from explainers.hooks.calls import Edit, replaced_outputs
-from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
 from explainers.network.eval_view import EvalView, one_call
-from explainers.network.fused_copy import InferenceCopy, channels_last, faster_in_bf16, inference_copy
+from explainers.network.fused_copy import FusedCopy, channels_last, faster_in_bf16, fused_copy
 from explainers.options import LayerName
+from explainers.passes.leaf import LayerLeaf, tensor_of
 from explainers.targets import Target, TargetLike, Through, Unit, evaluate, fix
 
 
@@ -37,40 +37,43 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 class _StopForward(Exception):
-    """Ends a forward pass at the layer whose output is all that was asked for."""
+    """Ends a forward pass at the last layer whose output is needed."""
 
 
 @dataclass
 class Run:
-    """One call: the model and the network as it runs, a copy of the images, and the target, once it is fixed."""
+    """One call: the model, the network as it runs, a copy of the images, and the target, fixed by the first scores.
+
+    `many` announces many variants of the images; `precision` is theirs.
+    """
 
     view: EvalView
     model: nn.Module
     network: nn.Module
     given: Tensor
     images: Tensor
-    wanted: TargetLike
+    requested: TargetLike
     many: bool = False
     precision: str = "float32"
     target: Target | None = None
-    _clean: Any = field(default=None, init=False)
-    _copy: InferenceCopy | None = field(default=None, init=False)
-    _unit: LayerLayout | None = field(default=None, init=False)
+    _clean_output: Any = field(default=None, init=False)
+    _fused: FusedCopy | None = field(default=None, init=False)
+    _unit_layout: LayerLayout | None = field(default=None, init=False)
     _through: Through | None = field(default=None, init=False)
-    _gate: LayerLayout | None = field(default=None, init=False)
-    _passed: Tensor | None = field(default=None, init=False)
+    _through_layout: LayerLayout | None = field(default=None, init=False)
+    _through_output: Tensor | None = field(default=None, init=False)
 
-    def look_up_targets_layer(self) -> None:
+    def find_target_layer(self) -> None:
         """Find the layer that a `Through` or `Unit` target names, before any hook is there: it may run the network."""
-        if isinstance(self.wanted, Through):
-            self._through, self.wanted = self.wanted, self.wanted.target
-            self._gate = self.layer_layout(self._through.layer)
-        if isinstance(self.wanted, Unit):
-            self._unit = self.layer_layout(self.wanted.layer, counted=True, spatial=False)
+        if isinstance(self.requested, Through):
+            self._through, self.requested = self.requested, self.requested.target
+            self._through_layout = self.layer_layout(self._through.layer)
+        if isinstance(self.requested, Unit):
+            self._unit_layout = self.layer_layout(self.requested.layer, counted=True, spatial=False)
 
     @property
     def is_restricted(self) -> bool:
-        """Whether gradients pass some channels of a layer alone, so that they are those of a part of the score."""
+        """Whether gradients flow through chosen channels of a layer alone: they are those of a part of the score."""
         return self._through is not None
 
     def layer_layout(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> LayerLayout:
@@ -82,12 +85,12 @@ class Run:
         if network is not None:
             return network(batch)
         with ExitStack() as stack:
-            if self._gate is not None:
-                stack.enter_context(replaced_outputs(self.network, [(self._gate, self._pass)]))
-            if self._unit is not None:
-                return self._unit.to_maps(self.outputs(self._unit, batch))
+            if self._through_layout is not None:
+                stack.enter_context(replaced_outputs(self.network, [(self._through_layout, self._pass)]))
+            if self._unit_layout is not None:
+                return self._unit_layout.to_maps(self.outputs(self._unit_layout, batch))
             if len(batch) != len(self.images) and self.view.kind in ("traced", "exported"):
-                return self._in_rows(batch)
+                return self._in_chunks(batch)
             return self.network(batch)
 
     def fast_network(self, layer: str | None = None) -> nn.Module | None:
@@ -95,27 +98,32 @@ class Run:
 
         With `layer`, only where that layer's output is the network's own in the copy too.
         """
-        if not self.many or self._gate is not None or self._unit is not None or self.view.kind is not None:
+        if (
+            not self.many
+            or self._through_layout is not None
+            or self._unit_layout is not None
+            or self.view.kind is not None
+        ):
             return None
-        if self._clean is None:
+        if self._clean_output is None:
             self.score_inputs()
-        if self._copy is None and isinstance(self._clean, Tensor):
-            self._copy = inference_copy(self.model, self.network, self.images, self._clean)
-        if self._copy is None:
+        if self._fused is None and isinstance(self._clean_output, Tensor):
+            self._fused = fused_copy(self.model, self.network, self.images, self._clean_output)
+        if self._fused is None:
             self.many = False
-        elif layer is None or layer.partition("#")[0] not in self._copy.folded:
-            return self._copy.network
+        elif layer is None or layer.partition("#")[0] not in self._fused.fused:
+            return self._fused.network
         return None
 
-    def _in_rows(self, batch: Tensor) -> Any:
-        """Traced and exported networks may take no other number of rows than they were made with: the images' own."""
+    def _in_chunks(self, batch: Tensor) -> Any:
+        """Traced and exported networks may take no batch size but the one they were made with: that of the images."""
         count = len(self.images)
         rows = [batch[start : start + count] for start in range(0, len(batch), count)]
         rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
-        return torch.cat([self.network(each) for each in rows])[: len(batch)]
+        return torch.cat([self.network(chunk) for chunk in rows])[: len(batch)]
 
     def outputs(self, where: LayerLayout, batch: Tensor) -> Tensor:
-        """The layer's own output for a batch; the forward pass ends there."""
+        """The layer's output for a batch, in its own layout; the forward pass ends there."""
         leaf = LayerLeaf(where)
 
         def keep(output: Any) -> None:
@@ -130,7 +138,7 @@ class Run:
         """The target's score of each row of an output; `pictures` says which picture a row is a variant of."""
         count = len(self.images)
         if self.target is None:
-            self.target = fix(self.wanted, output, count)
+            self.target = fix(self.requested, output, count)
         if pictures is not None:
             return evaluate(self.target.rows(pictures), output, len(pictures))
         scores = evaluate(self.target, output, count)
@@ -146,24 +154,24 @@ class Run:
         their difference holds no rounding of its own.
         """
         with torch.no_grad():
-            self._clean = self.forward(self.images.clone())
-            scores = at_least_float32(self.score(self._clean))
+            self._clean_output = self.forward(self.images.clone())
+            scores = at_least_float32(self.score(self._clean_output))
         if self.precision == "auto":
-            self._settle_precision()
+            self._choose_precision()
         return self.values(self.images, range(len(scores))) if self.precision == "bf16" else scores
 
-    def _settle_precision(self) -> None:
-        """What "auto" comes to: bfloat16 where the private copy runs clearly faster in it, float32 anywhere else."""
-        self.precision = "float32"  # of the clean pass that a copy needs
+    def _choose_precision(self) -> None:
+        """Replace "auto": bfloat16 where the fused copy runs clearly faster in it, float32 anywhere else."""
+        self.precision = "float32"  # for the clean pass that the fused copy is checked against
         self.fast_network()
-        if self._copy is not None and faster_in_bf16(self._copy, self.images):
+        if self._fused is not None and faster_in_bf16(self._fused, self.images):
             self.precision = "bf16"
         note_option("precision", self.precision)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Where variants run: bfloat16 where it was asked for, or chosen."""
+        """The context in which variants run: bfloat16 where that was requested, or chosen."""
         if self.precision == "auto":
-            self._settle_precision()
+            self._choose_precision()
         wanted = self.precision == "bf16"
         return torch.autocast(self.images.device.type, torch.bfloat16) if wanted else nullcontext()
 
@@ -206,7 +214,7 @@ class Run:
             total = scores.sum()
             if total.requires_grad and rule is not None:
                 rule(total)
-            (gradient,) = self.vjp(total, leaves, stated=rule is None)
+            (gradient,) = self.vjp(total, leaves, note_bypass=rule is None)
         if pictures is None:
             note_gradient(gradient)
         return at_least_float32(scores), at_least_float32(gradient)
@@ -214,7 +222,7 @@ class Run:
     def _graph(self, key: Any, build: Callable[[], tuple[Any, list[Tensor]]]) -> tuple[Any, list[Tensor]]:
         """Output of the images' own forward pass and the leaves of its graph, kept where the call will ask again."""
         graphs = self.view.graphs
-        if graphs is None or self._gate is not None or self._unit is not None:
+        if graphs is None or self._through_layout is not None or self._unit_layout is not None:
             return build()
         if key not in graphs or graphs[key][0] is not self.given:
             graphs[key] = self.given, *build()
@@ -263,36 +271,36 @@ class Run:
             gradients = self.vjp(scores.sum(), activations)
         return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
 
-    def vjp(self, total: Tensor, leaves: Sequence[Tensor], *, stated: bool = True) -> list[Tensor]:
+    def vjp(self, total: Tensor, leaves: Sequence[Tensor], *, note_bypass: bool = True) -> list[Tensor]:
         """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
         if not total.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves]
-        if self._through is None or self._gate is None:
+        if self._through is None or self._through_layout is None:
             again = self.view.graphs is not None
             return list(torch.autograd.grad(total, leaves, retain_graph=again, materialize_grads=True))
-        passed, self._passed = self._passed, None
+        passed, self._through_output = self._through_output, None
         if passed is None or not passed.requires_grad:
             raise BadTarget(
-                f"Nothing passes layer {self._through.layer!r} on the way back to what is explained. Choose a layer "
-                "that runs, and after the one explained, for through=(layer, channels)."
+                f"Layer {self._through.layer!r} is not between the score and what is explained, so no gradient flows through "
+                "it. Choose a layer that runs, and after the one explained, for through=(layer, channels)."
             )
-        (arriving,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
-        chosen = self._through.only(arriving, self._gate.channel_axis)
-        if stated and is_recording():
-            self._state_bypass(total, passed, arriving, leaves)
+        (output_gradient,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
+        chosen = self._through.only(output_gradient, self._through_layout.channel_axis)
+        if note_bypass and is_recording():
+            self._note_bypass(total, passed, output_gradient, leaves)
         return list(torch.autograd.grad(passed, leaves, chosen, materialize_grads=True))
 
     def _pass(self, output: Any) -> Tensor:
-        self._passed = tensor_of("of through=(layer, channels)", output)
-        if self._passed.requires_grad:
-            # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
-            self._passed = self._passed.view_as(self._passed)
-        return self._passed.clone()
+        self._through_output = tensor_of("of through=(layer, channels)", output)
+        if self._through_output.requires_grad:
+            # A module may return its own input (Dropout in eval): the view gets the gradient of this output alone.
+            self._through_output = self._through_output.view_as(self._through_output)
+        return self._through_output.clone()
 
-    def _state_bypass(self, total: Tensor, passed: Tensor, arriving: Tensor, leaves: Sequence[Tensor]) -> None:
-        """Say how much of the gradient goes around the layer of a `Through` target."""
+    def _note_bypass(self, total: Tensor, passed: Tensor, output_gradient: Tensor, leaves: Sequence[Tensor]) -> None:
+        """Record how much of the gradient bypasses the layer of a `Through` target."""
         whole = torch.autograd.grad(total, leaves, retain_graph=True, materialize_grads=True)
-        inside = torch.autograd.grad(passed, leaves, arriving, retain_graph=True, materialize_grads=True)
+        inside = torch.autograd.grad(passed, leaves, output_gradient, retain_graph=True, materialize_grads=True)
         layer = self._through.layer if self._through else ""
         for a, b in zip(whole, inside, strict=True):
             size, around = float(a.norm()), float((a - b).norm())
@@ -329,42 +337,8 @@ def open_run(
         view = stack.enter_context(one_call(model))
         run = Run(view, view.model, view.network, images, images.detach().clone(), target, many, precision)
         if isinstance(target, (Through, Unit)):
-            run.look_up_targets_layer()
+            run.find_target_layer()
         yield run
-
-
-@dataclass
-class LayerLeaf:
-    """What a hook keeps at one layer: its place, its outputs, one for each call."""
-
-    layout: LayerLayout
-    instead: Edit | None = None
-    outputs: list[Tensor] = field(default_factory=list)
-
-    def hook(self, output: Any) -> Tensor:
-        """Record the output as a leaf, or as a point of the graph that an earlier leaf began, and hand it on."""
-        tensor = tensor_of(self.layout.name, output)
-        if self.instead is not None:
-            tensor = self.instead(tensor)
-        if not tensor.requires_grad:
-            tensor = tensor.detach().requires_grad_()
-            torch.set_grad_enabled(True)
-        else:
-            # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
-            tensor = tensor.view_as(tensor)
-        self.outputs.append(tensor)
-        # A clone goes on: what follows may overwrite it (ReLU(inplace=True)), and the record must not change.
-        return tensor.clone()
-
-    def single_output(self) -> Tensor:
-        path = self.layout.name
-        if not self.outputs:
-            raise LayerNotFound(
-                f"Layer {path!r} did not run in this forward pass. list_layers(model, images) gives those that do."
-            )
-        if len(self.outputs) > 1:
-            raise LayerRanRepeatedly(ran_repeatedly(path, len(self.outputs)))
-        return self.outputs[0]
 
 
 def maps_of(where: LayerLayout, tensor: Tensor) -> Tensor:
@@ -376,16 +350,3 @@ def maps_of(where: LayerLayout, tensor: Tensor) -> Tensor:
     if maps.ndim != 4:
         raise NothingSpatial(nothing_spatial(where.name, tuple(tensor.shape)))
     return maps
-
-
-def tensor_of(name: str, output: Any) -> Tensor:
-    """A layer's output where it is one tensor, in the layer's own layout.
-
-    Errors   TypeError where it is a tuple, a dict or anything else
-    """
-    if isinstance(output, Tensor):
-        return output
-    raise TypeError(
-        f"Layer {name!r} gives a {type(output).__name__}, not one tensor. Choose a layer inside it, or one after it, "
-        "from list_layers(model, images)."
-    )
