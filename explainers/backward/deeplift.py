@@ -100,7 +100,7 @@ def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[i
             with mode.replaying():
                 scores = run.score(output, pictures)
             mode.check(scores)
-            (multipliers,) = run.vjp(scores.sum(), [leaf], stated=False)
+            (multipliers,) = run.vjp(scores.sum(), [leaf], note_bypass=False)
     finally:
         mode.forget()
     attributions = at_least_float32(multipliers) * (at_least_float32(batch) - at_least_float32(baseline))

@@ -71,7 +71,7 @@ def _backward(run: Run, mode: Relevance, start: Callable[[Any], Any]) -> Tensor:
         finally:
             mode.forget()
         total = run.score(pytree.tree_map(start, output)).sum()
-        (relevance,) = run.vjp(total, [leaf], stated=False)
+        (relevance,) = run.vjp(total, [leaf], note_bypass=False)
     return at_least_float32(relevance)
 
 
