@@ -18,7 +18,7 @@ MOST_FUNCTIONS = 60
 
 
 def crossed(call) -> Counter[str]:
-    """The functions of the library that a call enters, and how often; the code of comprehensions is their function's."""
+    """The functions of the library that a call enters, and how often; comprehensions count as their function."""
     functions: Counter[str] = Counter()
 
     def enter(frame, event, argument):
@@ -35,8 +35,8 @@ def crossed(call) -> Counter[str]:
 
 
 @pytest.mark.parametrize("layer", ["layer2", None])
-def test_explain_looks_at_the_model_once_and_crosses_few_functions(layer):
-    """The map, the runner-up's map and all figures: the model is unwrapped, looked through and checked a single time."""
+def test_explain_inspects_the_model_once_and_enters_few_functions(layer):
+    """The map, the runner-up's map and all figures: the model is unwrapped, inspected and checked a single time."""
     net, images = residual(), pictures()
     explain("grad_cam", net, images, layer=layer)
 

@@ -37,7 +37,7 @@ def default_layer(model: nn.Module, images: Tensor) -> str:
     """The last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, a ViT's last `ln_1`.
 
     Returns  its name; where a class token stands before the patches, only that token is read after the last block, so
-             there it is the normalised input of that block's attention, the last place where patches still count
+             there it is the normalised input of that block's attention, the last tensor whose patches affect the score
     Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
     """
     return _default_name(profile(model, images), images)
@@ -107,15 +107,15 @@ def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple
     return None
 
 
-def attended_later(model: nn.Module | EvalView, images: Tensor, name: str) -> bool:
-    """Whether an attention over tokens comes after the layer `name`: then every patch there can still count."""
+def is_attended_later(model: nn.Module | EvalView, images: Tensor, name: str) -> bool:
+    """Whether an attention over tokens follows the layer `name`, so that every patch can still affect the score."""
     layers = profile(model, images)
     index = next((i for i, each in enumerate(layers) if each.name == name), len(layers))
     return any(is_attention(each) and not name.startswith(f"{each.name}.") for each in layers[index + 1 :])
 
 
-def layer_whose_patches_count(model: nn.Module | EvalView, images: Tensor, name: str) -> str | None:
-    """The input of the last attention before the layer `name`: what comes between may read the class token alone."""
+def last_layer_with_patch_gradients(model: nn.Module | EvalView, images: Tensor, name: str) -> str | None:
+    """The input of the last attention before the layer `name`: after it, only the class token may be used."""
     layers = profile(model, images)
     index = next((i for i, each in enumerate(layers) if each.name == name), 0)
     earlier = [each.name for each in _attention_inputs(layers[:index])]

@@ -1,6 +1,6 @@
-"""What one forward pass shows of a network: its layers call by call, and how each layer's tensor lies in space.
+"""A network's layers, call by call, and the layout of each output, from one forward pass.
 
-Names and order of the calls, shapes, and the layout, which is followed from module to module (a Linear or a LayerNorm
+The layout is followed from module to module (a Linear or a LayerNorm
 leaves channels last, a convolution needs them first). The first image alone runs; only names and numbers are kept.
 """
 
@@ -113,7 +113,7 @@ def _move_channels(kinds: frozenset[type[nn.Module]]) -> bool:
     return any(
         issubclass(kind, (nn.LayerNorm, nn.RMSNorm, nn.TransformerEncoderLayer))
         or kind.__name__ in _MOVES
-        or speaks_of_attention("", kind.__name__)
+        or is_named_attention("", kind.__name__)
         for kind in kinds
     )
 
@@ -141,10 +141,10 @@ def _kind(module: nn.Module) -> str:
 
 def is_attention(layer: Layer) -> bool:
     """Whether this call is one of an attention, by the class or the name of its module."""
-    return speaks_of_attention(layer.name.partition("#")[0], layer.kind)
+    return is_named_attention(layer.name.partition("#")[0], layer.kind)
 
 
-def speaks_of_attention(name: str, kind: str) -> bool:
+def is_named_attention(name: str, kind: str) -> bool:
     """Whether a module's dotted name or class calls it attention."""
     own = name.rpartition(".")[2]
     return own in _ATTENTION or any(word in kind.lower() for word in ("attention", "attn"))
@@ -169,7 +169,7 @@ class _Tracer:
         layout = self.last
         if isinstance(output, Tensor):
             if not any(True for _ in module.children()):
-                self._follow(module, output)
+                self._follow_layout(module, output)
             layout = self._picture(module, output) if output.ndim == 4 else self.last
             if output.ndim == 3 and len(output) == 1:
                 self._sequence(output.shape[1])
@@ -195,7 +195,7 @@ class _Tracer:
         if 0 <= count - self.grid[0] * self.grid[1] <= EXTRA_TOKENS:
             self.tokens = count
 
-    def _follow(self, module: nn.Module, output: Tensor) -> None:
+    def _follow_layout(self, module: nn.Module, output: Tensor) -> None:
         if isinstance(module, _FIRST) or _kind(module) == "WindowDepartition":
             self.last = "NCHW"
         elif isinstance(module, nn.Linear):
@@ -277,12 +277,12 @@ def _mark_stages(layers: list[Layer]) -> list[Layer]:
     """Mark the last outermost call at each resolution."""
     chosen: dict[Grid, str] = {}
     for layer in _outermost(layers, ""):
-        if layer.grid is not None and is_spatial(layer) and layer.layout != "tokens" and not _only_moves(layer):
+        if layer.grid is not None and is_spatial(layer) and layer.layout != "tokens" and not _rearranges(layer):
             chosen[layer.grid] = layer.name
     return [replace(layer, stage=layer.name in chosen.values()) for layer in layers]
 
 
-def _only_moves(layer: Layer) -> bool:
+def _rearranges(layer: Layer) -> bool:
     return layer.kind.startswith("Adaptive") or layer.kind in ("Permute", "Dropout", "Identity")
 
 

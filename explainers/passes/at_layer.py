@@ -20,9 +20,10 @@ from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.edit import edit_outputs
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import attended_later, layer_layout, layer_whose_patches_count
+from explainers.layers.lookup import is_attended_later, last_layer_with_patch_gradients, layer_layout
 from explainers.options import LayerName
-from explainers.passes.run import LayerLeaf, Run, at_least_float32, maps_of, open_run, tensor_of
+from explainers.passes.leaf import LayerLeaf, tensor_of
+from explainers.passes.run import Run, at_least_float32, maps_of, open_run
 from explainers.targets import TargetLike
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def activations_and_gradients_of(
     """Activations A of several layers and gradients d score / dA, each [N, K, h, w], by layer name, by `Run.at`.
 
     Where only the class token of a layer is read, its patches have no gradient at all: the last layer before it whose
-    patches count stands in, and a finding says so.
+    patches affect the score stands in, and a finding says so.
     """
     maps = {}
     with open_run(model, images, target) as run:
@@ -149,16 +150,16 @@ def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout
     Only behind the last attention, and where a class token stands before the patches, it costs a pass to look.
     """
     asked = run.layer_layout(layer)
-    if not _has_class_token(asked) or attended_later(run.view, run.images, asked.name):
+    if not _has_class_token(asked) or is_attended_later(run.view, run.images, asked.name):
         return asked
     return layer_before_token_only_gradient(run, asked, run.at([asked], run.images)[asked.name])[0]
 
 
 def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -> tuple[LayerLayout, Both]:
-    """The layer asked for with what was found there, or the last one before it whose patches count, with its own."""
+    """The given layer and its tensors, or the last layer before it whose patches affect the score, and its tensors."""
     where = asked
     while _unread(where, both[1]):
-        name = layer_whose_patches_count(run.view, run.images, where.name)
+        name = last_layer_with_patch_gradients(run.view, run.images, where.name)
         if name is None:
             break
         where = run.layer_layout(name)
@@ -167,7 +168,7 @@ def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -
         note_finding(
             "token_only_gradient",
             f"After layer {asked.name!r} only the class token is read, so its patches have no gradient. The map is "
-            f"that of {where.name!r}, the last layer before it whose patches count.",
+            f"that of {where.name!r}, the last layer before it whose patches affect the score.",
             {"layer": where.name},
         )
     return where, both

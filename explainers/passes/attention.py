@@ -26,7 +26,7 @@ from explainers.hooks.edit import edit_outputs
 from explainers.hooks.locate import HookPoint, find_hook_point, frozen_graph, unwrap
 from explainers.layers.layout import Grid
 from explainers.layers.lookup import token_grid
-from explainers.layers.profile import speaks_of_attention
+from explainers.layers.profile import is_named_attention
 from explainers.options import LayerName
 from explainers.passes import attention_ops
 from explainers.passes.run import Run, at_least_float32, open_run
@@ -131,7 +131,7 @@ def _blocks(seen: list[Attention]) -> list[str]:
     paths = [attention.path.split(".") for attention in seen]
     if len(paths) == 1:
         last = paths[0][-1]
-        names = [".".join(paths[0][:-1] if speaks_of_attention(last, "") else paths[0])]
+        names = [".".join(paths[0][:-1] if is_named_attention(last, "") else paths[0])]
     else:
         depth = next((d for d in range(1, max(map(len, paths))) if len({tuple(p[:d]) for p in paths}) == len(paths)), 0)
         names = [".".join(path[:depth]) for path in paths]
@@ -226,7 +226,7 @@ def why_not(model: nn.Module) -> str | None:
                 f"{name} attends inside windows ({type(module).__name__}), not among all tokens, so attention cannot "
                 f"be followed from block to block. {_INSTEAD}"
             )
-    if any(speaks_of_attention(path, type(module).__name__) for path, module in model.named_modules()):
+    if any(is_named_attention(path, type(module).__name__) for path, module in model.named_modules()):
         return None
     convolutions = [module for module in modules if isinstance(module, nn.modules.conv._ConvNd)]
     has_norm = any(isinstance(module, (nn.LayerNorm, nn.RMSNorm)) for module in modules)

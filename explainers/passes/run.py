@@ -281,8 +281,8 @@ class Run:
         passed, self._through_output = self._through_output, None
         if passed is None or not passed.requires_grad:
             raise BadTarget(
-                f"Layer {self._through.layer!r} is not between the score and what is explained, so no gradient flows through "
-                "it. Choose a layer that runs, and after the one explained, for through=(layer, channels)."
+                f"Layer {self._through.layer!r} is not between the score and what is explained, so no gradient flows "
+                "through it. Choose a layer that runs, and after the one explained, for through=(layer, channels)."
             )
         (output_gradient,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
         chosen = self._through.only(output_gradient, self._through_layout.channel_axis)

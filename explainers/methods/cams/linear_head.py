@@ -19,7 +19,8 @@ from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import list_layers
 from explainers.options import LayerName
 from explainers.passes.at_layer import or_with_rows_repeated
-from explainers.passes.run import LayerLeaf, Run, maps_of, open_run
+from explainers.passes.leaf import LayerLeaf
+from explainers.passes.run import Run, maps_of, open_run
 from explainers.targets import TargetLike
 
 

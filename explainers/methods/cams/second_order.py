@@ -16,7 +16,8 @@ from explainers.hooks.calls import replaced_outputs
 from explainers.options import LayerName
 from explainers.passes.at_layer import layer_with_patch_gradients
 from explainers.passes.attention_ops import scaled_dot_product_attention
-from explainers.passes.run import LayerLeaf, maps_of, open_run
+from explainers.passes.leaf import LayerLeaf
+from explainers.passes.run import maps_of, open_run
 from explainers.targets import TargetLike, Through
 
 
