@@ -1,14 +1,14 @@
 """Receptive field: the box of input pixels that one cell of a layer can depend on, whatever the weights are.
 
-One forward and one backward pass in which every value is 1 and every rule says only who reads whom: a convolution with
-any weights becomes one with ones, max-pooling an average over the same window, an activation the identity; gradients
-are brought back to 0 or 1 at each window, so that they neither vanish nor cancel. What the cell's gradient reaches is
-its receptive field: with padding, dilation, branches, windows and odd sizes as the network itself treats them.
+One forward and one backward pass on the dependency graph: every value is 1, a convolution has weights of 1, max pooling
+becomes average pooling, an activation the identity; at each window gradients are reset to 0 or 1, so that they neither
+vanish nor cancel. The receptive field is where the cell's gradient is not 0, with padding, dilation, branches, windows
+and odd sizes as the network treats them.
 
-Operations over the whole picture make the whole picture the field: squeeze-and-excitation, attention among all tokens,
-group and instance normalisation (their mean and deviation read every pixel), a linear layer over flattened pixels.
-Swin's windows stay windows, and what an attention mask hides is not counted. Operations without a rule here run as they
-are, on values of 1: they never add a pixel that is not read.
+Global operations make the whole image the field: squeeze-and-excitation, attention among all tokens, group and instance
+normalisation (mean and deviation depend on every pixel), a linear layer over flattened pixels. Swin's windows stay
+windows, and what an attention mask hides is not counted. Operations without a rule run as they are, on values of 1:
+they never add a pixel.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Box = tuple[int, int, int, int]
 
 
 def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: Grid) -> Box:
-    """Find the input pixels that `cell` (row, column) of a layer's grid can depend on.
+    """The input pixels that `cell` (row, column) of a layer's grid can depend on.
 
-    Returns  (left, top, right, bottom) in input pixels, right and bottom exclusive as in Pillow, cut at the picture's
-             borders; (0, 0, 0, 0) where no pixel reaches the cell. Only the size of `images` counts, not their values.
+    Returns  (left, top, right, bottom) in input pixels, right and bottom exclusive as in Pillow, clipped at the image
+             borders; (0, 0, 0, 0) where the cell depends on no pixel. Only the size of `images` matters.
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel; BadOption for a cell outside the grid.
     """
     maps, leaf = _follow(network, images, at)
@@ -49,45 +49,44 @@ def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: G
 
 
 def stride(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[float, float]:
-    """Measure how many input pixels lie between neighbouring cells, down and across.
+    """The layer's stride in input pixels, down and across.
 
-    Returns  (rows, columns): the distance of the fields of two cells in the middle where the borders cut neither, else
-             the picture's size over the grid's (exact wherever the one divides the other).
+    Returns  (rows, columns): the distance between the fields of two central cells where the borders clip neither, else
+             the image size over the grid size (exact where the one divides the other).
     Errors   as `receptive_field`
     """
     maps, leaf = _follow(network, images, at)
-    (height, width), (high, wide) = leaf.shape[-2:], maps.shape[-2:]
-    row, column = (high - 1) // 2, (wide - 1) // 2
-    here, there = (_box(maps, leaf, min(row + step, high - 1), min(column + step, wide - 1)) for step in (0, 1))
-    whole = height, width
+    size, (rows, columns) = leaf.shape[-2:], maps.shape[-2:]
+    row, column = (rows - 1) // 2, (columns - 1) // 2
+    box, next_box = (_box(maps, leaf, min(row + k, rows - 1), min(column + k, columns - 1)) for k in (0, 1))
 
     def along(axis: int, cells: int) -> float:
-        first, last = here[1 - axis], there[3 - axis]
-        inside = first > 0 and last < whole[axis] and cells > 1
-        return float(there[1 - axis] - first) if inside else whole[axis] / cells
+        start, end = box[1 - axis], next_box[3 - axis]
+        inside = start > 0 and end < size[axis] and cells > 1
+        return float(next_box[1 - axis] - start) if inside else size[axis] / cells
 
-    return along(0, high), along(1, wide)
+    return along(0, rows), along(1, columns)
 
 
 def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor, Tensor]:
     """The layer's output `[1, K, h, w]` on the dependency graph, and the leaf it is a function of."""
-    found: list[Any] = []
+    outputs: list[Any] = []
 
     def record(output: Any) -> None:
-        # A clone: what later modifies the output in place would otherwise become the layer's own history.
-        found.append(output.clone() if isinstance(output, Tensor) else output)
+        # A clone: an in-place operation on the output would otherwise enter the layer's own graph.
+        outputs.append(output.clone() if isinstance(output, Tensor) else output)
 
     with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
         with edit_outputs(network, {at.name: record}), _DependencyGraph():
             network(leaf * 1)
-    if not found:
+    if not outputs:
         raise LayerNotFound(
             f"Layer {at.name!r} did not run in this forward pass. Choose one from list_layers(model, images)."
         )
-    if len(found) > 1:
-        raise LayerRanRepeatedly(ran_repeatedly(at.name, len(found)))
-    maps = at.to_maps(found[0]) if isinstance(found[0], Tensor) else found[0]
+    if len(outputs) > 1:
+        raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
+    maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != 4:
         raise NothingSpatial(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
     return maps, leaf
@@ -98,16 +97,16 @@ def _box(maps: Tensor, leaf: Tensor, row: int, column: int) -> Box:
         return 0, 0, 0, 0
     with torch.inference_mode(False), torch.enable_grad():
         value = maps[:1, :, row, column].sum()
-        reached: Tensor | None = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
-    if reached is None:
+        gradient: Tensor | None = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
+    if gradient is None:
         return 0, 0, 0, 0
-    seen = (reached != 0)[0].any(dim=0)
-    rows, columns = seen.any(dim=1).nonzero().flatten().tolist(), seen.any(dim=0).nonzero().flatten().tolist()
+    field = (gradient != 0)[0].any(dim=0)
+    rows, columns = field.any(dim=1).nonzero().flatten().tolist(), field.any(dim=0).nonzero().flatten().tolist()
     return (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1) if rows else (0, 0, 0, 0)
 
 
-class _Mark(torch.autograd.Function):
-    """Every value becomes 1 on the way forward, every gradient 0 or 1 on the way back."""
+class _Reset(torch.autograd.Function):
+    """Every value becomes 1 in the forward pass, every nonzero gradient 1 in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -118,45 +117,47 @@ class _Mark(torch.autograd.Function):
         return (gradient != 0).to(gradient.dtype)
 
 
-def _mark(x: Tensor) -> Tensor:
-    marked: Tensor = _Mark.apply(x)
-    return marked
+def _reset(x: Tensor) -> Tensor:
+    ones: Tensor = _Reset.apply(x)
+    return ones
 
 
 class _DependencyGraph(TorchFunctionMode):
-    """Gives the calling thread's torch functions the rules below; all others run as they are."""
+    """Applies the rules below to the calling thread's torch functions; others run as they are."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         first = args[0] if args else kwargs.get("input", kwargs.get("query"))
         if isinstance(first, Tensor) and first.is_floating_point():
-            if name.rstrip("_") in _EACH_ALONE:
+            if name.rstrip("_") in _ELEMENTWISE:
                 return first.clone()
             if name in _RULES:
                 return _RULES[name](*args, **kwargs)
         return func(*args, **kwargs)
 
 
-# Read one value and give one: what they do to it does not matter. In-place spellings end in an underscore.
-_EACH_ALONE = frozenset(
+# One value in, one out: the identity on the dependency graph. In-place spellings end in an underscore.
+_ELEMENTWISE = frozenset(
     "relu relu6 hardtanh hardswish hardsigmoid sigmoid logsigmoid silu mish gelu elu selu celu leaky_relu prelu rrelu "
     "softplus softsign tanh tanhshrink softshrink hardshrink threshold dropout dropout1d dropout2d dropout3d "
     "alpha_dropout feature_alpha_dropout feature_dropout".split()
 )
 
 
-def _spread(x: Tensor, kernel: Sequence[int], step: Sequence[int], dilation: Sequence[int], pads: list[int]) -> Tensor:
-    """Sum over windows, each channel alone: in float64 torch has no algorithm whose rounding reaches further."""
+def _window_sum(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: list[int]
+) -> Tensor:
+    """Sum over windows, channel by channel; in float64, where no algorithm's rounding leaks out of the window."""
     planes = functional.pad(x.double().flatten(0, 1)[:, None], pads)
     ones = planes.new_ones(1, 1, *kernel)
     convolution: Callable[..., Tensor] = (torch.conv1d, torch.conv2d, torch.conv3d)[len(kernel) - 1]
-    summed = convolution(planes, ones, None, tuple(step), 0, tuple(dilation))
+    summed = convolution(planes, ones, None, tuple(stride), 0, tuple(dilation))
     return summed.to(x.dtype).view(*x.shape[:2], *summed.shape[2:])
 
 
-def _each(value: Any, count: int) -> list[int]:
-    """One number for each dimension, however they were given; none at all where the list is empty."""
+def _per_dimension(value: Any, count: int) -> list[int]:
+    """One number for each dimension, of a number or a sequence; an empty list stays empty."""
     values = [int(v) for v in value] if isinstance(value, Sequence) else [int(value)]
     return values * count if len(values) == 1 else values
 
@@ -167,25 +168,26 @@ def _conv(
 ) -> Tensor:  # fmt: skip
     kernel = list(weight.shape[2:])
     count = len(kernel)
-    dilations = _each(dilation, count)
+    dilations = _per_dimension(dilation, count)
     if isinstance(padding, str):
         total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel, strict=True)]
         ends = [(t // 2, t - t // 2) for t in total]
     else:
-        ends = [(p, p) for p in _each(padding, count)]
+        ends = [(p, p) for p in _per_dimension(padding, count)]
     batch = input if input.ndim == count + 2 else input[None]
     grouped = batch.unflatten(1, (groups, -1)).sum(dim=2)
-    found = _spread(grouped, kernel, _each(stride, count), dilations, [p for pair in reversed(ends) for p in pair])
-    found = _repeat(found, weight.shape[0] // groups)
-    return found if input.ndim == count + 2 else found[0]
+    pads = [pad for pair in reversed(ends) for pad in pair]
+    sums = _window_sum(grouped, kernel, _per_dimension(stride, count), dilations, pads)
+    output = _repeat(sums, weight.shape[0] // groups)
+    return output if input.ndim == count + 2 else output[0]
 
 
 def _repeat(x: Tensor, times: int) -> Tensor:
-    """Give each channel `times` times. Marking before costs one channel, after it all of them.
+    """Each channel `times` times, reset before the repetition, which costs one channel instead of all.
 
-    A copy for certain: an expanded view would refuse the network's in-place additions.
+    A copy: an expanded view refuses the network's in-place additions.
     """
-    return _mark(x)[:, :, None].expand(-1, -1, times, *x.shape[2:]).flatten(1, 2).contiguous()
+    return _reset(x)[:, :, None].expand(-1, -1, times, *x.shape[2:]).flatten(1, 2).contiguous()
 
 
 def _conv_transpose(
@@ -197,9 +199,9 @@ def _conv_transpose(
     planes = batch.unflatten(1, (groups, -1)).sum(dim=2).double().flatten(0, 1)[:, None]
     transpose = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[count - 1]
     ones = planes.new_ones(1, 1, *weight.shape[2:])
-    found = transpose(planes, ones, None, stride, padding, output_padding, 1, dilation).to(input.dtype)
-    found = _repeat(found.view(len(batch), groups, *found.shape[2:]), weight.shape[1])
-    return found if input.ndim == count + 2 else found[0]
+    sums = transpose(planes, ones, None, stride, padding, output_padding, 1, dilation).to(input.dtype)
+    output = _repeat(sums.view(len(batch), groups, *sums.shape[2:]), weight.shape[1])
+    return output if input.ndim == count + 2 else output[0]
 
 
 def _max_pool(
@@ -207,29 +209,29 @@ def _max_pool(
     return_indices: bool = False,
 ) -> Any:  # fmt: skip
     count = len(kernel_size) if isinstance(kernel_size, Sequence) and len(kernel_size) > 1 else input.ndim - 2
-    kernel, pad, wide = (_each(each, count) for each in (kernel_size, padding, dilation))
-    step = _each(stride, count) if stride not in (None, [], ()) else kernel
-    if set(wide) == {1} and not return_indices:
+    kernel, pad, dilations = (_per_dimension(value, count) for value in (kernel_size, padding, dilation))
+    strides = _per_dimension(stride, count) if stride not in (None, [], ()) else kernel
+    if set(dilations) == {1} and not return_indices:
         average = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[count - 1]
-        return average(input, tuple(kernel), tuple(step), tuple(pad), ceil_mode)
+        return average(input, tuple(kernel), tuple(strides), tuple(pad), ceil_mode)
     pool: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[count - 1]
-    real = pool(input.detach(), kernel, step, pad, wide, ceil_mode=ceil_mode, return_indices=return_indices)
-    sizes = (real[0] if return_indices else real).shape[-count:]
+    pooled = pool(input.detach(), kernel, strides, pad, dilations, ceil_mode=ceil_mode, return_indices=return_indices)
+    sizes = (pooled[0] if return_indices else pooled).shape[-count:]
     batch = input if input.ndim == count + 2 else input[None]
     pads: list[int] = []
     for i in reversed(range(count)):
-        # `ceil_mode` lets the last window hang over the border by more than the padding.
-        reach = (sizes[i] - 1) * step[i] + wide[i] * (kernel[i] - 1) + 1
-        pads += [pad[i], max(pad[i], reach - batch.shape[2 + i] - pad[i])]
-    found = _spread(batch, kernel, step, wide, pads)
+        # With `ceil_mode` the last window may exceed the border by more than the padding.
+        extent = (sizes[i] - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1
+        pads += [pad[i], max(pad[i], extent - batch.shape[2 + i] - pad[i])]
+    sums = _window_sum(batch, kernel, strides, dilations, pads)
     for i in range(count):
-        found = found.narrow(2 + i, 0, sizes[i])
-    marked = _mark(found if input.ndim == count + 2 else found[0])
-    return (marked, real[1]) if return_indices else marked
+        sums = sums.narrow(2 + i, 0, sizes[i])
+    output = _reset(sums if input.ndim == count + 2 else sums[0])
+    return (output, pooled[1]) if return_indices else output
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
-    return _mark(input.sum(dim=-1, keepdim=True)).repeat_interleave(weight.shape[0], dim=-1)
+    return _reset(input.sum(dim=-1, keepdim=True)).repeat_interleave(weight.shape[0], dim=-1)
 
 
 def _batch_norm(
@@ -260,13 +262,13 @@ def _mean(x: Tensor, dims: list[int]) -> Tensor:
 
 
 def _softmax(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Tensor:
-    """What a mask has pushed below 1e-20 is hidden; all others read one another."""
+    """Scores that a mask takes below 1e-20 are hidden; all others depend on one another."""
     shown = (torch.softmax(input.detach(), dim) > 1e-20).to(input.dtype)
-    return _mark(input + _mean(input * shown, [dim])) * shown
+    return _reset(input + _mean(input * shown, [dim])) * shown
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`scaled_dot_product_attention`: the mask decides whose values are read."""
+    """`scaled_dot_product_attention`: a query depends on the values that the mask shows it."""
     mask = args[0] if args else kwargs.get("attn_mask")
     causal = args[2] if len(args) > 2 else kwargs.get("is_causal", False)
     scores = query.mean(dim=-1, keepdim=True) + key.mean(dim=-1, keepdim=True).transpose(-1, -2)
@@ -274,24 +276,24 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    return _mark(_softmax(scores) @ _mark(value))
+    return _reset(_softmax(scores) @ _reset(value))
 
 
 def _multi_head(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    """`nn.MultiheadAttention`: tokens come first here, and each reads all that a plain mask leaves it."""
+    """`multi_head_attention_forward`, tokens first: a token depends on those that a mask [L, S] shows it."""
     mask = kwargs.get("attn_mask")
     shown = query.new_ones(len(query), len(key))
     if isinstance(mask, Tensor) and mask.ndim == 2:
         shown = (~mask if mask.dtype == torch.bool else mask > -1e4).to(query.dtype)
     tokens = torch.einsum("ls,s...->l...", shown, (value.mean(dim=-1, keepdim=True) + key.mean(dim=-1, keepdim=True)))
-    return _mark(query.mean(dim=-1, keepdim=True) + tokens).expand_as(query), None
+    return _reset(query.mean(dim=-1, keepdim=True) + tokens).expand_as(query), None
 
 
 def _adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     count = len(output_size) if isinstance(output_size, Sequence) else input.ndim - 2
     pools = (functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d)
-    found = _mark(pools[count - 1](input, output_size))
-    return (found, torch.zeros_like(found, dtype=torch.long)) if return_indices else found
+    output = _reset(pools[count - 1](input, output_size))
+    return (output, torch.zeros_like(output, dtype=torch.long)) if return_indices else output
 
 
 _RULES: dict[str, Callable[..., Any]] = {
