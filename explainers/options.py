@@ -103,10 +103,10 @@ def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
     if isinstance(bounds, str):
         return Option(name, default, "bool", help=bounds)
     types = get_args(kind) or (kind,)
-    whole = int in types
-    step = bounds.step if bounds.step is not None else (1 if whole else None)
+    integer = int in types
+    step = bounds.step if bounds.step is not None else (1 if integer else None)
     pair = any(get_origin(member) is tuple for member in types)
-    number = "int" if whole else "float"
+    number = "int" if integer else "float"
     return Option(name, default, number, bounds.low, bounds.high, step, help=bounds.help, pair=pair)
 
 

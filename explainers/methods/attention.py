@@ -60,15 +60,15 @@ def attention_rollout(
         >>> attention_rollout(vit, images).shape
         torch.Size([1, 14, 14])
     """
-    seen = record_attention(model, images, target, gradients=False)
-    rolled = _identity(seen.weights[0])
-    for a in seen.weights:
+    attention = record_attention(model, images, target, gradients=False)
+    rollout = _identity(attention.weights[0])
+    for a in attention.weights:
         fused = _FUSED[head_fusion](a, dim=1)
         if discard_ratio:
             fused = torch.where(fused < fused.flatten(1).quantile(discard_ratio, dim=1)[:, None, None], 0, fused)
-        mixed = fused + _identity(a)
-        rolled = mixed / mixed.sum(dim=2, keepdim=True) @ rolled
-    return seen.read(rolled)
+        residual = fused + _identity(a)
+        rollout = residual / residual.sum(dim=2, keepdim=True) @ rollout
+    return attention.read(rollout)
 
 
 @method(
@@ -95,11 +95,11 @@ def transformer_attribution(model: nn.Module, images: Tensor, target: TargetLike
         >>> transformer_attribution(vit, images, 281).shape
         torch.Size([1, 14, 14])
     """
-    seen = record_attention(model, images, target, gradients=True)
-    relevance = _identity(seen.weights[0])
-    for a, g in zip(seen.weights, seen.gradients, strict=True):
+    attention = record_attention(model, images, target, gradients=True)
+    relevance = _identity(attention.weights[0])
+    for a, g in zip(attention.weights, attention.gradients, strict=True):
         relevance = relevance + (g * a).relu().mean(dim=1) @ relevance
-    return seen.read(relevance)
+    return attention.read(relevance)
 
 
 @method(
@@ -133,11 +133,11 @@ def le_grad(
         torch.Size([1, 14, 14])
     """
     if score == "mean_token":
-        seen = mean_token_gradients(model, images, target)
+        attention = mean_token_gradients(model, images, target)
     else:
-        seen = record_attention(model, images, target, gradients=True)
-    blocks = [g.relu().mean(dim=(1, 2)) for g in seen.gradients]
-    return seen.to_maps(torch.stack(blocks).mean(dim=0))
+        attention = record_attention(model, images, target, gradients=True)
+    blocks = [g.relu().mean(dim=(1, 2)) for g in attention.gradients]
+    return attention.to_maps(torch.stack(blocks).mean(dim=0))
 
 
 def _identity(like: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def attention_heads(
     *,
     layer: LayerName | None = None,
     query: Annotated[
-        str, Choice("class", "mean", help="query: the class token, or the mean over all patches")
+        str, Choice("class", "mean", help="attention of the class token, or the mean over all patches")
     ] = "class",
 ) -> Tensor:
     """Attention heads: the attention weights of each head of a block, one map a head; independent of the target.

@@ -34,7 +34,7 @@ def deep_lift(
     images: Tensor,
     target: TargetLike = None,
     *,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="reference input; empty: zeros")] = None,
     seed: Seed = 0,
 ) -> Tensor:
     """DeepLIFT: the difference of the score from a baseline's, propagated backward through differences of activations.
@@ -70,7 +70,9 @@ def deep_lift_shap(
     target: TargetLike = None,
     *,
     samples: Annotated[int, Range(1, 500, help="random baselines")] = 16,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline; noise: random ones, one a sample")] = "noise",
+    baseline: Annotated[
+        Baseline, Choice(*NAMES, help="reference inputs; noise: a random one for each sample")
+    ] = "noise",
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",

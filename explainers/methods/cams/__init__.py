@@ -1,1 +1,1 @@
-"""Class-activation maps: one forward and one backward pass down to a layer, and what few of them need besides."""
+"""Class-activation maps: weighted sums and components of a layer's activations, and their parts."""

@@ -140,7 +140,7 @@ def kpca_cam(
     *,
     layer: LayerName | None = None,
     kernel: Annotated[str, Choice("sigmoid", "rbf", help="kernel between spatial positions")] = "sigmoid",
-    gamma: Annotated[float | None, Range(0, 1000, help="γ: scale of the kernel; empty: 1 / channels")] = None,
+    gamma: Annotated[float | None, Range(0, 1000, help="γ of the kernel; empty: 1 / channels")] = None,
     relu: Relu = False,
 ) -> Tensor:
     """KPCA-CAM: first kernel principal component of the activations; independent of the target.
@@ -182,9 +182,7 @@ def fem(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    threshold: Annotated[
-        float, Range(0, 10, 0.1, help="threshold in standard deviations above a channel's mean")
-    ] = 2.0,
+    threshold: Annotated[float, Range(0, 10, 0.1, help="in standard deviations above a channel's mean")] = 2.0,
     form: Annotated[
         str, Choice("activations", "cells", help="what is summed: activations, or positions above the threshold")
     ] = ("activations"),

@@ -81,7 +81,7 @@ def grad_cam_sweep(
 
     Example
         >>> list(grad_cam_sweep(model, images, 281))
-        ['layer1', 'layer2', 'layer3', 'layer4']
+        ['relu', 'layer1', 'layer2', 'layer3', 'layer4']
     """
     return sweep("grad_cam", model, images, target, layers=layers, relu=relu)
 

@@ -33,7 +33,7 @@ Weights = Annotated[
     str, Choice("softmax", "increase", help="softmax of the scores (the paper), or score minus that of a blank image")
 ]
 Channels = Annotated[
-    int, Range(1, 65536, help="forward passes; similar channels share one. The paper: one for every channel")
+    int, Range(1, 65536, help="channels with a forward pass of their own; similar ones share it (the paper: all)")
 ]
 Vary = Callable[[Tensor, int, Tensor], Tensor]
 """(masks [b, H, W], image, number of the repeat [b]) -> factors of the image [b, H, W]."""

@@ -34,7 +34,7 @@ def forgrad(
         str, Choice("smooth_grad", "saliency", "integrated_gradients", help="the attribution that is filtered")
     ] = "smooth_grad",
     cutoff: Annotated[
-        float, Range(0, 4096, 0.5, help="cutoff frequency, in cycles over the image's shorter side")
+        float, Range(0, 4096, 0.5, help="highest frequency that passes, in cycles over the image's shorter side")
     ] = 15.0,
     samples: Samples = 25,
     steps: Steps = None,

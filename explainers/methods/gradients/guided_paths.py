@@ -44,7 +44,7 @@ def guided_integrated_gradients(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Guided integrated gradients: along the path from the baseline, features with the smallest gradients change first.
+    """Guided integrated gradients: on the path from the baseline, features with the smallest gradients change first.
 
     The anchors cut the straight path into segments of equal length, and in each one the path is chosen anew; so
     segments run side by side, each with at least one of the `steps`. A step is a straight line, integrated by the

@@ -75,30 +75,34 @@ def layer_integrated_gradients(
         x, where = run.images, layer_with_patch_gradients(run, layer)
         full = run.score_inputs()
         begin, end = run.outputs(where, baseline_of(x, baseline, seed)), run.outputs(where, x.clone())
-        way = end - begin
-        maps, loop = maps_of(where, way), Loop(batch_size, progress, budget)
+        difference = end - begin
+        maps, loop = maps_of(where, difference), Loop(batch_size, progress, budget)
 
-        def there(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
-            at = points.to(way).view(-1, *[1] * (way.ndim - 1))
-            return _gradient_there(run, where, picture, begin[picture] + at * way[picture])
+        def at_points(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
+            at = points.to(difference).view(-1, *[1] * (difference.ndim - 1))
+            return _gradient_at(run, where, picture, begin[picture] + at * difference[picture])
 
         def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
-            scores, gradient = there(picture, points)
+            scores, gradient = at_points(picture, points)
             return scores, maps_of(where, gradient) * maps[picture]
 
         if steps is None and not run.is_restricted:
-            found = integrate_by_gap(len(x), loop, loop.rows(x), probe, lambda shares: shares.sum(1))
+            attribution = integrate_by_gap(len(x), loop, loop.rows(x), probe, lambda shares: shares.sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
-            found = maps * _mean_gradient(run, where, loop, weights, lambda n, some: there(n, points[some])[1], maps)
+
+            def gradients(picture: int, chosen: Tensor) -> Tensor:
+                return at_points(picture, points[chosen])[1]
+
+            attribution = maps * _mean_gradient(run, where, loop, weights, gradients, maps)
 
         def from_start(picture: int) -> Tensor:
             return SuffixBatch(run, picture, where).values(lambda copies: begin[picture : picture + 1], 1)
 
         if measures_gap(target):
-            note_gap(found, full - torch.cat([from_start(n) for n in range(len(x))]), more(steps))
+            note_gap(attribution, full - torch.cat([from_start(n) for n in range(len(x))]), more(steps))
         note_layer(where.name)
-        return found
+        return attribution
 
 
 @method(
@@ -116,7 +120,7 @@ def internal_influence(
     *,
     layer: LayerName | None = None,
     steps: Steps = 50,
-    baseline: Annotated[Baseline, Choice("blur", "mean", help="baseline, the start of the path; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice("blur", "mean", help="start of the path; empty: zeros")] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
@@ -150,9 +154,9 @@ def internal_influence(
             return run.at([where], batch, [picture] * len(chosen))[where.name][1]
 
         loop = Loop(batch_size, progress, budget)
-        found = _mean_gradient(run, where, loop, weights, gradients, how="norm")
+        influence = _mean_gradient(run, where, loop, weights, gradients, how="norm")
         note_layer(where.name)
-        return found
+        return influence
 
 
 @method(
@@ -202,7 +206,7 @@ def layer_conductance(
             for picture in range(len(x)):
                 batch = start[picture] + at * (x[picture] - start[picture])
                 both = run.at([where], batch, [picture] * len(chunk))[where.name]
-                a, g = (maps_of(where, each) for each in both)
+                a, g = (maps_of(where, tensor) for tensor in both)
                 if not total:
                     total.append(a.new_zeros(len(x), *a.shape[1:]))
                 if (before := last[picture]) is not None:
@@ -226,13 +230,13 @@ def _inner_stage(run: Run) -> LayerName | None:
     return names[-2] if len(names) > 1 else None
 
 
-def _gradient_there(run: Run, where: LayerLayout, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores, and the gradient at the layer, where `outputs` [R, ...] stand in the place of the picture's own."""
+def _gradient_at(run: Run, where: LayerLayout, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores, and the gradient at the layer, where `outputs` [R, ...] replace the image's own."""
     one, count = run.images[picture : picture + 1], len(outputs)
-    given = {where.name: lambda output: outputs}
+    instead = {where.name: lambda output: outputs}
 
     def gradient_of(rows: Tensor) -> tuple[Tensor, Tensor]:
-        scores, both = run.scores_at([where], rows, [picture] * count, instead=given)
+        scores, both = run.scores_at([where], rows, [picture] * count, instead=instead)
         return scores, both[where.name][1]
 
     # One row leads to the layer, unless a path around it has to be joined with all of these outputs.

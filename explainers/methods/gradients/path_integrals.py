@@ -40,7 +40,7 @@ FIXED = 50
 Steps = Annotated[
     int | None, Range(2, 1000, help="integration steps; empty: until the completeness gap is below 1%, at most 256")
 ]
-Start = Annotated[Baseline, Choice(*NAMES, help="baseline, the start of the path; empty: zeros")]
+Start = Annotated[Baseline, Choice(*NAMES, help="start of the path; empty: zeros")]
 
 
 @method(
@@ -156,7 +156,9 @@ def gradient_shap(
     target: TargetLike = None,
     *,
     samples: Annotated[int, Range(1, 4096, help="random points between baselines and image")] = 50,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline")] = "noise",
+    baseline: Annotated[
+        Baseline, Choice(*NAMES, help="start of the path; noise: a random one for each sample")
+    ] = "noise",
     baselines: Tensor | None = None,
     sigma: Annotated[
         float, Range(0, 1, 0.01, help="standard deviation of noise on the image, as a fraction of its range")

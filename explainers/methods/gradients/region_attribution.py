@@ -41,7 +41,7 @@ def xrai(
     steps: Annotated[int, Range(2, 1000, help="integration steps on each of the two paths")] = 25,
     segments: Tensor | None = None,
     dilation: Annotated[
-        int | None, Range(0, 256, help="dilation of the regions in pixels; empty: shorter side / 45")
+        int | None, Range(0, 256, help="pixels by which regions grow; empty: shorter side / 45")
     ] = None,
     channels: Annotated[str, Choice("max", "sum", help="reduction over the channels of a pixel")] = "max",
     least: Annotated[
@@ -105,7 +105,7 @@ def _regions(x: Tensor, segments: Tensor | None, dilation: int | None) -> list[T
         if not fits or segments.is_floating_point() or segments.is_complex():
             raise BadOption(
                 f"segments is {segments.dtype} of shape {tuple(segments.shape)}. Give whole numbers that label the "
-                f"pixels: ({height}, {width}), or ({len(x)}, {height}, {width}) for each picture its own."
+                f"pixels: ({height}, {width}), or ({len(x)}, {height}, {width}) for one segmentation an image."
             )
         labels = segments.detach().to(x.device).expand(len(x), -1, -1)
         return [own == own.unique().view(-1, 1, 1) for own in labels]

@@ -1,1 +1,1 @@
-"""Methods that change the picture and watch the score: occlusion, random masks, surrogates, sensitivity indices."""
+"""Methods that perturb the image and measure the score: occlusion, random masks, surrogates, sensitivity indices."""

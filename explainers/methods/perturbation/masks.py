@@ -35,13 +35,9 @@ def occlusion(
     images: Tensor,
     target: TargetLike = None,
     *,
-    window: Annotated[
-        Pair | None, Range(1, 4096, help="side of the window in pixels; empty: an eighth of the shorter side")
-    ] = None,
-    stride: Annotated[
-        Pair | None, Range(1, 4096, help="stride of the window in pixels; empty: half the window")
-    ] = None,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces the part; empty: zeros")] = None,
+    window: Annotated[Pair | None, Range(1, 4096, help="side in pixels; empty: an eighth of the shorter side")] = None,
+    stride: Annotated[Pair | None, Range(1, 4096, help="step in pixels; empty: half the window")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -127,7 +123,7 @@ def feature_ablation(
     target: TargetLike = None,
     *,
     masks: Annotated[Masks, Choice(*PARTS, help="features that are occluded one at a time")] = "superpixels",
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces the part; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",

@@ -40,7 +40,7 @@ def rise(
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 960,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 7,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline of the hidden cells; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -167,7 +167,7 @@ def d_rise(
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 1024,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 16,
     p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline of the hidden cells; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -244,7 +244,7 @@ def mc_rise(
         count = palette.shape[1]
         height, width = x.shape[-2:]
         draws = _Balanced(2 * cells * cells, seed)
-        # Under each colour, and last where it is seen.
+        # Sums of scores under each colour, and last where the pixel is seen.
         scores = at_least_float32(x.new_zeros(len(x), count + 1, height, width))
         times = torch.zeros_like(scores[0])
 
@@ -276,9 +276,9 @@ def _palette(images: Tensor, colours: Tensor | None, colour: int | None) -> Tens
     channels = images.shape[1]
     if colours is None:
         dark, light = images.amin((2, 3)), images.amax((2, 3))
-        alone = torch.eye(channels, dtype=torch.bool, device=images.device)
-        # With a single channel, that one alone is light already.
-        single = torch.where(alone, light[:, None], dark[:, None])[:, : channels if channels > 1 else 0]
+        diagonal = torch.eye(channels, dtype=torch.bool, device=images.device)
+        # A single channel's maximum alone is all maxima already.
+        single = torch.where(diagonal, light[:, None], dark[:, None])[:, : channels if channels > 1 else 0]
         palette = torch.cat([dark[:, None], light[:, None], single], 1)
     elif colours.ndim != 2 or colours.shape[1] != channels or not len(colours):
         raise BadOption(f"colours have shape {tuple(colours.shape)}; give [K, {channels}], one row a colour.")

@@ -39,8 +39,8 @@ def sobol(
     target: TargetLike = None,
     *,
     cells: Annotated[int, Range(2, 32, help="grid cells along each side")] = 7,
-    samples: Annotated[int, Range(2, 1024, help="Sobol base samples; (cells + 1) evaluations each")] = 12,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces a cell; empty: zeros")] = None,
+    samples: Annotated[int, Range(2, 1024, help="Sobol base samples; (cells² + 1) evaluations each")] = 12,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a cell; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -126,7 +126,7 @@ def hsic(
     *,
     cells: Annotated[int, Range(2, 32, help="grid cells along each side")] = 7,
     samples: Annotated[int, Range(2, 4000, 1, help="random masks")] = 600,
-    baseline: Annotated[Baseline, Choice(*NAMES, help="baseline that replaces a cell; empty: zeros")] = None,
+    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a cell; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -155,7 +155,7 @@ def hsic(
         parts = parts_of((cells, cells), run.images)
         game = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
         count = cells * cells
-        # One generator: masks are the same for every picture.
+        # One generator: masks are the same for every image.
         z = (
             every_coalition(count)
             if 2**count <= samples
