@@ -1,4 +1,4 @@
-"""What a method has to say of a map, and what the passes of one call saw on their way, for `explain`."""
+"""Findings about a map, and the record of what the passes of one call computed, for `explain`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explainers.targets import Target
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the reader of a map must know: `code`, a `sentence`, and `remedy`, keywords to change in the same call.
+    """A fact that the reader of a map must know: `code`, a `sentence`, and `remedy`, keywords to change in the call.
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
     "unusual_size", "class_insensitive", and those that methods give themselves. A remedy may be empty; else
@@ -29,9 +29,7 @@ class Finding:
 
 @dataclass
 class Record:
-    """Scores, target, gradient norms and layer of one call, options as they were chosen, and what its method had to
-    say.
-    """
+    """Raw map, scores, target, gradient norms, layer, chosen options and findings of one call."""
 
     raw: Tensor | None = None
     scores: Tensor | None = None
@@ -48,7 +46,7 @@ _record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record"
 
 @contextmanager
 def recording() -> Iterator[Record]:
-    """Collect what the passes inside the block see."""
+    """Record what the passes inside the block compute."""
     record = Record()
     token = _record.set(record)
     try:
@@ -59,7 +57,7 @@ def recording() -> Iterator[Record]:
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Nothing inside the block is seen by the recording around it."""
+    """The recording around the block does not record what happens inside it."""
     token = _record.set(None)
     try:
         yield
@@ -68,47 +66,47 @@ def unrecorded() -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether anybody reads what is noted: figures that cost a pass are then worth it."""
+    """Whether somebody reads the record: figures that cost a pass are computed only then."""
     return _record.get() is not None
 
 
 def note_raw(raw: Tensor) -> None:
-    """Remember the method's result before its final ReLU; of methods made of others, the outermost's comes last."""
+    """Record the result before the final ReLU; where methods are nested, the outermost records last."""
     record = _record.get()
     if record is not None:
         record.raw = raw
 
 
 def note_scores(scores: Tensor | None, target: Target, target_scores: Tensor) -> None:
-    """Remember the first scores of the clean pictures."""
+    """Record the first scores of the clean images."""
     record = _record.get()
     if record is not None and record.target_scores is None:
         record.scores, record.target, record.target_scores = scores, target, target_scores
 
 
 def note_gradient(gradient: Tensor) -> None:
-    """Remember the gradient's norm for each picture."""
+    """Record the gradient's norm for each image."""
     record = _record.get()
     if record is not None:
         record.gradient_norms = gradient.flatten(1).norm(dim=1)
 
 
 def note_layer(name: str) -> None:
-    """Remember which layer was read."""
+    """Record the layer that was explained."""
     record = _record.get()
     if record is not None:
         record.layer = name
 
 
 def note_option(name: str, value: Any) -> None:
-    """Remember what an option that leaves the choice to the method came to."""
+    """Record the value that the method chose for an option."""
     record = _record.get()
     if record is not None:
         record.options[name] = value
 
 
 def note_finding(code: str, sentence: str, remedy: dict[str, Any] | None = None, picture: int | None = None) -> None:
-    """Tell the reader of the map something that only the method knows; `picture` None means all of them."""
+    """Record a finding that only the method can know; `picture` None means all images."""
     record = _record.get()
     if record is not None:
         record.findings.append((picture, Finding(code, sentence, remedy or {})))

@@ -1,4 +1,4 @@
-"""The table of methods, and the decorator by which a function joins it, with its wrong uses refused."""
+"""The table of methods, and the decorator that enters a function into it and validates its calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Method:
-    """One explainer: what it is called, what it gives back, and what its keywords may be."""
+    """One explainer: its names, the form of its result, and its options."""
 
     name: str
     title: str
@@ -53,16 +53,16 @@ class Method:
 
     @property
     def by_size(self) -> bool:
-        """Whether a map is read best without its signs: where each value is that of a single pixel."""
+        """Whether a map is best drawn by magnitude: where each value is that of a single pixel."""
         return self.returns == "pixels"
 
     @property
     def planes(self) -> bool:
-        """Whether each plane [h, w] of the result is one to look at by itself, and their sum means nothing."""
+        """Whether each plane [h, w] of the result is a map by itself, and their sum means nothing."""
         return self.returns == "features" and not self.reads_class
 
     def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
-        """None where the method can explain this model, else the reason why not, in a sentence."""
+        """None where the method can explain this model, else a sentence that says why not."""
         if self.takes_layer and (reason := why_no_hooks(model)):
             return reason
         return self.needs(model) if self.needs else None

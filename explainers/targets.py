@@ -1,8 +1,8 @@
-"""What is explained: from a model's output to one score a picture.
+"""What is explained: one scalar score per image, computed from the model's output.
 
-A target is a small frozen dataclass, callable on the model's output, that gives [N]. `fix` turns whatever a caller may
-write (None, an int, a list, a Target, a function) into one; classes are then fixed once, from the clean pictures, so
-that every noisy or masked variant of a picture is asked about the same class.
+A target is a small frozen dataclass, callable on the model's output, that gives [N]. `fix` turns any form that a
+caller may give (None, an int, a list, a Target, a function) into one; classes are fixed once, from the clean images, so
+that every noisy or masked variant of an image is scored for the same class.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
 
 
 class Target:
-    """Base of the targets below."""
+    """Base class of all targets."""
 
     def __call__(self, output: Any) -> Tensor:
         """One score a picture, [N]."""
         raise TypeError(f"{type(self).__name__} does not say how to score an output.")
 
     def rows(self, pictures: Sequence[int]) -> Target:
-        """The same target for a batch whose rows are variants of these pictures."""
+        """The same target for a batch whose rows are variants of these images."""
         return self
 
 
@@ -56,7 +56,7 @@ class Logit(_OfClasses):
 
 
 class Probability(_OfClasses):
-    """Softmax probability of a class. It saturates: near 1 its gradient vanishes, where the logit's does not."""
+    """Softmax probability of a class. It saturates: near 0 and 1 its gradient vanishes, the logit's does not."""
 
     def __call__(self, output: Any) -> Tensor:
         """[N], in [0, 1]."""
@@ -73,7 +73,7 @@ class LogProbability(_OfClasses):
 
 @dataclass(frozen=True)
 class Contrast(Target):
-    """Logit of `class_` minus the mean logit of `against`: what speaks for the one and not for the others."""
+    """Logit of `class_` minus the mean logit of `against`: evidence for the one that is not evidence for the others."""
 
     class_: int
     against: int | tuple[int, ...]
@@ -113,7 +113,7 @@ class Sum(Target):
 
 @dataclass(frozen=True)
 class Unit(Target):
-    """One channel of a layer: why did it fire? The forward pass ends at that layer.
+    """The activation of one channel of a layer; the forward pass ends at that layer.
 
     `at` is a cell (row, column), "max" for the strongest cell of each clean picture, or None for the channel's mean.
     """
@@ -124,7 +124,7 @@ class Unit(Target):
     cells: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     def fixed(self, maps: Tensor, count: int) -> Unit:
-        """With "max" resolved to the strongest cell of each picture, so that variants are asked about the same one."""
+        """With "max" resolved to the strongest cell of each image, so that its variants are scored at the same one."""
         channel, at = self._channel(maps), self.at
         height, width = channel.shape[1:]
         if at is None:
@@ -169,7 +169,7 @@ def unit(layer: LayerName, channel: int, at: tuple[int, int] | str | None = None
 
 @dataclass(frozen=True)
 class Through(Target):
-    """`target`, but only what passes the chosen channels of `layer`, for methods that take gradients.
+    """`target`, with gradients that flow through the chosen channels of `layer` only.
 
     Where every path passes the layer, the maps of all channels sum to the target's own map.
     """

@@ -46,9 +46,9 @@ def from_npy(content: bytes) -> Tensor:
     """
     if content[:6] != b"\x93NUMPY" or len(content) < 12:
         raise ValueError("This is not a .npy file.")
-    wide = content[6] >= 2
-    (length,) = struct.unpack("<I" if wide else "<H", content[8 : 12 if wide else 10])
-    start = (12 if wide else 10) + length
+    long_header = content[6] >= 2
+    (length,) = struct.unpack("<I" if long_header else "<H", content[8 : 12 if long_header else 10])
+    start = (12 if long_header else 10) + length
     header = ast.literal_eval(content[start - length : start].decode("latin1"))
     if header["fortran_order"] or header["descr"] not in _TYPES:
         raise ValueError(f"Arrays of type {header['descr']!r} are not read here; only plain numbers in C order.")

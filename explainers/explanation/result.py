@@ -41,7 +41,7 @@ class Explanation:
 
     @property
     def by_size(self) -> bool:
-        """Whether the map is read best without its signs: one attribution a pixel, by a method that is known here."""
+        """Whether the map is best drawn by magnitude: one attribution a pixel, of a method in METHODS."""
         known = METHODS.get(self.method)
         return known is not None and known.by_size
 
@@ -54,8 +54,8 @@ class Explanation:
     ) -> list[Image.Image]:
         """Each photo (the region that the network saw) under its map; the options are those of `overlay`.
 
-        Attributions of single pixels are drawn by size, as speckle of both signs says nothing, unless `signed=True` or
-        `colours="signed"` asks for their signs; all other maps with them.
+        Attributions of single pixels are drawn by magnitude, since neighbouring signs alternate, unless `signed=True`
+        or `colours="signed"`; all other maps with their signs.
 
         Errors   ValueError where the number of photos is not the number of maps
         """
@@ -78,7 +78,7 @@ class Explanation:
             "layer": self.layer,
             "target": self.target,
             "statistics": self.statistics,
-            "findings": [[asdict(each) for each in row] for row in self.findings],
+            "findings": [[asdict(finding) for finding in row] for row in self.findings],
             "seconds": self.seconds,
             "options": self.options,
         }
@@ -92,13 +92,13 @@ class Explanation:
         """
         arrays = load_npz(path)
         about = json.loads(bytes(arrays["about"].tolist()))
-        findings = [[Finding(**each) for each in row] for row in about.pop("findings")]
+        findings = [[Finding(**fields) for fields in row] for row in about.pop("findings")]
         return cls(map=arrays["map"], raw=arrays["raw"], scores=arrays.get("scores"), findings=findings, **about)
 
     def __repr__(self) -> str:
         n, h, w = self.map.shape
         where = f" at {self.layer}" if self.layer else ""
-        codes = sorted({each.code for row in self.findings for each in row})
+        codes = sorted({finding.code for row in self.findings for finding in row})
         notes = f", findings: {', '.join(codes)}" if codes else ""
         low, high = float(self.map.min()), float(self.map.max())
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
@@ -109,5 +109,5 @@ class Explanation:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON cannot hold, as text or a list."""
+    """Values that JSON cannot hold, as text or a list."""
     return value.tolist() if isinstance(value, Tensor) else repr(value)

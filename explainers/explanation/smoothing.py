@@ -1,10 +1,10 @@
-"""smooth: any method over noisy, turned or differently compared pictures, with mean and standard deviation.
+"""smooth: any method over noisy or augmented images, or over baselines: mean and standard deviation of the maps.
 
-    smooth("grad_cam", noise=0.15, samples=10)(model, images)          noise of 15% of each picture's range
-    smooth("saliency", augment=True, samples=16)(model, images, 281)   flips, sizes, angles, places
+    smooth("grad_cam", noise=0.15, samples=10)(model, images)          noise of 15% of each image's range
+    smooth("saliency", augment=True, samples=16)(model, images, 281)   flips, scales, rotations, translations
     smooth("integrated_gradients", baselines=(None, "blur", "mean"))(model, images)
 
-Where the mean is large and the deviation small, the map does not hang on what was varied.
+Where the mean is large and the deviation small, the map is robust to what was varied.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _SAMPLES = 10
 class Smoothed:
     """Maps over several samples: `mean` and `std` in the method's own shape, and `n`, how many samples there were.
 
-    `std` is the unbiased standard deviation (n - 1); it is 0 with one sample. After `augment` a place counts the
-    samples in which it was in the picture, and one that never was is 0 in both.
+    `std` is the unbiased standard deviation (n - 1); it is 0 with one sample. After `augment` a position counts the
+    samples in which it was inside the image, and one that never was is 0 in both.
     """
 
     mean: Tensor
@@ -52,10 +52,10 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class Augment:
-    """What may happen to a picture: `flip` left to right in every second sample; even random numbers for the rest.
+    """How images are augmented: `flip` horizontally in every second sample; uniform random numbers for the rest.
 
-    `zoom` is the largest change of size (0.1: from 1 / 1.1 to 1.1), `turn` the largest angle in degrees, `shift` the
-    largest way as a share of each side. What comes into the picture from outside is mirrored.
+    `zoom` is the largest change of scale (0.1: from 1 / 1.1 to 1.1), `turn` the largest rotation in degrees, `shift`
+    the largest translation as a share of each side. Borders are filled by reflection.
     """
 
     flip: bool = True
@@ -79,10 +79,10 @@ def smooth(
 ) -> Callable[..., Smoothed]:
     """Make `f(model, images, target=None, *, progress=None, budget=None, **options) -> Smoothed` out of a method.
 
-    `method` is a name, a `Method`, or any callable of that form. One of three things is varied: `noise`, the deviation
-    of normal noise as a share of each picture's range; `augment`, where maps are moved back before they are averaged;
-    `baselines`, for methods with that option. `samples` is 10 unless said otherwise, or the number of baselines. The
-    classes are those of the clean pictures; every picture gets the same noise or turns, so a batch is as one by one.
+    `method` is a name, a `Method`, or any callable of that form. One of three things is varied: `noise`, the standard
+    deviation of Gaussian noise as a share of each image's range; `augment`, whose maps are aligned before averaging;
+    `baselines`, for methods with that option. `samples` is 10 by default, or the number of baselines. Classes are
+    those of the clean images; all images get the same noise or augmentation, so a batch gives what each alone would.
 
     Returns  the function; it stops after a sample when `progress` returns False or `budget` seconds have passed
     Errors   BadOption for a wrong combination; those of the method
@@ -111,12 +111,12 @@ def smooth(
 
             def work(chunk: range) -> None:
                 variant = next(variants)
-                found = calls.call(model, variant.images, fixed, {**options, **variant.options})
-                if found is not None:
-                    calls.fold.add(*variant.back(found))
+                map = calls.call(model, variant.images, fixed, {**options, **variant.options})
+                if map is not None:
+                    calls.moments.add(*variant.inverse(map))
 
             Loop(1, calls.report, budget).run(count, 1, work, calls.best)
-        return Smoothed(calls.fold.mean(), calls.fold.std(), calls.fold.n)
+        return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n)
 
     smoothed.__name__ = f"smooth_{name}"
     return smoothed
@@ -133,11 +133,10 @@ def _refuse(
     augment: Augment | bool | None,
     baselines: Sequence[Baseline] | None,
 ) -> None:
-    given = [each for each in (noise, augment or None, baselines) if each is not None]
-    if len(given) != 1:
+    if sum(varied is not None for varied in (noise, augment or None, baselines)) != 1:
         raise BadOption("smooth varies one thing. Give one of noise=0.15, augment=True, baselines=(None, 'blur').")
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise <= 1):
-        raise BadOption(f"noise={noise!r} is not possible. Give a share of the picture's range from 0 to 1.")
+        raise BadOption(f"noise={noise!r} is not possible. Give a share of the image's range from 0 to 1.")
     if baselines is not None and "baseline" not in _keywords(function):
         raise BadOption(f"{name} has no option 'baseline' to vary. Use noise= or augment= instead.")
 
@@ -167,60 +166,60 @@ def _top_classes(model: nn.Module, images: Tensor) -> TargetLike:
 
 
 class _Samples:
-    """Calls of the method, one a sample, that also end within a long one: it gets the same progress and budget."""
+    """Calls of the method, one a sample; a long method gets the same progress and budget, so that it ends early too."""
 
     def __init__(
         self, function: Method | Explainer, count: int, progress: Progress | None, budget: float | None
     ) -> None:
         self.function, self.count, self.progress, self.budget = function, count, progress, budget
         self.keywords = _keywords(function)
-        self.fold, self.stopped, self.began = _Fold(), False, time.monotonic()
+        self.moments, self.stopped, self.began = _RunningMoments(), False, time.monotonic()
 
     def call(self, model: nn.Module, images: Tensor, target: TargetLike, options: dict[str, Any]) -> Tensor | None:
-        """The map of one sample; None where it was cut short and others are there already."""
+        """The map of one sample; None where it was cut short and there are complete ones."""
         if self.progress is not None and "progress" in self.keywords:
             options["progress"] = self.report_within
         if self.budget is not None and "budget" in self.keywords:
             options["budget"] = max(1e-9, self.began + self.budget - time.monotonic())
-        found = self.function(model, images, target, **options)
+        map = self.function(model, images, target, **options)
         over = self.budget is not None and time.monotonic() - self.began >= self.budget
         cut = self.stopped or ("budget" in options and over)
-        return None if cut and self.fold.n else at_least_float32(found)
+        return None if cut and self.moments.n else at_least_float32(map)
 
     def report_within(self, partial: Partial) -> bool:
-        """What the method reports within a sample, as a part of all samples; the map is the mean so far."""
-        best = self.best() if self.fold.n else partial.map
-        done = Partial((self.fold.n + partial.fraction) / self.count, best, self.fold.n, self.count)
+        """Progress within a sample as a fraction of all samples; the map is the mean so far."""
+        best = self.best() if self.moments.n else partial.map
+        done = Partial((self.moments.n + partial.fraction) / self.count, best, self.moments.n, self.count)
         self.stopped = partial.fraction < 1 and self.progress is not None and self.progress(done) is False
         return not self.stopped
 
     def report(self, partial: Partial) -> Any:
-        """What the loop over samples reports."""
+        """Progress of the loop over samples."""
         return False if self.stopped else self.progress is None or self.progress(partial)
 
     def best(self) -> Tensor:
         """The mean so far, as `explain` would draw it."""
-        mean = self.fold.mean()
+        mean = self.moments.mean()
         return reduce_channels(mean, getattr(self.function, "reduce", "sum")) if mean.ndim == 4 else mean
 
 
-class _Fold:
-    """Mean and sum of squared deviations of maps, each counted where it has something to say."""
+class _RunningMoments:
+    """Running mean and sum of squared deviations of maps, each counted where it is inside the image (Welford 1962)."""
 
     def __init__(self) -> None:
         self.n = 0
         self._mean = self._squares = self._counts = torch.zeros(())
 
-    def add(self, found: Tensor, inside: Tensor | None = None) -> None:
-        """Count one more map; `inside` [h, w] is 1 where it counts and 0 where it does not."""
-        here = torch.ones((), device=found.device, dtype=found.dtype) if inside is None else inside.to(found)
+    def add(self, map: Tensor, inside: Tensor | None = None) -> None:
+        """Add a map; `inside` [h, w] is 1 where it counts and 0 elsewhere."""
+        counted = torch.ones((), device=map.device, dtype=map.dtype) if inside is None else inside.to(map)
         if self.n == 0:
-            self._mean, self._squares, self._counts = torch.zeros_like(found), torch.zeros_like(found), here * 0
+            self._mean, self._squares, self._counts = torch.zeros_like(map), torch.zeros_like(map), counted * 0
         self.n += 1
-        self._counts = self._counts + here
-        away = (found - self._mean) * here
-        self._mean = self._mean + away / self._counts.clamp(min=1)
-        self._squares = self._squares + (away * (found - self._mean)).clamp(min=0)
+        self._counts = self._counts + counted
+        deviation = (map - self._mean) * counted
+        self._mean = self._mean + deviation / self._counts.clamp(min=1)
+        self._squares = self._squares + (deviation * (map - self._mean)).clamp(min=0)
 
     def mean(self) -> Tensor:
         """The mean over the maps that count, 0 where none does."""
@@ -231,16 +230,16 @@ class _Fold:
         return (self._squares / (self._counts - 1).clamp(min=1)).sqrt()
 
 
-Back = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+Inverse = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """Pictures to explain, options for it, and what brings the map back and says where it counts."""
+    """Images to explain, options for them, and the inverse transform of the map with the mask of where it counts."""
 
     images: Tensor
     options: dict[str, Any] = field(default_factory=dict)
-    back: Back = lambda found: (found, None)
+    inverse: Inverse = lambda map: (map, None)
 
 
 def _variants(
@@ -250,57 +249,57 @@ def _variants(
     baselines: Sequence[Baseline] | None,
     draws: PerImageGenerators,
 ) -> Iterator[_Variant]:
-    """One variant after the other, without end but for baselines."""
+    """One variant after another; endless except for baselines."""
     if baselines is not None:
-        yield from (_Variant(x.clone(), {"baseline": each}) for each in baselines)
-    spans = extremes(x)[1]
+        yield from (_Variant(x.clone(), {"baseline": baseline}) for baseline in baselines)
+    ranges = extremes(x)[1]
     flipped = False
     while kind is None and noise is not None:
-        yield _Variant(x + noise * spans * draws.normal(0, 1, *x.shape[1:]).to(x))
+        yield _Variant(x + noise * ranges * draws.normal(0, 1, *x.shape[1:]).to(x))
     while kind is not None:
-        yield _moved(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
+        yield _augmented(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
         flipped = kind.flip and not flipped
 
 
 def _affine(kind: Augment, u: Tensor, size: torch.Size) -> Tensor | None:
-    """From places in the moved picture to places in the picture, both in [-1, 1], (2, 3); None where nothing moves."""
+    """The affine map [2, 3] from the augmented image's coordinates to the image's, both in [-1, 1]; None: identity."""
     if not (kind.zoom or kind.turn or kind.shift):
         return None
     zoom, turn, right, down = (2 * u - 1).tolist()
     angle, scale = math.radians(turn * kind.turn), (1 + kind.zoom) ** zoom
     cos, sin = math.cos(angle) / scale, math.sin(angle) / scale
-    # Angles are those of the picture in pixels, which need not be square.
+    # Rotations are in pixels; the image need not be square.
     aspect = size[0] / size[1]
     return torch.tensor(
         [[cos, -sin * aspect, 2 * right * kind.shift], [sin / aspect, cos, 2 * down * kind.shift]], dtype=torch.float64
     )
 
 
-def _moved(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
-    """The pictures, turned over and then moved; the map goes the same way back."""
-    turned = x.flip(-1) if flipped else x.clone()
+def _augmented(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
+    """The images, flipped and then transformed; the map is transformed back."""
+    images = x.flip(-1) if flipped else x.clone()
     if affine is None:
-        return _Variant(turned, back=lambda found: (found.flip(-1) if flipped and found.ndim > 2 else found, None))
-    pictures = _sampled(at_least_float32(turned), affine, "reflection")[0].to(x)
+        return _Variant(images, inverse=lambda map: (map.flip(-1) if flipped and map.ndim > 2 else map, None))
+    images = _resampled(at_least_float32(images), affine, "reflection")[0].to(x)
     linear = torch.linalg.inv(affine[:, :2])
     inverse = torch.cat([linear, -linear @ affine[:, 2:]], dim=1)
 
-    def back(found: Tensor) -> tuple[Tensor, Tensor | None]:
-        if found.ndim < 3:
-            return found, None
-        flat = found.reshape(len(found), -1, *found.shape[-2:])
-        maps, inside = _sampled(flat, inverse, "border")
+    def align(map: Tensor) -> tuple[Tensor, Tensor | None]:
+        if map.ndim < 3:
+            return map, None
+        flat = map.reshape(len(map), -1, *map.shape[-2:])
+        maps, inside = _resampled(flat, inverse, "border")
         if flipped:
             maps, inside = maps.flip(-1), inside.flip(-1)
-        return maps.view_as(found), inside
+        return maps.view_as(map), inside
 
-    return _Variant(pictures, back=back)
+    return _Variant(images, inverse=align)
 
 
-def _sampled(maps: Tensor, affine: Tensor, outside: str) -> tuple[Tensor, Tensor]:
-    """Maps [N, C, h, w] read at places moved by `affine`, and (h, w) where these lie inside."""
+def _resampled(maps: Tensor, affine: Tensor, outside: str) -> tuple[Tensor, Tensor]:
+    """Maps [N, C, h, w] bilinearly resampled at `affine` coordinates, and [h, w] true where these are inside."""
     grid = functional.affine_grid(affine[None].to(maps), [1, 1, *maps.shape[-2:]], align_corners=False)
-    found = functional.grid_sample(
+    resampled = functional.grid_sample(
         maps, grid.expand(len(maps), -1, -1, -1), "bilinear", padding_mode=outside, align_corners=False
     )
-    return found, (grid[0].abs() <= 1).all(-1)
+    return resampled, (grid[0].abs() <= 1).all(-1)

@@ -88,16 +88,16 @@ def _inspect(given: nn.Module) -> EvalView:
         raise UnsupportedModel(
             f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
         )
-    as_it_is = True
+    usable = True
     modules: list[nn.Module] = [model]
     seen, attributes = {id(model)}, set[str]()
     for module in modules:  # grows as it goes; a call on a small network waits for this loop
-        if as_it_is and kind is None:
-            as_it_is = not module.training and getattr(module, "_compiled_call_impl", None) is None
+        if usable and kind is None:
+            usable = not module.training and getattr(module, "_compiled_call_impl", None) is None
             for table in (module._parameters, module._buffers):
                 for tensor in table.values():
                     if tensor is not None and tensor.is_inference():
-                        as_it_is = False
+                        usable = False
         children = module._modules
         if children:
             attributes.update(children.keys())
@@ -105,8 +105,8 @@ def _inspect(given: nn.Module) -> EvalView:
                 if child is not None and id(child) not in seen:
                     seen.add(id(child))
                     modules.append(child)
-    as_it_is = as_it_is and "_orig_mod" not in attributes
-    network = model if as_it_is else view(model)
+    usable = usable and "_orig_mod" not in attributes
+    network = model if usable else view(model)
     classes = frozenset(map(type, modules))
     return EvalView(given, model, network, kind, classes, frozenset(attributes), tuple(map(id, modules)))
 

@@ -1,7 +1,7 @@
 """The one loop of all slow methods: chunks, progress, stop and time budget.
 
-A method says how many variants it needs and how a range of them is folded into its result; the loop decides how many
-run at once and when to end.
+A method gives the number of variants and a function that adds a range of them to its result; the loop chooses the batch
+size and the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explainers.errors import BadOption
 
 @dataclass(frozen=True)
 class Partial:
-    """How far a long method is: `fraction` in [0, 1], `done` of `total` variants, and its best `map` so far."""
+    """Progress of a long method: `fraction` in [0, 1], `done` of `total` variants, and its best `map` so far."""
 
     fraction: float
     map: Tensor | None
@@ -52,9 +52,9 @@ class Loop:
             raise BadOption(f"budget={self.budget!r} is not possible. Give seconds above 0, or None for no limit.")
 
     def rows(self, images: Tensor, cost: int = 1) -> int:
-        """Rows that run at once: as given, or as many as a fixed amount of memory holds.
+        """Batch size: as given, or as many rows as a fixed amount of memory holds.
 
-        `cost` is what one costs beside a forward pass, 2 with a backward pass: with fewer rows a first map comes soon.
+        `cost` of a row in forward passes, 2 with a backward pass: smaller batches give a first map sooner.
         """
         return self.batch_size or max(4, min(64, _VALUES // max(1, cost * images[0].numel())))
 
