@@ -35,6 +35,12 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
     Errors   LayerNotFound for an unknown name (or one that did not run, at look-up), LayerRanRepeatedly at look-up
              of a plain name with several calls, UnsupportedModel for scripted, traced and exported models.
     Source   torch.nn.Module.register_forward_hook, torch.Tensor.register_hook
+
+    Example
+        >>> with capture(model, ["layer3", "layer4"]) as captured:
+        ...     scores = model(images)
+        >>> captured.outputs["layer3"].shape
+        torch.Size([1, 256, 14, 14])
     """
     found = Capture()
 
@@ -97,6 +103,12 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
              too
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_full_backward_hook
+
+    Example
+        >>> with input_gradients(model, "layer4") as captured:
+        ...     model(images)[0, 281].backward()
+        >>> captured.grad_input["layer4"].shape
+        torch.Size([1, 256, 14, 14])
     """
     found = InputGradients()
 

@@ -36,6 +36,12 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_forward_hook
+
+    Example
+        >>> with edit_outputs(model, {"layer4": lambda output: output * 0}):
+        ...     scores = model(images)
+        >>> torch.equal(scores[0], model.fc.bias)
+        True
     """
     with ExitStack() as stack:
         model = inside(model, stack)
@@ -51,6 +57,12 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_forward_pre_hook
+
+    Example
+        >>> with edit_inputs(model, {"fc": lambda features: features * 0}):
+        ...     scores = model(images)
+        >>> torch.equal(scores[0], model.fc.bias)
+        True
     """
 
     def act(k: int, given: tuple[Any, ...], edit: Edit) -> Any:
@@ -76,6 +88,12 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
     Errors   BadOption when a tensor takes no gradient, or when the returned gradient differs in shape, dtype or device
              (raised by the backward pass); LayerNotFound, UnsupportedModel
     Source   torch.Tensor.register_hook
+
+    Example
+        >>> with edit_gradients({model.fc.bias: lambda gradient: gradient * 3}):
+        ...     model(images)[0, 281].backward()
+        >>> model.fc.bias.grad[281]
+        tensor(3.)
     """
     with ExitStack() as stack:
         for key, edit in edits.items():
