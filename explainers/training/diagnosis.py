@@ -31,6 +31,12 @@ def diagnose_training(
 
     Returns  findings in the order above; empty where nothing is wrong
     Errors   none
+
+    Example
+        >>> with record_gradients(model) as log:
+        ...     (model(images)[0, 281] * float("nan")).backward()
+        >>> diagnose_training(log)[0].code
+        'non_finite'
     """
     rows = log.rows
     parameters = [row for row in rows if row.kind == "parameter"] or rows

@@ -62,6 +62,12 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
     Returns  nothing
     Errors   BadOption when neither is given, one is not above 0, or no parameter requires grad
     Source   Pascanu et al. 2013, arXiv:1211.5063, section 3.2 (norm)
+
+    Example
+        >>> with clip_gradients(model, norm=1.0):
+        ...     model(images).sum().backward()
+        >>> round(torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm().item(), 3)
+        1.0
     """
     tensors = gather(params)
     if value is None and norm is None:
@@ -99,6 +105,12 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
     Returns  nothing
     Errors   BadOption for a pattern that matches nothing, with the three nearest names, or a factor that is not finite
     Source   torch.Tensor.register_hook
+
+    Example
+        >>> with scale_gradients(model, {"fc.*": 0.1}):
+        ...     model(images)[0, 281].backward()
+        >>> model.fc.bias.grad[281]
+        tensor(0.1000)
     """
     product: dict[Tensor, float] = {}
     for pattern, factor in factors.items():
@@ -120,6 +132,12 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
     Returns  nothing
     Errors   BadOption for a pattern that matches nothing, with the three nearest names
     Source   torch.Tensor.register_hook
+
+    Example
+        >>> with freeze(model, "conv1.*"):
+        ...     model(images).sum().backward()
+        >>> bool(model.conv1.weight.grad.any())
+        False
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     found = {name: each for pattern in patterns for name, each in matching(model, pattern).items()}
@@ -137,6 +155,12 @@ def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]
     Errors   BadOption when the tensor requires no grad, or when the result differs in shape, dtype or device (raised by
              the backward pass, saying which); TypeError when it is not a tensor
     Source   torch.Tensor.register_hook
+
+    Example
+        >>> with replace_gradient(model.fc.bias, lambda gradient: gradient * 3):
+        ...     model(images)[0, 281].backward()
+        >>> model.fc.bias.grad[281]
+        tensor(3.)
     """
     with edit_gradients({tensor: function}):
         yield
@@ -151,6 +175,12 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator
     Returns  nothing
     Errors   BadOption when std is negative or not finite, or no parameter requires grad
     Source   Neelakantan et al. 2015, arXiv:1511.06807, eq. 1, with a constant deviation
+
+    Example
+        >>> with add_gradient_noise(model, std=0.01):
+        ...     model(images).sum().backward()
+        >>> round(model.fc.bias.grad.std().item(), 2)
+        0.01
     """
     _number("std", std, least=0)
     edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {}

@@ -41,6 +41,12 @@ def record_gradients(
     Errors   BadOption for an unknown statistic, a number out of range, a pattern that matches nothing (with the three
              nearest names) or tensors that take no gradient; LayerNotFound, UnsupportedModel for `activations`
     Source   torch.Tensor.register_hook
+
+    Example
+        >>> with record_gradients(model, patterns="fc.*") as log:
+        ...     model(images)[0, 281].backward()
+        >>> log.names
+        ('fc.weight', 'fc.bias')
     """
     _check(statistics, histograms, every, limit)
     model = unwrap(model_or_tensors) if isinstance(model_or_tensors, nn.Module) else None
