@@ -163,6 +163,10 @@ def unit(layer: LayerName, channel: int, at: tuple[int, int] | str | None = None
     """A target: channel `channel` of `layer`, at a cell (row, column), at its strongest cell ("max"), or its mean.
 
     Returns  a `Unit`, for every gradient and perturbation method
+
+    Example
+        >>> saliency(model, images, unit("layer3", channel=17, at="max")).shape
+        torch.Size([1, 3, 224, 224])
     """
     return Unit(layer, channel, at)
 

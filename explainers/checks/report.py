@@ -68,6 +68,10 @@ def check_explainer(
     N >= 3 and height unequal to width default to noise that fits. `options` are handed to every call.
 
     Returns  a `Report`, true where nothing failed; its repr is a table of check, verdict, figure and sentence.
+
+    Example
+        >>> bool(check_explainer(grad_cam))
+        True
     """
     began = time.perf_counter()
     known = METHODS.get(getattr(function, "__name__", ""))

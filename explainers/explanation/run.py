@@ -43,6 +43,11 @@ def explain(
 
     Returns  an `Explanation`: `map` [N, h, w] as the paper draws it, `raw` before the final ReLU or reduction
     Errors   those of the method; BadOption for an unknown method or `reduce`
+
+    Example
+        >>> explanation = explain("grad_cam", model, images, 281, layer="layer4")
+        >>> explanation.map.shape
+        torch.Size([1, 7, 7])
     """
     chosen = find(method)
     if layer is not None and not chosen.takes_layer:

@@ -86,6 +86,11 @@ def smooth(
 
     Returns  the function; it stops after a sample when `progress` returns False or `budget` seconds have passed
     Errors   BadOption for a wrong combination; those of the method
+
+    Example
+        >>> smooth_grad_cam = smooth("grad_cam", noise=0.1, samples=4)
+        >>> smooth_grad_cam(model, images, 281, layer="layer4").mean.shape
+        torch.Size([1, 7, 7])
     """
     function, name = (find(method), method) if isinstance(method, str) else (method, _name_of(method))
     _refuse(name, function, noise, augment, baselines)

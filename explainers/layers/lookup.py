@@ -28,6 +28,11 @@ def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> l
 
     Returns  list of `Layer`, from one forward pass of the first image
     Errors   UnsupportedModel for scripted, traced and exported models, whose inner layers take no hooks
+
+    Example
+        >>> layers = {layer.name: layer for layer in list_layers(model, images, spatial=True)}
+        >>> layers["layer4"].grid
+        (7, 7)
     """
     layers = profile(model, images)
     return [layer for layer in layers if not spatial or is_spatial(layer)]
@@ -39,6 +44,10 @@ def default_layer(model: nn.Module, images: Tensor) -> str:
     Returns  its name; where a class token stands before the patches, only that token is read after the last block, so
              there it is the normalised input of that block's attention, the last tensor whose patches affect the score
     Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
+
+    Example
+        >>> default_layer(model, images)
+        'layer4'
     """
     return _default_name(profile(model, images), images)
 

@@ -35,6 +35,12 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
     Returns  list of `Region`; boxes in pixels of a picture of that size
     Errors   BadOption for a threshold outside (0, 1], ValueError for a map that is not [h, w] and finite
     Source   Zhou et al. 2016, section 3.2 (threshold, then connected components), arXiv:1512.04150
+
+    Example
+        >>> heat = torch.zeros(7, 7)
+        >>> heat[2:4, 3:5] = 1
+        >>> [region.box for region in regions(heat, (224, 224))]
+        [(96, 64, 160, 128)]
     """
     if not 0 < threshold <= 1:
         raise BadOption(f"threshold={threshold!r} is not possible. Give a share of the maximum above 0 and up to 1.")

@@ -25,6 +25,11 @@ def fuse(
     Returns  (n, H, W); `size` (height, width), by default that of the finest map; for "product" in [0, 1]
     Errors   BadOption for no maps, for maps of different numbers of pictures, or an unknown `how`
     Source   product: Domeniconi et al. 2026, arXiv:2605.14641
+
+    Example
+        >>> maps = sweep("layer_cam", model, images, 281, layers=["layer3", "layer4"])
+        >>> fuse(maps, "product").shape
+        torch.Size([1, 14, 14])
     """
     each = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in HOWS:

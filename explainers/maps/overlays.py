@@ -177,6 +177,12 @@ def overlay(
              reaches as far as the farther limit on both sides.
     Errors   ValueError for a map that is not `[h, w]`; BadOption for an opacity outside [0, 1], another colour map, or
              limits without order; TypeError for a photograph with more than 8 bits a channel.
+
+    Example
+        >>> from PIL import Image
+        >>> photo = Image.new("RGB", (640, 480))
+        >>> overlay(photo, grad_cam(model, images, 281, layer="layer4")[0]).size
+        (640, 480)
     """
     if not 0 <= opacity <= 1:
         raise BadOption(f"opacity={opacity!r} is not possible. Give a number from 0 to 1.")
