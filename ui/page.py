@@ -45,12 +45,12 @@ def build() -> gr.Blocks:
                 page = Page(demo, panel, status=canvas("status", "hl-status"))
                 tabs = []
                 with gr.Tabs(elem_id="hl-tabs"):
-                    for tab in TABS:
-                        with gr.Tab(tab.title, id=tab.id):
-                            tabs.append(tab(page))
+                    for kind in TABS:
+                        with gr.Tab(kind.title, id=kind.id):
+                            tabs.append(kind(page))
         picture_panel.wire(panel)
-        for made in tabs:
-            made.wire()
+        for tab in tabs:
+            tab.wire()
         endpoints.build()
         demo.unload(_left)
     demo.space_id = None  # on a Space the page would fetch fonts and the Space's description from other hosts
@@ -58,7 +58,7 @@ def build() -> gr.Blocks:
 
 
 def _left(request: gr.Request) -> None:
-    """The visitor has left: nothing goes on for them."""
+    """The visitor has left."""
     runs.end(request.session_hash)
 
 

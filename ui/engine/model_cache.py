@@ -5,6 +5,7 @@ torch is first imported here, in the background after the page has been served; 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 CAPACITY = 3
 MAPS = ("grid", "pixels", "heat", "features")
 
+log = logging.getLogger("hooklens")
 wanted = threading.Event()
 ready = threading.Event()
 _started = 0.0
@@ -44,6 +46,7 @@ def start(model: str = settings.AUTO, delay: float = 3.0) -> None:
         try:
             _prepare()
         except Exception as error:  # the page reports it, whatever it is
+            log.error("the first model was not loaded", exc_info=error)
             _errors.append(words.not_loaded(error))
         ready.set()
 

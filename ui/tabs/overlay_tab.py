@@ -64,7 +64,6 @@ class Overlay(Tab):
         stored = None if notes or model_cache.ready.is_set() else landing.stored(model_cache.requested_model())
         if stored and (stored["example"] != example.id or question != Request(question.picture)):
             stored = None
-
         yield from job(request.session_hash, lambda run: self._steps(question, {}, run, notes, stored), self._refused)
 
     def turn(self, event: gr.EventData, request: gr.Request, form: Any, top: Any) -> Updates:
