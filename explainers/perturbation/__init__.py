@@ -1,4 +1,4 @@
-"""What a picture is perturbed with: baselines, segments, coalitions of segments, reproducible random numbers.
+"""What an image is perturbed with: baselines, segments, coalitions of segments, reproducible random numbers.
 
-No network runs here; the methods that perturb are in `methods/perturbation`.
+The methods that perturb are in `methods/perturbation`; only `coalitions` runs a network, for all of them.
 """

@@ -1,4 +1,4 @@
-"""What "nothing there" looks like: the baselines that a picture or its parts are compared with."""
+"""Baselines: the reference inputs that stand for absence, for a whole image or its masked parts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ NAMES = ("blur", "mean", "noise")
 
 
 def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Each picture's smallest value and its range, largest less smallest, both [N, 1, 1, 1].
-
-    Returns  in the model's own units; noise is a share of the range, random baselines lie within it
-    """
+    """Each image's minimum and range, maximum − minimum, both [N, 1, 1, 1]: the scale of noise and random baselines."""
     low = images.amin((1, 2, 3), keepdim=True)
     return low, images.amax((1, 2, 3), keepdim=True) - low
 
 
 def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
-    """The baseline for each picture, in the images' shape.
+    """The baseline of each image, in the images' shape.
 
-    None: zeros in the model's own units · a number · a tensor that broadcasts to the images · "blur": the picture,
-    blurred over an eighth of its shorter side · "mean": each channel's mean · "noise": uniform between the picture's
-    extremes.
+    None: zeros in the model's units · a number · a tensor that broadcasts to the images · "blur": the image after a
+    Gaussian blur, σ a sixteenth of its shorter side · "mean": each channel's mean · "noise": uniform from the image's
+    minimum to its maximum.
 
     Errors   BadOption for an unknown name or a tensor of another shape
     """
@@ -38,6 +35,7 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         except RuntimeError as reason:
             raise BadOption(
                 f"baseline has shape {tuple(baseline.shape)}, which does not broadcast to images {tuple(images.shape)}."
+                f" Give {tuple(images.shape[1:])}, or one value a channel: {(images.shape[1], 1, 1)}."
             ) from reason
     if isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
         return torch.full_like(images, float(baseline))
@@ -57,14 +55,14 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
 
 
 def _blurred(images: Tensor) -> Tensor:
-    """Gaussian blur with a deviation of a sixteenth of the shorter side, borders repeated."""
+    """Gaussian blur, σ a sixteenth of the shorter side, with replicated borders."""
     height, width = images.shape[-2:]
     sigma = max(min(height, width) / 16, 0.5)
-    reach = min(int(3 * sigma + 0.5), min(height, width))
-    at = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    kernel = torch.exp(-(at**2) / (2 * sigma**2))
+    radius = min(int(3 * sigma + 0.5), min(height, width))
+    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
     kernel = (kernel / kernel.sum()).to(images)
-    flat = images.flatten(0, 1)[:, None]
-    flat = F.conv2d(F.pad(flat, (reach, reach, 0, 0), mode="replicate"), kernel.view(1, 1, 1, -1))
-    flat = F.conv2d(F.pad(flat, (0, 0, reach, reach), mode="replicate"), kernel.view(1, 1, -1, 1))
-    return flat[:, 0].view_as(images)
+    planes = images.flatten(0, 1)[:, None]
+    planes = F.conv2d(F.pad(planes, (radius, radius, 0, 0), mode="replicate"), kernel.view(1, 1, 1, -1))
+    planes = F.conv2d(F.pad(planes, (0, 0, radius, radius), mode="replicate"), kernel.view(1, 1, -1, 1))
+    return planes[:, 0].view_as(images)

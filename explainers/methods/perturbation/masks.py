@@ -15,7 +15,7 @@ from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import at_least_float32, open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
-from explainers.perturbation.coalitions import CoalitionScorer, exact
+from explainers.perturbation.coalitions import CoalitionScorer, to_float64
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -143,14 +143,14 @@ def feature_ablation(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
-        game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = exact(run.score_inputs())
-        all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in game.parts]
+        scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        full = to_float64(run.score_inputs())
+        all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            lost = torch.zeros(game.parts[n].count, dtype=torch.float64)
+            lost = torch.zeros(scorer.parts[n].count, dtype=torch.float64)
             lost[: len(scores)] = full[n] - scores
-            return game.spread(n, lost)
+            return scorer.spread(n, lost)
 
-        maps, _ = game.play(all_but_one, Loop(batch_size, progress, budget), heat)
+        maps, _ = scorer.evaluate(all_but_one, Loop(batch_size, progress, budget), heat)
         return maps

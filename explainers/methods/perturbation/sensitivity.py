@@ -67,13 +67,13 @@ def sobol(
     with open_run(model, images, target, many=True, precision=precision) as run:
         run.score_inputs()
         parts = parts_of((cells, cells), run.images)
-        game = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
+        scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
         designs = _designs(samples, parts[0].count, seed)
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return _paint(game, n, scores, _jansen(scores, parts[n].count))
+            return _paint(scorer, n, scores, _jansen(scores, parts[n].count))
 
-        maps, reached = game.play([designs] * len(images), Loop(batch_size, progress, budget), heat)
+        maps, reached = scorer.evaluate([designs] * len(images), Loop(batch_size, progress, budget), heat)
         _note_no_effect(run, reached)
         return maps
 
@@ -94,10 +94,10 @@ def _jansen(scores: Tensor, count: int) -> Tensor:
     return ((base - changed) ** 2).nanmean(0).nan_to_num() / 2 / scores.var(unbiased=False)
 
 
-def _paint(game: CoalitionScorer, picture: int, scores: Tensor, values: Tensor) -> Tensor:
+def _paint(scorer: CoalitionScorer, picture: int, scores: Tensor, values: Tensor) -> Tensor:
     """Each pixel has the value of its cell; 0 where the scores differ by rounding alone."""
-    constant = within_rounding(scores, game.run.images.dtype)
-    return game.paint(picture, torch.zeros_like(values) if constant else values)
+    constant = within_rounding(scores, scorer.run.images.dtype)
+    return scorer.paint(picture, torch.zeros_like(values) if constant else values)
 
 
 def _note_no_effect(run: Run, reached: list[Tensor]) -> None:
@@ -153,7 +153,7 @@ def hsic(
     with open_run(model, images, target, many=True, precision=precision) as run:
         run.score_inputs()
         parts = parts_of((cells, cells), run.images)
-        game = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
+        scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
         count = cells * cells
         # One generator: masks are the same for every image.
         z = (
@@ -163,9 +163,9 @@ def hsic(
         )
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return _paint(game, n, scores, _dependence(z[: len(scores)], scores))
+            return _paint(scorer, n, scores, _dependence(z[: len(scores)], scores))
 
-        maps, reached = game.play([z] * len(images), Loop(batch_size, progress, budget), heat)
+        maps, reached = scorer.evaluate([z] * len(images), Loop(batch_size, progress, budget), heat)
         _note_no_effect(run, reached)
         return maps
 

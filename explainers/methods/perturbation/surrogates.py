@@ -19,7 +19,7 @@ from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
-from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, exact
+from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, to_float64
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
@@ -65,14 +65,14 @@ def lime(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
-        game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = exact(run.score_inputs())
+        scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        full = to_float64(run.score_inputs())
         draws = PerImageGenerators(len(images), seed)
         z = [
             _shuffled(every_coalition(part.count))
             if 2**part.count <= samples
             else draws.uniform(n, samples, part.count) < 0.5
-            for n, part in enumerate(game.parts)
+            for n, part in enumerate(scorer.parts)
         ]
 
         def coefficients(n: int, scores: Tensor) -> Tensor:
@@ -83,9 +83,9 @@ def lime(
             return _weighted_fit(shown, lost, torch.exp(-((distance / kernel_width) ** 2)), ridge)
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return game.spread(n, coefficients(n, scores))
+            return scorer.spread(n, coefficients(n, scores))
 
-        maps, reached = game.play(z, Loop(batch_size, progress, budget), heat)
+        maps, reached = scorer.evaluate(z, Loop(batch_size, progress, budget), heat)
         for n, scores in enumerate(reached):
             _note_no_effect(n, coefficients(n, scores), len(scores))
         return maps
@@ -152,19 +152,19 @@ def kernel_shap(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
-        game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        none, full = game.ends()
+        scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        none, full = scorer.empty_and_full()
         draws = PerImageGenerators(len(images), seed)
         # With fewer equations than unknowns the minimum norm would make the values nearly equal.
-        rows = [max(samples, 2 * part.count) for part in game.parts]
-        rounds = [_kernel_coalitions(part.count, rows[n], draws, n) for n, part in enumerate(game.parts)]
+        rows = [max(samples, 2 * part.count) for part in scorer.parts]
+        rounds = [_kernel_coalitions(part.count, rows[n], draws, n) for n, part in enumerate(scorer.parts)]
 
         def heat(n: int, scores: Tensor) -> Tensor:
             z, weights = rounds[n]
             values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
-            return game.spread(n, values)
+            return scorer.spread(n, values)
 
-        maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
         return maps
 
 
@@ -236,12 +236,12 @@ def shapley_sampling(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
-        game = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        none, full = game.ends()
+        scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
+        none, full = scorer.empty_and_full()
         draws = PerImageGenerators(len(images), seed)
-        exhaustive = [2**part.count - 2 <= samples * (part.count - 1) for part in game.parts]
+        exhaustive = [2**part.count - 2 <= samples * (part.count - 1) for part in scorer.parts]
         rounds, orders = [], []
-        for n, part in enumerate(game.parts):
+        for n, part in enumerate(scorer.parts):
             orders.append(_antithetic(draws, n, samples, part.count))
             steps = _first_parts(orders[n]), torch.ones(0)
             rounds.append(_kernel_coalitions(part.count, 2**part.count, draws, n) if exhaustive[n] else steps)
@@ -253,9 +253,9 @@ def shapley_sampling(
                 values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], total)
             else:
                 values = _mean_gains(orders[n], scores, none[n], full[n])
-            return game.spread(n, values)
+            return scorer.spread(n, values)
 
-        maps, _ = game.play([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
         return maps
 
 
