@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +19,8 @@ from ui.engine import engine, network_calls, runs
 from ui.engine.messages import Answer, Refining, Refused, Stages
 from ui.engine.model_cache import load
 from ui.engine.request import NAMES, Request, from_api, from_form, split
-from ui.serving import uploads
+from ui.serving import endpoints, uploads
+from ui.tabs import api_tab
 
 MODEL = "efficientnet_lite0"
 DOG = next(iter(examples.all_examples().values()))
@@ -161,3 +165,22 @@ def test_a_visitor_who_leaves_ends_all_their_jobs() -> None:
         runs.end("ann")
 
         assert one.cancelled and two.cancelled and not other.cancelled
+
+
+def test_snippets_call_with_the_settings_on_the_page(ready: None) -> None:
+    """Read by Python and by a shell's rules; this class has an apostrophe in its name."""
+    names = {**SETTINGS, "target": "jack-o'-lantern"}
+    settings = engine.resolve(Request(**names, options={"relu": False}))
+    python, library, shell = (item["code"] for item in api_tab.snippets(settings)["items"])
+
+    calls = [node for node in ast.walk(ast.parse(python)) if isinstance(node, ast.Call)]
+    (predict,) = [call for call in calls if isinstance(call.func, ast.Attribute)]
+    given = {word.arg: word.value for word in predict.keywords if word.arg not in ("image", "api_name")}
+    assert {name: ast.literal_eval(value) for name, value in given.items()} == {**names, "options": {"relu": False}}
+
+    words = shlex.split(shell.replace("$(", " ").replace(")", " "))
+    picture, *values = json.loads(words[words.index("-d", words.index("-H")) + 1])["data"]
+    assert picture == {"path": "$file", "meta": {"_type": "gradio.FileData"}}
+    order = list(inspect.signature(endpoints.explain).parameters)[1:]
+    assert dict(zip(order, values, strict=True)) == {**names, "options": {"relu": False}}
+    assert f"target={settings.target}, relu=False)" in library and ast.parse(library)

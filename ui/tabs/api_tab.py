@@ -33,9 +33,10 @@ e = explainers.explain(%s)
 e.overlay(model.crop(photo))[0].save("overlay.png")"""
 
 SHELL = """file=$(curl -s -F files=@photo.jpg {origin}gradio_api/upload | tr -d '[]"')
-event=$(curl -s {origin}gradio_api/call/explain -H 'Content-Type: application/json' -d '{"data": [
-  {"path": "'$file'", "meta": {"_type": "gradio.FileData"}},
-  %s]}' | cut -d'"' -f4)
+event=$(curl -s {origin}gradio_api/call/explain -H 'Content-Type: application/json' \\
+  -d '{"data": [
+    {"path": "'$file'", "meta": {"_type": "gradio.FileData"}},
+    %s]}' | cut -d'"' -f4)
 curl -s {origin}gradio_api/call/explain/$event"""
 
 
