@@ -11,7 +11,7 @@ from torch import nn
 
 import explainers.methods.gradients.quadrature as bisection
 from explainers import explain, integrated_gradients, layer_integrated_gradients
-from explainers.methods.gradients.quadrature import DEFECTS, GAP, MOST, Bisection, integrate_by_gap
+from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, VARIATION_GAP, Bisection, integrate_by_gap
 from explainers.passes.loop import Loop
 
 FIRST = 18
@@ -43,7 +43,7 @@ def test_the_integral_is_the_rise_of_the_function(name):
     rise = float(score(torch.tensor(1.0).double()) - score(torch.tensor(0.0).double()))
     assert float(found.sum()) == pytest.approx(rise, rel=GAP, abs=1e-4)
     torch.testing.assert_close(found, torch.tensor([0.5, 1.0, -0.5]).double() * found.sum())
-    assert len(set(seen)) == len(seen) < MOST and min(seen) == 0 and max(seen) == 1
+    assert len(set(seen)) == len(seen) < MAX_POINTS and min(seen) == 0 and max(seen) == 1
 
 
 def test_points_lie_where_the_function_changes():
@@ -98,12 +98,12 @@ def test_what_never_closes_ends_at_the_most():
             return jump(points), torch.zeros(len(points), 1).double()
 
         integrate_by_gap(1, Loop(), 16, probe, lambda found: found)
-        assert len(seen) <= MOST
+        assert len(seen) <= MAX_POINTS
 
 
 def test_nothing_to_integrate_takes_the_first_points_alone():
     one = Bisection()
-    while not one.closed:
+    while not one.done:
         one.add(torch.full((len(one.next(16)),), 2.0), torch.zeros(len(one.next(16)), 3))
     assert len(one._points) == FIRST and not one.integral().any()
 
@@ -173,11 +173,11 @@ def test_through_some_channels_the_points_are_fixed():
 
 
 def test_a_gap_that_stays_is_told(monkeypatch):
-    monkeypatch.setattr(bisection, "MOST", 16)
+    monkeypatch.setattr(bisection, "MAX_POINTS", 16)
     told = explain("integrated_gradients", saturating(), pictures(), [2, 0, 5]).findings
     (found,) = [each for each in told[0] if each.code == "incomplete"]
     assert found.remedy == {"steps": 1000}
 
 
 def test_the_bounds_are_what_the_documents_say():
-    assert GAP == 0.01 and DEFECTS == 0.05 and MOST == 256
+    assert GAP == 0.01 and VARIATION_GAP == 0.05 and MAX_POINTS == 256

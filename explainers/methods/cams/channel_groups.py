@@ -28,16 +28,16 @@ def grouped(planes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     masks = _scaled(planes)
     chosen = [int(planes.flatten(1).norm(dim=1).argmax())]
     nearest = (masks - masks[chosen[0]]).square().sum(1)
-    leader = torch.full_like(channels, chosen[0])
+    representative = torch.full_like(channels, chosen[0])
     while len(chosen) < count:
         chosen.append(int(nearest.argmax()))
         distances = (masks - masks[chosen[-1]]).square().sum(1)
         # A chosen channel represents itself, also where another has the same mask.
         closer = (distances < nearest) | (channels == chosen[-1])
-        leader = torch.where(closer, chosen[-1], leader)
+        representative = torch.where(closer, chosen[-1], representative)
         nearest = torch.where(closer, distances, nearest)
         nearest[chosen] = -1.0
-    return torch.tensor(chosen, device=planes.device), leader
+    return torch.tensor(chosen, device=planes.device), representative
 
 
 def _scaled(planes: Tensor) -> Tensor:

@@ -216,62 +216,62 @@ class _MaskedScores:
     a: Tensor = field(init=False)
     blank: Tensor = field(init=False)
     sums: Tensor = field(init=False)
-    times: Tensor = field(init=False)
-    leader: Tensor = field(init=False)
+    counts: Tensor = field(init=False)
+    representative: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         layout, activations, _ = activation_and_score(self.run, self.layer)
         self.a = layout.to_maps(at_least_float32(activations))
         self.sums = torch.zeros_like(self.a[:, :, 0, 0])
-        self.times = torch.zeros_like(self.sums)
+        self.counts = torch.zeros_like(self.sums)
         # The channel whose score each one has: itself, or the one with the most similar mask.
-        self.leader = torch.arange(self.a.shape[1], device=self.a.device).repeat(len(self.a), 1)
+        self.representative = torch.arange(self.a.shape[1], device=self.a.device).repeat(len(self.a), 1)
         self.blank = self.run.values(torch.zeros_like(self.run.images), range(len(self.a)))[:, None].to(self.sums)
 
     def map(self, loop: Loop, repeats: int, vary: Vary) -> Tensor:
         """The map after `repeats` passes for each channel; constant channels get the blank image's score."""
         planes = self.a.flatten(2)
-        live = [row.nonzero()[:, 0] for row in planes.amax(2) > planes.amin(2)]
-        rows = [self._shared(picture, channels) for picture, channels in enumerate(live)]
-        most = max(map(len, rows))
+        varying = [row.nonzero()[:, 0] for row in planes.amax(2) > planes.amin(2)]
+        rows = [self._shared(picture, channels) for picture, channels in enumerate(varying)]
+        longest = max(map(len, rows))
 
         def work(chunk: range) -> None:
             jobs = torch.arange(chunk.start, chunk.stop, device=self.a.device)
             for picture, channels in enumerate(rows):
-                own = jobs[jobs % most < len(channels)]
+                own = jobs[jobs % longest < len(channels)]
                 if len(own):
-                    self._add(picture, channels[own % most], own // most, vary)
+                    self._add(picture, channels[own % longest], own // longest, vary)
 
-        loop.run(repeats * most, loop.rows(self.run.images), work, lambda: self._map(live))
-        self._note_uniform(live)
-        return self._map(live)
+        loop.run(repeats * longest, loop.rows(self.run.images), work, lambda: self._map(varying))
+        self._note_uniform(varying)
+        return self._map(varying)
 
-    def _shared(self, picture: int, live: Tensor) -> Tensor:
-        """The channels of `live` whose forward pass serves them all."""
-        chosen, leader = grouped(self.a[picture, live], self.channels)
-        self.leader[picture, live] = live[leader]
-        if len(chosen) < len(live):
+    def _shared(self, picture: int, varying: Tensor) -> Tensor:
+        """The channels of `varying` whose forward pass serves them all."""
+        chosen, representative = grouped(self.a[picture, varying], self.channels)
+        self.representative[picture, varying] = varying[representative]
+        if len(chosen) < len(varying):
             note_finding(
                 "shared_looks",
-                f"{len(chosen)} of {len(live)} channels had a forward pass of their own; each of the others has the "
+                f"{len(chosen)} of {len(varying)} channels had a forward pass of their own; each of the others has the "
                 "score of the one with the most similar mask.",
-                {"channels": len(live)},
+                {"channels": len(varying)},
                 picture,
             )
-        return live[chosen]
+        return varying[chosen]
 
     def _add(self, picture: int, channels: Tensor, repeat: Tensor, vary: Vary) -> None:
         x = self.run.images[picture]
         masks = vary(_masks(self.a[picture, channels], (x.shape[-2], x.shape[-1])), picture, repeat)
         scores = self.run.values(x * masks[:, None].to(x), [picture] * len(channels)).to(self.sums)
         self.sums[picture].index_add_(0, channels, scores)
-        self.times[picture].index_add_(0, channels, torch.ones_like(scores))
+        self.counts[picture].index_add_(0, channels, torch.ones_like(scores))
 
-    def _weights(self, live: list[Tensor]) -> Tensor:
-        times = self.times.gather(1, self.leader)
-        scores = (self.sums.gather(1, self.leader) / times).where(times > 0, 0)
-        reached = times > 0
-        for picture, channels in enumerate(live):
+    def _weights(self, varying: list[Tensor]) -> Tensor:
+        counts = self.counts.gather(1, self.representative)
+        scores = (self.sums.gather(1, self.representative) / counts).where(counts > 0, 0)
+        reached = counts > 0
+        for picture, channels in enumerate(varying):
             constant = torch.ones_like(reached[picture]).index_fill(0, channels, False)
             scores[picture] = scores[picture].where(~constant, self.blank[picture])
             reached[picture] |= constant
@@ -279,13 +279,13 @@ class _MaskedScores:
             return (scores - self.blank) * reached
         return scores.masked_fill(~reached, -torch.inf).softmax(1)
 
-    def _map(self, live: list[Tensor]) -> Tensor:
-        return torch.einsum("nk,nkhw->nhw", self._weights(live), self.a)
+    def _map(self, varying: list[Tensor]) -> Tensor:
+        return torch.einsum("nk,nkhw->nhw", self._weights(varying), self.a)
 
-    def _note_uniform(self, live: list[Tensor]) -> None:
+    def _note_uniform(self, varying: list[Tensor]) -> None:
         if self.weights != "softmax":
             return
-        shares = self._weights(live) * self.a.shape[1]
+        shares = self._weights(varying) * self.a.shape[1]
         for picture, (low, high) in enumerate(zip(shares.amin(1).tolist(), shares.amax(1).tolist(), strict=True)):
             if high - low < _UNIFORM:
                 note_finding(
@@ -298,10 +298,10 @@ class _MaskedScores:
 
 
 def _masks(planes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Planes (b, h, w) enlarged to (b, H, W) and then scaled to [0, 1]."""
-    enlarged = resize(planes, size)
-    low, high = enlarged.amin((1, 2), keepdim=True), enlarged.amax((1, 2), keepdim=True)
-    return ((enlarged - low) / (high - low)).where(high > low, 0)
+    """Planes (b, h, w) upsampled to (b, H, W) and then scaled to [0, 1]."""
+    upsampled = resize(planes, size)
+    low, high = upsampled.amin((1, 2), keepdim=True), upsampled.amax((1, 2), keepdim=True)
+    return ((upsampled - low) / (high - low)).where(high > low, 0)
 
 
 def channel_drops(
@@ -324,8 +324,8 @@ def channel_drops(
         for picture, branch in enumerate(branches):
             drops[picture, channels.start : channels.stop] = scores[picture] - branch.values(ablate, len(channels))
 
-    at_once = loop.batch_size or max(8, min(count, _VALUES // max(1, activations[0].numel())))
-    loop.run(count, at_once, work, lambda: shown(drops))
+    chunk_size = loop.batch_size or max(8, min(count, _VALUES // max(1, activations[0].numel())))
+    loop.run(count, chunk_size, work, lambda: shown(drops))
     return drops
 
 

@@ -115,24 +115,24 @@ class _Segments:
         elif move < moves:
             left = self.weight.sum(1, keepdim=True) * (1 - (move + 1) / moves)
             # A NaN gradient counts as small: the path goes on, and the map is NaN.
-            self._move_least(gradient.flatten(1).abs().nan_to_num(0.0, posinf=torch.inf), left, fraction)
+            self._change_smallest(gradient.flatten(1).abs().nan_to_num(0.0, posinf=torch.inf), left, fraction)
         self.last_step = (self.at - before).view_as(self.span) * self.span
         return (gradient * (last_step + self.last_step)).sum(0) / 2
 
-    def _move_least(self, sizes: Tensor, left: Tensor, fraction: float) -> None:
+    def _change_smallest(self, magnitudes: Tensor, left: Tensor, fraction: float) -> None:
         """Change the values with the smallest gradients, a fraction at a time, until `left` [R, 1] remains."""
-        rank = 1 + int(fraction * (sizes.shape[1] - 1))
-        open_rows = torch.ones_like(left, dtype=torch.bool)
-        while open_rows.any():
+        rank = 1 + int(fraction * (magnitudes.shape[1] - 1))
+        unfinished = torch.ones_like(left, dtype=torch.bool)
+        while unfinished.any():
             remaining = self.weight * (1 - self.at)
             excess = remaining.sum(1, keepdim=True) - left
             # What has arrived ranks last, so that the fraction is taken of what has not.
-            waiting = sizes.masked_fill(self.at >= 1, torch.inf)
+            waiting = magnitudes.masked_fill(self.at >= 1, torch.inf)
             chosen = (waiting <= waiting.kthvalue(rank, dim=1, keepdim=True).values) & (self.at < 1)
             length = (remaining * chosen).sum(1, keepdim=True)
-            enough = length > excess
-            portion = torch.where(enough, excess / torch.where(length > 0, length, 1), 1).clamp(min=0)
-            self.at = torch.where(chosen & open_rows, self.at + portion * (1 - self.at), self.at)
+            reached = length > excess
+            portion = torch.where(reached, excess / torch.where(length > 0, length, 1), 1).clamp(min=0)
+            self.at = torch.where(chosen & unfinished, self.at + portion * (1 - self.at), self.at)
             # Exactly 1, or the value would be chosen again.
-            self.at = torch.where(chosen & open_rows & ~enough, 1, self.at)
-            open_rows = open_rows & ~enough & (self.at < 1).any(1, keepdim=True)
+            self.at = torch.where(chosen & unfinished & ~reached, 1, self.at)
+            unfinished = unfinished & ~reached & (self.at < 1).any(1, keepdim=True)

@@ -72,19 +72,19 @@ def layer_integrated_gradients(
         torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
-        x, where = run.images, layer_with_patch_gradients(run, layer)
+        x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.score_inputs()
-        begin, end = run.outputs(where, baseline_of(x, baseline, seed)), run.outputs(where, x.clone())
+        begin, end = run.outputs(layout, baseline_of(x, baseline, seed)), run.outputs(layout, x.clone())
         difference = end - begin
-        maps, loop = maps_of(where, difference), Loop(batch_size, progress, budget)
+        maps, loop = maps_of(layout, difference), Loop(batch_size, progress, budget)
 
         def at_points(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
             at = points.to(difference).view(-1, *[1] * (difference.ndim - 1))
-            return _gradient_at(run, where, picture, begin[picture] + at * difference[picture])
+            return _gradient_at(run, layout, picture, begin[picture] + at * difference[picture])
 
         def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
             scores, gradient = at_points(picture, points)
-            return scores, maps_of(where, gradient) * maps[picture]
+            return scores, maps_of(layout, gradient) * maps[picture]
 
         if steps is None and not run.is_restricted:
             attribution = integrate_by_gap(len(x), loop, loop.rows(x), probe, lambda shares: shares.sum(1))
@@ -94,14 +94,14 @@ def layer_integrated_gradients(
             def gradients(picture: int, chosen: Tensor) -> Tensor:
                 return at_points(picture, points[chosen])[1]
 
-            attribution = maps * _mean_gradient(run, where, loop, weights, gradients, maps)
+            attribution = maps * _mean_gradient(run, layout, loop, weights, gradients, maps)
 
         def from_start(picture: int) -> Tensor:
-            return SuffixBatch(run, picture, where).values(lambda copies: begin[picture : picture + 1], 1)
+            return SuffixBatch(run, picture, layout).values(lambda copies: begin[picture : picture + 1], 1)
 
         if measures_gap(target):
             note_gap(attribution, full - torch.cat([from_start(n) for n in range(len(x))]), more(steps))
-        note_layer(where.name)
+        note_layer(layout.name)
         return attribution
 
 
@@ -143,7 +143,7 @@ def internal_influence(
         torch.Size([1, 256, 14, 14])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
-        x, where = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
+        x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.score_inputs()
         start = baseline_of(x, baseline)
         points, weights = gauss_legendre(steps)
@@ -151,11 +151,11 @@ def internal_influence(
         def gradients(picture: int, chosen: Tensor) -> Tensor:
             at = points[chosen].to(x).view(-1, 1, 1, 1)
             batch = start[picture] + at * (x[picture] - start[picture])
-            return run.at([where], batch, [picture] * len(chosen))[where.name][1]
+            return run.at([layout], batch, [picture] * len(chosen))[layout.name][1]
 
         loop = Loop(batch_size, progress, budget)
-        influence = _mean_gradient(run, where, loop, weights, gradients, how="norm")
-        note_layer(where.name)
+        influence = _mean_gradient(run, layout, loop, weights, gradients, how="norm")
+        note_layer(layout.name)
         return influence
 
 
@@ -193,7 +193,7 @@ def layer_conductance(
         torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, precision=precision) as run:
-        x, where = run.images, layer_with_patch_gradients(run, layer)
+        x, layout = run.images, layer_with_patch_gradients(run, layer)
         run.score_inputs()
         start = baseline_of(x, baseline, seed)
         total: list[Tensor] = []
@@ -205,8 +205,8 @@ def layer_conductance(
             at = torch.tensor(chunk, dtype=torch.float64).to(x).view(-1, 1, 1, 1) / steps
             for picture in range(len(x)):
                 batch = start[picture] + at * (x[picture] - start[picture])
-                both = run.at([where], batch, [picture] * len(chunk))[where.name]
-                a, g = (maps_of(where, tensor) for tensor in both)
+                both = run.at([layout], batch, [picture] * len(chunk))[layout.name]
+                a, g = (maps_of(layout, tensor) for tensor in both)
                 if not total:
                     total.append(a.new_zeros(len(x), *a.shape[1:]))
                 if (before := last[picture]) is not None:
@@ -220,7 +220,7 @@ def layer_conductance(
 
         loop = Loop(batch_size, progress, budget)
         loop.run(steps + 1, loop.rows(x), work, lambda: conductance().sum(1))
-        note_layer(where.name)
+        note_layer(layout.name)
         return conductance()
 
 
@@ -230,14 +230,14 @@ def _inner_stage(run: Run) -> LayerName | None:
     return names[-2] if len(names) > 1 else None
 
 
-def _gradient_at(run: Run, where: LayerLayout, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+def _gradient_at(run: Run, layout: LayerLayout, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Scores, and the gradient at the layer, where `outputs` [R, ...] replace the image's own."""
     one, count = run.images[picture : picture + 1], len(outputs)
-    instead = {where.name: lambda output: outputs}
+    instead = {layout.name: lambda output: outputs}
 
     def gradient_of(rows: Tensor) -> tuple[Tensor, Tensor]:
-        scores, both = run.scores_at([where], rows, [picture] * count, instead=instead)
-        return scores, both[where.name][1]
+        scores, both = run.scores_at([layout], rows, [picture] * count, instead=instead)
+        return scores, both[layout.name][1]
 
     # One row leads to the layer, unless a path around it has to be joined with all of these outputs.
     return or_with_rows_repeated(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, -1, -1, -1)))
@@ -245,7 +245,7 @@ def _gradient_at(run: Run, where: LayerLayout, picture: int, outputs: Tensor) ->
 
 def _mean_gradient(
     run: Run,
-    where: LayerLayout,
+    layout: LayerLayout,
     loop: Loop,
     weights: Tensor,
     gradients: Callable[[int, Tensor], Tensor],
@@ -265,7 +265,7 @@ def _mean_gradient(
         nonlocal reached
         chosen = order[chunk.start : chunk.stop]
         for picture in range(count):
-            g = maps_of(where, gradients(picture, chosen))
+            g = maps_of(layout, gradients(picture, chosen))
             if not total:
                 total.append(g.new_zeros(count, *g.shape[1:]))
             total[0][picture] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)

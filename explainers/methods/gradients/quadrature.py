@@ -39,15 +39,15 @@ def spread(count: int) -> Tensor:
     return torch.tensor([number for number in reversed_bits if number < count])
 
 
-MOST = 256
-"""Most points."""
-GAP, DEFECTS = 0.01, 0.05
+MAX_POINTS = 256
+"""Largest number of points."""
+GAP, VARIATION_GAP = 0.01, 0.05
 """Converged: the sum of the defects, the map's own gap, is below the first fraction of the score's rise, and the sum of
 their magnitudes below the second fraction of the score's total variation, lest they only cancel by chance.
 """
 # Points of the quadrature and, at most, of each later round; the width below which an interval is not halved; and the
 # fraction of the largest defect below which a smaller one can wait.
-_FIRST, _ROUND, _NARROW, _SMALL = 16, 16, 2.0**-20, 0.02
+_FIRST, _ROUND, _NARROWEST, _NEGLIGIBLE = 16, 16, 2.0**-20, 0.02
 
 Probe = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image, points [R] in float64) -> scores [R], and the integrand there [R, ...], float32 or float64."""
@@ -57,7 +57,7 @@ class Bisection:
     """The integral of one image: the next points, and the estimate from those evaluated."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.done = False
         self._points: list[float] = []
         self._scores: list[float] = []
         self._slopes: list[float] = []
@@ -81,9 +81,9 @@ class Bisection:
         self._parts += list(parts)
         del self._waiting[:count]
         if not self._waiting:
-            self._judge()
+            self._check_convergence()
 
-    def _judge(self) -> None:
+    def _check_convergence(self) -> None:
         order = sorted(range(len(self._points)), key=self._points.__getitem__)
         at, scores, slopes = (
             torch.tensor([values[i] for i in order], dtype=torch.float64)
@@ -91,31 +91,32 @@ class Bisection:
         )
         widths = at.diff()
         defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * widths
-        rise, size = float(scores[-1] - scores[0]), defects.abs()
+        rise, magnitudes = float(scores[-1] - scores[0]), defects.abs()
         rounding = torch.finfo(self._parts[0].dtype).eps * float(scores.abs().max()) * len(at)
         smooth = len(at) == len(self._weights)  # the first round: the quadrature's sum, not the trapezoids'
         total = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else math.nan
         gap = abs(total - rise) if smooth else abs(float(defects.sum()))
         variation = float(scores.diff().abs().sum())
-        self.closed = gap <= max(GAP * abs(rise), rounding) and float(size.sum()) <= max(DEFECTS * variation, rounding)
-        if self.closed and smooth:
+        complete = gap <= max(GAP * abs(rise), rounding)
+        self.done = complete and float(magnitudes.sum()) <= max(VARIATION_GAP * variation, rounding)
+        if self.done and smooth:
             shares = torch.tensor(self._weights).to(self._parts[0])
             self._integral = torch.einsum("r,r...->...", shares, torch.stack(self._parts))
-        self._halve(at, widths, size)
-        if self.closed:
+        self._bisect(at, widths, magnitudes)
+        if self.done:
             self._integral = self.integral()
             self._parts.clear()
 
-    def _halve(self, at: Tensor, widths: Tensor, size: Tensor) -> None:
-        """Bisect the intervals with the largest defects; closed where there are none."""
-        room = min(_ROUND, MOST - len(at))
-        if not self.closed and room > 0:
+    def _bisect(self, at: Tensor, widths: Tensor, magnitudes: Tensor) -> None:
+        """Bisect the intervals with the largest defects; done where there are none."""
+        room = min(_ROUND, MAX_POINTS - len(at))
+        if not self.done and room > 0:
             # A NaN score has no defect to compare: no more points are tried, and NaN propagates to the map.
-            size = torch.where((widths > _NARROW) & size.isfinite(), size, 0)
-            least = float(size.max()) * _SMALL
-            chosen = [i for i in size.argsort(descending=True, stable=True)[:room].tolist() if size[i] > least]
-            self._waiting = [float(at[i] + at[i + 1]) / 2 for i in chosen]
-        self.closed = self.closed or not self._waiting
+            magnitudes = torch.where((widths > _NARROWEST) & magnitudes.isfinite(), magnitudes, 0)
+            least = float(magnitudes.max()) * _NEGLIGIBLE
+            largest = magnitudes.argsort(descending=True, stable=True)[:room].tolist()
+            self._waiting = [float(at[i] + at[i + 1]) / 2 for i in largest if magnitudes[i] > least]
+        self.done = self.done or not self._waiting
 
     def integral(self) -> Tensor:
         """The trapezoids over the points evaluated; the first and last extend to the path's ends."""
@@ -131,22 +132,22 @@ class Bisection:
 
 
 def integrate_by_gap(count: int, loop: Loop, rows: int, probe: Probe, shown: Callable[[Tensor], Tensor]) -> Tensor:
-    """The integral for each of `count` images, [count, ...], with as many points as each needs, `MOST` at most.
+    """The integral for each of `count` images, [count, ...], with as many points as each needs, `MAX_POINTS` at most.
 
     The gradients of an image's points are kept until it is done: 0.6 MB each at 224 x 224 pixels.
     """
-    pictures = [Bisection() for _ in range(count)]
+    bisections = [Bisection() for _ in range(count)]
 
     def work(chunk: range) -> None:
-        for number, picture in enumerate(pictures):
+        for picture, bisection in enumerate(bisections):
             left = len(chunk)
-            while left and not picture.closed:
-                points = picture.next(left)
-                picture.add(*probe(number, points))
+            while left and not bisection.done:
+                points = bisection.next(left)
+                bisection.add(*probe(picture, points))
                 left -= len(points)
 
     def best() -> Tensor:
-        return torch.stack([picture.integral() for picture in pictures])
+        return torch.stack([bisection.integral() for bisection in bisections])
 
-    loop.run(MOST, rows, work, lambda: shown(best()), lambda: all(picture.closed for picture in pictures))
+    loop.run(MAX_POINTS, rows, work, lambda: shown(best()), lambda: all(bisection.done for bisection in bisections))
     return best()
