@@ -356,6 +356,17 @@ def cam_by_hand(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int
     return (g.mean((2, 3), keepdim=True) * a).sum(1)
 
 
+class Scaled(nn.Module):
+    """A curved network for pictures in other units: it divides by `scale` first."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.net, self.scale = curved(), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x / self.scale)
+
+
 def top(model: nn.Module, x: Tensor) -> list[int]:
     with torch.no_grad():
         return model(x).argmax(1).tolist()

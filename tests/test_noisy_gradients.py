@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nets import Weighted, curved, pictures, rel, residual, settle
+from nets import Scaled, Weighted, curved, pictures, rel, residual, settle
 
 from explainers import BadOption, explain, gradient_shap, saliency, smooth_grad, smooth_grad_squared, var_grad
 
@@ -57,14 +57,6 @@ def test_p97_float32_and_float64_see_the_same_noise(method):
 @pytest.mark.parametrize(("method", "power"), [(smooth_grad_squared, 2), (var_grad, 2), (gradient_shap, 0)])
 def test_p98_noise_is_relative_to_the_pictures_range(method, power):
     """The same picture in other units (and a model that undoes them) gives the same map in those units."""
-
-    class Scaled(torch.nn.Module):
-        def __init__(self, scale):
-            super().__init__()
-            self.net, self.scale = curved(), scale
-
-        def forward(self, x):
-            return self.net(x / self.scale)
 
     x = pictures(2)
     given = {"samples": 5, "sigma": 0.2}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from nets import Weighted, curved, pictures, residual, settle
+from nets import Scaled, Weighted, curved, pictures, residual, settle
 
 from explainers import (
     ablation_cam,
@@ -44,14 +44,6 @@ def test_p97_more_samples_begin_with_the_same_draws():
 
 def test_p98_noise_is_relative_to_the_pictures_range():
     """The same picture in other units (and a model that undoes them) gives the same map in those units."""
-
-    class Scaled(torch.nn.Module):
-        def __init__(self, scale):
-            super().__init__()
-            self.net, self.scale = curved(), scale
-
-        def forward(self, x):
-            return self.net(x / self.scale)
 
     x = pictures(2)
     first = smooth_grad(Scaled(1.0).eval(), x, 1, samples=5)

@@ -61,10 +61,9 @@ def others(net, x):
     return prediction, gradient
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_p92_p93_p94_p95_other_threads_are_bit_equal(name):
-    net, x = residual(seconds=0.002), pictures(2)
-    expected = others(net, x)
+def undisturbed(name, net, x, use):
+    """Whether `use()` gives the same tensors, bit by bit, as often as it runs while another thread explains."""
+    expected = use()
     stop, wrong, seen = threading.Event(), [], []
 
     def explain_on():
@@ -74,15 +73,22 @@ def test_p92_p93_p94_p95_other_threads_are_bit_equal(name):
         finally:
             stop.set()
 
-    def predict():
+    def use_on():
         while not stop.is_set() or not seen:
-            found = others(net, x)
+            found = use()
             seen.append(1)
             if not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(found, expected, strict=True)):
                 wrong.append(1)
 
-    errors = together(explain_on, predict)
-    assert not errors and not wrong and seen
+    errors = together(explain_on, use_on)
+    return not errors and not wrong and bool(seen)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p92_p93_p94_p95_other_threads_are_bit_equal(name):
+    net, x = residual(seconds=0.002), pictures(2)
+
+    assert undisturbed(name, net, x, lambda: others(net, x))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,27 +98,9 @@ def test_p96_a_training_step_beside_it_has_its_own_gradients(name):
     def step():
         net.zero_grad(set_to_none=True)
         net(x)[:, 1].sum().backward()
-        return {key: p.grad.clone() for key, p in net.named_parameters()}
+        return [p.grad.clone() for p in net.parameters()]
 
-    expected = step()
-    stop, wrong, seen = threading.Event(), [], []
-
-    def explain_on():
-        try:
-            for _ in range(ROUNDS):
-                call(name, net, x, 2)
-        finally:
-            stop.set()
-
-    def train():
-        while not stop.is_set() or not seen:
-            found = step()
-            seen.append(1)
-            if not all(torch.equal(found[key], expected[key]) for key in expected):
-                wrong.append(1)
-
-    errors = together(explain_on, train)
-    assert not errors and not wrong and seen
+    assert undisturbed(name, net, x, step)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -181,7 +181,8 @@ def test_channels_follow_the_layer(visit: Visit) -> None:
     assert page.locator("#hl-grid [role=option]").count() == 24
 
 
-def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
+def start_long_run(visit: Visit) -> None:
+    """A thousand samples, seen to have begun: the first partial map is there."""
     visit.open("?method=smooth_grad&options=" + urllib.parse.quote('{"samples": 3}'))
     visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
     visit.page.locator("#hl-option-samples").fill("1000")
@@ -189,6 +190,10 @@ def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
     before = visit.number("overlay")
     visit.page.locator("#hl-explain").click()
     visit.painted("overlay", before)
+
+
+def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
+    start_long_run(visit)
 
     visit.page.locator("#hl-stop").click()
 
@@ -198,13 +203,7 @@ def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
 
 
 def test_a_new_choice_ends_the_old_run(visit: Visit) -> None:
-    visit.open("?method=smooth_grad&options=" + urllib.parse.quote('{"samples": 3}'))
-    visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
-    visit.page.locator("#hl-option-samples").fill("1000")
-    visit.page.locator("#hl-option-samples").blur()
-    before = visit.number("overlay")
-    visit.page.locator("#hl-explain").click()
-    visit.painted("overlay", before)
+    start_long_run(visit)
 
     visit.choose("method", "Grad-CAM")
 
