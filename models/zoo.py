@@ -10,7 +10,7 @@ import difflib
 from models import settings
 from models.downloads import Progress
 from models.model import Model
-from models.sources import SOURCES, efficientnet_lite
+from models.sources import SOURCES
 from models.sources.source import ModelInfo, ModelUnavailable, Source
 
 
@@ -40,9 +40,8 @@ def first_ready() -> str | None:
 
 def missing_onboard() -> str:
     """How to install the model on board, where it is offered and missing; else empty."""
-    if not settings.offers(efficientnet_lite.NAME) or efficientnet_lite.weights_file():
-        return ""
-    return efficientnet_lite.NOT_INSTALLED
+    offered = (source for source in SOURCES if any(map(settings.offers, source.names())))
+    return next(filter(None, (source.missing() for source in offered)), "")
 
 
 def labels(name: str = "auto") -> list[str]:

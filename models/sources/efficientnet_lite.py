@@ -79,6 +79,9 @@ class EfficientNetLite(Source):
         with no_random_init():
             return Model(name, load(), labels(), PREPARATION)
 
+    def missing(self) -> str:
+        return "" if weights_file() else NOT_INSTALLED
+
     def labels(self, name: str) -> Sequence[str]:
         return labels()
 

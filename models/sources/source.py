@@ -63,6 +63,10 @@ class Source(ABC):
         """Every accepted name with the listed name that it stands for."""
         return {info.name: info.name for info in self.list()}
 
+    def missing(self) -> str:
+        """How to install `package`, where it is missing; else empty."""
+        return ""
+
     def labels(self, name: str) -> Sequence[str]:
         """Class names in the order of the network's outputs."""
         return self.load(name).labels

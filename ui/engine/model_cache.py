@@ -83,7 +83,7 @@ def requested_model() -> str:
     return settings.first_model(_requested)
 
 
-def trouble() -> str:
+def loading_error() -> str:
     """What went wrong while loading the default model; else empty."""
     return " ".join(_errors)
 
@@ -99,7 +99,7 @@ def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
             raise Refused(words.STOPPED_WAITING)
         yield Waiting(words.loading(time.monotonic() - _started if _started else 0.0))
     if not _loaded and not model:
-        raise Refused(trouble())
+        raise Refused(loading_error())
 
 
 def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loaded:

@@ -140,10 +140,10 @@ def resolved(settings: Settings, request: Request, form: Any, panel: Panel) -> d
 def offered(panel: Panel, **chosen: str) -> dict[Any, Any]:
     """The list of models, and why the first could not be loaded where that is so; `value` chooses one."""
     listed = [(words.model_choice(info), info.name) for info in model_cache.list_models()]
-    trouble = model_cache.trouble()
+    error = model_cache.loading_error()
     return {
         panel.model: gr.update(choices=listed, **chosen),
-        panel.notice: {"items": [{"sentence": trouble}] if trouble else []},
+        panel.notice: {"items": [{"sentence": error}] if error else []},
     }
 
 
