@@ -77,7 +77,7 @@ def test_fused_products_do_not_depend_on_the_maps_units_and_are_blank_where_one_
 def test_fuse_refuses_what_it_cannot_join():
     a = torch.rand(2, 4, 6)
     for wrong in ([], [a, a[:1]], [a[0]]):
-        with pytest.raises(BadOption, match="fuse joins maps"):
+        with pytest.raises(BadOption, match="of the same N images"):
             fuse(wrong)
     with pytest.raises(BadOption, match="how='max'"):
         fuse([a], "max")

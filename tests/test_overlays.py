@@ -548,7 +548,7 @@ def test_sprite_refuses_a_batch():
 def test_importing_brings_neither_pillow_nor_numpy():
     """`explainers` needs torch alone: Pillow is imported when a picture is drawn, numpy never."""
     lines = (
-        "import sys, torch; before = set(sys.modules); import explainers.overlays, explainers.maps;"
+        "import sys, torch; before = set(sys.modules); import explainers.maps.overlays;"
         "new = {m.partition('.')[0] for m in set(sys.modules) - before}; assert not new & {'PIL', 'numpy'}, new"
     )
 

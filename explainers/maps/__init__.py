@@ -1,4 +1,4 @@
-"""Arithmetic on finished maps: resizing, fusing layers, boxes, and overlays with their colour maps and limits.
+"""Operations on finished maps: resizing, fusion of layers, boxes, and overlays with their colour maps and limits.
 
-No network and no method is known here.
+Nothing here runs a network.
 """

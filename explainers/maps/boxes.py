@@ -1,4 +1,4 @@
-"""Boxes and masks from a map: where it is strong, as connected parts, in pixels of the picture."""
+"""Boxes and masks of a map: connected components above a threshold, in pixels of the image."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from explainers.perturbation.segments import components
 
 @dataclass(frozen=True)
 class Region:
-    """One connected part of a map above its threshold.
+    """One connected component of a map above its threshold.
 
-    `box` (left, top, right, bottom) in pixels, right and bottom exclusive; `mask` [H, W], True inside; `peak` the
-    highest value in it; `share` of all positive values of the map that lie in it, 0 to 1.
+    `box` (left, top, right, bottom) in pixels, right and bottom exclusive; `mask` [H, W], True inside; `peak` its
+    maximum; `share` its fraction of the map's positive sum, 0 to 1.
     """
 
     box: tuple[int, int, int, int]
@@ -26,11 +26,11 @@ class Region:
 
 
 def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least: float = 0.0) -> list[Region]:
-    """The connected parts of a map that reach `threshold` times its maximum, strongest share first.
+    """The 4-connected components of a map at or above `threshold` times its maximum, largest share first.
 
-    The map [h, w] is brought to the picture's `size` (height, width) bilinearly, without clipping; cells that touch by
-    a side belong together. Parts smaller than `least`, a share of the picture, are left out. Only what speaks for the
-    target counts: a map without positive values has no regions.
+    The map [h, w] is resized bilinearly to the image's `size` (height, width), without clipping. Components below
+    `least`, a fraction of the image's area, are left out. Only positive evidence counts: a map without positive values
+    has no regions.
 
     Returns  list of `Region`; boxes in pixels of a picture of that size
     Errors   BadOption for a threshold outside (0, 1], ValueError for a map that is not [h, w] and finite
@@ -43,9 +43,9 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
         [(96, 64, 160, 128)]
     """
     if not 0 < threshold <= 1:
-        raise BadOption(f"threshold={threshold!r} is not possible. Give a share of the maximum above 0 and up to 1.")
+        raise BadOption(f"threshold={threshold!r} is not possible. Give a fraction of the maximum above 0, at most 1.")
     if map.ndim != 2 or not bool(map.isfinite().all()):
-        raise ValueError(f"regions takes one finite map [h, w], not {tuple(map.shape)}; of several, give map[i].")
+        raise ValueError(f"regions takes one finite map [h, w], not {tuple(map.shape)}. Of a batch give map[i].")
     values = resize(map[None], size)[0]
     top, total = float(values.max()), float(values.clamp(min=0).sum())
     if top <= 0:

@@ -1,4 +1,4 @@
-"""The colours of values: tables of 256 steps, and the ends of the signed one. Never jet: it draws edges of its own."""
+"""Colour maps: tables of 256 colours, and the ends of the signed one. No jet: it shows edges that the map lacks."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ VIRIDIS = (
     "9uYg+OYh++cj/ecl"
 )
 
-# The ends of the signed map: a blue and a red of like lightness (L* 51 and 50), which protan, deutan and tritan eyes
-# still tell apart by hue, as the test simulates; light enough to be seen on a dark picture, dark enough on a pale one.
+# The ends of the signed map: a blue and a red of similar lightness (L* 51 and 50) that viewers with protan, deutan and
+# tritan deficiency distinguish, as the test simulates; visible on dark and on pale backgrounds.
 BLUE, RED = (40, 122, 235), (228, 50, 40)
 COLOURS = ("magma", "viridis", "signed")
 
 
 def colour_map(name: str) -> Tensor:
-    """Look up the 256 colours of "magma", "viridis" or "signed".
+    """The 256 colours of "magma", "viridis" or "signed".
 
-    Returns  uint8 `[256, 3]`, RGB. Entry 0 is the low end and 255 the high end; "signed" has white at entry 128, where
-             `round(255 * 0.5)` points, and fades in straight lines to `BLUE` (entries 0 and 1) and `RED` (255).
+    Returns  uint8 `[256, 3]`, RGB, from low to high; "signed" is white at entry 128 = `round(255 * 0.5)`, and linear to
+             `BLUE` (entries 0 and 1) and `RED` (255).
     Errors   BadOption for another name.
     """
     if name == "signed":

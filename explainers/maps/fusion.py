@@ -1,4 +1,4 @@
-"""Maps of several layers made one."""
+"""Fusion of the maps of several layers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ HOWS = ("mean", "product")
 def fuse(
     maps: Mapping[str, Tensor] | Sequence[Tensor], how: str = "mean", *, size: tuple[int, int] | None = None
 ) -> Tensor:
-    """Make one map of several layers' maps (n, h, w): first enlarge each, then join them cell by cell.
+    """Fuse several layers' maps (n, h, w): resize each, then combine them cell by cell.
 
-    "mean" keeps signs and unit, and a layer counts by the size of its values. "product" keeps what all layers show:
-    of each map the positive part, as a share of the picture's own maximum, so that layers count alike; a picture
-    where a map has nothing positive is blank.
+    "mean" keeps signs and unit; layers with larger values weigh more. "product" is the product of the rectified maps,
+    each divided by its maximum in the image, so that layers weigh equally; 0 where a map has no positive value.
 
     Returns  (n, H, W); `size` (height, width), by default that of the finest map; for "product" in [0, 1]
     Errors   BadOption for no maps, for maps of different numbers of pictures, or an unknown `how`
@@ -31,20 +30,21 @@ def fuse(
         >>> fuse(maps, "product").shape
         torch.Size([1, 14, 14])
     """
-    each = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
+    layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in HOWS:
         raise BadOption(f"how={how!r} is not possible. Choose one of {', '.join(HOWS)}.")
-    if not each or any(m.ndim != 3 or len(m) != len(each[0]) for m in each):
-        shapes = ", ".join(str(tuple(m.shape)) for m in each) or "none"
-        raise BadOption(f"fuse joins maps [N, h, w] of the same pictures; given were {shapes}.")
+    if not layers or any(m.ndim != 3 or len(m) != len(layers[0]) for m in layers):
+        shapes = ", ".join(str(tuple(m.shape)) for m in layers) or "none"
+        raise BadOption(f"The maps have shapes {shapes}. Give one or more maps [N, h, w] of the same N images.")
     if size is None:
-        size = (max(m.shape[1] for m in each), max(m.shape[2] for m in each))
+        size = (max(m.shape[1] for m in layers), max(m.shape[2] for m in layers))
     if how == "mean":
-        return torch.stack([resize(m, size) for m in each]).mean(0)
-    return torch.stack([resize(_shares(m), size) for m in each]).prod(0)
+        return torch.stack([resize(m, size) for m in layers]).mean(0)
+    return torch.stack([resize(_normalised(m), size) for m in layers]).prod(0)
 
 
-def _shares(maps: Tensor) -> Tensor:
+def _normalised(maps: Tensor) -> Tensor:
+    """max(m, 0) / max m for each image; NaN propagates."""
     positive = maps.relu()
     highest = positive.amax((1, 2), keepdim=True)
-    return (positive / highest).where(highest != 0, 0)  # what is not a number stays none
+    return (positive / highest).where(highest != 0, 0)

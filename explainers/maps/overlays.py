@@ -1,23 +1,22 @@
-"""Pictures of maps: the overlay on a photograph, the colour bar, the sprite of all channels.
+"""Maps as images: the overlay on a photograph, the colour bar, the sprite of all channels.
 
-One set of rules, `RULE`, draws every map that the project shows; `ui/static/paint.js` holds the same numbers and does
-the same arithmetic on the page. The photograph is muted, not the map:
+One set of constants, `RULE`, draws every map that the project shows; `ui/static/paint.js` has the same constants and
+arithmetic for the page. The photograph is muted, not the map:
 
-    coarse maps   lie on a pale photograph (15% of its saturation, 80% of its brightness), with a white line at 50% and
-                  at 80% of the full colour, which any background and a print in grey leave readable
-    fine maps     of 32 x 32 cells and more, unless they are as smooth as coarse ones, lie on a dark grey photograph
-                  (45%); blurred by one part in 224 of their side for the view only, and in full colour from the 99.5th
-                  percentile of their size on, so that a few extreme pixels do not leave the others pale
-    weight        0.9 |s|^0.65 of a value that is s of the full colour: it rises early, and zero is not painted
+    coarse maps   lie on a pale photograph (15% of its saturation, 80% of its brightness), with white contours at 50%
+                  and 80% of the colour range, which stay readable on any background and in greyscale
+    fine maps     of 32 x 32 cells and more, unless smooth, lie on a dark grey photograph (45%); blurred for display
+                  with σ = 1/224 of their side; colours saturate at the 99.5th percentile of |value|, so that outliers
+                  do not leave the rest pale
+    opacity       0.9 |s|^0.65 at fraction s of the colour range: zero is transparent
 
-Two kinds of paint:
+Two kinds of colour map:
 
-    sequential    "magma", "viridis": from (0 or the smallest value) to the largest
-    signed        "signed": blue below zero, red above, as far on either side
+    sequential    "magma", "viridis": from min(0, minimum) to the maximum
+    signed        "signed": blue below zero, red above, symmetric about zero
 
-The range is tied to zero, never to the smallest value. A map that is 0.25 everywhere is therefore drawn evenly bright,
-and a blank one as nothing. Values that are not finite are drawn as black and white stripes, which no colour map
-contains. Pillow is imported inside the functions alone.
+The range always includes zero: a constant map of 0.25 has one bright colour, a blank one none. Values that are not
+finite are drawn as black and white stripes, which no colour map contains.
 """
 
 from __future__ import annotations
@@ -53,23 +52,23 @@ RULE = {
     "full": 0.995,
     "blur": 1 / 224,
 }
-"""The numbers of the rules, as `ui/static/paint.js` has them too.
+"""The constants, the same in `ui/static/paint.js`.
 
-`fine` cells and more are fine where the mean squared step between neighbours is above `rough` of twice the variance;
-`*_colour` and `*_light` the shares of saturation and brightness that a photograph keeps; `line` the width of a contour
-in parts of the picture's shorter side (one pixel at least), `halo` the darkness around it; `full` the quantile that
-takes the full colour, `blur` the standard deviation in parts of a fine map's longer side.
+A map of `fine` cells or more is fine if its `roughness` is above `rough`; `*_colour` and `*_light` are the fractions of
+saturation and brightness that the photograph keeps; `strength` and `curve` factor and exponent of the opacity; `line`
+the width of a contour relative to the image's shorter side (at least one pixel), `halo` the darkness around it; `full`
+the quantile at which colours saturate, `blur` σ relative to a fine map's longer side.
 """
 LUMA = (0.2126, 0.7152, 0.0722)
-"""What red, green and blue weigh in a grey picture (ITU-R BT.709)."""
+"""Luma coefficients of red, green and blue (ITU-R BT.709)."""
 
 
 @dataclass(frozen=True, eq=False)
 class View:
     """A map as it is drawn: `values` [h, w], in `colours` from `low` to `high`.
 
-    `fine` tells which photograph it lies on, `smooth` whether cells are drawn as a surface, `clipped` whether larger
-    values than `high` are there.
+    `fine` selects the photograph below it, `smooth` interpolation between cells; `clipped` says whether values exceed
+    the limits.
     """
 
     values: Tensor
@@ -89,18 +88,17 @@ def view(
     signed: bool = True,
     smooth: bool = True,
 ) -> View:
-    """Choose how a map is drawn: its colours, its range, the photograph below it.
+    """How a map is drawn: its colours, its limits, the photograph below it.
 
-    Returns  a `View`; the map itself is left as it is. "signed" with (-m, m) where a value is negative, else "magma"
-             with (0, m); m is the largest size, in fine maps the 99.5th percentile unless that is 0. Only finite values
-             count. A sequential colour map asked for by name begins at the smallest value where that is negative. A map
-             without any size has (0, 1) or (-1, 1).
+    Returns  a `View`: "signed" with (-m, m) where a value is negative, else "magma" with (0, m), where m = max |value|,
+             in fine maps the 99.5th percentile unless that is 0. Only finite values count. A sequential colour map that
+             is named starts at the minimum where that is negative. A map of zeros has (0, 1) or (-1, 1).
     Errors   ValueError for a map that is not `[h, w]`; BadOption for another colour map, or limits without order.
     """
     if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
-        raise ValueError(f"overlay draws one map [h, w], not {given}; of a batch give one: explanation.map[0].")
-    # Values that are not finite must spread with the interpolation, never mix with their neighbours into a number.
+        raise ValueError(f"overlay draws one map [h, w], not {given}. Of a batch give one, such as explanation.map[0].")
+    # NaN propagates through the interpolation; an infinity might not.
     values = torch.where(map.isfinite(), map.detach(), torch.nan).to("cpu")
     values = (values if values.dtype == torch.float64 else values.float()) if signed else values.float().abs()
     fine = values.numel() >= RULE["fine"] and roughness(values) > RULE["rough"]
@@ -126,9 +124,9 @@ def view(
 
 
 def roughness(values: Tensor) -> float:
-    """How much neighbours differ: their mean squared step over twice the variance, 0 on a plane, about 1 in noise.
+    """Mean squared difference of neighbours over twice the variance: 0 for a plane, about 1 for white noise.
 
-    Returns  a number from 0 on; 0 for a map without variance. Values that are not finite are left out.
+    Returns  a number >= 0; 0 for a map without variance. Values that are not finite are left out.
     """
     finite = values[values.isfinite()].double()
     if not finite.numel() or not float(finite.var(correction=0)) > 0:
@@ -139,18 +137,18 @@ def roughness(values: Tensor) -> float:
 
 
 def _quantile(values: Tensor, share: float) -> float:
-    """The quantile between its two neighbours in order; `torch.quantile` refuses maps of more than 2**24 values."""
+    """The quantile, linearly interpolated; `torch.quantile` refuses maps of more than 2**24 values."""
     ordered = values.sort().values
-    at = share * (len(ordered) - 1)
-    below, part = int(at), at - int(at)
+    position = share * (len(ordered) - 1)
+    below, fraction = int(position), position - int(position)
     above = min(below + 1, len(ordered) - 1)
-    return float(ordered[below] + part * (ordered[above] - ordered[below]))
+    return float(ordered[below] + fraction * (ordered[above] - ordered[below]))
 
 
 def colour_limits(values: Tensor, colours: str | None = None, *, signed: bool = True) -> tuple[str, float, float]:
-    """The colours and the range in which `overlay` draws a map, for `limits=` of others.
+    """The colours and limits with which `overlay` draws a map, as `limits=` for others.
 
-    Returns  (colours, low, high), low < high, as `view` chooses them.
+    Returns  (colours, low, high), low < high, as `view` chooses them
     """
     chosen = view(values, colours=colours, signed=signed)
     return chosen.colours, chosen.low, chosen.high
@@ -166,15 +164,14 @@ def overlay(
     signed: bool = True,
     smooth: bool = True,
 ) -> Image.Image:
-    """Draw a map over its photograph, resized to it, by the rules at the top of this file.
+    """Draw a map over its photograph, resized to it.
 
-    `opacity` goes from the photograph (0) to the map over the muted photograph (1). `signed=False` draws sizes alone,
-    as attributions of single pixels are best read; `smooth=False` draws the map's own cells, without any blur.
+    `opacity` blends from the photograph (0) to the map over the muted photograph (1). `signed=False` draws magnitudes,
+    in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without blur.
 
-    Returns  a new picture of the photograph's size, RGB (RGBA where the photograph has transparency, kept as it is).
-             `opacity=0` gives the photograph to the bit. `limits` are the raw values of the colour map's two ends and
-             make pictures comparable; values beyond take the end's colour. "signed" keeps zero in the middle and
-             reaches as far as the farther limit on both sides.
+    Returns  a new image of the photograph's size, RGB, or RGBA with the photograph's alpha channel. `opacity=0` is the
+             photograph bit for bit. `limits` are the values at both ends of the colour map, which makes images
+             comparable; values beyond have the end's colour. "signed" is symmetric about zero, up to the larger limit.
     Errors   ValueError for a map that is not `[h, w]`; BadOption for an opacity outside [0, 1], another colour map, or
              limits without order; TypeError for a photograph with more than 8 bits a channel.
 
@@ -214,21 +211,21 @@ def _drawn(photo: Tensor, chosen: View) -> Tensor:
 
 
 def muted(photo: Tensor, fine: bool) -> Tensor:
-    """Take colour and light from a photograph `[..., 3]`, so that a map on it can be told from it."""
+    """A photograph `[..., 3]` with less saturation and brightness, as background of a map."""
     kind = "fine" if fine else "coarse"
     grey = (photo * torch.tensor(LUMA)).sum(dim=-1, keepdim=True)
     return (grey + (photo - grey) * RULE[f"{kind}_colour"]) * RULE[f"{kind}_light"]
 
 
 def shares(values: Tensor, chosen: View) -> Tensor:
-    """Values in parts of the full colour: from -1 to 1 in signed colours, else from 0 to 1."""
+    """Values as fractions of the colour range: -1 to 1 in signed colours, else 0 to 1."""
     if chosen.colours == "signed":
         return (values.float() / chosen.high).clamp(-1, 1)
     return ((values.float() - chosen.low) / (chosen.high - chosen.low)).clamp(0, 1)
 
 
 def paint(share: Tensor, colours: str) -> tuple[Tensor, Tensor]:
-    """Colour `[..., 3]` and weight of shares of the full colour; no weight where there is no number."""
+    """Colour `[..., 3]` and opacity of fractions of the colour range; NaN is transparent."""
     share = share.nan_to_num()
     if colours == "signed":
         colour = torch.where((share < 0)[..., None], torch.tensor(BLUE), torch.tensor(RED)).float()
@@ -238,7 +235,7 @@ def paint(share: Tensor, colours: str) -> tuple[Tensor, Tensor]:
 
 
 def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """How much of each pixel the contours cover, and how dark their halo is there: distances by the local slope."""
+    """Coverage of each pixel by the contours, and the darkness of their halo, by distance = |value − level| / slope."""
     slopes = []
     for dim in (0, 1):
         step = size.diff(dim=dim).abs()
@@ -251,7 +248,7 @@ def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
     line, halo = torch.zeros_like(size), torch.zeros_like(size)
     for level in (RULE["low_line"], RULE["high_line"]):
         away = (size - level).abs() / slope
-        crossed = (around[0] >= level) & (-around[1] < level)  # a step between two larger values is no contour
+        crossed = (around[0] >= level) & (-around[1] < level)  # only where neighbours lie on both sides of the level
         line = line.maximum(crossed * (width / 2 + 0.5 - away).clamp(0, 1).nan_to_num())
         halo = halo.maximum(crossed * ((1.5 * width + 0.5 - away) / width).clamp(0, 1).nan_to_num())
     return line, RULE["halo"] * halo
@@ -268,13 +265,12 @@ def colour_bar(
     fine: bool = False,
     clipped: bool = False,
 ) -> Image.Image:
-    """Draw the colours as they are on a picture, over the same muted grey, with their raw values below.
+    """Draw the colours as they appear over a muted grey, labelled with values.
 
-    `fine` for a map on the dark photograph, `clipped` where larger values than `high` take the end's colour too; both
-    as `view` tells them.
+    `fine` for a map on the dark photograph, `clipped` where values exceed the limits, both as in `View`.
 
-    Returns  RGB picture of `size` (width, height), black on white, or white on near-black with `dark`: both ends, and
-             the middle (zero on a signed map) between them. Without `colours` the sign of `low` chooses, as in
+    Returns  RGB image of `size` (width, height), black on white, or white on near-black with `dark`, labelled at both
+             ends and in the middle (zero on a signed map). Without `colours` the sign of `low` chooses, as in
              `overlay`; "signed" is drawn from -m to m.
     Errors   BadOption for another colour map, limits without order, or a size too small to read (160 x 32).
     """
@@ -301,7 +297,7 @@ def colour_bar(
 
 
 def bar_colours(steps: int, colours: str, fine: bool) -> Tensor:
-    """The colours of evenly spaced values on a grey photograph, uint8 `[1, steps, 3]`."""
+    """The colours of evenly spaced values over muted grey, uint8 `[1, steps, 3]`."""
     grey = muted(torch.full((1, steps, 3), 128.0), fine)
     share = torch.linspace(-1 if colours == "signed" else 0, 1, steps)[None]
     colour, weight = paint(share, colours)
@@ -309,28 +305,28 @@ def bar_colours(steps: int, colours: str, fine: bool) -> Tensor:
 
 
 def _labels(
-    draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], place: tuple[int, int, int], ink: tuple[int, int, int]
+    draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], box: tuple[int, int, int], ink: tuple[int, int, int]
 ) -> None:
-    left, top, right = place
+    left, top, right = box
     for text, share in marks:
         length = draw.textlength(text)
         draw.text((round(left + share * (right - left - length)), top), text, fill=ink)
 
 
 def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
-    """Make a small grey picture of each channel, each scaled by its own range.
+    """A small greyscale image of each channel, normalised by its own range.
 
-    Returns  (planes, low, high): planes uint8 `[K, c, c]` for square grids, in the grid's own proportions otherwise,
-             no side above `cell`: larger grids are averaged, smaller ones stay as they are. A plane's value v means
-             `low + v / 255 * (high - low)`; low and high are float32 `[K]`, of the averaged plane. A flat channel is
-             0 with low = high. Values that are not finite are left out of the range and drawn 0; where nothing else
-             is there, low and high are NaN.
+    Returns  (planes, low, high): planes uint8 `[K, c, c]` for square grids, else in the grid's aspect ratio, no side
+             above `cell`: larger grids are averaged, smaller ones are not enlarged. A plane's value v stands for
+             `low + v / 255 * (high - low)`; low and high are float32 `[K]`, of the averaged plane. A constant channel
+             is 0 with low = high. Values that are not finite are drawn 0 and left out of the range, which is NaN where
+             none is finite.
     Errors   ValueError for another shape; BadOption for a cell below 1.
     """
     if features.ndim != 3 or not features.numel():
-        raise ValueError(f"sprite takes one picture's channels [K, h, w], not {tuple(features.shape)}: features[0].")
+        raise ValueError(f"sprite takes one image's channels [K, h, w], not {tuple(features.shape)}. Give features[0].")
     if cell < 1:
-        raise BadOption(f"cell={cell!r} is not possible. Give a whole number from 1.")
+        raise BadOption(f"cell={cell!r} is not possible. Give an integer of at least 1.")
     planes = features.detach().float()
     height, width = planes.shape[1:]
     shrink = max(height, width, cell) / cell
@@ -355,17 +351,17 @@ def _checked(limits: tuple[float, float]) -> tuple[float, float]:
 
 
 def _pixels(photo: Image.Image) -> Tensor:
-    """The photograph as uint8 `[H, W, 3]`, or `[H, W, 4]` where it has transparency; a copy."""
+    """The photograph as uint8 `[H, W, 3]`, or `[H, W, 4]` with an alpha channel; a copy."""
     if photo.mode.startswith(("I", "F")):
-        raise TypeError(f"The photograph has mode {photo.mode!r}, over 8 bits a channel. Scale it to 0..255 first.")
-    clear = photo.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in photo.info
-    photo = photo.convert("RGBA" if clear else "RGB")
+        raise TypeError(f"The photograph has mode {photo.mode!r}, above 8 bits a channel. Scale it to 0..255 first.")
+    has_alpha = photo.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in photo.info
+    photo = photo.convert("RGBA" if has_alpha else "RGB")
     pixels = torch.frombuffer(bytearray(photo.tobytes()), dtype=torch.uint8)
     return pixels.view(photo.height, photo.width, -1)
 
 
 def _picture(pixels: Tensor) -> Image.Image:
-    """The other way round. A buffer lent to a tensor carries the bytes over, which needs no numpy."""
+    """The inverse of `_pixels`, through a shared buffer, which needs no numpy."""
     from PIL import Image  # an optional package: the library needs torch alone
 
     height, width, channels = pixels.shape

@@ -1,6 +1,6 @@
-"""Pure functions on maps: another size, a smooth picture of few cells, one value a pixel, agreement by rank.
+"""Pure functions on maps: resizing, smooth enlargement, blur, reduction over channels, rank correlation.
 
-Maps are `[N, h, w]`, attributions of single input values `[N, C, H, W]`. Nothing scales, clips or looks at a model.
+Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`. No function normalises or clips values.
 """
 
 from __future__ import annotations
@@ -16,51 +16,48 @@ REDUCTIONS = ("sum", "abs_max", "norm")
 
 
 def resize(maps: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tensor:
-    """Bring maps to another height and width; the centres of the cells stay where they are.
+    """Resize maps to another height and width; the centres of the cells stay where they are.
 
-    Returns  `[N, H, W]`, float32 (float64 for float64 maps). "bilinear" interpolates between cell centres
-             (`align_corners=False`) and holds the border value outside them; "nearest" repeats the cell that covers
-             the pixel; "area" averages all that a pixel covers, for making maps smaller. No value is clipped, and
-             none leaves the range of the map.
+    Returns  `[N, H, W]`, float32 (float64 for float64 maps), within the range of the map. "bilinear" interpolates
+             between cell centres (`align_corners=False`) and repeats the border value outside them; "nearest" repeats
+             the cell that covers the pixel; "area" averages the cells that a pixel covers, for smaller sizes.
     Errors   ValueError for another shape, mode, or a size below 1.
     """
     if maps.ndim != 3:
-        raise ValueError(f"resize takes maps [N, h, w], not {tuple(maps.shape)}; a single map m is m[None].")
+        raise ValueError(f"resize takes maps [N, h, w], not {tuple(maps.shape)}. Give a single map m as m[None].")
     if mode not in MODES:
-        raise ValueError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")
+        raise ValueError(f"There is no mode {mode!r}. Choose one of {', '.join(MODES)}.")
     height, width = (int(side) for side in size)
     if height < 1 or width < 1:
-        raise ValueError(f"The size {tuple(size)} has no pixels; give (height, width), both at least 1.")
-    planes = at_least_float32(maps)[:, None]
+        raise ValueError(f"The size {tuple(size)} has no pixels. Give (height, width), both at least 1.")
+    planes = _widened(maps)[:, None]
     if mode == "bilinear":
         return functional.interpolate(planes, (height, width), mode="bilinear", align_corners=False)[:, 0]
-    # torch's plain "nearest" takes the cell at the pixel's corner and so shifts the map by up to half a cell.
+    # torch's "nearest" takes the cell at the pixel's corner, which shifts the map by up to half a cell.
     exact = "nearest-exact" if mode == "nearest" else mode
     return functional.interpolate(planes, (height, width), mode=exact)[:, 0]
 
 
 def enlarge(maps: Tensor, size: tuple[int, int], *, smooth: bool = True) -> Tensor:
-    """Draw maps of few cells smoothly at another height and width, for looking at them.
+    """Resize coarse maps smoothly for display.
 
-    A monotone cubic curve through the cell centres, first along rows, then along columns: no value leaves the range of
-    the cells on either side, so a map has no peak that is not its own, and between two zeros stays zero; plain bicubic
-    interpolation promises neither. A side that becomes shorter is averaged. `smooth=False` repeats the cell in which
-    each pixel's centre lies.
+    Monotone cubic interpolation between cell centres, along rows, then columns: values stay within those of the two
+    neighbouring cells, so there is no new extremum, and 0 between two zeros, which bicubic interpolation does not
+    guarantee. A side that becomes shorter is averaged. `smooth=False` repeats the cell at each pixel's centre.
 
-    Returns  `[N, H, W]`, float32 (float64 for float64 maps). A value that is not a number is spread to all that lies
-             between it and the next cells.
+    Returns  `[N, H, W]`, float32 (float64 for float64 maps). NaN propagates up to the next cells.
     Errors   ValueError for another shape or a size below 1.
     Source   Fritsch & Carlson 1980, with the mean of both steps as a cell's slope, limited to three times either
     """
     if maps.ndim != 3 or min(size) < 1:
         raise ValueError(f"enlarge takes maps [N, h, w] and a size of at least 1 x 1, not {tuple(maps.shape)}, {size}.")
     height, width = size
-    rows = _along(at_least_float32(maps), width, smooth)
+    rows = _along(_widened(maps), width, smooth)
     return _along(rows.transpose(1, 2), height, smooth).transpose(1, 2)
 
 
 def _along(maps: Tensor, side: int, smooth: bool) -> Tensor:
-    """The last dimension at another length."""
+    """Interpolate the last dimension to another length."""
     cells = maps.shape[2]
     if side == cells:
         return maps
@@ -79,21 +76,21 @@ def _along(maps: Tensor, side: int, smooth: bool) -> Tensor:
 
 
 def _slope(before: Tensor, after: Tensor) -> Tensor:
-    """The slope at a cell between two steps: their mean, at most three times either; 0 at a peak, a pit and a zero."""
+    """The slope at a cell: the mean of the steps on both sides, at most three times either; 0 at an extremum."""
     mean = (before + after) / 2
     steepest = 3 * before.abs().minimum(after.abs())
     return torch.where(before * after > 0, mean.minimum(steepest).maximum(-steepest), 0.0)
 
 
 def blur(maps: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur with a standard deviation of `sigma` cells; the border's values go on outside.
+    """Gaussian blur, σ = `sigma` cells, with replicated borders.
 
-    Returns  `[N, h, w]`, float32 (float64 for float64 maps); the kernel ends at three standard deviations.
+    Returns  `[N, h, w]`, float32 (float64 for float64 maps); the kernel ends at 3 σ.
     Errors   ValueError for another shape or a sigma that is not above 0.
     """
     if maps.ndim != 3 or not sigma > 0:
-        raise ValueError(f"blur takes maps [N, h, w] and a sigma above 0, not {tuple(maps.shape)}, {sigma!r}.")
-    planes = at_least_float32(maps)[:, None]
+        raise ValueError(f"blur takes maps [N, h, w] and a sigma above 0, not {tuple(maps.shape)} and {sigma!r}.")
+    planes = _widened(maps)[:, None]
     radius = math.ceil(3 * sigma)
     steps = torch.arange(-radius, radius + 1, dtype=planes.dtype, device=planes.device)
     kernel = torch.exp(-(steps**2) / (2 * sigma**2))
@@ -104,10 +101,10 @@ def blur(maps: Tensor, sigma: float) -> Tensor:
 
 
 def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
-    """Make one value a pixel out of one value a colour channel.
+    """Reduce the colour channels of attributions to one value a pixel.
 
-    Returns  `[N, H, W]`: "sum" keeps signs and the total, so that completeness still holds; "abs_max" is the largest
-             magnitude among the channels (Simonyan et al. 2013); "norm" the Euclidean length.
+    Returns  `[N, H, W]`: "sum" keeps signs and the total, so completeness still holds; "abs_max" is the largest
+             magnitude over the channels (Simonyan et al. 2013); "norm" the Euclidean norm.
     Errors   ValueError for another shape or reduction.
     """
     if pixels.ndim != 4:
@@ -117,30 +114,29 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
     if how == "abs_max":
         return pixels.abs().amax(dim=1)
     if how == "norm":
-        lengths: Tensor = torch.linalg.vector_norm(pixels, dim=1)
-        return lengths
-    raise ValueError(f"There is no reduction {how!r}; choose one of {', '.join(REDUCTIONS)}.")
+        norms: Tensor = torch.linalg.vector_norm(pixels, dim=1)
+        return norms
+    raise ValueError(f"There is no reduction {how!r}. Choose one of {', '.join(REDUCTIONS)}.")
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Agree in order, whatever the scale: Spearman's correlation of each pair of maps over all cells.
+    """Spearman's rank correlation of each pair of maps over all cells.
 
-    Returns  `[N]` float64 in [-1, 1]; equal values share their mean rank. NaN where a map is constant or not finite,
-             because no order exists there.
+    Returns  `[N]` float64 in [-1, 1]; ties have their mean rank. NaN where a map is constant or not finite.
     Errors   ValueError when the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
     """
     if a.shape != b.shape or a.ndim < 2:
-        raise ValueError(f"Maps of one shape [N, ...] are compared, not {tuple(a.shape)} with {tuple(b.shape)}.")
+        raise ValueError(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give two of one shape [N, ...].")
     ranks_a, ranks_b = (_centred_ranks(maps.detach().flatten(1)) for maps in (a, b))
     lengths = torch.linalg.vector_norm(ranks_a, dim=1) * torch.linalg.vector_norm(ranks_b, dim=1)
-    agreement = (ranks_a * ranks_b).sum(dim=1) / lengths
-    ordered = a.flatten(1).isfinite().all(dim=1) & b.flatten(1).isfinite().all(dim=1)
-    return torch.where(ordered, agreement.clamp(-1, 1), torch.nan)
+    correlation = (ranks_a * ranks_b).sum(dim=1) / lengths
+    finite = a.flatten(1).isfinite().all(dim=1) & b.flatten(1).isfinite().all(dim=1)
+    return torch.where(finite, correlation.clamp(-1, 1), torch.nan)
 
 
 def _centred_ranks(rows: Tensor) -> Tensor:
-    """Rank each row's values, ties by their mean rank, with the mean rank taken off."""
+    """Each row's ranks, mean ranks for ties, minus their mean."""
     rows = rows.double().contiguous()
     ordered = rows.sort(dim=1).values
     below = torch.searchsorted(ordered, rows, right=False)
@@ -149,6 +145,6 @@ def _centred_ranks(rows: Tensor) -> Tensor:
     return ranks - (rows.shape[1] - 1) / 2
 
 
-def at_least_float32(values: Tensor) -> Tensor:
-    """Leave float64 alone and widen everything else: half precision would show as steps in a picture."""
+def _widened(values: Tensor) -> Tensor:
+    """In float32, or float64 as it is; half precision would show as steps. Keeps the graph, unlike `passes`."""
     return values if values.dtype == torch.float64 else values.float()
