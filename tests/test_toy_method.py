@@ -33,6 +33,10 @@ def toy_gradient(
     Returns  (n, c, h, w)
     Errors   BadTarget
     Source   none
+
+    Example
+        >>> toy_gradient(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
         return factor * run.gradient(run.images)
@@ -110,3 +114,8 @@ def test_a_method_without_an_oracle_is_missed(copy):
         copy, "-m", "pytest", "-q", "tests/test_oracles.py", "-k", "has_an_oracle", "-p", "no:cacheprovider"
     )
     assert code == 1 and "toy_gradient" in said
+
+
+def test_a_method_without_an_example_is_missed(copy):
+    code, said = run(copy, "-m", "pytest", "-q", "tests/test_examples.py", "-k", "toy_", "-p", "no:cacheprovider")
+    assert code == 1 and "1 failed, 1 passed" in said and "says[toy_neighbour]" in said, said[-2000:]
