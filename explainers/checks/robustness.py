@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from explainers.checks.context import CLOSE, Fail, Outcome, Skip, Trial, agree, distance_of, promise, untouched
 from explainers.checks.fixtures import Fault, Pause
 from explainers.checks.results import attempt, ordinary_use
-from explainers.layers.lookup import default_layer, list_layers
+from explainers.layers.default_layer import default_layer
+from explainers.layers.lookup import list_layers
 
 REFUSALS = (ValueError, TypeError)
 ORDINARY_USES = 4

@@ -1,4 +1,4 @@
-"""Which layers a network has, which of them a method reads by default, and how a layer's tensor becomes maps."""
+"""Layers by name: the list of all, the layout of one, and what stands before or after it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
 from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
+from explainers.layers.default_layer import attention_inputs, default_name
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.profile import (
     EXTRA_TOKENS,
     Layer,
-    Profile,
     always_channels_first,
     is_attention,
     is_spatial,
@@ -38,71 +38,6 @@ def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> l
     return [layer for layer in layers if not spatial or is_spatial(layer)]
 
 
-def default_layer(model: nn.Module, images: Tensor) -> str:
-    """The last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, a ViT's last `ln_1`.
-
-    Returns  its name; where a class token stands before the patches, only that token is read after the last block, so
-             there it is the normalised input of that block's attention, the last tensor whose patches affect the score
-    Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
-
-    Example
-        >>> default_layer(model, images)
-        'layer4'
-    """
-    return _default_name(profile(model, images), images)
-
-
-def _default_name(layers: Profile, images: Tensor) -> str:
-    if layers.default is None:
-        layers.default = _find_default(layers, images)
-    return layers.default
-
-
-def _find_default(layers: Profile, images: Tensor) -> str:
-    behind = _after_the_last_picture(layers)
-    tokens = [layer for layer in behind if layer.layout == "tokens"]
-    if tokens:
-        inputs = _attention_inputs(behind) if tokens[-1].extra_tokens else []
-        return (inputs[-1] if inputs else _outermost_name(layers, tokens[-1])).name
-    stages = [layer for layer in layers if layer.stage and is_spatial(layer)]
-    if not stages:
-        raise NothingSpatial(
-            f"No layer of this network has a grid larger than 1x1 for images of shape {tuple(images.shape)}. "
-            "Give larger images, or use an input-gradient method such as saliency."
-        )
-    return _outermost_name(layers, stages[-1]).name
-
-
-def _outermost_name(layers: list[Layer], last: Layer) -> Layer:
-    """`features.7` is the last step of `features`: the same tensor under the name that people use."""
-    parents = [
-        layer
-        for layer in layers
-        if last.name.startswith(f"{layer.name}.")
-        and layer.name
-        and layer.shape == last.shape
-        and layer.layout == last.layout
-        and "#" not in layer.name
-    ]
-    return min(parents, key=lambda layer: layer.depth, default=last)
-
-
-def _after_the_last_picture(layers: list[Layer]) -> list[Layer]:
-    pictures = [i for i, each in enumerate(layers) if each.layout in ("NCHW", "NHWC") and is_spatial(each)]
-    return layers[pictures[-1] + 1 if pictures else 0 :]
-
-
-def _attention_inputs(layers: list[Layer]) -> list[Layer]:
-    """The tokens just before each attention, in order."""
-    found = []
-    for i, each in enumerate(layers):
-        if is_attention(each):
-            # What a module of its own runs inside (qkv, projection) comes before it in the order of calls ended.
-            before = [one for one in layers[:i] if one.layout == "tokens" and not one.name.startswith(f"{each.name}.")]
-            found += before[-1:]
-    return found
-
-
 def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple[Grid, int] | None:
     """The grid of the patches among `count` tokens and how many tokens stand before them; None where they are none."""
     layers = profile(model, images)
@@ -127,7 +62,7 @@ def last_layer_with_patch_gradients(model: nn.Module | EvalView, images: Tensor,
     """The input of the last attention before the layer `name`: after it, only the class token may be used."""
     layers = profile(model, images)
     index = next((i for i, each in enumerate(layers) if each.name == name), 0)
-    earlier = [each.name for each in _attention_inputs(layers[:index])]
+    earlier = [each.name for each in attention_inputs(layers[:index])]
     return next((each for each in reversed(earlier) if each != name), None)
 
 
@@ -147,7 +82,7 @@ def layer_layout(
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
     if layer is None:
-        layer = _default_name(profile(view, images), images)
+        layer = default_name(profile(view, images), images)
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
         layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
