@@ -65,6 +65,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"Did you mean {f'{head} or ' if head else ''}{quoted[-1]}? "
 
 
+def no_module(model: object) -> TypeError:
+    """The error for a model that is none."""
+    return TypeError(
+        f"model is a {type(model).__name__}; give an nn.Module that maps images [N, C, H, W] to scores [N, K]."
+    )
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: a class of its own on accelerators, words of the allocator on the CPU."""
     sentence = str(error).lower()

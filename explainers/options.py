@@ -122,6 +122,7 @@ SteadyPrecision = Annotated[
 """For methods whose maps keep a rank correlation above 0.999 in bf16 on a trained network (benchmarks/drift.py): only
 these have "auto".
 """
+Relu = Annotated[bool, "Keep positive evidence only (ReLU)"]
 Seed = Annotated[int, Range(0, 2**31 - 1, help="random seed")]
 
 Baseline = str | float | Tensor | None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, BadOption, nearest
+from explainers.errors import BadImages, BadOption, nearest, no_module
 from explainers.findings import note_raw, unrecorded
 from explainers.hooks.locate import why_no_hooks
 from explainers.network.eval_view import one_call, outside_call
@@ -199,9 +199,7 @@ def check_images(model: nn.Module, images: Tensor) -> None:
     Errors   TypeError where model or images are something else altogether, BadImages otherwise
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model is a {type(model).__name__}; give an nn.Module that maps images [N, C, H, W] to scores [N, K]."
-        )
+        raise no_module(model)
     if not isinstance(images, Tensor):
         raise TypeError(
             f"images is a {type(images).__name__}; give a float tensor [N, C, H, W], normalised for the model."

@@ -10,12 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from explainers.errors import LayerNotFound, UnsupportedModel, nearest
+from explainers.errors import LayerNotFound, UnsupportedModel, nearest, no_module
 from explainers.options import LayerName
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network inside `torch.compile`, DataParallel or DistributedDataParallel; else the model itself."""
+    """The network inside `torch.compile`, DataParallel or DistributedDataParallel; else the model itself.
+
+    Errors   TypeError for what is no module
+    """
+    if not isinstance(model, nn.Module):
+        raise no_module(model)
     while True:
         if "_orig_mod" in model._modules:
             model = model._orig_mod  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Gradients while a network trains: clip, scale, freeze, replace, record, and what a log says is wrong.
+"""Gradients during training: clip, scale, freeze, replace, add noise, record, diagnose.
 
-The hooks under it are in `hooks`; explaining a trained network needs none of this.
+Tensor hooks are registered in `hooks`. Explaining a trained network needs none of this.
 """

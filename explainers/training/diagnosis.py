@@ -1,4 +1,4 @@
-"""What is wrong with a training run, read from its gradients: exploding, vanishing, dead, non-finite."""
+"""Diagnosis of a training run from its gradients: non-finite, exploding, vanishing, dead."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from explainers.findings import Finding
 from explainers.training.log import GradientLog, Row
 
-# Fewer points than this show no trend.
+# Points that a trend needs.
 FEWEST = 3
 
 
 def diagnose_training(
     log: GradientLog, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
 ) -> list[Finding]:
-    """Say what is wrong with a run's gradients, each thing once, with the call that changes it.
+    """Findings about a run's gradients, at most one of each kind, with a remedy.
 
-        non_finite  a NaN or infinity: the first step, and the tensor that it reached first in that step's backward pass
-        exploding   the norm over all parameters grows more than `growth` times within `window` recorded steps (a line
-                    through its logarithms)
-        vanishing   the first layer's root mean square gradient is less than `vanishing` times that of the last layer
-        dead        at least `dead` of a parameter's gradient was exactly zero in every one of the last `window` steps
+        non_finite  NaN or infinity: the first step, and the first tensor in that step's backward pass
+        exploding   the norm over all parameters grows more than `growth` times within `window` recorded steps, by a
+                    linear fit to its logarithm
+        vanishing   the first layer's root mean square gradient is below `vanishing` times the last layer's
+        dead        at least the fraction `dead` of a parameter's gradient is exactly zero in each of the last `window`
+                    steps
 
-    Exploding and vanishing need `norm` among the log's statistics, dead `zero_fraction`; what was not recorded is not
-    judged. A remedy names a call with its changed keywords, such as
-    `{"clip_gradients": {"norm": 1.0}}`.
+    Exploding and vanishing need the statistic `norm`, dead needs `zero_fraction`; without it they are not checked. A
+    remedy is a call with its changed keywords, such as `{"clip_gradients": {"norm": 1.0}}`.
 
     Returns  findings in the order above; empty where nothing is wrong
     Errors   none
@@ -41,13 +41,13 @@ def diagnose_training(
     rows = log.rows
     parameters = [row for row in rows if row.kind == "parameter"] or rows
     explosion = _exploding(parameters, growth, window)
-    found = [
+    findings = [
         _non_finite(rows, explosion),
         explosion,
         _vanishing(parameters, log.names, vanishing, window),
         _dead(parameters, log.names, dead, window),
     ]
-    return [each for each in found if each]
+    return [finding for finding in findings if finding]
 
 
 def _non_finite(rows: Iterable[Row], explosion: Finding | None) -> Finding | None:
@@ -72,10 +72,10 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
             squares[row.step] = squares.get(row.step, 0.0) + row.statistics["norm"] ** 2
     points = [(step, math.sqrt(total)) for step, total in sorted(squares.items()) if 0 < total < math.inf]
     for end in range(FEWEST, len(points) + 1):
-        part = points[max(0, end - window) : end]
-        times = math.exp(min(_slope([math.log(norm) for _, norm in part]) * (len(part) - 1), 700.0))
-        if times > growth:
-            (begin, small), (step, large) = part[0], part[-1]
+        recent = points[max(0, end - window) : end]
+        factor = math.exp(min(_slope([math.log(norm) for _, norm in recent]) * (len(recent) - 1), 700.0))
+        if factor > growth:
+            (begin, small), (step, large) = recent[0], recent[-1]
             return Finding(
                 "exploding",
                 f"The gradient norm grew from {small:.3g} in step {begin} to {large:.3g} in step {step}, more than "
@@ -87,7 +87,7 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
 
 def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> Finding | None:
     by_name = _by_name(rows)
-    sizes = {name: each[-1].size for name, each in by_name.items()}
+    sizes = {name: own[-1].size for name, own in by_name.items()}
     per_layer: dict[str, dict[str, float]] = {}
     for name in (name for name in names if sizes.get(name)):
         recent = [row.statistics.get("norm", math.nan) for row in by_name[name][-window:]]
@@ -99,18 +99,18 @@ def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: 
         for layer, norms in per_layer.items()
     }
     # Layers without any gradient are frozen or dead, which is another finding.
-    reached = [(layer, mean) for layer, mean in means.items() if mean > 0]
-    if len(reached) < 2:
+    learning = [(layer, mean) for layer, mean in means.items() if mean > 0]
+    if len(learning) < 2:
         return None
-    (first, small), (last, large) = reached[0], reached[-1]
+    (first, small), (last, large) = learning[0], learning[-1]
     if small >= limit * large:
         return None
     pattern = f"{first}.*" if any(name.startswith(f"{first}.") for name in sizes) else first
     return Finding(
         "vanishing",
         f"The gradient of the first layer {first!r} is {small / large:.2g} times that of the last layer {last!r} (root "
-        "mean square): it hardly learns. Normalisation, skip connections or ReLU keep gradients up; a larger rate for "
-        "this layer works around it.",
+        "mean square): it hardly learns. Normalisation, skip connections or ReLU prevent this; a larger learning rate "
+        "for this layer compensates for it.",
         {"scale_gradients": {"factors": {pattern: _rounded(large / small)}}},
     )
 
@@ -123,13 +123,13 @@ def _dead(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) 
             shares[name] = least
     if not shares:
         return None
-    # A unit that is dead also empties its column of the next layer's weight: the first layer is where it began.
+    # A dead unit also zeroes its column of the next layer's weight gradient, so the first layer is the cause.
     first = next((name for name in names if name in shares), next(iter(shares)))
     others = f", and {len(shares) - 1} more like it" if len(shares) > 1 else ""
     why = (
-        "no gradient reaches it: it is frozen, or every unit there is dead"
+        "it receives no gradient: it is frozen, or all its units are dead"
         if shares[first] == 1
-        else "units that no input in the batch switches on learn nothing"
+        else "units that no input in the batch activates do not learn"
     )
     remedy: dict[str, Any] = {"torch.nn.LeakyReLU": {"negative_slope": 0.01}}
     return Finding(
@@ -141,17 +141,17 @@ def _dead(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) 
 
 
 def _by_name(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    by_name: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.name, []).append(row)
-    return found
+        by_name.setdefault(row.name, []).append(row)
+    return by_name
 
 
 def _slope(values: Sequence[float]) -> float:
-    """Of the least-squares line through values one step apart."""
+    """The slope of the least-squares line through values one step apart."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
-    spread = sum((k - middle) ** 2 for k in range(len(values)))
-    return sum((k - middle) * (value - mean) for k, value in enumerate(values)) / spread
+    variance = sum((k - middle) ** 2 for k in range(len(values)))
+    return sum((k - middle) * (value - mean) for k, value in enumerate(values)) / variance
 
 
 def _rounded(value: float) -> float:

@@ -1,4 +1,4 @@
-"""Gradient hooks for training: clip, scale, freeze, replace, add noise. What they did is seen by `record_gradients`.
+"""Gradient hooks for training: clip, scale, freeze, replace, add noise; `record_gradients` shows their effect.
 
     with clip_gradients(model, norm=1.0), scale_gradients(model, {"0.*": 0.1}), record_gradients(model) as log:
         for x, y in batches:
@@ -6,15 +6,15 @@
             loss(model(x), y).backward()        # hooks act here
             optimizer.step()
 
-Blocks compose in the order of entry: above, gradients are clipped, then scaled, then recorded. All are gone after
-their block, whatever fails, and only backward passes of the thread that entered it are touched (on an accelerator the
-passes of several threads over the same parameters cannot be told apart).
+Blocks act in the order of entry: above, gradients are clipped, then scaled, then recorded. Hooks are removed at the end
+of their block, also after an error, and act only on backward passes of the thread that entered it (on an accelerator,
+passes of several threads over the same parameters cannot be distinguished).
 
-Two beliefs are widespread and wrong. A hook need not clone before `gradient * 3`: nothing is modified in place. And
-hooks fire on intermediate tensors, not only on leaves, although an intermediate's `.grad` stays None.
+A hook need not clone before `gradient * 3`, which modifies nothing in place. Hooks also run on intermediate tensors,
+although an intermediate's `.grad` stays None.
 
-`params` is whatever an optimiser takes: tensors, (name, tensor) pairs, groups with "params", a mapping by name, or a
-whole module. Parameters that require no grad are passed over. A pattern is a shell pattern over the dotted names of
+`params` is anything an optimiser takes: tensors, (name, tensor) pairs, groups with "params", a mapping by name, or a
+module. Parameters that do not require grad are ignored. A pattern is a shell pattern over the dotted names of
 `model.named_parameters()`, such as "layer4.*"; one that matches nothing is refused.
 """
 
@@ -49,15 +49,14 @@ __all__ = [
 
 @contextmanager
 def clip_gradients(params: Params, *, value: float | None = None, norm: float | None = None) -> Iterator[None]:
-    """Keep every component between -value and value, or the norm over all parameters together at most `norm`.
+    """Clip every component to [-value, value], or the norm over all parameters together to `norm`.
 
-    A Tensor hook sees one gradient and cannot know whether another will come, since a parameter that the loss does not
-    reach gets none. So `norm` works when the backward pass is over: each parameter's hook asks the engine for a call
-    then, and `.grad` is scaled by norm / total, as `torch.nn.utils.clip_grad_norm_` would do at that moment. Blocks
-    that were entered after this one act after that, on the clipped gradient. Of several backward passes without
-    `zero_grad` between them, the sum is clipped, not the sum of clipped ones; this keeps a second copy of the
-    gradients. `torch.autograd.grad` writes no `.grad`, so `norm` does not reach it. With both, `value` comes first.
-    Gradients that a GradScaler has enlarged are clipped as they are.
+    A tensor hook sees one gradient and cannot know whether others follow, since a parameter that the loss does not
+    depend on gets none. So `norm` acts at the end of the backward pass, in a callback that the hooks queue: `.grad` is
+    scaled by norm / total, as by `torch.nn.utils.clip_grad_norm_`. Blocks entered later act after it, on the clipped
+    gradient. Over several backward passes without `zero_grad`, the accumulated gradient is clipped, which takes a
+    second copy of the gradients. `torch.autograd.grad` writes no `.grad`, so `norm` does not apply to it. With both,
+    `value` comes first. Gradients scaled by a GradScaler are clipped as they are.
 
     Returns  nothing
     Errors   BadOption when neither is given, one is not above 0, or no parameter requires grad
@@ -76,14 +75,14 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
         )
     for name, limit in (("value", value), ("norm", norm)):
         if limit is not None:
-            _number(name, limit, above=0)
+            _check_number(name, limit, above=0)
 
     def clamp(gradient: Tensor) -> Tensor | None:
         return None if value is None else gradient.clamp(-value, value)
 
     def shrink(gradients: list[Tensor]) -> list[Tensor]:
         total = torch.nn.utils.get_total_norm(gradients)
-        # Where the total is 0 the quotient is infinite, and nothing is scaled.
+        # A total of 0 gives an infinite quotient, and a factor of 1.
         factor = (float(norm or 0) / total).clamp(max=1.0)
         return [gradient * factor.to(gradient.device) for gradient in gradients]
 
@@ -97,10 +96,10 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
 
 @contextmanager
 def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[None]:
-    """Multiply gradients by a factor for each pattern: with plain SGD, a learning rate for each parameter.
+    """Multiply gradients by a factor per pattern: with plain SGD, per-parameter learning rates.
 
-    A parameter that several patterns match is multiplied by all of their factors. Optimisers that divide by the
-    gradient's size (Adam, RMSprop) undo a constant factor; there, give them groups with their own `lr`.
+    A parameter that several patterns match is multiplied by all of their factors. Adam and RMSprop are invariant to a
+    constant factor; give them parameter groups with their own `lr`.
 
     Returns  nothing
     Errors   BadOption for a pattern that matches nothing, with the three nearest names, or a factor that is not finite
@@ -114,11 +113,11 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
     """
     product: dict[Tensor, float] = {}
     for pattern, factor in factors.items():
-        _number(f"factors[{pattern!r}]", factor)
+        _check_number(f"factors[{pattern!r}]", factor)
         for parameter in matching(model, pattern).values():
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
-    with edit_gradients({each: lambda g, factor=factor: g * factor for each, factor in product.items()}):  # type: ignore[misc]
+    with edit_gradients({parameter: lambda g, factor=factor: g * factor for parameter, factor in product.items()}):  # type: ignore[misc]
         yield
 
 
@@ -126,8 +125,8 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
 def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
     """Zero the gradients of all parameters that a pattern matches.
 
-    Momentum that was gathered before, and weight decay, still move a parameter whose gradient is zero; where that must
-    not be, leave it out of the optimiser.
+    Accumulated momentum and weight decay still change a parameter whose gradient is zero; to prevent that, leave it out
+    of the optimiser.
 
     Returns  nothing
     Errors   BadOption for a pattern that matches nothing, with the three nearest names
@@ -140,16 +139,16 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
         False
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    found = {name: each for pattern in patterns for name, each in matching(model, pattern).items()}
-    with edit_gradients({each: torch.zeros_like for each in found.values() if each.requires_grad}):
+    frozen = [parameter for pattern in patterns for parameter in matching(model, pattern).values()]
+    with edit_gradients({parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad}):
         yield
 
 
 @contextmanager
 def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Give `function` the gradient of a leaf or intermediate tensor, and let what it returns flow on in its place.
+    """Replace the gradient of a leaf or intermediate tensor by `function(gradient)`; the backward pass goes on from it.
 
-    It must keep shape, dtype and device; None keeps the gradient. Nothing need be cloned first.
+    The result must keep shape, dtype and device; None keeps the gradient.
 
     Returns  nothing
     Errors   BadOption when the tensor requires no grad, or when the result differs in shape, dtype or device (raised by
@@ -168,9 +167,9 @@ def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]
 
 @contextmanager
 def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator[None]:
-    """Add Gaussian noise to every gradient; the same seed gives the same run, whatever other random numbers are drawn.
+    """Add Gaussian noise to every gradient, reproducibly from `seed`.
 
-    Each parameter has a generator of its own, so its noise depends on no other.
+    Each parameter has its own generator: its noise depends on no other parameter and on no global generator.
 
     Returns  nothing
     Errors   BadOption when std is negative or not finite, or no parameter requires grad
@@ -182,10 +181,10 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator
         >>> round(model.fc.bias.grad.std().item(), 2)
         0.01
     """
-    _number("std", std, least=0)
+    _check_number("std", std, least=0)
     edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {}
     for index, tensor in enumerate(gather(params).values()):
-        # Seeds side by side must not share streams: another run's parameter 1 is not this run's parameter 0.
+        # Neighbouring seeds must not share streams: parameter 1 of one run is not parameter 0 of the next.
         generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
         edits[tensor] = _noisy(generator, std)
     with edit_gradients(edits):
@@ -200,10 +199,8 @@ def _noisy(generator: torch.Generator, std: float) -> Callable[[Tensor], Tensor]
     return add
 
 
-def _number(name: str, given: Any, *, above: float | None = None, least: float | None = None) -> None:
-    fits = isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given)
-    if not fits or (above is not None and given <= above) or (least is not None and given < least):
-        wanted = (
-            f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else "finite"
-        )
-        raise BadOption(f"{name}={given!r} is not possible. Give a number {wanted}.")
+def _check_number(name: str, value: Any, *, above: float | None = None, least: float | None = None) -> None:
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not fits or (above is not None and value <= above) or (least is not None and value < least):
+        bound = f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else "finite"
+        raise BadOption(f"{name}={value!r} is not possible. Give a number {bound}.")

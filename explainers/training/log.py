@@ -1,7 +1,6 @@
-"""The log of a training run's gradients: one row a step and tensor, bounded, with CSV and TensorBoard.
+"""The log of a training run's gradients: one row per step and tensor, bounded, with CSV and TensorBoard export.
 
-Figures are computed where the gradient lies, into one small tensor each, and brought over many at a time: a training
-step waits for no transfer.
+Statistics are computed on the gradient's device and transferred in batches, so that training steps do not synchronise.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ import torch
 from torch import Tensor
 
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
-# Rows whose figures may wait on the device before they are brought over in one transfer.
+# Rows that wait on the device for one common transfer.
 WAITING = 4096
-# Values that a CPU sums up at a time: the float64 copy stays in its cache, and torch wakes no further thread for it.
+# Values that a CPU reduces at a time: the float64 copy fits into its cache, and torch starts no further thread.
 BLOCK = 2**15
 
 
@@ -30,9 +29,9 @@ BLOCK = 2**15
 class Row:
     """One gradient: of `name` (a "parameter", "activation" or "tensor" of `size` values) in `step`, from 0.
 
-    `statistics` holds what was asked for: `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value),
-    `max` (the largest magnitude) and `zero_fraction` (share of exact zeros). `histogram` counts the finite values
-    between `edges`, one more than it has bins; None unless asked for.
+    `statistics`: `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value), `max` (of magnitudes) and
+    `zero_fraction` (fraction of exact zeros), as far as recorded. `histogram` counts the finite values between `edges`,
+    one more than there are bins; None unless recorded.
     """
 
     step: int
@@ -58,10 +57,10 @@ class _Waiting:
 
 @dataclass
 class GradientLog:
-    """What `record_gradients` saw: `rows` in the order in which gradients arrived, the latest `limit` of them.
+    """The gradients that `record_gradients` recorded: `rows` in the order of arrival, the latest `limit` of them.
 
-    `names` are the recorded tensors, first layer first; `dropped` counts rows that had to go; `notes` holds what
-    `note` added, by step. It may be read from another thread while the training goes on.
+    `names` are the recorded tensors, first layer first; `dropped` counts discarded rows; `notes` are those of `note`,
+    by step. Safe to read from another thread during training.
     """
 
     statistics: tuple[str, ...] = STATISTICS
@@ -77,21 +76,21 @@ class GradientLog:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows so far, those of an unfinished step included."""
+        """All rows so far, including those of an unfinished step."""
         with self._lock:
-            self._bring()
+            self._transfer()
             return list(self._rows)
 
     def step(self) -> None:
-        """End the step: what comes next belongs to the one after. Steps also end by themselves."""
+        """End the step. A gradient that is recorded a second time ends it as well."""
         with self._lock:
             self.current += 1
             self._seen.clear()
             if len(self._waiting) >= WAITING:
-                self._bring()
+                self._transfer()
 
     def note(self, step: int, *, loss: float | None = None, updates: Mapping[str, float] | None = None) -> None:
-        """Keep a step's `loss`, or `updates`: by name, how large the update was beside the weight."""
+        """Add a step's `loss`, or `updates`: ‖Δw‖ / ‖w‖ by name."""
         with self._lock:
             entry = self.notes.setdefault(step, {"loss": None, "updates": {}})
             if loss is not None:
@@ -105,7 +104,7 @@ class GradientLog:
         """The rows as flat dicts: step, name, kind, size, each statistic, and histogram, edges, loss and update where
         there are any.
         """
-        rows, found = self.rows, []
+        rows, entries = self.rows, []
         binned, noted = any(row.histogram is not None for row in rows), bool(self.notes)
         for row in rows:
             entry = {"step": row.step, "name": row.name, "kind": row.kind, "size": row.size, **row.statistics}
@@ -114,11 +113,11 @@ class GradientLog:
             if noted:
                 note = self.notes.get(row.step, {})
                 entry |= {"loss": note.get("loss"), "update": note.get("updates", {}).get(row.name)}
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """The rows as CSV with a header, also written to `path`; bins stand with spaces between them."""
+        """The rows as CSV with a header, also written to `path`; bins are separated by spaces."""
         text, rows = io.StringIO(), self.to_rows()
         columns = list(rows[0]) if rows else ["step", "name", "kind", "size", *self.statistics]
         writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -138,8 +137,8 @@ class GradientLog:
             from torch.utils.tensorboard import SummaryWriter  # an optional package
         except ImportError as error:
             raise ImportError(
-                "to_tensorboard needs the package tensorboard, which is not installed: `pip install tensorboard`, or "
-                "write the same figures with to_csv."
+                "to_tensorboard needs the package tensorboard, which is not installed. Run `pip install tensorboard`, "
+                "or write the same statistics with to_csv."
             ) from error
         writer: Any = SummaryWriter(str(logdir))
         try:
@@ -157,7 +156,7 @@ class GradientLog:
             writer.close()
 
     def see(self, name: str, call: int | None, kind: str, gradient: Tensor, *, histograms: int, every: int) -> None:
-        """Note a gradient that has just arrived; one that arrives a second time begins the next step."""
+        """Record a gradient; one of the same tensor as before begins the next step."""
         with self._lock:
             if (name, call) in self._seen:
                 self.step()
@@ -166,32 +165,33 @@ class GradientLog:
                 return
             gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
             gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
-            counted = _histogram(gradient, histograms) if histograms else (None, None)
+            bins = _histogram(gradient, histograms) if histograms else (None, None)
             moments = _moments(gradient, self.statistics)
-            self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), moments, *counted))
+            self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), moments, *bins))
 
     def _name_calls(self) -> None:
-        """A layer that ran once in a step keeps its plain name; else every call is told apart."""
-        times = Counter((each.step, each.name) for each in self._waiting if each.call is not None)
-        for each in self._waiting:
-            if each.call is not None and "#" not in each.name and times[each.step, each.name] > 1:
-                each.name = f"{each.name}#{each.call}"
+        """Number the calls of a layer that ran several times in a step: `name#call`."""
+        times = Counter((entry.step, entry.name) for entry in self._waiting if entry.call is not None)
+        for entry in self._waiting:
+            if entry.call is not None and "#" not in entry.name and times[entry.step, entry.name] > 1:
+                entry.name = f"{entry.name}#{entry.call}"
 
-    def _bring(self) -> None:
-        """Turn what waits into rows: one transfer for each device."""
+    def _transfer(self) -> None:
+        """Make rows of the waiting entries: one transfer for each device."""
         self._name_calls()
         waiting, self._waiting = self._waiting, []
         by_device: dict[torch.device, list[_Waiting]] = {}
-        for each in waiting:
-            by_device.setdefault(each.moments.device, []).append(each)
-        figures = {
-            id(each): values
+        for entry in waiting:
+            by_device.setdefault(entry.moments.device, []).append(entry)
+        moments = {
+            id(entry): values
             for group in by_device.values()
-            for each, values in zip(group, torch.stack([each.moments for each in group]).tolist(), strict=True)
+            for entry, values in zip(group, torch.stack([entry.moments for entry in group]).tolist(), strict=True)
         }
-        for each in waiting:
-            found = _named(figures[id(each)], each.size, self.statistics)
-            self._rows.append(Row(each.step, each.name, each.kind, each.size, found, each.histogram, each.edges))
+        for entry in waiting:
+            statistics = _named(moments[id(entry)], entry.size, self.statistics)
+            row = Row(entry.step, entry.name, entry.kind, entry.size, statistics, entry.histogram, entry.edges)
+            self._rows.append(row)
         while len(self._rows) > self.limit:
             self._rows.popleft()
             self.dropped += 1
@@ -200,7 +200,7 @@ class GradientLog:
 def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
     """(Euclidean norm, sum, largest magnitude, count of non-zeros) on the gradient's device; zeros where not needed.
 
-    In float64 the squares of large float32 values do not overflow, and sums are exact enough for `std` by difference.
+    In float64, squares of large float32 values do not overflow, and `std` by difference is accurate enough.
     """
     wanted, flat = set(statistics), gradient.flatten()
     if not flat.numel():
@@ -212,20 +212,20 @@ def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
 
 
 def _moments_at_once(flat: Tensor, wanted: set[str]) -> Tensor:
-    wide = torch.float32 if flat.device.type == "mps" else torch.float64
-    zero = torch.zeros((), dtype=wide, device=flat.device)
-    found = [zero, zero, zero, zero]
-    values = flat.to(wide) if flat.device.type == "cpu" else flat
+    dtype = torch.float32 if flat.device.type == "mps" else torch.float64
+    zero = torch.zeros((), dtype=dtype, device=flat.device)
+    moments = [zero, zero, zero, zero]
+    values = flat.to(dtype) if flat.device.type == "cpu" else flat
     if {"norm", "std"} & wanted:
-        found[0] = torch.linalg.vector_norm(values, dtype=wide)
+        moments[0] = torch.linalg.vector_norm(values, dtype=dtype)
     if {"mean", "std"} & wanted:
-        found[1] = values.sum(dtype=wide)
+        moments[1] = values.sum(dtype=dtype)
     if "max" in wanted:
         low, high = flat.aminmax()
-        found[2] = torch.maximum(-low, high).to(wide)
+        moments[2] = torch.maximum(-low, high).to(dtype)
     if "zero_fraction" in wanted:
-        found[3] = flat.count_nonzero().to(wide)
-    return torch.stack(found)
+        moments[3] = flat.count_nonzero().to(dtype)
+    return torch.stack(moments)
 
 
 def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> dict[str, float]:
@@ -234,7 +234,7 @@ def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> di
     values = {
         "norm": norm,
         "mean": total / max(size, 1),
-        # A NaN stays one: it is not larger than 0, and must not become 0.
+        # NaN propagates: no comparison with it is true.
         "std": 0.0 if size < 2 or spread < 0 else math.sqrt(spread / (size - 1)) if spread < math.inf else math.nan,
         "max": largest,
         "zero_fraction": 1 - filled / size if size else 0.0,
@@ -243,10 +243,10 @@ def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> di
 
 
 def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Counts of the finite values in even bins from the lowest to the highest, and the bins' edges."""
+    """Counts of the finite values in even bins from minimum to maximum, and the bin edges."""
     values = gradient if gradient.dtype == torch.float64 else gradient.float()
     values = values[values.isfinite()]
-    low, high = (float(each) for each in values.aminmax()) if values.numel() else (0.0, 0.0)
+    low, high = (float(end) for end in values.aminmax()) if values.numel() else (0.0, 0.0)
     if low == high:
         half = abs(low) / 2 or 0.5
         low, high = low - half, high + half
@@ -255,10 +255,10 @@ def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[floa
 
 
 def _bins(row: Row) -> dict[str, Any]:
-    """A histogram as TensorBoard wants it; sums are taken at the middle of each bin."""
+    """A histogram as TensorBoard takes it; sums are those of the bin centres."""
     edges, counts = row.edges or (), row.histogram or ()
 
-    def middles() -> Iterator[tuple[float, int]]:
+    def centres() -> Iterator[tuple[float, int]]:
         for k, count in enumerate(counts):
             yield (edges[k] + edges[k + 1]) / 2, count
 
@@ -266,8 +266,8 @@ def _bins(row: Row) -> dict[str, Any]:
         "min": edges[0],
         "max": edges[-1],
         "num": sum(counts),
-        "sum": sum(middle * count for middle, count in middles()),
-        "sum_squares": sum(middle * middle * count for middle, count in middles()),
+        "sum": sum(centre * count for centre, count in centres()),
+        "sum_squares": sum(centre * centre * count for centre, count in centres()),
         "bucket_limits": list(edges[1:]),
         "bucket_counts": list(counts),
     }

@@ -1,4 +1,4 @@
-"""Which parameters are meant: all that an optimiser takes, or a shell pattern over dotted names."""
+"""Selection of parameters: anything an optimiser takes, or a shell pattern over dotted names."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ Params = nn.Module | Tensor | Mapping[str, Any] | Iterable[Any]
 
 
 def gather(params: Params) -> dict[str, Tensor]:
-    """The tensors that require grad, each once, by name; those without one by their number.
+    """The tensors that require grad, each once, by name, or by number where they have none.
 
-    Errors   BadOption when none requires grad; TypeError for anything that is no tensor
+    Errors   BadOption when none requires grad; TypeError for anything but tensors
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     known: set[int] = set()
     for name, tensor in _named(params):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{tensor!r} is no tensor. Give what an optimiser takes, such as model.parameters().")
         if tensor.requires_grad and id(tensor) not in known:
             known.add(id(tensor))
-            found[name] = tensor
-    if not found:
-        raise BadOption(
-            "None of the tensors requires grad, so no gradient reaches them. Call requires_grad_() on some of them."
-        )
-    return found
+            tensors[name] = tensor
+    if not tensors:
+        raise BadOption("None of the tensors requires grad, so they get no gradient. Call requires_grad_() on some.")
+    return tensors
 
 
 def _named(params: Params) -> Iterator[tuple[str, Any]]:
@@ -43,14 +41,13 @@ def _named(params: Params) -> Iterator[tuple[str, Any]]:
     elif isinstance(params, Mapping):
         yield from params.items()
     else:
-        for number, each in enumerate(params):
-            if isinstance(each, Mapping) and "params" in each:
-                group = each["params"]
-                yield from ((f"{number}.{name}", tensor) for name, tensor in _named(group))
-            elif isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str):
-                yield each[0], each[1]
+        for number, item in enumerate(params):
+            if isinstance(item, Mapping) and "params" in item:
+                yield from ((f"{number}.{name}", tensor) for name, tensor in _named(item["params"]))
+            elif isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+                yield item[0], item[1]
             else:
-                yield str(number), each
+                yield str(number), item
 
 
 def matching(model: nn.Module, pattern: str) -> dict[str, nn.Parameter]:
@@ -59,8 +56,8 @@ def matching(model: nn.Module, pattern: str) -> dict[str, nn.Parameter]:
     Errors   BadOption with the three nearest names when there are none
     """
     names = dict(unwrap(model).named_parameters(remove_duplicate=False))
-    once = {names[name]: name for name in reversed(matching_names(pattern, names))}
-    return {name: each for each, name in reversed(once.items())}
+    unique = {names[name]: name for name in reversed(matching_names(pattern, names))}
+    return {name: parameter for parameter, name in reversed(unique.items())}
 
 
 def matching_names(pattern: str, names: Iterable[str]) -> list[str]:
@@ -69,11 +66,11 @@ def matching_names(pattern: str, names: Iterable[str]) -> list[str]:
     Errors   BadOption with the three nearest names when there are none
     """
     names = list(names)
-    found = [name for name in names if fnmatchcase(name, pattern)]
-    if not found:
+    matches = [name for name in names if fnmatchcase(name, pattern)]
+    if not matches:
         near = ", ".join(repr(name) for name in difflib.get_close_matches(pattern, names, n=3, cutoff=0.0))
         raise BadOption(
             f"No parameter's name matches {pattern!r}. "
-            + (f"The nearest are {near}; '*' stands for anything." if near else "There are no parameters.")
+            + (f"The nearest are {near}; '*' matches anything." if near else "There are no parameters.")
         )
-    return found
+    return matches

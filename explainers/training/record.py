@@ -1,4 +1,4 @@
-"""Recording gradients while something trains: `record_gradients`, which fills a `GradientLog`."""
+"""`record_gradients`: statistics of the gradients during training, in a `GradientLog`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def record_gradients(
     activations: Sequence[LayerName] = (),
     limit: int = 100_000,
 ) -> Iterator[GradientLog]:
-    """Record figures of every gradient that reaches parameters, or tensors of any kind, in each step of a training run.
+    """Record statistics of the gradients of parameters or other tensors in each step of a training run.
 
-    Of a model all parameters that require grad are recorded (`patterns`: only those whose dotted name one of them
-    matches), and the outputs of the layers named in `activations`. Tensors are given by name or in a row, leaves or
-    intermediate ones. `histograms` is a number of bins, 0 for none; `every` 10 records steps 0, 10, 20 ...
+    Of a model, all parameters that require grad are recorded (with `patterns`, those whose dotted names match), and the
+    outputs of the layers in `activations`. Tensors are given by name or as a sequence, leaves or intermediate ones.
+    `histograms` is a number of bins, 0 for none; `every` 10 records steps 0, 10, 20 ...
 
-    A step ends when the log's `step()` is called, or by itself as soon as a gradient that was already recorded in
-    it arrives a second time: one backward pass is one step. Where several passes make one step of the optimiser,
-    each is a step of the log. What is recorded is the gradient of this pass, as blocks entered earlier have changed it.
+    A step ends at the log's `step()`, or when a gradient recorded in it is recorded again: one backward pass is one
+    step, also where gradients are accumulated over several. What is recorded is the gradient of this pass, as edited by
+    blocks entered earlier.
 
-    Returns  a `GradientLog` of at most `limit` rows, complete when the block is left, and still readable after it
+    Returns  a `GradientLog` of at most `limit` rows, complete at the end of the block, and readable after it
     Errors   BadOption for an unknown statistic, a number out of range, a pattern that matches nothing (with the three
              nearest names) or tensors that take no gradient; LayerNotFound, UnsupportedModel for `activations`
     Source   torch.Tensor.register_hook
@@ -51,9 +51,9 @@ def record_gradients(
     _check(statistics, histograms, every, limit)
     model = unwrap(model_or_tensors) if isinstance(model_or_tensors, nn.Module) else None
     if model is None and activations:
-        raise BadOption("activations are layers of a model, and tensors were given. Give the model itself.")
+        raise BadOption("activations are layers of a model, but tensors were given. Give the model.")
     tensors = _chosen(gather(model_or_tensors), patterns) if model is None or _learns(model, activations) else {}
-    kinds = {name: "parameter" if isinstance(each, nn.Parameter) else "tensor" for name, each in tensors.items()}
+    kinds = {name: "parameter" if isinstance(tensor, nn.Parameter) else "tensor" for name, tensor in tensors.items()}
     layers = [find_hook_point(model, layer).name for layer in activations] if model is not None else []
     log = GradientLog(tuple(statistics), limit, (*tensors, *layers))
 
@@ -65,32 +65,32 @@ def record_gradients(
         try:
             yield log
         finally:
-            _ = log.rows  # brings what waits on the device
+            _ = log.rows  # transfers what waits on the device
 
 
 def _learns(model: nn.Module, activations: Sequence[LayerName]) -> bool:
-    """A frozen model may still be asked for its activations."""
-    return not activations or any(each.requires_grad for each in model.parameters())
+    """Whether parameters are recorded: of a frozen model, activations alone."""
+    return not activations or any(parameter.requires_grad for parameter in model.parameters())
 
 
 def _chosen(tensors: dict[str, Tensor], patterns: str | Sequence[str] | None) -> dict[str, Tensor]:
     if patterns is None:
         return tensors
-    wanted = {
+    chosen = {
         name
         for pattern in ([patterns] if isinstance(patterns, str) else patterns)
         for name in matching_names(pattern, tensors)
     }
-    return {name: each for name, each in tensors.items() if name in wanted}
+    return {name: tensor for name, tensor in tensors.items() if name in chosen}
 
 
 def _check(statistics: Sequence[str], histograms: int, every: int, limit: int) -> None:
     for name in statistics:
         if isinstance(statistics, str) or name not in STATISTICS:
-            given = statistics if isinstance(statistics, str) else name
+            value = statistics if isinstance(statistics, str) else name
             raise BadOption(
-                f"statistics={given!r} is not possible. {nearest(str(given), STATISTICS)}Give some of {STATISTICS}."
+                f"statistics={value!r} is not possible. {nearest(str(value), STATISTICS)}Give some of {STATISTICS}."
             )
-    for word, number, least in (("histograms", histograms, 0), ("every", every, 1), ("limit", limit, 1)):
+    for option, number, least in (("histograms", histograms, 0), ("every", every, 1), ("limit", limit, 1)):
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise BadOption(f"{word}={number!r} is not possible. Give a whole number of at least {least}.")
+            raise BadOption(f"{option}={number!r} is not possible. Give an integer of at least {least}.")

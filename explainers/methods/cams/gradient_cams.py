@@ -26,7 +26,7 @@ from explainers.methods.cams.class_contrast import (
     residual_softmax,
 )
 from explainers.methods.cams.second_order import curved_activations
-from explainers.options import Choice, LayerName, Precision, Range, Seed
+from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed
 from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import maps_of, open_run
@@ -35,7 +35,6 @@ from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-Relu = Annotated[bool, "Keep positive evidence only (ReLU)"]
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}

@@ -20,7 +20,7 @@ from explainers.findings import note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import grouped
-from explainers.options import Choice, LayerName, Precision, Range, Seed, SteadyPrecision
+from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, at_least_float32, open_run
@@ -28,7 +28,6 @@ from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-Relu = Annotated[bool, "Keep positive evidence only (ReLU)"]
 Weights = Annotated[
     str, Choice("softmax", "increase", help="softmax of the scores (the paper), or score minus that of a blank image")
 ]
