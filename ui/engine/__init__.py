@@ -1,1 +1,1 @@
-"""From a request to results, without a component: models in memory, the calls, the wire format, running jobs."""
+"""A question (`request`) and its answer (`engine`), without Gradio: models, network calls, jobs, the wire format."""

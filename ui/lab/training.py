@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    import explainers
+    from explainers.findings import Finding
 
 CONV = ("conv1", "conv2", "conv3", "output")
 TASKS = ("line", "mlp", "cnn")
@@ -94,7 +94,7 @@ class Curves:
     norms: dict[str, list[float]]
     updates: dict[str, list[float]]
     histograms: dict[str, list[tuple[tuple[int, ...], float, float]]]
-    findings: list[explainers.Finding]
+    findings: list[Finding]
     end: str = ""
     """Why it ended: "done", "stopped", "time", "broken" (the loss is not finite); empty while it runs."""
 

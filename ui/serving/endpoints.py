@@ -51,7 +51,7 @@ def explain(
 
     image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class
     name or index, empty for the top prediction. options: the method's options by name. Methods that give several
-    planes have them all in the map, [planes, height, width]; the overlay shows the strongest.
+    planes have them all in the map, [planes, height, width]; the overlay shows the one with the largest norm.
     """
     request = from_api(image, options, model=model, layer=layer, target=target, method=method)
     answer = _last(engine.explain, request, Answer, stages=False)

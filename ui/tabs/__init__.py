@@ -1,1 +1,1 @@
-"""The page's tabs, one file each, the column beside them, and the components they are built from."""
+"""The page's tabs, one file each (`tab.py` says what a tab is), the left column, and the component classes."""

@@ -190,6 +190,6 @@ class Overlay(Tab):
     def _refused(self, sentence: str, shown: Any = None) -> Updates:
         """A sentence in the status line; the old result stays, but the same question may be asked again."""
         top = {**shown, "signature": None} if isinstance(shown, dict) else gr.skip()
-        updates = {self.status: error_line(sentence), self.panel.top: top}
-        updates[self.panel.stop] = gr.update(interactive=False)
+        stop = gr.update(interactive=False)
+        updates = {self.status: error_line(sentence), self.panel.top: top, self.panel.stop: stop}
         return updates if model_cache.first_model() else {**picture_panel.offered(self.panel), **updates}
