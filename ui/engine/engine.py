@@ -258,11 +258,11 @@ def sentence_of(error: Exception, unknown: str) -> str:
     """What the visitor reads: a refusal's or the library's own sentence, else `unknown`; the log has the rest."""
     if isinstance(error, Refused):
         return str(error)
-    import explainers  # torch takes seconds to start
+    from explainers.errors import ExplainerError, is_out_of_memory  # torch takes seconds to start
 
-    if isinstance(error, explainers.ExplainerError):
+    if isinstance(error, ExplainerError):
         return words.plain(str(error))
-    if isinstance(error, MemoryError) or "out of memory" in str(error):
+    if is_out_of_memory(error):
         return words.OUT_OF_MEMORY
     log.error("a request failed", exc_info=error)
     return unknown
