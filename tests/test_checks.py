@@ -1,4 +1,4 @@
-"""check_explainer on strangers: one that keeps every promise, and copies of it that each break one, found by name."""
+"""check_explainer on strangers: a method that passes every check, and copies that each fail one, found by name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from explainers import check_explainer
-from explainers.checks.context import Fail, Skip, Trial
+from explainers.checks.context import Context, Fail, Skip
 from explainers.checks.fixtures import Fault, changes, failing, snapshot, steps, tiny
 from explainers.checks.report import CHECKS, Report
-from explainers.checks.robustness import seed as seed_promise
+from explainers.checks.robustness import seed as seed_check
 
 
 def _classes(target: object, scores: Tensor) -> Tensor | None:
@@ -337,7 +337,7 @@ def outcome(name: str, function: Callable[..., Tensor]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            CHECKS[name](Trial(function, None, None, {}))
+            CHECKS[name](Context(function, None, None, {}))
         except Skip:
             return "skipped"
         except Exception as error:
@@ -346,7 +346,7 @@ def outcome(name: str, function: Callable[..., Tensor]) -> str:
 
 
 @pytest.mark.parametrize(("name", "function"), BROKEN, ids=[f.__name__ for _, f in BROKEN])
-def test_a_broken_promise_is_found_by_its_check(name, function):
+def test_a_broken_copy_fails_its_check(name, function):
     """The check that is named for it fails; that it passes for the unbroken copy is shown above."""
     assert outcome(name, function).startswith("failed"), f"{name} did not see {function.__name__}"
     KEPT.clear()
@@ -391,13 +391,13 @@ def test_partials_and_callable_objects_are_taken():
     assert check_explainer(functools.partial(good)).name.startswith("functools.partial")
 
 
-def test_seed_promise_measures_how_far_seeds_differ():
+def test_seed_check_measures_how_far_seeds_differ():
     """By hand: a map times 1 + seed, with seeds 3 and 4, differs by 1/4 of the first."""
 
     def seeded(model, images, target=None, *, seed=0):
         return _gradient(model, images, target) * (1 + seed)
 
-    assert seed_promise(Trial(seeded, None, None, {}))[0] == pytest.approx(0.25, rel=1e-5)
+    assert seed_check(Context(seeded, None, None, {}))[0] == pytest.approx(0.25, rel=1e-5)
 
 
 # What it measures with
@@ -411,7 +411,7 @@ def test_tiny_touches_no_generator_and_is_always_the_same():
     assert torch.equal(torch.get_rng_state(), state)
     pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    classes = first(Trial(good, None, None, {}).images()).argmax(1).tolist()
+    classes = first(Context(good, None, None, {}).images()).argmax(1).tolist()
     assert len(set(classes)) > 1, "pictures of one class alone would hide mixed-up targets"
 
 

@@ -1,4 +1,4 @@
-"""What check_explainer measures with: a tiny network, a picture of all state, and faults put into a forward pass."""
+"""Fixtures of `check_explainer`: tiny networks, snapshots of all state, faults injected into a forward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explainers.hooks.edit import edit_outputs
 
 
 class Pause(nn.Module):
-    """Sleeps on request, so that threads interleave in a network that is too small to do so by itself."""
+    """Sleeps on request, so that threads interleave in a network too small for that."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Pause(nn.Module):
 
 
 class Tiny(nn.Module):
-    """A small residual network with all that trips explainers up: in-place and reused ReLU, batch norm, dropout."""
+    """A small residual network with what breaks explainers: in-place and reused ReLU, batch norm, dropout."""
 
     def __init__(self, channels: int = 3, classes: int = 5, width: int = 6) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Tiny(nn.Module):
 
 
 class TinyTransformer(nn.Module):
-    """Two blocks of attention over patches with a class token, for methods that follow attention."""
+    """Two blocks of attention over patches with a class token, for methods that need attention."""
 
     def __init__(self, channels: int = 3, classes: int = 5, width: int = 8) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class TinyTransformer(nn.Module):
 
 
 def tiny(channels: int = 3) -> Tiny:
-    """The network with fixed weights and uneven batch-norm statistics, in eval mode; no generator is touched."""
+    """The network with fixed weights and non-trivial batch-norm statistics, in eval mode; no generator is touched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Tiny(channels).eval()
@@ -89,7 +89,7 @@ def tiny(channels: int = 3) -> Tiny:
             for name, tensor in model.state_dict().items():
                 if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
                     tensor.copy_(0.2 * torch.randn(tensor.shape))
-            _even(model, model.head, channels)
+            _centre_scores(model, model.head, channels)
     return model
 
 
@@ -101,24 +101,24 @@ def tiny_transformer(channels: int = 3) -> TinyTransformer:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.4 * torch.randn(parameter.shape))
-            _even(model, model.head, channels)
+            _centre_scores(model, model.head, channels)
     return model
 
 
-def _even(model: nn.Module, head: nn.Linear, channels: int) -> None:
-    """A grey picture scores 0 in every class, so that pictures unlike one another have unlike top classes."""
+def _centre_scores(model: nn.Module, head: nn.Linear, channels: int) -> None:
+    """Shift the bias so that a zero image scores 0 in every class: different images then have different top classes."""
     head.weight.copy_(2 * torch.randn(head.weight.shape))
     head.bias.sub_(model(torch.zeros(1, channels, 20, 16))[0])
 
 
 def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
-    """All that promise 2 speaks of, by the name that a report gives it."""
+    """All state that a call must not change, by the name that a report gives it."""
     modules = list(model.modules())
     parameters = list(model.parameters())
-    everywhere = vars(torch.nn.modules.module)
+    global_hooks = vars(torch.nn.modules.module)
     state: dict[str, Any] = {
         "hooks": [len(v) for m in modules for k, v in vars(m).items() if "hook" in k and hasattr(v, "__len__")]
-        + [len(v) for k, v in everywhere.items() if k.startswith("_global_") and hasattr(v, "__len__")],
+        + [len(v) for k, v in global_hooks.items() if k.startswith("_global_") and hasattr(v, "__len__")],
         "train or eval mode": [m.training for m in modules],
         "module attributes": [_attributes(m) for m in modules],
         "parameters and buffers": [t.detach().clone() for t in model.state_dict().values()],
@@ -136,24 +136,24 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
         "autocast": torch.is_autocast_enabled("cpu"),
     }
     if "numpy" in sys.modules:
-        # Explainers that use numpy may draw from its generator; we need no numpy to look.
+        # Explainers that use numpy may draw from its generator; the check itself needs no numpy.
         state["numpy's generator"] = repr(sys.modules["numpy"].random.get_state())
     return state
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Names and identities: a tensor hung on a module, or a module exchanged for another, changes them."""
-    found: dict[str, Any] = {}
+    """Names and identities, which change when a tensor is added to a module or a submodule is replaced."""
+    attributes: dict[str, Any] = {}
     for key, value in vars(module).items():
         if key in ("_modules", "_parameters", "_buffers"):
-            found[key] = {name: id(part) for name, part in value.items()}
+            attributes[key] = {name: id(part) for name, part in value.items()}
         elif "hook" not in key and key != "training":
-            found[key] = value if isinstance(value, (bool, int, float, str)) else id(value)
-    return found
+            attributes[key] = value if isinstance(value, (bool, int, float, str)) else id(value)
+    return attributes
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The names of all that differs."""
+    """The names of what differs."""
     return [name for name, value in before.items() if not _same(value, after.get(name))]
 
 
@@ -170,7 +170,7 @@ class Fault(RuntimeError):
 
 
 def steps(model: nn.Module, images: Tensor) -> list[str]:
-    """The names of the innermost modules in the order in which a plain forward runs them."""
+    """The names of the leaf modules in the order in which a forward pass runs them."""
     seen: list[str] = []
     leaves = [name for name, module in model.named_modules() if name and not any(True for _ in module.children())]
     edits: dict[Any, Any] = {name: lambda _, name=name: seen.append(name) for name in leaves}
@@ -181,17 +181,17 @@ def steps(model: nn.Module, images: Tensor) -> list[str]:
 
 @contextmanager
 def failing(model: nn.Module, step: str, error: BaseException, after: int = 0) -> Iterator[SimpleNamespace]:
-    """Raise `error` in this thread's calls of the module from number `after` on; `.raised` tells if it came to it.
+    """Raise `error` in this thread's calls of module `step`, from call number `after` on; `.raised` says if it was.
 
-    Every later call fails too, so that a second attempt, which some methods may make, does not hide the fault.
+    All later calls fail too, so that a retry, as some methods make, does not hide the fault.
     """
     state = SimpleNamespace(calls=0, raised=False)
 
-    def burn(output: Any) -> None:
+    def fail(output: Any) -> None:
         state.calls += 1
         if state.calls > after:
             state.raised = True
             raise error
 
-    with edit_outputs(model, {step: burn}):
+    with edit_outputs(model, {step: fail}):
         yield state

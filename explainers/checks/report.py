@@ -1,7 +1,7 @@
-"""check_explainer: all the library's promises, as small named checks on any `f(model, images, target=None, **options)`.
+"""`check_explainer`: the library's contract as small named checks of any `f(model, images, target=None, **options)`.
 
-The checks stand in results.py and robustness.py. Each measures and returns (figure, sentence), or raises `Fail` where
-the promise is broken and `Skip` where it does not apply; whatever else is raised is a failure, told as it is.
+The checks are in results.py and robustness.py. Each returns (figure, sentence), or raises `Fail` or, where it does not
+apply, `Skip`; any other exception is a failure with its own message.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.checks import results, robustness  # noqa: F401  they fill CHECKS
-from explainers.checks.context import CHECKS, Fail, Outcome, Skip, Trial
+from explainers.checks import results, robustness  # noqa: F401  they enter the checks
+from explainers.checks.context import CHECKS, Context, Fail, Outcome, Skip
 from explainers.registry import METHODS
 
 
 @dataclass(frozen=True)
 class Check:
-    """One promise: `passed` is None where it was skipped; `figure` is what was measured, where it is a number."""
+    """The result of one check: `passed` is None where it was skipped; `figure` is the measured number, if any."""
 
     name: str
     passed: bool | None
@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """All checks of one callable; true where none failed."""
+    """All checks of one callable; true if none failed."""
 
     name: str
     checks: tuple[Check, ...]
@@ -62,12 +62,12 @@ class Report:
 def check_explainer(
     function: Callable[..., Tensor], *, model: nn.Module | None = None, images: Tensor | None = None, **options: Any
 ) -> Report:
-    """Check every promise of the library on a callable of the form `f(model, images, target=None, **options)`.
+    """Check a callable of the form `f(model, images, target=None, **options)` against the contract of the library.
 
-    `model` defaults to a tiny residual network; a given one is copied, never used itself. `images` `[N, C, H, W]` with
-    N >= 3 and height unequal to width default to noise that fits. `options` are handed to every call.
+    `model` defaults to a tiny residual network; a given one is copied and not used itself. `images` `[N, C, H, W]` with
+    N >= 3 and height unequal to width default to noise. `options` are passed to every call.
 
-    Returns  a `Report`, true where nothing failed; its repr is a table of check, verdict, figure and sentence.
+    Returns  a `Report`, true if nothing failed; its repr is a table of check, verdict, figure and sentence
 
     Example
         >>> bool(check_explainer(grad_cam))
@@ -76,22 +76,22 @@ def check_explainer(
     began = time.perf_counter()
     known = METHODS.get(getattr(function, "__name__", ""))
     if known is not None and known.function is function:
-        function = known  # what the method declares of itself counts, whichever way it is handed over
-    trial = Trial(function, model, images, options)
+        function = known  # the plain function of a method has its declaration too
+    context = Context(function, model, images, options)
     done: list[Check] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, check in CHECKS.items():
             if done and done[0].passed is False:
-                done.append(Check(name, None, "The plain call already failed."))
+                done.append(Check(name, None, "The first check already failed."))
                 continue
-            done.append(_run(name, check, trial))
-    return Report(trial.name, tuple(done), time.perf_counter() - began)
+            done.append(_run(name, check, context))
+    return Report(context.name, tuple(done), time.perf_counter() - began)
 
 
-def _run(name: str, check: Callable[[Trial], Outcome], trial: Trial) -> Check:
+def _run(name: str, check: Callable[[Context], Outcome], context: Context) -> Check:
     try:
-        figure, sentence = check(trial)
+        figure, sentence = check(context)
     except Skip as skipped:
         return Check(name, None, str(skipped))
     except Fail as failed:

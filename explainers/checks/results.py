@@ -1,7 +1,4 @@
-"""What an explainer promises of its results and of what it leaves behind; robustness.py has the rest.
-
-Each promise is a small function that measures one of them on an explainer under trial.
-"""
+"""Checks of a method's results and of its side effects; robustness.py has the others."""
 
 from __future__ import annotations
 
@@ -12,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.checks.context import Fail, Outcome, Skip, Trial, agree, distance_of, promise, untouched
+from explainers.checks.context import Context, Fail, Outcome, Skip, agree, check, distance_of, unchanged
 from explainers.checks.fixtures import Fault, failing, steps
 from explainers.hooks.edit import edit_outputs
 
-# What comes back
+# Results
 
 
-@promise
-def shape(t: Trial) -> Outcome:
-    result, images = t.plain(), t.images()
+@check
+def shape(t: Context) -> Outcome:
+    result, images = t.fresh(), t.images()
     if not isinstance(result, Tensor):
         raise Fail(f"The result is a {type(result).__name__}, not a Tensor.")
     n, c, h, w = images.shape
@@ -38,9 +35,9 @@ def shape(t: Trial) -> Outcome:
     return None, f"{kind} {tuple(result.shape)} of images {tuple(images.shape)}."
 
 
-@promise
-def finite_and_detached(t: Trial) -> Outcome:
-    result = t.plain()
+@check
+def finite_and_detached(t: Context) -> Outcome:
+    result = t.fresh()
     wrong = int((~result.isfinite()).sum())
     if wrong:
         raise Fail(f"{wrong} of {result.numel()} values are NaN or infinite.", wrong)
@@ -51,48 +48,48 @@ def finite_and_detached(t: Trial) -> Outcome:
     return None, "Finite, detached, float32."
 
 
-@promise
-def raw_units(t: Trial) -> Outcome:
-    """Scores a thousand times larger must show: a map scaled by its own range cannot be compared with another."""
+@check
+def raw_units(t: Context) -> Outcome:
+    """Scores times 1000 must change the map: one normalised by its own range cannot be compared with another."""
     if reason := getattr(t.function, "scale_free", ""):
         raise Skip(str(reason))
     if not t.reads_class():
-        raise Skip("The class makes no difference to this method.")
+        raise Skip("This method does not depend on the class.")
     model = t.model()
     heads = [m for m in model.modules() if isinstance(m, nn.Linear)]
     before = t.call(model, t.images(), 1, **t.signed())
     if not heads or t.kind(before) == "features" or not before.any():
-        raise Skip("No linear head to scale, or nothing that depends on it.")
+        raise Skip("No linear head to scale, or the map does not depend on it.")
     with torch.no_grad():
         for parameter in heads[-1].parameters():
             parameter.mul_(1000)
     after = t.call(model, t.images(), 1, **t.signed())
     ratio = float(after.norm() / before.norm())
     if ratio < 2:
-        raise Fail("Scores times 1000 leave the map as it is: it is scaled, not raw.", ratio)
+        raise Fail("Scores times 1000 do not change the map: it is normalised, not raw.", ratio)
     return ratio, "Scores times 1000 change the map by this factor."
 
 
-@promise
-def repeatable(t: Trial) -> Outcome:
+@check
+def repeatable(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     return agree(t.call(model, images), t.call(model, images), "Two equal calls", 0.0)
 
 
-@promise
-def batch_is_one_by_one(t: Trial) -> Outcome:
+@check
+def batch_is_one_by_one(t: Context) -> Outcome:
     model, images, signed = t.model(), t.images(), t.signed()
     together = t.call(model, images, [0, 1, 2], **signed)
     alone = torch.cat([t.call(model, images[i : i + 1], [i], **signed) for i in range(3)])
-    turned = t.call(model, images[[2, 0, 1]], [2, 0, 1], **signed)
-    agree(turned, together[[2, 0, 1]], "Another order of the pictures and their order")
-    return agree(together, alone, "A batch and its pictures one by one")
+    permuted = t.call(model, images[[2, 0, 1]], [2, 0, 1], **signed)
+    agree(permuted, together[[2, 0, 1]], "Maps of permuted images and permuted maps")
+    return agree(together, alone, "Maps of a batch and of its images one by one")
 
 
-@promise
-def targets_mean_the_same(t: Trial) -> Outcome:
+@check
+def targets_mean_the_same(t: Context) -> Outcome:
     if not t.reads_class():
-        raise Skip("The class makes no difference to this method.")
+        raise Skip("This method does not depend on the class.")
     model, images, signed = t.model(), t.images(), t.signed()
     expected = t.call(model, images, [1, 1, 1], **signed)
     forms = {"an int": 1, "a tensor": torch.tensor([1, 1, 1]), "a callable": lambda scores: scores[:, 1]}
@@ -104,11 +101,11 @@ def targets_mean_the_same(t: Trial) -> Outcome:
     return agree(t.call(model, images, None, **signed), named, "No target and the top classes")
 
 
-# What stays behind
+# Side effects
 
 
-def _used(t: Trial) -> nn.Module:
-    """A model in use: gradients accumulated on all parameters but the first, and one of them frozen."""
+def _model_in_training(t: Context) -> nn.Module:
+    """A model in training: gradients accumulated on all parameters but the first, and one of them frozen."""
     model = t.model()
     parameters = list(model.parameters())
     for parameter in parameters[1:]:
@@ -118,47 +115,47 @@ def _used(t: Trial) -> nn.Module:
     return model
 
 
-@promise
-def nothing_left_after_success(t: Trial) -> Outcome:
-    model, images = _used(t), t.images()
-    untouched(model, images, lambda: t.call(model, images, [0, 1, 2]), "by an ordinary call")
+@check
+def nothing_left_after_success(t: Context) -> Outcome:
+    model, images = _model_in_training(t), t.images()
+    unchanged(model, images, lambda: t.call(model, images, [0, 1, 2]), "by an ordinary call")
     return None, "Hooks, gradients, flags, modes, attributes, images, generators and global state are as before."
 
 
-@promise
-def nothing_left_after_failure(t: Trial) -> Outcome:
-    model, images = _used(t), t.images()
+@check
+def nothing_left_after_failure(t: Context) -> Outcome:
+    model, images = _model_in_training(t), t.images()
     names = steps(model, images)
     tried = 0
     for step in dict.fromkeys((names[0], names[len(names) // 2], names[-1])):
         for error, after in ((Fault("put in"), 0), (Fault("put in"), 1), (KeyboardInterrupt(), 0)):
             with failing(model, step, error, after) as state:
                 caught: list[BaseException] = []
-                untouched(model, images, lambda c=caught: _catch(t, model, images, c), f"by an error in {step!r}")  # type: ignore[misc]
+                unchanged(model, images, lambda c=caught: _catch(t, model, images, c), f"by an error in {step!r}")  # type: ignore[misc]
             if state.raised and not (caught and caught[0] is error):
                 raise Fail(f"{type(error).__name__} in {step!r} did not reach the caller; {caught or 'nothing'} did.")
             tried += state.raised
     if not tried:
-        raise Skip("The method never ran the modules that were to fail.")
-    return tried, "faults inside the model: nothing left, and each reached the caller as it was."
+        raise Skip("The method did not run the modules chosen to fail.")
+    return tried, "faults inside the model: nothing left behind, and each error reached the caller unchanged."
 
 
-def _catch(t: Trial, model: nn.Module, images: Tensor, caught: list[BaseException]) -> None:
+def _catch(t: Context, model: nn.Module, images: Tensor, caught: list[BaseException]) -> None:
     try:
         t.call(model, images, [0, 1, 2])
     except BaseException as error:
         caught.append(error)
 
 
-@promise
-def nothing_left_after_wrong_target(t: Trial) -> Outcome:
-    model, images = _used(t), t.images()
+@check
+def nothing_left_after_wrong_target(t: Context) -> Outcome:
+    model, images = _model_in_training(t), t.images()
     for target in (10**6, [0, 1], -1):
-        untouched(model, images, lambda wrong=target: attempt(t, model, images, wrong), f"by target={target}")  # type: ignore[misc]
+        unchanged(model, images, lambda wrong=target: attempt(t, model, images, wrong), f"by target={target}")  # type: ignore[misc]
     return None, "As after success."
 
 
-def attempt(t: Trial, model: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Exception | None:
+def attempt(t: Context, model: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Exception | None:
     try:
         t.call(model, images, target, **options)
     except Exception as error:
@@ -167,7 +164,7 @@ def attempt(t: Trial, model: nn.Module, images: Tensor, target: Any = None, **op
 
 
 def ordinary_use(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """What a user does with a model: a prediction, the input's gradient, the weights' gradients of a training step."""
+    """A user's own results: scores, the input's gradient, the gradients of the weights."""
     x = images.clone().requires_grad_()
     scores = model(x)
     weights = [p for p in model.parameters() if p.requires_grad]
@@ -175,8 +172,8 @@ def ordinary_use(model: nn.Module, images: Tensor) -> list[Tensor]:
     return [scores.detach(), *(g for g in gradients if g is not None)]
 
 
-@promise
-def model_works_after_failure(t: Trial) -> Outcome:
+@check
+def model_works_after_failure(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     before = ordinary_use(model, images)
     with failing(model, steps(model, images)[-1], Fault("put in")):
@@ -184,12 +181,12 @@ def model_works_after_failure(t: Trial) -> Outcome:
     attempt(t, model, images, 10**6)
     worst = max(distance_of(a, b) for a, b in zip(ordinary_use(model, images), before, strict=True))
     if worst:
-        raise Fail("After a failure, prediction or gradients of the model are others than before.", worst)
+        raise Fail("After a failure, the model's prediction or gradients differ from before.", worst)
     return worst, "Prediction and gradients are bit-equal after failures."
 
 
-@promise
-def nothing_kept_alive(t: Trial) -> Outcome:
+@check
+def nothing_kept_alive(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     alive: list[weakref.ref[Tensor]] = [weakref.ref(images)]
 
@@ -201,7 +198,7 @@ def nothing_kept_alive(t: Trial) -> Outcome:
         result = t.call(model, images)
     del images
     gc.collect()
-    kept = sum(reference() is not None and reference() is not result for reference in alive)
-    if kept:
-        raise Fail(f"{kept} of {len(alive)} tensors of the call are still alive after it.", kept)
-    return kept, f"of {len(alive)} tensors of the call are alive after it."
+    count = sum(reference() is not None and reference() is not result for reference in alive)
+    if count:
+        raise Fail(f"{count} of {len(alive)} tensors of the call are still alive after it.", count)
+    return count, f"of {len(alive)} tensors of the call are alive after it."

@@ -1,4 +1,4 @@
-"""Where an explainer must work, and what it must refuse: modes, precisions, seeds, chunks, threads, wrong use."""
+"""Checks of robustness: modes, precisions, seeds, chunk sizes, threads, and errors for invalid arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.checks.context import CLOSE, Fail, Outcome, Skip, Trial, agree, distance_of, promise, untouched
+from explainers.checks.context import CLOSE, Context, Fail, Outcome, Skip, agree, check, distance_of, unchanged
 from explainers.checks.fixtures import Fault, Pause
 from explainers.checks.results import attempt, ordinary_use
 from explainers.layers.default_layer import default_layer
@@ -17,21 +17,21 @@ from explainers.layers.lookup import list_layers
 REFUSALS = (ValueError, TypeError)
 ORDINARY_USES = 4
 
-# Where it must work
+# Modes and precisions
 
 
-@promise
-def train_mode_is_left_alone(t: Trial) -> Outcome:
+@check
+def train_mode_is_left_alone(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = t.call(model, images, 1)
     model.train()
     actual: list[Tensor] = []
-    untouched(model, images, lambda: actual.append(t.call(model, images, 1)), "by a call in train mode")
+    unchanged(model, images, lambda: actual.append(t.call(model, images, 1)), "by a call in train mode")
     return agree(actual[0], expected, "Maps in train and in eval mode")
 
 
-@promise
-def grad_modes_and_frozen_weights(t: Trial) -> Outcome:
+@check
+def grad_modes_and_frozen_weights(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = t.call(model, images, 1)
     worst = 0.0
@@ -48,19 +48,19 @@ def grad_modes_and_frozen_weights(t: Trial) -> Outcome:
     return worst, "no_grad, inference_mode, inference tensors, images requiring grad, frozen weights: the same map."
 
 
-@promise
-def float64(t: Trial) -> Outcome:
+@check
+def float64(t: Context) -> Outcome:
     double = t.call(t.model(torch.float64), t.images(torch.float64), 1)
     if double.dtype != torch.float64:
         raise Fail(f"A float64 model gives {double.dtype}.")
     if "seed" in t.keywords:
-        # Generators draw other numbers in other precisions, so the maps may differ as two seeds do.
+        # Random numbers differ between precisions, so the maps may differ as those of two seeds do.
         return None, "float64 in, float64 out."
-    return agree(t.plain(1), double, "float32 and float64", 1e-2)
+    return agree(t.fresh(1), double, "float32 and float64", 1e-2)
 
 
-@promise
-def half_precision(t: Trial) -> Outcome:
+@check
+def half_precision(t: Context) -> Outcome:
     worst = 0.0
     done: list[str] = []
     for dtype in (torch.bfloat16, torch.float16):
@@ -71,24 +71,24 @@ def half_precision(t: Trial) -> Outcome:
         result = t.call(t.model(dtype), t.images(dtype), 1)
         if result.dtype != torch.float32 or not result.isfinite().all():
             raise Fail(f"{dtype} gives {result.dtype}, {int((~result.isfinite()).sum())} values not finite.")
-        worst = max(worst, distance_of(result, t.plain(1)))
+        worst = max(worst, distance_of(result, t.fresh(1)))
         done.append(str(dtype).removeprefix("torch."))
     if not done:
         raise Skip("The model runs in no half precision here.")
     return worst, f"from float32; {' and '.join(done)} give finite float32 maps."
 
 
-@promise
-def channels_last(t: Trial) -> Outcome:
+@check
+def channels_last(t: Context) -> Outcome:
     model = t.model().to(memory_format=torch.channels_last)
     images = t.images().contiguous(memory_format=torch.channels_last)
-    return agree(t.call(model, images, 1), t.plain(1), "Memory formats")
+    return agree(t.call(model, images, 1), t.fresh(1), "Memory formats")
 
 
-@promise
-def any_number_of_channels(t: Trial) -> Outcome:
-    if not t.own:
-        raise Skip("Only the built-in model comes with other channels.")
+@check
+def any_number_of_channels(t: Context) -> Outcome:
+    if not t.is_built_in:
+        raise Skip("Only the built-in model exists with other numbers of channels.")
     for channels in (1, 6):
         result = t.call(t.built_in(channels), t.images(channels=channels))
         if len(result) != 3 or not result.isfinite().all():
@@ -96,8 +96,8 @@ def any_number_of_channels(t: Trial) -> Outcome:
     return None, "Images of 1 and 6 channels work."
 
 
-@promise
-def wrapped_and_traced(t: Trial) -> Outcome:
+@check
+def wrapped_and_traced(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = t.call(model, images, 1)
     if not torch.cuda.is_available():
@@ -110,58 +110,59 @@ def wrapped_and_traced(t: Trial) -> Outcome:
     return agree(result, expected, "A traced model and its original")
 
 
-# Chance, chunks, progress
+# Seeds, chunks, progress
 
 
-@promise
-def seed(t: Trial) -> Outcome:
+@check
+def seed(t: Context) -> Outcome:
     if "seed" not in t.keywords:
         raise Skip("It takes no seed.")
-    # Where only a baseline of noise is drawn, the seed has nothing to do without it.
+    # The seed may serve the noise baseline alone.
     noise: dict[str, Any] = {"baseline": "noise"} if "baseline" in t.keywords else {}
     if "layer" in t.keywords:
-        # Noise changes no gradient at a layer that only linear ones follow.
+        # At a layer that only linear ones follow, noise does not change the gradient.
         noise["layer"] = list_layers(t.model(), t.images(), spatial=True)[0].name
-    first = t.plain(1, seed=3, **noise)
+    first = t.fresh(1, seed=3, **noise)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        agree(t.plain(1, seed=3, **noise), first, "Two calls with one seed", 0.0)
-    other = distance_of(t.plain(1, seed=4, **noise), first)
+        agree(t.fresh(1, seed=3, **noise), first, "Two calls with one seed", 0.0)
+    other = distance_of(t.fresh(1, seed=4, **noise), first)
     if other == 0:
         raise Fail("Another seed gives the same map.")
-    return other, "apart with another seed, bit-equal with the same."
+    return other, "relative distance with another seed; bit-equal with the same seed."
 
 
-@promise
-def batch_size(t: Trial) -> Outcome:
+@check
+def batch_size(t: Context) -> Outcome:
     if "batch_size" not in t.keywords:
         raise Skip("It takes no batch_size.")
-    return agree(t.plain(1, batch_size=1), t.plain(1, batch_size=5), "Chunks of 1 and of 5")
+    return agree(t.fresh(1, batch_size=1), t.fresh(1, batch_size=5), "Maps with chunks of 1 and of 5")
 
 
-@promise
-def progress_and_stop(t: Trial) -> Outcome:
+@check
+def progress_and_stop(t: Context) -> Outcome:
     if "progress" not in t.keywords:
         raise Skip("It takes no progress.")
-    model, images, told = t.model(), t.images(), []
+    model, images = t.model(), t.images()
+    fractions: list[float] = []
     chunk = {"batch_size": 4} if "batch_size" in t.keywords else {}
-    whole = t.call(model, images, 1, progress=lambda partial: told.append(float(partial.fraction)), **chunk)
-    if not told or sorted(told) != told or not 0 < told[-1] <= 1:
-        raise Fail(f"The fractions told are {told[:5]} …, not rising to 1.")
+    full = t.call(model, images, 1, progress=lambda partial: fractions.append(float(partial.fraction)), **chunk)
+    if not fractions or sorted(fractions) != fractions or not 0 < fractions[-1] <= 1:
+        raise Fail(f"The fractions reported are {fractions[:5]} …, not increasing to 1.")
     stopped = t.call(model, images, 1, progress=lambda partial: False, **chunk)
-    if stopped.shape != whole.shape or not stopped.isfinite().all():
-        raise Fail(f"Stopped at once it gives {tuple(stopped.shape)} instead of {tuple(whole.shape)}, or not finite.")
+    if stopped.shape != full.shape or not stopped.isfinite().all():
+        raise Fail(f"Stopped at once it gives {tuple(stopped.shape)} for {tuple(full.shape)}, or values not finite.")
     fault = Fault("by progress")
 
-    def burn(partial: Any) -> None:
+    def fail(partial: Any) -> None:
         raise fault
 
     raised: list[Exception | None] = []
-    stop = {"progress": burn, **chunk}
-    untouched(model, images, lambda: raised.append(attempt(t, model, images, 1, **stop)), "when progress raised")
+    stop = {"progress": fail, **chunk}
+    unchanged(model, images, lambda: raised.append(attempt(t, model, images, 1, **stop)), "when progress raised")
     if raised != [fault]:
-        raise Fail("What progress raised did not reach the caller.")
-    return len(told), "reports; stops on False with a map, hands on what progress raises."
+        raise Fail("An error raised by progress did not reach the caller.")
+    return len(fractions), "reports; stops on False with a map; errors of progress reach the caller."
 
 
 # Threads
@@ -173,8 +174,8 @@ def _paused(model: nn.Module, seconds: float) -> None:
             module.clock.seconds = seconds
 
 
-@promise
-def threads_explain_side_by_side(t: Trial) -> Outcome:
+@check
+def threads_explain_side_by_side(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     alone = [t.call(model, images[i : i + 1], [i]) for i in range(3)]
     _paused(model, 0.002)
@@ -198,17 +199,17 @@ def threads_explain_side_by_side(t: Trial) -> Outcome:
     return 0, "of 12 calls in 4 threads on one model went wrong."
 
 
-@promise
-def other_threads_are_left_alone(t: Trial) -> Outcome:
+@check
+def other_threads_are_left_alone(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = ordinary_use(model, images)
     _paused(model, 0.002)
-    enough = threading.Event()
+    overlapped = threading.Event()
 
     def explain() -> None:
-        # At least three calls, and as many more as it takes until ordinary use has met them, also on a busy machine.
+        # At least three calls, and as many more as ordinary use needs to overlap with them, also on a busy machine.
         calls = 0
-        while calls < 3 or not enough.is_set():
+        while calls < 3 or not overlapped.is_set():
             attempt(t, model, images)
             calls += 1
 
@@ -218,49 +219,49 @@ def other_threads_are_left_alone(t: Trial) -> Outcome:
     while explaining.is_alive():
         done += 1
         if done == ORDINARY_USES:
-            enough.set()
+            overlapped.set()
         try:
             wrong += any(not torch.equal(a, b) for a, b in zip(ordinary_use(model, images), expected, strict=True))
         except Exception:
             wrong += 1
     explaining.join()
     if wrong:
-        raise Fail(f"{wrong} of {done} ordinary predictions or gradients beside it were disturbed.", wrong)
-    return 0, f"of {done} ordinary predictions and gradients beside it were disturbed."
+        raise Fail(f"{wrong} of {done} concurrent predictions or gradients were disturbed.", wrong)
+    return 0, f"of {done} concurrent predictions and gradients were disturbed."
 
 
-# Wrong use
+# Invalid arguments
 
 
-@promise
-def wrong_images_are_refused(t: Trial) -> Outcome:
+@check
+def wrong_images_are_refused(t: Context) -> Outcome:
     images = t.images()
     broken = images.clone()
     broken[1, 0, 2, 3] = torch.nan
     return _refused(t, {"integers": (images.long(),), "a NaN": (broken,), "no batch": (images[0],)})
 
 
-@promise
-def wrong_targets_are_refused(t: Trial) -> Outcome:
+@check
+def wrong_targets_are_refused(t: Context) -> Outcome:
     if not t.reads_class():
-        raise Skip("The class makes no difference to this method.")
+        raise Skip("This method does not depend on the class.")
     wrong = {"class 10**6": 10**6, "class -1": -1, "True": True, "2 for 3 images": [0, 1], "text": "cat"}
     return _refused(t, {name: (t.images(), target) for name, target in wrong.items()})
 
 
-def _refused(t: Trial, cases: dict[str, tuple[Any, ...]], **options: Any) -> Outcome:
-    taken = []
-    for name, given in cases.items():
-        error = attempt(t, t.model(), *given, **options)
+def _refused(t: Context, cases: dict[str, tuple[Any, ...]]) -> Outcome:
+    accepted = []
+    for name, arguments in cases.items():
+        error = attempt(t, t.model(), *arguments)
         if not isinstance(error, REFUSALS) or len(str(error)) < 15:
-            taken.append(f"{name} ({'taken' if error is None else type(error).__name__})")
-    if taken:
-        raise Fail(f"Not refused by a ValueError or TypeError that says why: {', '.join(taken)}.", len(taken))
-    return len(cases), f"refused in words: {', '.join(cases)}."
+            accepted.append(f"{name} ({'accepted' if error is None else type(error).__name__})")
+    if accepted:
+        raise Fail(f"Not refused by a ValueError or TypeError with a reason: {', '.join(accepted)}.", len(accepted))
+    return len(cases), f"refused with a reason: {', '.join(cases)}."
 
 
-@promise
-def layers(t: Trial) -> Outcome:
+@check
+def layers(t: Context) -> Outcome:
     if "layer" not in t.keywords:
         raise Skip("It takes no layer.")
     model, images = t.model(), t.images()
@@ -270,5 +271,5 @@ def layers(t: Trial) -> Outcome:
     agree(by_module, by_name, "A layer by its name and by its module", 0.0)
     error = attempt(t, t.model(), images, 1, layer=f"{name}x")
     if not isinstance(error, REFUSALS) or repr(name) not in str(error):
-        raise Fail(f"layer={name + 'x'!r} was not refused with {name!r} as a near name.")
-    return None, f"{name!r} is found by name and module; a wrong name is answered with it."
+        raise Fail(f"layer={name + 'x'!r} was not refused with {name!r} as a suggestion.")
+    return None, f"{name!r} is found by name and by module, and suggested for a wrong name."
