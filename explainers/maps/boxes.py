@@ -51,12 +51,12 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
     if top <= 0:
         return []
     labels = components((values >= threshold * top).long().cpu()).to(values.device)
-    found = []
+    parts = []
     for label in labels[values >= threshold * top].unique().tolist():
         mask = labels == label
         if float(mask.double().mean()) >= least:
             rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
             box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
             inside = values[mask]
-            found.append(Region(box, mask, float(inside.max()), float(inside.clamp(min=0).sum()) / total))
-    return sorted(found, key=lambda region: -region.share)
+            parts.append(Region(box, mask, float(inside.max()), float(inside.clamp(min=0).sum()) / total))
+    return sorted(parts, key=lambda region: -region.share)
