@@ -42,7 +42,7 @@ def test_cam_is_grad_cam_times_the_number_of_cells():
     assert torch.equal(cam(net, images, CLASSES, layer="relu2", relu=True), actual.relu())
 
 
-def test_cam_means_the_logit_without_bias():
+def test_cam_averages_to_the_logit_without_bias():
     net, images = residual(), pictures()
     logits = net(images)[range(3), CLASSES].detach() - net.fc.bias[CLASSES].detach()
     torch.testing.assert_close(cam(net, images, CLASSES).mean((1, 2)), logits, rtol=1e-12, atol=1e-14)
@@ -73,13 +73,13 @@ def heads():
 
 
 @pytest.mark.parametrize("name", heads())
-def test_cam_refuses_other_heads_and_says_why(name):
+def test_cam_refuses_nonlinear_heads_with_the_reason(name):
     net = settle(Head(heads()[name]).double())
     with pytest.raises(UnsupportedModel, match=r"At layer 'body' the score's gradient (differs|depends).*hires_cam"):
         cam(net, pictures(), CLASSES, layer="body")
 
 
-def test_cam_is_not_deceived_by_small_activations():
+def test_cam_detects_a_nonlinear_head_despite_tiny_activations():
     """Near zero every smooth head is linear to float32's last digit."""
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8), nn.Hardswish(), nn.Linear(8, 7))
     net = settle(Head(head).float())
@@ -90,7 +90,7 @@ def test_cam_is_not_deceived_by_small_activations():
         cam(net, pictures().float(), CLASSES, layer="body")
 
 
-def test_cam_takes_a_head_of_one_by_one_convolutions():
+def test_cam_accepts_a_head_of_one_by_one_convolutions():
     """The order of pool and linear layer does not matter; the classes' own maps are CAM's as well."""
     head = nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     net, images = settle(Head(head).double()), pictures()
@@ -101,7 +101,7 @@ def test_cam_takes_a_head_of_one_by_one_convolutions():
     torch.testing.assert_close(cam(net, images, CLASSES, layer="head.1"), scores, rtol=1e-12, atol=1e-14)
 
 
-def test_cam_finds_the_layer_that_is_pooled_where_the_default_is_not():
+def test_cam_default_layer_is_the_pooled_one():
     """SqueezeNet's way: convolution to classes, ReLU, pool. The last layer with a grid is the one to read."""
     head = nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     net, images = settle(Head(head).double()), pictures()
@@ -110,7 +110,7 @@ def test_cam_finds_the_layer_that_is_pooled_where_the_default_is_not():
     torch.testing.assert_close(e.raw, net.head[:2](net.body(images))[range(3), CLASSES].detach())
 
 
-def test_cam_refuses_a_probability_and_takes_a_contrast():
+def test_cam_refuses_a_probability_and_accepts_a_contrast():
     net, images = plain(), pictures()
     with pytest.raises(UnsupportedModel, match="depends on the activations"):
         cam(net, images, explainers.Probability(CLASSES), layer="relu2")
@@ -127,7 +127,7 @@ def test_cam_runs_one_forward():
     assert len(count) == 1
 
 
-def test_cam_where_the_head_fixes_its_batch_size():
+def test_cam_with_a_head_of_fixed_batch_size():
     class Fixed(nn.Module):
         def forward(self, x):
             return x.reshape(3, 8, -1).mean(2)
@@ -137,7 +137,7 @@ def test_cam_where_the_head_fixes_its_batch_size():
     torch.testing.assert_close(cam(net, images, CLASSES, layer="body"), expected)
 
 
-def test_cam_of_a_layer_that_keeps_channels_last():
+def test_cam_of_a_channels_last_layer():
     import torchvision
 
     net = settle(torchvision.models.swin_transformer.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [2, 2], num_classes=5))
@@ -161,7 +161,7 @@ def shuffled(net: nn.Sequential, order: list[int]) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("method", [eigen_cam, eigen_grad_cam, seg_eigen_cam, kpca_cam], ids=lambda m: m.__name__)
-def test_p40_the_sign_is_a_rule_and_no_accident(method):
+def test_p40_the_sign_depends_on_neither_channel_order_nor_batch(method):
     """The channels' order and the pictures beside it do not turn a map round."""
     net, images = plain(), pictures(6)
     maps = method(net, images, 1, layer="relu2")
@@ -172,7 +172,7 @@ def test_p40_the_sign_is_a_rule_and_no_accident(method):
 
 
 @pytest.mark.parametrize("method", [eigen_cam, kpca_cam], ids=lambda m: m.__name__)
-def test_p40_the_component_is_positive_where_activations_are(method):
+def test_p40_the_component_correlates_positively_with_activation(method):
     for seed in range(4):
         net, images = settle(plain(), seed), pictures(5, seed=seed)
         maps = method(net, images, layer="relu2").flatten(1)
@@ -182,7 +182,7 @@ def test_p40_the_component_is_positive_where_activations_are(method):
         torch.testing.assert_close(maps.mean(1), torch.zeros(5, dtype=maps.dtype), rtol=0, atol=1e-9)
 
 
-def test_a_component_without_correlation_has_its_peak_upwards():
+def test_sign_of_a_component_uncorrelated_with_activation():
     from explainers.methods.cams.activation_cams import principal_component
 
     wave = torch.tensor([[1.0, -3.0], [1.0, 1.0]], dtype=torch.float64)
@@ -190,7 +190,7 @@ def test_a_component_without_correlation_has_its_peak_upwards():
     assert found[0, 1] == found.max() > 0
 
 
-def test_components_of_even_activations_are_zero():
+def test_components_of_constant_activations_are_zero():
     class Even(nn.Module):
         def __init__(self):
             super().__init__()
@@ -204,7 +204,7 @@ def test_components_of_even_activations_are_zero():
         assert method(Even(), x, 0, layer="layer").abs().max() < 1e-12, method.__name__
 
 
-def test_eigen_cam_ends_the_forward_at_the_layer():
+def test_eigen_cam_stops_the_forward_pass_at_the_layer():
     net, images = residual(), pictures()
     eigen_cam(net, images, layer="layer1")
     net.fuse.light(AssertionError("went on"), 0)
@@ -225,7 +225,7 @@ def test_kpca_cam_with_the_rbf_kernel(gamma):
     torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-6, atol=1e-8)
 
 
-def test_kpca_cam_of_a_large_layer_iterates_to_the_same():
+def test_kpca_cam_power_iteration_equals_the_eigendecomposition():
     """Above 800 cells the eigenvector comes by iteration."""
     from explainers.methods.cams.activation_cams import _kernel_component, _largest
 
@@ -245,7 +245,7 @@ def test_kpca_cam_of_a_large_layer_iterates_to_the_same():
     assert float(_largest(alike)[0]) == pytest.approx(float(values[-1]), rel=1e-9)
 
 
-def test_kpca_cam_refuses_a_grid_whose_kernel_would_not_fit():
+def test_kpca_cam_refuses_a_kernel_matrix_too_large_for_memory():
     with pytest.raises(explainers.BadOption, match=r"90x100.*eigen_cam"):
         kpca_cam(plain(), pictures(1, 3, 90, 100), layer="relu1")
 
@@ -269,7 +269,7 @@ def test_fem_in_the_papers_form_by_hand():
 # Factors
 
 
-def test_factors_take_apart_what_was_put_together():
+def test_nmf_recovers_known_factors():
     """Three factors with places and channels of their own come back as they were, the largest first."""
     from explainers.methods.cams.nmf import factors_of
 
@@ -285,7 +285,7 @@ def test_factors_take_apart_what_was_put_together():
     torch.testing.assert_close(found[0], torch.tensor([0, 0, 3, 1, 0.0]).double() / 10**0.5, rtol=1e-3, atol=1e-3)
 
 
-def test_more_factors_fit_better_and_nothing_is_negative():
+def test_more_factors_fit_better_and_stay_nonnegative():
     net, images = plain(), pictures(1)
     a = net[:4](images).detach()
     left = []
@@ -297,7 +297,7 @@ def test_more_factors_fit_better_and_nothing_is_negative():
     assert left == sorted(left, reverse=True) and left[-1] < 0.05
 
 
-def test_effects_of_factors_and_the_rest_are_the_logit_without_bias():
+def test_factor_effects_plus_residual_are_the_logit_without_bias():
     net, images = plain(), pictures()
     logits = net(images)[range(3), CLASSES].detach() - net.head.bias[CLASSES].detach()
     found = feature_factors(net, images, CLASSES, layer="relu2", components=3)
@@ -317,7 +317,7 @@ def test_factors_of_a_layer_with_negative_values():
     assert torch.equal(deep_feature_factorization(net, images, layer="conv2", components=8), found.maps)
 
 
-def test_factors_of_a_silent_layer_are_zero():
+def test_factors_of_an_all_zero_layer_are_zero():
     found = deep_feature_factorization(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), layer="act#0")
     assert tuple(found.shape) == (1, 5, 6, 8) and found.isfinite().all()
     from explainers.methods.cams.nmf import factors_of
@@ -326,7 +326,7 @@ def test_factors_of_a_silent_layer_are_zero():
     assert not maps.any() and not directions.any()
 
 
-def test_factors_refuse_a_wrong_number():
+def test_zero_factors_are_refused():
     with pytest.raises(explainers.BadOption, match="components=0"):
         feature_factors(plain(), pictures(), 1, components=0)
 

@@ -128,7 +128,7 @@ def drawing() -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def test_the_drawing_is_that_of_the_code() -> None:
+def test_the_drawing_matches_the_imports() -> None:
     """When this fails: `python -m tests.test_architecture`."""
     assert DRAWING.read_text(encoding="utf-8") == drawing()
     assert "](rooms.svg)" in PAGE.read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ def respelled(net: nn.Module, fused: bool) -> nn.Module:
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused kernel", "softmax written out"])
 @pytest.mark.parametrize("name", ATTENTION)
-def test_every_spelling_of_attention_gives_the_same_map(name, fused):
+def test_every_implementation_of_attention_gives_the_same_map(name, fused):
     """Identity: `nn.MultiheadAttention` and hand-written attention of the same weights."""
     net = two_blocks()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def test_every_spelling_of_attention_gives_the_same_map(name, fused):
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 
-def test_weights_and_their_gradients_are_those_written_out():
+def test_weights_and_gradients_by_hand():
     """Oracle: softmaxes and matrix products by hand, with the gradient at the hand's own weights."""
     net, x = two_blocks(), wide_pictures()
     weights, slopes = slopes_by_hand(net, x, CLASSES)
@@ -75,7 +75,7 @@ def test_weights_and_their_gradients_are_those_written_out():
     assert (seen.grid, seen.extra_tokens) == ((2, 8), 1)
 
 
-def test_gradients_are_the_slopes_of_the_score():
+def test_gradients_by_finite_differences():
     """Oracle: central differences, moving one weight of the first block's attention at a time."""
     net, x = two_blocks((1, 2)), pictures(1, 3, 16, 32)
     (first, _), _, _ = attend_by_hand(net, x)
@@ -118,7 +118,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_masks_and_asked_for_weights_leave_the_prediction_as_it_is(batch_first):
+def test_recording_with_masks_leaves_the_scores_unchanged(batch_first):
     """Identity: the watched network's scores are the network's; the hidden key and the later ones get nothing."""
     net, x = settle(Masked(batch_first).double()), pictures(2, 3, 32, 64)
 
@@ -132,7 +132,7 @@ def test_masks_and_asked_for_weights_leave_the_prediction_as_it_is(batch_first):
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_pytorchs_own_encoder_has_no_fast_path_here(norm_first):
+def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
     """`nn.TransformerEncoder` in eval mode leaves Python for one kernel, in which nothing could be seen."""
 
     class Encoded(nn.Module):
@@ -158,7 +158,7 @@ def test_pytorchs_own_encoder_has_no_fast_path_here(norm_first):
 
 @pytest.mark.parametrize("fusion", ["max", "min"])
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
-def test_rollout_of_the_strongest_and_the_weakest_head(fusion, ratio):
+def test_rollout_with_max_and_min_head_fusion_by_hand(fusion, ratio):
     """By hand, one number at a time: the weakest weights of a block go, each row is brought back to one."""
     net, x = two_blocks(), wide_pictures()
     rows = []
@@ -178,7 +178,7 @@ def test_rollout_of_the_strongest_and_the_weakest_head(fusion, ratio):
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 
-def test_rollout_gives_shares():
+def test_rollout_rows_sum_to_one():
     """Identity: with the class token's own share a row is one, and pooled patches have everything."""
     shares = attention_rollout(two_blocks(), wide_pictures())
     pooled = attention_rollout(plain_vit(0, "patches"), wide_pictures())
@@ -197,7 +197,7 @@ def test_rollout_gives_shares():
         (4, "patches", range(4, 20)),
     ],
 )
-def test_the_rows_read_are_those_the_score_reads(extra, reads, rows):
+def test_readout_rows_are_the_tokens_the_head_reads(extra, reads, rows):
     """By hand: the head's own slice of the tokens, whatever stands before the patches."""
     net, x = plain_vit(extra, reads), wide_pictures()
     seen = record_attention(net, x, CLASSES, gradients=True)
@@ -212,7 +212,7 @@ def test_the_rows_read_are_those_the_score_reads(extra, reads, rows):
     torch.testing.assert_close(transformer_attribution(net, x, CLASSES), by_hand, rtol=1e-10, atol=1e-14)
 
 
-def test_attribution_reads_the_class_and_rollout_does_not():
+def test_attribution_depends_on_the_class_and_rollout_does_not():
     net, x = two_blocks(), wide_pictures()
 
     assert torch.equal(attention_rollout(net, x, 1), attention_rollout(net, x, 3))
@@ -235,7 +235,7 @@ def test_le_grad_of_mean_tokens_by_hand():
     torch.testing.assert_close(actual, class_row(net, total), rtol=1e-10, atol=1e-14)
 
 
-def test_p87_le_grad_of_mean_tokens_is_torchcams():
+def test_p87_le_grad_of_mean_tokens_agrees_with_torchcam():
     """Oracle: torchcam's LeGrad, raw, on a square grid, where it is right; the logit's own is another map."""
     peer = pytest.importorskip("torchcam.methods").LeGrad
     net, x = vit(), pictures(3, 3, 64, 64)
@@ -268,7 +268,7 @@ def test_le_grad_of_mean_tokens_needs_blocks():
 # Heads and directions
 
 
-def test_heads_of_a_block_of_all_blocks_and_of_what_reads_a_layer():
+def test_heads_of_one_block_all_blocks_and_the_next_attention():
     net, x = two_blocks(), wide_pictures()
     first, second = (
         each.detach()[:, :, 0, 1:].unflatten(2, (2, 8)) for each in attend_by_hand(net, x)[0]
@@ -296,7 +296,7 @@ def test_mean_query_and_networks_without_a_class_token():
     assert torch.equal(attention_heads(bare, x), attention_heads(bare, x, query="mean"))
 
 
-def test_directions_are_centred_orthogonal_and_ordered():
+def test_token_pca_maps_are_centred_orthogonal_and_ordered():
     """Identities: maps of mean 0 that do not overlap, spreads falling, together the cells' whole variance."""
     net, x = residual(), pictures()
     maps = token_pca(net, x, layer="layer2", components=6).flatten(2)
@@ -310,7 +310,7 @@ def test_directions_are_centred_orthogonal_and_ordered():
     assert (maps.amax(2) >= -maps.amin(2)).all()
 
 
-def test_directions_that_do_not_exist_are_zero():
+def test_token_pca_components_beyond_the_rank_are_zero():
     """Six channels have six directions, a picture of one colour none."""
     net, x = residual(), pictures(1)
     assert token_pca(net, x, layer="layer2", components=9)[:, 6:].eq(0).all()
@@ -318,7 +318,7 @@ def test_directions_that_do_not_exist_are_zero():
     assert token_pca(flat.double(), torch.full_like(x, 0.3), layer="0").eq(0).all()
 
 
-def test_directions_work_on_every_layout():
+def test_token_pca_works_on_every_layout():
     for build, size in ((vit, (64, 64)), (swin_v2, (64, 96)), (max_vit, (64, 64)), (conv_next, (64, 96))):
         found = token_pca(build(), pictures(2, 3, *size), components=2)
         assert found.shape[:2] == (2, 2) and found.flatten(2).std(2).min() > 0
@@ -343,7 +343,7 @@ def test_networks_without_attention_among_all_tokens_are_refused(build, size, wo
             METHODS[name](net, pictures(3, 3, *size))
 
 
-def test_attention_of_unlike_sizes_is_refused_once_it_is_seen():
+def test_attention_of_different_sizes_is_refused_in_the_forward_pass():
     """A query of its own reads the patches last (attention pooling): the weights are 1 by 16."""
 
     class Pooled(PlainViT):
@@ -359,7 +359,7 @@ def test_attention_of_unlike_sizes_is_refused_once_it_is_seen():
         attention_rollout(net, wide_pictures())
 
 
-def test_windows_by_another_name_are_refused_once_they_are_seen():
+def test_windowed_attention_is_refused_in_the_forward_pass():
     """Two windows of 2 x 4 in a grid of 2 x 8: the weights have twice the rows that there are pictures."""
 
     class Halves(PlainViT):
@@ -371,13 +371,13 @@ def test_windows_by_another_name_are_refused_once_they_are_seen():
         attention_rollout(settle(Halves(0, "patches").double()), wide_pictures())
 
 
-def test_zero_gradient_is_said():
+def test_zero_gradient_is_a_finding():
     e = explain("transformer_attribution", two_blocks(), wide_pictures(), lambda scores: scores[:, 0] * 0)
 
     assert not e.raw.any() and all("no_gradient" in [each.code for each in row] for row in e.findings)
 
 
-def test_a_units_map_follows_the_attention_before_it():
+def test_le_grad_of_a_unit_by_hand():
     """The forward pass ends at the unit's layer: one block's attention, written out, and the slopes of that channel."""
     net, x = two_blocks(), wide_pictures()
     (first, _), (after, _), _ = attend_by_hand(net, x)
@@ -394,7 +394,7 @@ def small() -> nn.Module:
 
 
 @pytest.mark.parametrize("name", [*ATTENTION, "token_pca"])
-def test_all_promises_hold(name):
+def test_every_contract_check_passes(name):
     report = check_explainer(METHODS[name], model=small(), images=pictures(3, 3, 32, 48).float())
 
     assert report, report
@@ -408,7 +408,7 @@ def test_a_map_keeps_nothing_larger_alive(name):
     assert found._base is None and found.untyped_storage().nbytes() == found.numel() * 8
 
 
-def test_values_are_scale_free_only_where_it_is_said():
+def test_which_attention_methods_are_scale_free():
     said = {name for name in ATTENTION if METHODS[name].scale_free}
     assert "attention_rollout" in said and "transformer_attribution" not in said and "le_grad" not in said
 
@@ -418,12 +418,12 @@ def test_values_are_scale_free_only_where_it_is_said():
     ("attention_rollout", {"discard_ratio": 1.0}, "0 to 0.99"), ("attention_heads", {"query": "all"}, "class, mean"),
     ("token_pca", {"components": 0}, "1 to 64"), ("le_grad", {"layer": "blocks.0"}, "no option 'layer'"),
 ])  # fmt: skip
-def test_wrong_options_are_refused_with_what_is_possible(name, options, word):
+def test_wrong_options_are_refused_with_the_valid_values(name, options, word):
     with pytest.raises(ValueError, match=word):
         METHODS[name](two_blocks(), wide_pictures(), 1, **options)
 
 
-def test_torchvisions_own_names():
+def test_torchvision_layer_names():
     """`vit_b_16` as a small instance: heads and grid under the names that its users know."""
     net = settle(torchvision.models.VisionTransformer(96, 32, 2, 3, 12, 24, num_classes=5))
     x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))

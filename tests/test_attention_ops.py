@@ -47,7 +47,7 @@ MASKS = {
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["", "grouped heads"])
 @pytest.mark.parametrize("name", MASKS)
-def test_single_operations_give_the_fused_output_and_gradients(name, grouped):
+def test_decomposed_attention_equals_the_fused_kernel(name, grouped):
     heads = 1 if grouped else HEADS
     inputs = [
         tensor(N, HEADS, T, C).requires_grad_(),
@@ -124,7 +124,7 @@ def test_multi_head_attention_with_every_mask(mask, padding, weights):
     "built", [{"batch_first": True}, {"bias": False}, {"kdim": 3, "vdim": 4}, {}], ids=["batch", "bias", "kdim", "one"]
 )
 @pytest.mark.parametrize("averaged", [True, False])
-def test_multi_head_attention_however_it_is_built(built, averaged):
+def test_multi_head_attention_in_every_configuration(built, averaged):
     module = settle(nn.MultiheadAttention(C, HEADS, **built).double().train())
     shapes = [(T, N, C), (S, N, built.get("kdim", C)), (S, N, built.get("vdim", C))]
     inputs = [tensor(*shape) for shape in shapes]
@@ -153,7 +153,7 @@ class Padded(nn.Module):
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_rules_take_a_key_padding_mask(weights):
+def test_deep_lift_and_lrp_with_a_key_padding_mask(weights):
     """Completeness of DeepLIFT; a padded pixel has no relevance, since the score reads token 0 alone."""
     net, x = settle(Padded(weights).double()), pictures(2)
 

@@ -35,7 +35,7 @@ def spelled(act):
     ],
     ids=["F.relu", "torch.relu", "Tensor.relu", "in place", "clamp", "clamp_min", "threshold", "shared module"],
 )
-def test_every_spelling_of_relu_is_one_rule(method, act):
+def test_every_implementation_of_relu_gets_the_same_rule(method, act):
     """One that cannot be told from another operation may be refused, but never passed over."""
     net, x = spelled(nn.ReLU()), pictures()
     expected = method(net, x, CLASSES)
@@ -150,7 +150,7 @@ def test_guided_backprop_agrees_with_captum_on_a_resnet():
 
 
 @each_rule
-def test_the_plain_gradient_is_bit_equal_afterwards(method):
+def test_the_plain_gradient_is_bit_identical_afterwards(method):
     net, x = residual(), pictures()
     before = saliency(net, x, CLASSES)
     method(net, x, CLASSES)
@@ -158,7 +158,7 @@ def test_the_plain_gradient_is_bit_equal_afterwards(method):
 
 
 @each_rule
-def test_pools_and_softmax_in_the_network_are_left_alone(method):
+def test_max_pool_and_dropout_keep_their_gradients(method):
     """Only rectifiers change: max-pool and dropout keep their own gradients."""
 
     class Pooled(nn.Module):
@@ -180,6 +180,6 @@ def test_pools_and_softmax_in_the_network_are_left_alone(method):
     torch.testing.assert_close(method(net, x, CLASSES), expected, rtol=1e-11, atol=1e-14)
 
 
-def test_explain_of_a_refused_network_raises_the_same_sentence():
+def test_explain_raises_the_methods_error():
     with pytest.raises(ExplainerError, match="saliency"):
         explain("guided_backprop", spelled(nn.SiLU()), pictures())

@@ -37,7 +37,7 @@ def integral(name, rows=16, progress=None):
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_integral_is_the_rise_of_the_function(name):
+def test_the_integral_is_the_difference_of_the_end_points(name):
     score, _ = CHANGES[name]
     found, seen = integral(name)
     rise = float(score(torch.tensor(1.0).double()) - score(torch.tensor(0.0).double()))
@@ -56,13 +56,13 @@ def test_points_lie_where_the_function_changes():
 
 
 @pytest.mark.parametrize("rows", [1, 5, 7, 64, 1000])
-def test_chunks_do_not_change_the_points(rows):
+def test_chunk_size_does_not_change_the_points(rows):
     found, seen = integral("kinked", rows)
     expected, other = integral("kinked", 16)
     assert seen == other and torch.equal(found, expected)
 
 
-def test_defects_that_cancel_are_not_taken_for_none():
+def test_errors_that_cancel_in_the_sum_are_refined():
     """Two bumps of slope between the first points, one up and one down: the map's own gap is 0, its parts are wrong."""
     width = 1 / 15
 
@@ -88,7 +88,7 @@ def _squared_sine(t, width):
     return t / 2 - width / (4 * math.pi) * torch.sin(2 * math.pi * t / width)
 
 
-def test_what_never_closes_ends_at_the_most():
+def test_refinement_stops_at_the_maximum_number_of_points():
     """A score that jumps without a slope."""
     for jump in (lambda t: (t > 0.3).double(), lambda t: torch.where(t > 0.3, torch.nan, 0.0)):
         seen = []
@@ -101,7 +101,7 @@ def test_what_never_closes_ends_at_the_most():
         assert len(seen) <= MAX_POINTS
 
 
-def test_nothing_to_integrate_takes_the_first_points_alone():
+def test_a_constant_function_takes_the_initial_points_alone():
     one = Bisection()
     while not one.done:
         one.add(torch.full((len(one.next(16)),), 2.0), torch.zeros(len(one.next(16)), 3))
@@ -139,7 +139,7 @@ def gap(found, net, x, classes, start):
     return float(((found.flatten(1).sum(1) - whole) / whole).abs().max())
 
 
-def test_integrated_gradients_close_the_gap_by_themselves():
+def test_integrated_gradients_choose_steps_that_close_the_completeness_gap():
     net, x, classes = saturating(), pictures(), [2, 0, 5]
     start = torch.zeros_like(x)
     assert gap(integrated_gradients(net, x, classes, steps=50), net, x, classes, start) > 0.02
@@ -149,7 +149,7 @@ def test_integrated_gradients_close_the_gap_by_themselves():
     assert not any(each.code == "incomplete" for row in told.findings for each in row)
 
 
-def test_a_batch_is_its_pictures_one_by_one_though_each_has_its_own_points():
+def test_a_batch_equals_its_images_one_by_one_with_points_per_image():
     net, x, classes = saturating(), pictures(), [2, 0, 5]
     for method, options in ((integrated_gradients, {}), (layer_integrated_gradients, {"layer": "conv"})):
         whole = method(net, x, classes, **options)
@@ -158,26 +158,26 @@ def test_a_batch_is_its_pictures_one_by_one_though_each_has_its_own_points():
         torch.testing.assert_close(method(net, x, classes, batch_size=3, **options), whole, rtol=1e-9, atol=1e-12)
 
 
-def test_given_steps_are_gauss_legendre_as_ever():
+def test_a_fixed_number_of_steps_uses_gauss_legendre():
     """On a smooth network 40 of Gauss' points leave nothing; 40 trapezoids would."""
     net, x = curved(), pictures(1)
     fine = integrated_gradients(net, x, 1, steps=200)
     torch.testing.assert_close(integrated_gradients(net, x, 1, steps=40), fine, rtol=1e-6, atol=1e-9)
 
 
-def test_through_some_channels_the_points_are_fixed():
+def test_through_chosen_channels_the_points_are_fixed():
     """Only a part of the score passes: there is no gap to choose points by."""
     net, x = settle(saturating()), pictures(1)
     fixed = integrated_gradients(net, x, 1, steps=50, through=("conv", [0, 3]))
     torch.testing.assert_close(integrated_gradients(net, x, 1, through=("conv", [0, 3])), fixed)
 
 
-def test_a_gap_that_stays_is_told(monkeypatch):
+def test_a_remaining_completeness_gap_is_a_finding(monkeypatch):
     monkeypatch.setattr(bisection, "MAX_POINTS", 16)
     told = explain("integrated_gradients", saturating(), pictures(), [2, 0, 5]).findings
     (found,) = [each for each in told[0] if each.code == "incomplete"]
     assert found.remedy == {"steps": 1000}
 
 
-def test_the_bounds_are_what_the_documents_say():
+def test_the_tolerances_are_the_documented_ones():
     assert GAP == 0.01 and VARIATION_GAP == 0.05 and MAX_POINTS == 256

@@ -16,7 +16,7 @@ def two_blobs() -> torch.Tensor:
     return map
 
 
-def test_two_parts_by_hand():
+def test_two_components_by_hand():
     found = regions(two_blobs(), (6, 8))
 
     assert [each.box for each in found] == [(2, 1, 5, 2), (7, 5, 8, 6)]
@@ -25,16 +25,16 @@ def test_two_parts_by_hand():
     assert found[0].mask.sum() == 3 and found[0].mask[1, 2:5].all()
 
 
-def test_the_threshold_is_a_share_of_the_maximum():
+def test_the_threshold_is_a_fraction_of_the_maximum():
     assert len(regions(two_blobs(), (6, 8), threshold=0.75)) == 2
     assert len(regions(two_blobs(), (6, 8), threshold=0.76)) == 1
 
 
-def test_small_parts_are_left_out():
+def test_small_components_are_left_out():
     assert len(regions(two_blobs(), (6, 8), least=2 / 48)) == 1
 
 
-def test_boxes_are_in_pixels_of_the_picture():
+def test_boxes_are_in_image_pixels():
     """One cell of 3 x 4 in a picture of 30 x 80: bilinear values stay above half within 10 x 20 pixels."""
     map = torch.zeros(3, 4)
     map[1, 1] = 1.0
@@ -44,7 +44,7 @@ def test_boxes_are_in_pixels_of_the_picture():
     assert 20 <= left < 30 < right <= 40 and 10 <= top < 15 < bottom <= 20
 
 
-def test_diagonal_cells_are_two_parts():
+def test_diagonal_cells_are_separate_components():
     map = torch.eye(4)
     assert len(regions(map, (4, 4))) == 4
 

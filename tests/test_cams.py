@@ -54,7 +54,7 @@ def test_signed_sums_are_the_logit_without_bias(method):
     torch.testing.assert_close(actual, logits - net.head.bias[CLASSES].detach(), rtol=1e-12, atol=1e-14)
 
 
-def test_grad_cam_of_a_head_that_sees_places_by_hand():
+def test_grad_cam_of_a_position_dependent_head_by_hand():
     net, images = curved(), pictures()
     expected = cam_by_hand(net, net.act2, images, CLASSES)
     assert (expected > 0).any() and (expected < 0).any()
@@ -82,7 +82,7 @@ def test_hires_cam_default_keeps_the_sign_as_its_paper():
 @pytest.mark.parametrize(
     "method", [grad_cam, grad_cam_pp, layer_cam, xgrad_cam, ablation_cam], ids=lambda m: m.__name__
 )
-def test_relu_is_the_only_difference_of_relu(method):
+def test_the_relu_option_clamps_the_signed_map(method):
     net, images = residual(), pictures(4)
     signed = method(net, images, 2, layer="layer2.bn2", relu=False)
     drawn = method(net, images, 2, layer="layer2.bn2")
@@ -118,7 +118,7 @@ def test_grad_cam_pp_of_one_active_cell_has_a_closed_form():
     assert grad_cam_pp(Cell(), x, 1, layer="layer").count_nonzero() == 0, "no positive gradient, no weight"
 
 
-def test_xgrad_cam_where_activations_sum_to_zero_is_finite():
+def test_xgrad_cam_is_finite_where_activations_sum_to_zero():
     class Zero(nn.Module):
         def __init__(self):
             super().__init__()
@@ -148,7 +148,7 @@ def test_published_grad_cam():
 # Sweep
 
 
-def test_sweep_is_each_layer_alone():
+def test_sweep_equals_single_layer_calls():
     net, images = residual(), pictures()
     layers = ["layer1", "conv1", "layer2", "layer1.relu#0"]
     sweep = grad_cam_sweep(net, images, CLASSES, layers=layers)
@@ -158,7 +158,7 @@ def test_sweep_is_each_layer_alone():
         assert not found.requires_grad
 
 
-def test_sweep_default_is_the_stages_in_order():
+def test_sweep_defaults_to_the_stages_in_order():
     import torchvision
 
     net = settle(torchvision.models.resnet18(weights=None))
@@ -168,7 +168,7 @@ def test_sweep_default_is_the_stages_in_order():
     assert [tuple(sweep[name].shape) for name in names] == [(2, 16, 24), (2, 8, 12), (2, 4, 6), (2, 2, 3)]
 
 
-def test_sweep_takes_one_forward():
+def test_sweep_runs_one_forward():
     net, images, count = residual(), pictures(), []
     handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
     grad_cam_sweep(net, images, CLASSES, layers=["layer1", "layer2"])
@@ -181,7 +181,7 @@ def test_sweep_takes_one_forward():
 # Ablation, channel effects, features
 
 
-def test_channel_effects_of_a_linear_head_are_closed():
+def test_channel_effects_of_a_linear_head_in_closed_form():
     """y - y without k = w_k mean(A_k) for a pooled linear head."""
     net, images = plain(), pictures()
     a = net[:4](images).detach()
@@ -190,7 +190,7 @@ def test_channel_effects_of_a_linear_head_are_closed():
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-13)
 
 
-def test_ablation_cam_of_a_linear_head_is_closed():
+def test_ablation_cam_of_a_linear_head_in_closed_form():
     net, images = plain(), pictures()
     a = net[:4](images).detach()
     weights = net.head.weight[CLASSES].detach() * a.mean((2, 3))
@@ -200,7 +200,7 @@ def test_ablation_cam_of_a_linear_head_is_closed():
     )
 
 
-def test_effects_through_a_skip_that_leaves_before_the_layer():
+def test_channel_effects_inside_a_residual_block():
     """The branch at a layer inside a residual block meets the skip of one picture: it must broadcast."""
     net, images = residual(), pictures()
     from oracles import drops_by_hand
@@ -211,7 +211,7 @@ def test_effects_through_a_skip_that_leaves_before_the_layer():
     )
 
 
-def test_effects_where_the_rest_fixes_its_batch_size():
+def test_channel_effects_with_a_suffix_of_fixed_batch_size():
     class Fixed(nn.Module):
         """Reshapes with the batch size of its own input."""
 
@@ -231,7 +231,7 @@ def test_effects_where_the_rest_fixes_its_batch_size():
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_effects_do_not_fold_the_copies_into_one_picture():
+def test_channel_effects_with_a_suffix_that_flattens_the_batch():
     """A suffix that flattens with a fixed first size of 1 would take the copies for one long picture."""
 
     class One(nn.Module):
@@ -253,7 +253,7 @@ def test_effects_do_not_fold_the_copies_into_one_picture():
     )
 
 
-def test_feature_maps_end_the_forward_at_the_layer():
+def test_feature_maps_stop_the_forward_pass_at_the_layer():
     """Idea 8: what comes after an early layer is not computed."""
     net, images = residual(), pictures()
     feature_maps(net, images, layer="conv1")  # once a model and size, its calls are counted in a whole forward
@@ -262,7 +262,7 @@ def test_feature_maps_end_the_forward_at_the_layer():
     assert torch.equal(feature_maps(net, images, layer="layer1"), expected)
 
 
-def test_feature_maps_of_channels_last_layers_come_channels_first():
+def test_feature_maps_of_channels_last_layers_are_channels_first():
     import torchvision
 
     config = torchvision.models.convnext.CNBlockConfig
@@ -274,7 +274,7 @@ def test_feature_maps_of_channels_last_layers_come_channels_first():
 # Explanations
 
 
-def test_explain_keeps_map_and_raw_of_one_computation():
+def test_explain_map_and_raw_come_from_one_computation():
     net, images = residual(), pictures()
     e = explain("grad_cam", net, images, CLASSES, layer="layer2")
     signed = grad_cam(net, images, CLASSES, layer="layer2", relu=False)
@@ -285,7 +285,7 @@ def test_explain_keeps_map_and_raw_of_one_computation():
 
 
 @pytest.mark.parametrize("method", ["grad_cam", "saliency"])
-def test_explain_takes_one_forward_for_both_classes(method):
+def test_explain_runs_one_forward_for_target_and_runner_up(method):
     """The runner-up's map, which tells whether the first depends on its class at all, is drawn from the same graph."""
     net, images, count = residual(), pictures(), []
     layer = {"layer": "layer2"} if method == "grad_cam" else {}
@@ -298,7 +298,7 @@ def test_explain_takes_one_forward_for_both_classes(method):
 
 
 @pytest.mark.parametrize("method", ["grad_cam", "saliency", "full_grad", "guided_backprop", "xgrad_cam"])
-def test_the_runner_up_is_that_of_a_call_of_its_own(method, monkeypatch):
+def test_the_runner_ups_map_equals_a_separate_call(method, monkeypatch):
     """Oracle: the method asked for the second class by itself, bit by bit; another target may not read an old graph."""
     from explainers.explanation import run
 

@@ -317,7 +317,7 @@ def report() -> Report:
     return check_explainer(good)
 
 
-def test_a_good_stranger_passes_everything(report):
+def test_a_correct_explainer_passes_every_check(report):
     assert report, repr(report)
     assert [check.name for check in report.checks] == list(CHECKS)
     skipped = [check.name for check in report.checks if check.passed is None]
@@ -346,18 +346,18 @@ def outcome(name: str, function: Callable[..., Tensor]) -> str:
 
 
 @pytest.mark.parametrize(("name", "function"), BROKEN, ids=[f.__name__ for _, f in BROKEN])
-def test_a_broken_copy_fails_its_check(name, function):
+def test_a_broken_explainer_fails_its_check(name, function):
     """The check that is named for it fails; that it passes for the unbroken copy is shown above."""
     assert outcome(name, function).startswith("failed"), f"{name} did not see {function.__name__}"
     KEPT.clear()
     torch.set_grad_enabled(True)
 
 
-def test_every_check_has_a_broken_explainer_that_it_finds():
+def test_every_check_has_a_broken_explainer():
     assert {name for name, _ in BROKEN} == set(CHECKS)
 
 
-def test_a_failing_plain_call_ends_the_trial_with_its_own_words():
+def test_an_explainer_that_raises_is_reported_with_its_error():
     def hopeless(model, images, target=None):
         raise KeyError("no such thing")
 
@@ -367,7 +367,7 @@ def test_a_failing_plain_call_ends_the_trial_with_its_own_words():
     assert "KeyError" in report.checks[0].sentence and "no such thing" in report.checks[0].sentence
 
 
-def test_options_and_models_of_ones_own():
+def test_options_reach_every_call_and_the_callers_model_is_copied():
     """Options reach every call; a given model is copied, so its own state is out of reach."""
     seen: list[int] = []
     sizes: set[tuple[int, ...]] = set()
@@ -387,7 +387,7 @@ def test_options_and_models_of_ones_own():
     assert not changes(before, snapshot(mine))
 
 
-def test_partials_and_callable_objects_are_taken():
+def test_partials_are_accepted():
     assert check_explainer(functools.partial(good)).name.startswith("functools.partial")
 
 
@@ -403,7 +403,7 @@ def test_seed_check_measures_how_far_seeds_differ():
 # What it measures with
 
 
-def test_tiny_touches_no_generator_and_is_always_the_same():
+def test_tiny_is_deterministic_and_leaves_the_global_generator():
     state = torch.get_rng_state()
 
     first, second = tiny(), tiny()
@@ -453,5 +453,5 @@ def test_steps_and_failing():
     model(images)
 
 
-def test_fail_carries_its_figure():
+def test_fail_carries_its_measurement():
     assert Fail("sentence", 3.0).figure == 3 and str(Fail("sentence")) == "sentence"

@@ -56,7 +56,7 @@ def test_shape_dtype_and_detachment(name):
 
 
 @each
-def test_result_is_the_callers_own(name):
+def test_result_shares_no_memory(name):
     """Writing into a result reaches neither the model, nor the images, nor the next result."""
     net, images = residual(), pictures()
     first = call(name, net, images)
@@ -68,7 +68,7 @@ def test_result_is_the_callers_own(name):
 
 
 @each
-def test_calling_twice_is_bit_equal(name):
+def test_calling_twice_is_bit_identical(name):
     net, images = residual(), pictures()
     assert torch.equal(call(name, net, images), call(name, net, images))
 
@@ -77,7 +77,7 @@ def test_calling_twice_is_bit_equal(name):
 
 
 @each
-def test_batch_is_one_by_one(name):
+def test_batch_equals_one_by_one(name):
     net, images, classes = residual(), pictures(), [2, 0, 5]
     batch = call(name, net, images, classes)
     single = torch.cat([call(name, net, images[i : i + 1], classes[i : i + 1]) for i in range(3)])
@@ -87,7 +87,7 @@ def test_batch_is_one_by_one(name):
 
 
 @each_classy
-def test_target_none_is_the_top_class_of_each_picture(name):
+def test_target_none_is_the_top_class_of_each_image(name):
     net, images = residual(), pictures(8)
     classes = top(net, images)
     assert len(set(classes)) > 1, "the pictures must have different top classes"
@@ -154,7 +154,7 @@ def test_failing_module_leaves_nothing(name, error, after):
 
 
 @each
-def test_prediction_and_gradient_are_bit_equal_after_a_failure(name):
+def test_prediction_and_gradient_are_bit_identical_after_a_failure(name):
     net, images = residual(), pictures()
 
     def ordinary():
@@ -199,7 +199,7 @@ def test_failing_backward_leaves_nothing(name):
 
 
 @each
-def test_no_graph_and_no_tensor_is_kept_alive(name):
+def test_no_graph_or_tensor_is_kept_alive(name):
     net, images = residual(), pictures()
     call(name, net, images)  # warm caches are allowed, growth is not
     marked = residual()
@@ -229,7 +229,7 @@ def test_the_model_can_be_freed(name):
 
 @each
 @pytest.mark.parametrize("mode", ["train", "mixed"])
-def test_train_mode_explains_the_eval_model_and_stays(name, mode):
+def test_a_model_in_train_mode_is_explained_in_eval_mode_and_stays_in_train(name, mode):
     """Batch norm and dropout act as in eval; no running statistic moves, and each module keeps its own mode."""
     net, images = residual(), pictures()
     net.pause1 = nn.Dropout(0.5).eval()
@@ -335,7 +335,7 @@ def test_any_number_of_channels(name, channels):
 
 
 @each
-def test_height_and_width_keep_their_places(name):
+def test_height_and_width_are_not_swapped(name):
     """A high picture and a wide one: neither axis is taken for the other."""
     for height, width in ((8, 24), (24, 8)):
         images = pictures(2, 3, height, width)
@@ -353,7 +353,7 @@ def by_chance(name):
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
-def test_seed_decides_alone(name):
+def test_result_depends_on_the_seed_alone(name):
     net, images, drawn = residual(), pictures(), by_chance(name)
     torch.manual_seed(1)
     with nothing_left(net, images):
@@ -367,7 +367,7 @@ def test_seed_decides_alone(name):
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
-def test_chance_belongs_to_the_picture(name):
+def test_random_draws_depend_on_neither_batch_nor_chunk_size(name):
     """Neither the pictures beside it nor the chunk size change a picture's draws."""
     net, images, drawn = residual(), pictures(), by_chance(name)
     batch = call(name, net, images, [2, 0, 5], **drawn)
@@ -390,7 +390,7 @@ def test_batch_size_changes_nothing(name):
 
 
 @each_long
-def test_progress_rises_to_one_and_shows_the_map(name):
+def test_progress_rises_to_one_and_carries_the_map(name):
     seen = []
     net, images = residual(), pictures(1)
     result = call(name, net, images, 2, batch_size=2, progress=lambda partial: seen.append(partial))
@@ -406,7 +406,7 @@ def test_progress_rises_to_one_and_shows_the_map(name):
 
 
 @each_long
-def test_progress_false_stops_and_keeps_the_map_so_far(name):
+def test_progress_returning_false_stops_with_the_map_so_far(name):
     net, images = residual(), pictures(1)
     count = []
 
@@ -499,12 +499,12 @@ def test_wrong_targets_are_refused(name, target, word):
 
 @each_classy
 @pytest.mark.parametrize("target", [lambda s: s, lambda s: s.sum(), lambda s: 3.0, lambda s: s[:1, 0]])
-def test_a_callable_that_does_not_give_one_score_a_picture_is_refused(name, target):
+def test_a_callable_target_must_return_one_score_per_image(name, target):
     refusal((BadTarget, TypeError), name, residual(), pictures(), target)
 
 
 @each_of_layers
-def test_unknown_layer_names_the_nearest(name):
+def test_unknown_layer_is_refused_with_the_nearest_name(name):
     sentence = refusal(LayerNotFound, name, residual(), pictures(), layer="layre2")
     assert "layre2" in sentence and "'layer2'" in sentence
 
@@ -524,14 +524,14 @@ def test_foreign_module_as_layer_is_refused(name):
 
 
 @each_of_layers
-def test_module_as_layer_is_its_name(name):
+def test_module_as_layer_equals_its_name(name):
     net, images = residual(), pictures()
     module, name_of_it = (net.layer2, "layer2") if name == "cam" else (net.layer1, "layer1")  # CAM needs the last one
     close(call(name, net, images, 1, layer=module), call(name, net, images, 1, layer=name_of_it))
 
 
 @each_of_inputs
-def test_input_methods_take_no_layer(name):
+def test_input_methods_refuse_a_layer(name):
     refusal((TypeError, BadOption), name, residual(), pictures(), layer="layer1")
 
 
@@ -556,7 +556,7 @@ def test_options_outside_their_range_are_refused(name):
 
 
 @each_classy
-def test_scores_that_are_no_matrix_need_a_callable(name):
+def test_scores_that_are_not_a_matrix_need_a_callable_target(name):
     class Dense(nn.Module):
         def __init__(self):
             super().__init__()
@@ -576,7 +576,7 @@ def test_scores_that_are_no_matrix_need_a_callable(name):
 
 
 @each
-def test_model_that_is_no_module_is_refused(name):
+def test_model_that_is_not_a_module_is_refused(name):
     refusal(TypeError, name, lambda x: x.mean((2, 3)), pictures())
 
 
@@ -584,7 +584,7 @@ def test_model_that_is_no_module_is_refused(name):
 
 
 @each
-def test_registry_entry_is_whole(name):
+def test_registry_entry_is_complete(name):
     method = METHODS[name]
     assert method.name == name and callable(method) and method.title and method.summary
     assert method.returns in ("grid", "pixels", "heat", "channels", "features")
@@ -615,7 +615,7 @@ def test_registry_order_is_fixed():
 
 
 @each
-def test_direct_call_and_registry_are_one(name):
+def test_direct_call_equals_the_registry_call(name):
     net, images = residual(), pictures()
     assert torch.equal(
         getattr(explainers, name)(net, images, 1, **small(name)), METHODS[name](net, images, 1, **small(name))
@@ -623,7 +623,7 @@ def test_direct_call_and_registry_are_one(name):
 
 
 @each
-def test_applies_says_why_not(name):
+def test_applies_gives_the_reason(name):
     net, images = residual(), pictures()
     assert name in UNOFFERED or METHODS[name].applies(net) is None
     scripted = torch.jit.trace(net, images)
@@ -673,6 +673,6 @@ def test_plain_net_of_floats_in_double_default():
         torch.set_default_dtype(torch.float32)
 
 
-def test_residual_is_what_its_tests_think():
+def test_residual_has_the_expected_layers():
     net = settle(Residual().double())
     assert tuple(net.layer2(net.maxpool(net.layer1(net.conv1(pictures())))).shape) == LAST

@@ -12,7 +12,7 @@ CONTROLS = [random_control, edge_control, centre_control]
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda m: m.__name__)
-def test_neither_network_nor_class_matters(control):
+def test_controls_ignore_network_and_class(control):
     x = pictures()
     first = control(curved(), x, [2, 0, 5])
     assert first.shape == (3, 12, 16) and first.std() > 0
@@ -23,12 +23,12 @@ def test_neither_network_nor_class_matters(control):
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda m: m.__name__)
-def test_a_wrong_class_is_refused_all_the_same(control):
+def test_an_invalid_class_is_refused(control):
     with pytest.raises(BadTarget, match="99"):
         control(curved(), pictures(), 99)
 
 
-def test_an_even_picture_has_no_edges_and_a_ramp_the_same_everywhere():
+def test_edges_of_a_constant_image_are_zero_and_of_a_ramp_constant():
     net = curved()
     assert edge_control(net, torch.full((1, 3, 12, 16), 0.7, dtype=torch.float64)).max() < 1e-15
     ramp = (2.0 * torch.arange(16) + 3.0 * torch.arange(12)[:, None]).double().expand(1, 3, 12, 16)
@@ -37,7 +37,7 @@ def test_an_even_picture_has_no_edges_and_a_ramp_the_same_everywhere():
     torch.testing.assert_close(inner, torch.full_like(inner, (3 * (4 + 9)) ** 0.5))
 
 
-def test_random_cells_are_as_many_as_said_and_follow_the_seed():
+def test_random_control_has_the_given_cells_and_depends_on_the_seed():
     x, net = pictures(2), curved()
     assert len(random_control(net, x, cells=3)[0].unique()) == 3 * 4
     assert len(random_control(net, x, cells=4096)[0].unique()) == 12 * 16
@@ -47,7 +47,7 @@ def test_random_cells_are_as_many_as_said_and_follow_the_seed():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_the_blob_is_highest_in_the_middle_and_even_on_all_sides():
+def test_the_centre_blob_peaks_in_the_middle_and_is_symmetric():
     blob = centre_control(curved(), pictures())[0]
     assert blob.argmax() in (5 * 16 + 7, 5 * 16 + 8, 6 * 16 + 7, 6 * 16 + 8)
     torch.testing.assert_close(blob, blob.flip(0).flip(1))

@@ -55,7 +55,7 @@ SPELLED = {
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE.split())
-def test_every_elementwise_function_is_the_ratio_of_changes(name):
+def test_every_elementwise_multiplier_is_the_ratio_of_differences(name):
     """Oracle: m = Δf / Δx in one layer, by the definition."""
     function = SPELLED.get(name) or getattr(torch, name, None) or getattr(F, name)
     given = _inputs(name)
@@ -69,7 +69,7 @@ def test_every_elementwise_function_is_the_ratio_of_changes(name):
 
 
 @pytest.mark.parametrize("act", [F.relu, F.gelu, F.silu, F.hardswish, F.relu6, torch.tanh], ids=lambda f: f.__name__)
-def test_multipliers_where_nothing_changes_are_gradients(act):
+def test_multipliers_at_the_baseline_are_gradients(act):
     """Limit: at x = baseline the ratio is the gradient, and near it never a quotient of rounding errors."""
     x = torch.linspace(-3.3, 3.7, 401)
     gradient = torch.autograd.functional.jacobian(lambda v: act(v).sum(), x.double()).float()
@@ -79,7 +79,7 @@ def test_multipliers_where_nothing_changes_are_gradients(act):
     torch.testing.assert_close(far, (act(x) - act(torch.tensor(0.905))) / (x - 0.905), rtol=1e-3, atol=1e-4)
 
 
-def test_tiny_values_on_both_sides_of_a_kink_are_no_rounding():
+def test_tiny_differences_across_a_kink_are_not_rounded_away():
     """No absolute threshold: 1e-30 and -1e-30 are far apart for a ReLU."""
     found = slope(F.relu, torch.tensor([1e-30]), torch.tensor([-1e-30]))
     assert found.item() == pytest.approx(0.5)
@@ -90,7 +90,7 @@ def test_tiny_values_on_both_sides_of_a_kink_are_no_rounding():
 
 @pytest.mark.parametrize("build", [plain, residual, curved], ids=lambda b: b.__name__)
 @pytest.mark.parametrize("baseline", [None, "tensor", "mean", "blur", 0.5])
-def test_attributions_sum_to_the_change_of_the_score(build, baseline):
+def test_attributions_sum_to_the_difference_of_scores(build, baseline):
     net, x = build(), pictures()
     if baseline == "tensor":
         complete(net, x, baseline=baselines(3))
@@ -103,7 +103,7 @@ def test_attributions_sum_to_the_change_of_the_score(build, baseline):
     assert rel(found, deep_lift(net, x, CLASSES, baseline=0.1)) > 1e-3
 
 
-def test_a_linear_network_gives_weight_times_change():
+def test_a_linear_network_gives_weight_times_difference():
     net = settle(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(140, 7)).double()
     )
@@ -114,7 +114,7 @@ def test_a_linear_network_gives_weight_times_change():
 
 
 @pytest.mark.parametrize("target", [explainers.Probability(2), explainers.LogProbability(2), explainers.Contrast(2, 0)])
-def test_targets_take_the_same_way(target):
+def test_probability_and_contrast_targets_are_complete(target):
     """Softmax and logarithm of the target are part of what is explained."""
     net, x = residual(), pictures()
     found = deep_lift(net, x, target)
@@ -123,7 +123,7 @@ def test_targets_take_the_same_way(target):
     torch.testing.assert_close(found.flatten(1).sum(1), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_unit_and_chosen_channels():
+def test_unit_targets_and_chosen_channels_are_complete():
     net, x = residual(), pictures()
     found = deep_lift(net, x, explainers.unit("layer1", channel=2))
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_a_unit_and_chosen_channels():
     torch.testing.assert_close(sum(parts), deep_lift(net, x, CLASSES), rtol=1e-8, atol=1e-12)
 
 
-def test_agrees_with_captum_one_picture_at_a_time():
+def test_agrees_with_captum_one_image_at_a_time():
     captum = pytest.importorskip("captum.attr")
     net = nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.MaxPool2d(2)
@@ -145,7 +145,7 @@ def test_agrees_with_captum_one_picture_at_a_time():
     torch.testing.assert_close(complete(net, x), torch.cat(rows), rtol=1e-9, atol=1e-13)
 
 
-def test_max_pool_gives_its_change_to_the_winner():
+def test_max_pool_attributes_its_difference_by_hand():
     """By hand: the maximum rose from 2 to 5, won by the 5; it fell from 4 to 3, and the lost 4 is what made it fall."""
     x = torch.tensor([[1.0, 5.0, 3.0, 1.0]], dtype=torch.float64).view(1, 1, 1, 4)
     baseline = torch.tensor([[2.0, 1.0, 2.0, 4.0]], dtype=torch.float64).view(1, 1, 1, 4)
@@ -164,7 +164,7 @@ def test_max_pool_gives_its_change_to_the_winner():
 # Products and what is made of them
 
 
-def test_a_product_gives_each_factor_its_change_times_the_mean_of_the_other():
+def test_product_rule_in_closed_form():
     """Closed form: a b − a' b' = (a − a') (b + b') / 2 + (b − b') (a + a') / 2."""
     net = nn.Sequential(Does(lambda v: v[:, :1] * v[:, 1:2]), nn.Flatten(), Does(lambda v: v.sum(1, keepdim=True)))
     x, start = pictures(2, 2), torch.full((2, 2, 12, 16), 0.7, dtype=torch.float64)
@@ -208,13 +208,13 @@ MADE_OF = {
 
 
 @pytest.mark.parametrize("name", MADE_OF)
-def test_what_is_made_of_products_is_complete(name):
+def test_operations_composed_of_products_are_complete(name):
     net, x = settle(With(MADE_OF[name]).double()), pictures()
     found = complete(net, x, baseline=baselines(3))
     assert found.abs().sum() > 0.01
 
 
-def test_transformers_and_gates_are_complete():
+def test_transformers_and_constant_operands_are_complete():
     x = pictures(2, 3, 32, 128)
     complete(settle(ClassToken().double()), x, [1, 3], rtol=1e-7)
     complete(settle(Constants(False).double()), pictures(), rtol=1e-7)
@@ -248,7 +248,7 @@ class Masked(nn.Module):
     [None, torch.ones(12, 12, dtype=torch.bool).triu(1), torch.linspace(-2, 2, 144, dtype=torch.float64).view(12, 12)],
     ids=["none", "bool", "float"],
 )
-def test_attention_of_torch_is_taken_apart_as_torch_computes_it(mask, layer):
+def test_torch_attention_is_decomposed_exactly(mask, layer):
     """Oracle: torch's own scores, which the parts must add up to; with biases at 0, relevance conserves them."""
     if layer and mask is not None and mask.dtype != torch.bool:
         pytest.skip("torch 2.15 gives NaN here without gradients: its fast path reads the mask as booleans")
@@ -261,7 +261,7 @@ def test_attention_of_torch_is_taken_apart_as_torch_computes_it(mask, layer):
     torch.testing.assert_close(found.flatten(1).sum(1), net(x)[range(3), CLASSES].detach(), rtol=1e-8, atol=1e-11)
 
 
-def test_segmentation_outputs_take_a_callable_target():
+def test_segmentation_outputs_with_a_callable_target():
     net, x = DictNet().double().eval(), pictures()
 
     def middle(output):
@@ -278,7 +278,7 @@ def test_segmentation_outputs_take_a_callable_target():
     assert all(f"{scores[i]:.3g}" in sentence for i, sentence in kept.items()) and kept
 
 
-def test_under_autocast_and_in_bfloat16_the_map_drifts_little():
+def test_maps_under_autocast_and_in_bfloat16_keep_their_ranks():
     """Multipliers are taken in float32 whatever the network runs in; what drifts is the network itself."""
     from explainers.maps.resize import rank_correlation
 
@@ -296,7 +296,7 @@ def test_under_autocast_and_in_bfloat16_the_map_drifts_little():
         assert rank_correlation(found.sum(1), expected.sum(1)).min() > 0.98
 
 
-def test_attention_far_apart_stays_finite():
+def test_softmax_of_distant_logits_stays_finite():
     """Scores hundreds apart between picture and baseline: exp would overflow without a shift that both share."""
     net = With(lambda x: (500 * x).softmax(1))
     net, x = settle(net.double()), pictures()
@@ -323,7 +323,7 @@ def test_attention_far_apart_stays_finite():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_has_no_rule_is_refused_by_operation_and_layer(function, word):
+def test_operations_without_a_rule_are_refused_with_operation_and_layer(function, word):
     net = settle(With(function).double())
     net.conv.bias.data.zero_()
     x = pictures(1).abs()
@@ -332,7 +332,7 @@ def test_what_has_no_rule_is_refused_by_operation_and_layer(function, word):
         deep_lift(net, x, 2)
 
 
-def test_a_gap_is_stated():
+def test_a_completeness_gap_is_a_finding():
     """What a network cuts off from its input cannot be attributed."""
 
     class Cut(nn.Module):
@@ -372,7 +372,7 @@ def test_shap_of_one_baseline_is_deep_lift():
         torch.testing.assert_close(found, deep_lift(net, x, CLASSES, baseline=baseline), rtol=1e-8, atol=1e-12)
 
 
-def test_shap_draws_between_the_pictures_extremes():
+def test_shap_baselines_are_uniform_in_the_image_range():
     net, x = plain(), pictures()
     one, two = (deep_lift_shap(net, x, CLASSES, samples=3, seed=seed) for seed in (0, 1))
     assert rel(one, two) > 1e-3
@@ -392,7 +392,7 @@ def test_shap_refuses_baselines_of_another_shape():
         deep_lift_shap(plain(), pictures(), baseline="grey")
 
 
-def test_shap_stops_with_the_mean_of_what_is_done():
+def test_shap_stopped_early_is_the_mean_so_far():
     net, x, told = plain(), pictures(), []
     given = baselines(4)
     found = deep_lift_shap(
@@ -403,7 +403,7 @@ def test_shap_stops_with_the_mean_of_what_is_done():
     torch.testing.assert_close(told[-1], found.sum(1))
 
 
-def test_activations_are_seen_however_they_are_written():
+def test_module_and_functional_activations_give_the_same_map():
     x = pictures()
     for one, other in ((nn.ReLU(), F.relu), (nn.SiLU(inplace=True), F.silu), (nn.GELU(), F.gelu)):
         first, second = (deep_lift(settle(Activated(act).double()), x, CLASSES) for act in (one, other))

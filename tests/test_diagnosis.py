@@ -45,7 +45,7 @@ def test_statistics_by_hand():
     }
 
 
-def test_statistics_of_each_picture_alone_with_what_is_known():
+def test_statistics_are_per_image_with_score_and_gradient_norm():
     """A batch is not mixed, and score and gradient norm stand under their picture."""
     raw = torch.tensor([[[0.0, 4.0]], [[8.0, 8.0]]])
 
@@ -58,7 +58,7 @@ def test_statistics_of_each_picture_alone_with_what_is_known():
     assert (second["target_score"], second["gradient_norm"]) == (-2, 3)
 
 
-def test_statistics_of_pixels_are_those_of_every_channel():
+def test_statistics_of_pixel_attributions_cover_every_channel():
     """`raw` may be [N, C, H, W]: the sum over all of it is what completeness speaks of; the peak is the drawn map's."""
     raw = torch.zeros(1, 2, 2, 3)
     raw[0, 0, 1, 2], raw[0, 1, 1, 2], raw[0, 1, 0, 0] = 5.0, -3.0, 1.0
@@ -69,14 +69,14 @@ def test_statistics_of_pixels_are_those_of_every_channel():
     assert found["negative_share"] == pytest.approx(1 / 12)
 
 
-def test_peak_of_a_blank_map_is_the_signed_maps():
+def test_peak_of_a_blank_map_is_that_of_the_signed_map():
     """After the ReLU every cell is 0; the least opposed place still is a fact."""
     raw = torch.tensor([[[-3.0, -2.0], [-0.5, -4.0]]])
 
     assert statistics(raw.relu(), raw)[0]["peak"] == (1, 0)
 
 
-def test_statistics_of_broken_maps_count_what_is_finite():
+def test_statistics_ignore_non_finite_values():
     raw = torch.tensor([[[NAN, 1.0], [INF, -2.0]], [[NAN, NAN], [NAN, NAN]]])
 
     part, nothing = statistics(raw, raw)
@@ -109,7 +109,7 @@ def test_a_good_map_has_no_findings():
     assert codes(GOOD - 1, relu=False) == []
 
 
-def test_p20_flat_map_is_said_with_its_value():
+def test_p20_flat_map_is_reported_with_its_value():
     """Row P20: 0.25 everywhere is a fact, not a blank map."""
     finding = only(torch.full((1, 3, 3), 0.25), earlier_layer="layer3")
 
@@ -125,7 +125,7 @@ def test_flat_means_up_to_rounding():
     assert codes(base) == []
 
 
-def test_zero_map_is_flat_and_has_no_layer_to_offer():
+def test_zero_map_is_flat_without_an_earlier_layer_as_remedy():
     finding = only(torch.zeros(1, 2, 2))
 
     assert finding.code == "flat" and "zero everywhere" in finding.sentence and finding.remedy == {}
@@ -142,20 +142,20 @@ def test_p21_nothing_positive_offers_the_signed_map():
 
 
 @pytest.mark.parametrize("relu", [False, None])
-def test_nothing_positive_without_a_relu_is_only_told(relu):
+def test_nothing_positive_without_a_relu_has_no_remedy(relu):
     raw = torch.tensor([[[-1.0, -0.5]]])
 
     assert only(raw, relu=relu).remedy == {}
 
 
-def test_p21_toy_is_negative_and_flat():
+def test_p21_constant_negative_map_is_also_flat():
     """The row's own toy: -0.25 everywhere."""
     raw = torch.full((1, 2, 2), -0.25)
 
     assert codes(raw.relu(), raw, relu=True) == ["nothing_positive", "flat"]
 
 
-def test_p22_one_cell_is_said_with_its_value():
+def test_p22_one_cell_is_reported_with_its_value():
     """Row P22: a 1x1 map holds one number, 0.1896 in the row's network."""
     finding = only(torch.tensor([[[0.1896]]]), earlier_layer="layer3")
 
@@ -187,7 +187,7 @@ def test_p23_saturated_softmax_offers_the_logit():
         (0.0, None, True),
     ],
 )
-def test_saturation_by_the_slope(score, logits, expected):
+def test_saturation_threshold_of_the_gradient(score, logits, expected):
     """By hand: dp/dz = p (1 - p), d log p/dz = 1 - p; below a thousandth of its logit's it is saturated."""
     scores = None if logits is None else torch.tensor(logits)
     found = codes(GOOD, target_scores=torch.tensor([score]), scores=scores, probability_target=True)
@@ -231,7 +231,7 @@ def test_p82_zero_gradient_offers_the_layer_before():
     assert "'blocks.1'" in finding.sentence and "'blocks.0'" in finding.sentence
 
 
-def test_findings_belong_to_their_picture():
+def test_findings_are_per_image():
     raw = torch.stack([GOOD[0], torch.full((2, 2), 3.0), -1 - GOOD[0]])
 
     found = diagnose(raw.relu(), raw, method="grad_cam", layer="layer4", relu=True)
@@ -239,7 +239,7 @@ def test_findings_belong_to_their_picture():
     assert [[each.code for each in one] for one in found] == [[], ["flat"], ["nothing_positive"]]
 
 
-def test_maps_without_a_grid_are_taken_too():
+def test_maps_without_a_grid_are_accepted():
     """channel_effects gives [N, K]: no sentence about places, no failure."""
     effects = torch.tensor([[0.5, -0.5, 0.0]])
 
@@ -247,7 +247,7 @@ def test_maps_without_a_grid_are_taken_too():
     assert statistics(effects, effects)[0]["peak"] == (0, 0)
 
 
-def test_batches_must_agree():
+def test_map_and_raw_must_have_the_same_batch():
     with pytest.raises(ValueError, match="same call"):
         statistics(GOOD, torch.cat([GOOD, GOOD]))
     with pytest.raises(ValueError, match="same call"):

@@ -52,7 +52,7 @@ def front_matter() -> dict[str, str]:
     return {key: value.strip().strip('"') for key, value in (line.split(":", 1) for line in block.splitlines())}
 
 
-def test_every_method_stands_in_the_documents() -> None:
+def test_every_method_is_in_the_table_of_methods() -> None:
     """When this fails: `python -m tests.test_docs`."""
     assert between(METHODS.read_text(encoding="utf-8"), "methods") == methods_table()
 
@@ -90,7 +90,7 @@ def test_the_first_screen_has_what_a_newcomer_needs() -> None:
     assert "explainers.overlay(" in first
 
 
-def test_a_space_finds_its_settings() -> None:
+def test_the_readme_holds_the_settings_of_a_space() -> None:
     settings = front_matter()
 
     assert (settings["sdk"], settings["app_file"], settings["license"]) == ("gradio", "app.py", "mit")
@@ -99,7 +99,7 @@ def test_a_space_finds_its_settings() -> None:
     assert len(settings["short_description"]) <= 60, "the Hub refuses longer ones"
 
 
-def test_every_flag_and_setting_stands_in_the_readme() -> None:
+def test_every_flag_and_setting_is_in_the_readme() -> None:
     flags = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', (ROOT / "app.py").read_text(encoding="utf-8")))
     settings = set()
     for room in ("app.py", "models", "ui", "explainers"):
@@ -112,7 +112,7 @@ def test_every_flag_and_setting_stands_in_the_readme() -> None:
     assert missing == []
 
 
-def test_every_endpoint_stands_in_the_readme() -> None:
+def test_every_endpoint_is_in_the_readme() -> None:
     names = re.search(
         r"for function in \(([^)]*)\)", (ROOT / "ui" / "serving" / "endpoints.py").read_text(encoding="utf-8")
     )
@@ -178,7 +178,7 @@ def test_requirements_and_extras_agree() -> None:
     assert all(">=" in line for line in lines - pinned), "a Space brings its own gradio"
 
 
-def test_the_changelog_speaks_of_this_version() -> None:
+def test_the_changelog_has_this_version() -> None:
     assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 

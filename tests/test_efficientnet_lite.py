@@ -69,7 +69,7 @@ def test_the_network_is_the_published_one() -> None:
 
 @pytest.mark.parametrize("size", [224, 225, 7])
 @pytest.mark.parametrize("kernel", [3, 5])
-def test_padding_is_tensorflows(size: int, kernel: int) -> None:
+def test_padding_is_that_of_tensorflow(size: int, kernel: int) -> None:
     """Oracle: its definition, ceil(size / stride) cells, the extra zero at the end; (0, 1), (1, 2) for even sizes."""
     x = torch.ones(1, 1, size, size)
 
@@ -82,7 +82,7 @@ def test_padding_is_tensorflows(size: int, kernel: int) -> None:
     assert (before, added - before) == {3: [(0, 1), (1, 1)], 5: [(1, 2), (2, 2)]}[kernel][size % 2]
 
 
-def test_layers_have_the_names_people_expect() -> None:
+def test_layer_names_and_shapes() -> None:
     model = models.load_model()
 
     assert [name for name, _ in model.network.named_children()] == ["stem", "stages", "head", "pool", "classifier"]
@@ -103,7 +103,7 @@ def test_preprocessing_is_that_of_training() -> None:
     torch.testing.assert_close(x[0, :, 100, 100], torch.tensor([0.0, 1.0, -127 / 128]), rtol=0, atol=1e-6)
 
 
-def test_class_names_are_torchvisions_and_distinct() -> None:
+def test_class_names_are_those_of_torchvision_and_distinct() -> None:
     names = efficientnet_lite.labels()
 
     assert len(names) == len(set(names)) == 1000

@@ -38,7 +38,7 @@ def client(address: str) -> Any:
     return gradio_client.Client(address, verbose=False)
 
 
-def test_explain_gives_map_overlay_and_words(client: Any) -> None:
+def test_explain_returns_map_overlay_and_texts(client: Any) -> None:
     answer = client.predict(gradio_client.handle_file(str(COFFEE)), api_name="/explain")
 
     assert (answer["model"], answer["method"], answer["layer"]) == ("efficientnet_lite0", "grad_cam", "head")
@@ -51,7 +51,7 @@ def test_explain_gives_map_overlay_and_words(client: Any) -> None:
     assert overlay.format == "PNG" and overlay.size == (350, 350)
 
 
-def test_explain_takes_every_setting(client: Any) -> None:
+def test_explain_accepts_every_setting(client: Any) -> None:
     answer = client.predict(
         image=gradio_client.handle_file(str(COFFEE)),
         model="efficientnet_lite0",
@@ -66,7 +66,7 @@ def test_explain_takes_every_setting(client: Any) -> None:
     assert answer["options"]["relu"] is False and answer["shape"] == [28, 28]
 
 
-def test_methods_of_several_planes_give_them_all(client: Any) -> None:
+def test_methods_of_several_maps_return_all(client: Any) -> None:
     answer = client.predict(gradio_client.handle_file(str(COFFEE)), method="token_pca", api_name="/explain")
 
     values = np.load(_path(answer["map"]))
@@ -75,7 +75,7 @@ def test_methods_of_several_planes_give_them_all(client: Any) -> None:
     assert norms[0] > norms[1] > norms[2] > 0
 
 
-def test_precision_is_chosen_by_the_machine_unless_it_is_named(client: Any) -> None:
+def test_precision_is_automatic_unless_given(client: Any) -> None:
     picture, options = gradio_client.handle_file(str(COFFEE)), {"window": 112, "stride": 112}
     ask = {"method": "occlusion", "api_name": "/explain"}
 

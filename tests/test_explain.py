@@ -22,7 +22,7 @@ def plain_call(name):
 
 
 @each
-def test_explanation_is_whole(name):
+def test_explanation_is_complete(name):
     net, x = residual(), pictures()
     with nothing_left(net, x):
         e = explain(name, net, x, **small(name))
@@ -41,7 +41,7 @@ def test_explanation_is_whole(name):
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_map_is_what_the_method_draws(name):
+def test_map_is_the_methods_result(name):
     """Grid and heat maps are the method's own result; pixels are reduced over their colours."""
     net, x = residual(), pictures()
     e = explain(name, net, x, 2, **small(name))
@@ -56,7 +56,7 @@ def test_map_is_what_the_method_draws(name):
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_batch_explains_as_its_pictures(name):
+def test_a_batch_equals_its_images_one_by_one(name):
     net, x = residual(), pictures()
     batch = explain(name, net, x, [2, 0, 5], **small(name))
     for i in range(3):
@@ -85,7 +85,7 @@ def test_upsample_is_bilinear_without_clipping():
     assert e.upsample((24, 32)).min() < 0
 
 
-def test_overlay_takes_one_photo_a_map():
+def test_overlay_requires_one_photo_per_map():
     e = explain("grad_cam", residual(), pictures(2))
     photo = Image.new("RGB", (64, 48), (40, 90, 120))
     shown = e.overlay([photo, photo])
@@ -96,7 +96,7 @@ def test_overlay_takes_one_photo_a_map():
 
 
 @each
-def test_saved_and_loaded_is_the_same(name, tmp_path):
+def test_saving_and_loading_round_trips(name, tmp_path):
     e = explain(name, residual(), pictures(), 2, **small(name))
     e.save(str(tmp_path / "e.npz"))
     again = Explanation.load(str(tmp_path / "e.npz"))
@@ -112,7 +112,7 @@ def test_saved_and_loaded_is_the_same(name, tmp_path):
             assert a == b, field.name
 
 
-def test_saved_file_is_numpys_without_pickle(tmp_path):
+def test_saved_file_is_npz_without_pickle(tmp_path):
     numpy = pytest.importorskip("numpy")
     e = explain("grad_cam", residual(), pictures(), 2)
     e.save(str(tmp_path / "e.npz"))
@@ -120,7 +120,7 @@ def test_saved_file_is_numpys_without_pickle(tmp_path):
         assert numpy.array_equal(found["map"], e.map.numpy())
 
 
-def test_repr_says_what_it_is():
+def test_repr_names_method_layer_and_size():
     e = explain("grad_cam", residual(), pictures(), 2)
     text = repr(e)
     assert "grad_cam" in text and e.layer in text and "6x8" in text and "tensor(" not in text and len(text) < 300
@@ -146,7 +146,7 @@ def test_options_are_resolved_with_their_defaults():
     assert e.options["steps"] == 7 and "baseline" in e.options
 
 
-def test_remedies_are_calls_that_run():
+def test_every_findings_remedy_runs():
     """Every finding's remedy is keyword changes of the same call, and the changed call runs."""
     x = torch.ones(1, 1, 4, 4)
     base = {"method": "grad_cam", "model": Uniform(), "images": x, "target": 1, "layer": "conv"}
@@ -159,7 +159,7 @@ def test_remedies_are_calls_that_run():
     assert seen
 
 
-def test_explanations_keep_no_model_alive():
+def test_explanations_keep_no_reference_to_the_model():
     import gc
     import weakref
 
@@ -189,6 +189,6 @@ def test_public_names_are_all_there():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_librarys_own_check_passes(name):
+def test_check_explainer_passes(name):
     report = explainers.check_explainer(getattr(explainers, name))
     assert not report.failures, report

@@ -46,7 +46,7 @@ def outcome(experiment: Experiment) -> lab_engine.Outcome:
 
 
 @pytest.mark.parametrize("program, truth", CASES, ids=[program for program, _ in CASES])
-def test_values_and_gradients_are_torchs(program: str, truth: Any) -> None:
+def test_values_and_gradients_equal_torchs(program: str, truth: Any) -> None:
     """Oracle: the same expression written in Python."""
     x = torch.tensor(X, requires_grad=True)
     expected = truth(x)

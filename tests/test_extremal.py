@@ -32,7 +32,7 @@ def bright(n=1):
 
 
 @pytest.mark.parametrize(("top", "left"), [(6, 12), (0, 0), (16, 24)])
-def test_the_mask_is_the_square_that_the_network_looks_at(top, left):
+def test_the_mask_covers_the_square_that_the_score_depends_on(top, left):
     """Also in corners, where a disc lies half outside."""
     found = extremal_perturbation(Square(top, left), bright(), 0, area=64 / 768, baseline=None, steps=80)[0]
     inside = found[top : top + 8, left : left + 8]
@@ -47,7 +47,7 @@ def test_the_mask_has_the_area_asked_for(area):
     assert (found.mean((1, 2)) - area).abs().max() < 0.08
 
 
-def test_the_scores_scale_does_not_matter():
+def test_the_mask_is_invariant_to_the_scale_of_the_score():
     x = bright()
     expected = extremal_perturbation(Square(), x, 0, steps=8)
     for scale in (1000.0, 1e-5):
@@ -55,7 +55,7 @@ def test_the_scores_scale_does_not_matter():
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_the_kept_part_holds_the_score():
+def test_the_kept_region_scores_more_than_regions_of_equal_area():
     """On a network with more to see: the part kept is worth more than any other of a grid with its area."""
     net, x = curved(), pictures(1)
     mask = extremal_perturbation(net, x, 2, area=0.25, baseline=None, steps=80)
@@ -69,14 +69,14 @@ def test_the_kept_part_holds_the_score():
     assert kept > max(others)
 
 
-def test_where_nothing_pulls_the_mask_is_blank_and_it_is_said():
+def test_without_gradient_the_mask_is_blank_with_a_finding():
     x = bright()
     x[:, :, 6:14, 12:20] = 0
     explained = explain("extremal_perturbation", Square(), x, 0, baseline=None, steps=5)
     assert not explained.map.any() and explained.findings[0][0].code == "no_gradient"
 
 
-def test_the_areas_gradient_by_autograd():
+def test_gradient_of_the_area_constraint_equals_autograd():
     generator = torch.Generator().manual_seed(0)
     m = torch.rand(2, 5, 6, dtype=torch.float64, generator=generator).requires_grad_()
     wanted = torch.arange(30) >= 20

@@ -40,7 +40,7 @@ def test_areas_by_hand():
     assert lowest_first.tolist() == [[10, 9, 7, 4, 0], [0, 1, 3, 6, 10]]
 
 
-def test_a_linear_models_contributions_are_optimal():
+def test_contributions_of_a_linear_model_are_the_optimal_order():
     """Closed form: after k pixels, no order inserts more than the k largest of w (x - baseline)."""
     contributions = (WEIGHTS * (IMAGE - BASELINE))[0]
     best = gain(contributions)
@@ -92,7 +92,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_photographs_of_a_folder_and_the_folders_in_it(model, folder):
+def test_photographs_are_found_recursively(model, folder):
     assert [each.name for each in photographs(model, folder)] == ["a", "b", "c"]
     few = photographs(model, folder, 2)
     assert [each.name for each in few] == ["a", "b"] and few[0].baseline.shape == few[0].image.shape == (1, 3, 24, 24)
@@ -120,7 +120,7 @@ def test_a_method_without_a_map_has_a_row_with_the_reason(model, folder):
     assert found[-1] == f"| Attention rollout (`attention_rollout`) | {refused.reason} | | | | | |"
 
 
-def test_signed_maps_have_a_second_figure_by_magnitude(model, folder):
+def test_signed_maps_are_also_ranked_by_magnitude(model, folder):
     photos = photographs(model, folder, 1)
     signed, unsigned = (measure(model, METHODS[name], photos) for name in ("input_x_gradient", "saliency"))
     assert unsigned.by_magnitude == unsigned.areas

@@ -16,7 +16,7 @@ def found(explanation: explainers.Explanation, code: str, picture: int = 0) -> F
     return next((each for each in explanation.findings[picture] if each.code == code), None)
 
 
-def test_a_class_that_the_network_does_not_see():
+def test_an_improbable_target_is_a_finding():
     """With scores a hundred times as large the last class has no probability left; the top one is the remedy."""
     net, x = plain(), pictures(1)
     net.head.weight.data *= 100
@@ -31,7 +31,7 @@ def test_a_class_that_the_network_does_not_see():
 
 
 @pytest.mark.parametrize(("trained", "said"), [(32, True), (5, True), (16, False), (None, False)])
-def test_an_unusual_size(trained, said):
+def test_an_unusual_image_size_is_a_finding(trained, said):
     """The pictures' shorter side is 12; only half to twice the trained side is usual."""
     finding = found(explain("saliency", plain(), pictures(1), trained_size=trained), "unusual_size")
     assert (finding is not None) == said
@@ -39,7 +39,7 @@ def test_an_unusual_size(trained, said):
         assert "12" in finding.sentence and str(trained) in finding.sentence
 
 
-def test_the_network_itself_may_say_its_size():
+def test_the_trained_size_is_read_from_the_network():
     net = plain()
     net.image_size = 64
     assert found(explain("saliency", net, pictures(1)), "unusual_size")
@@ -63,21 +63,21 @@ class Alike(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["grad_cam", "hires_cam", "saliency", "input_x_gradient"])
-def test_a_map_that_hardly_depends_on_the_class(name):
+def test_a_class_insensitive_map_is_a_finding(name):
     finding = found(explain(name, Alike().eval(), pictures(1), relu=False) if "relu" in METHODS[name].options else
                     explain(name, Alike().eval(), pictures(1)), "class_insensitive")  # fmt: skip
     assert finding is not None and "Contrast" in finding.sentence
     assert found(explain(name, residual(), pictures(1), 1), "class_insensitive") is None
 
 
-def test_no_second_map_where_none_is_wanted_or_the_class_is_not_read():
+def test_no_class_comparison_where_switched_off_or_class_agnostic():
     assert found(explain("grad_cam", Alike().eval(), pictures(1), compare=False), "class_insensitive") is None
     for name in ("eigen_cam", "edge_control"):
         assert found(explain(name, Alike().eval(), pictures(1)), "class_insensitive") is None
 
 
 @pytest.mark.parametrize("layer", ["layer1.conv2", "layer2.bn1", "fc"])
-def test_the_first_broken_layer_is_named(layer):
+def test_the_first_non_finite_layer_is_named(layer):
     net, x = residual(), pictures(1)
     net.get_submodule(layer).weight.data[0] = torch.inf
 
@@ -86,6 +86,6 @@ def test_the_first_broken_layer_is_named(layer):
     assert finding is not None and repr(layer) in finding.sentence
 
 
-def test_nothing_is_said_of_a_good_map():
+def test_a_good_map_has_no_findings_from_the_model():
     net, x = residual(), pictures(1)
     assert explain("hires_cam", net, x, top(net, x)).findings == [[]]

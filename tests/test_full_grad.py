@@ -54,7 +54,7 @@ NETS = {
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_p43_the_parts_sum_to_the_score(name):
+def test_p43_input_and_bias_terms_sum_to_the_score(name):
     net, images = NETS[name](), pictures()
     expected = net(images)[range(3), CLASSES].detach()
 
@@ -66,7 +66,7 @@ def test_p43_the_parts_sum_to_the_score(name):
 
 
 @pytest.mark.parametrize("name", ["residual, reused in-place ReLU", "hidden layers"])
-def test_p43_the_signed_map_sums_to_the_score_less_what_has_no_place(name):
+def test_p43_the_signed_map_sums_to_the_score_minus_non_spatial_terms(name):
     net, images = NETS[name](), pictures()
     signed = full_grad(net, images, CLASSES, magnitude=False)
     found = full_gradients(net, images, CLASSES)
@@ -86,7 +86,7 @@ def test_p43_on_resnet_18_in_float32():
     assert not any(told.code == "incomplete" for row in explain("full_grad", net, images, 3).findings for told in row)
 
 
-def test_batch_norms_share_is_what_it_adds_besides_scaling():
+def test_bias_term_of_batch_norm_by_hand():
     net, images = residual(), pictures()
     leaf = images.clone()
     first = net.conv1(leaf)
@@ -100,7 +100,7 @@ def test_batch_norms_share_is_what_it_adds_besides_scaling():
     torch.testing.assert_close(added + scale.detach().view(1, -1, 1, 1) * first.detach(), out.detach())
 
 
-def test_the_map_of_magnitudes_adds_up_each_part_enlarged():
+def test_the_magnitude_map_sums_the_resized_terms():
     net, images = residual(), pictures()
     found = full_gradients(net, images, CLASSES)
     parts = [found.input, *found.biases.values()]
@@ -108,7 +108,7 @@ def test_the_map_of_magnitudes_adds_up_each_part_enlarged():
     torch.testing.assert_close(full_grad(net, images, CLASSES), sum(maps)[:, 0])
 
 
-def test_units_are_kept():
+def test_the_map_scales_with_the_score():
     """No layer is scaled to a range of its own: a head ten times as large gives a map ten times as large."""
     net, images = residual(), pictures()
     first = full_grad(net, images, 1)
@@ -118,7 +118,7 @@ def test_units_are_kept():
 
 
 @pytest.mark.parametrize("size", [(12, 16), (13, 9), (30, 40), (4, 5)])
-def test_spreading_keeps_every_sum(size):
+def test_resizing_preserves_the_sum(size):
     from explainers.methods.gradients.bias_gradients import _spread
 
     maps = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -130,7 +130,7 @@ def test_spreading_keeps_every_sum(size):
         torch.testing.assert_close(spread, plain)
 
 
-def test_what_no_part_accounts_for_is_told():
+def test_the_unattributed_remainder_is_a_finding():
     net, images = curved(), pictures()
     found = full_gradients(net, images, CLASSES)
     e = explain("full_grad", net, images, CLASSES)
@@ -141,7 +141,7 @@ def test_what_no_part_accounts_for_is_told():
     assert not any(each.code == "incomplete" for row in clean.findings for each in row)
 
 
-def test_transformers_have_a_map_with_their_places():
+def test_bias_terms_of_channels_last_layers_are_spatial():
     """Tokens and channels-last layers lie where their cells are; the sum is told to be incomplete."""
     import torchvision
 

@@ -19,7 +19,7 @@ LAYERS = ["layer2", "layer1", "conv1"]
 # Fusion
 
 
-def test_p44_each_map_is_scaled_then_enlarged_then_multiplied():
+def test_p44_each_map_is_normalised_then_resized_then_multiplied():
     """pytorch-grad-cam multiplies maps that are already resized, torchcam resizes and multiplies: here as torchcam."""
     net, images = residual(), pictures()
     maps = [cam_by_hand(net, net.get_submodule(name), images, CLASSES).relu() for name in ("layer1", "layer2")]
@@ -33,7 +33,7 @@ def test_p44_each_map_is_scaled_then_enlarged_then_multiplied():
     assert rel(actual, before[:, 0]) > 0.05, "another order is another map"
 
 
-def test_p44_maps_are_enlarged_to_the_picture():
+def test_p44_maps_are_resized_to_the_image():
     net, images = residual(), pictures()
     large = sweep("element_wise_grad_cam", net, images, CLASSES, layers=["layer2"])["layer2"]
     large = F.interpolate((large / large.amax((1, 2), keepdim=True))[:, None], (12, 16), mode="bilinear")[:, 0]
@@ -47,7 +47,7 @@ def test_p44_the_order_of_the_layers_does_not_matter():
     torch.testing.assert_close(forward, backward)
 
 
-def test_refine_cam_takes_the_last_three_stages():
+def test_refine_cam_defaults_to_the_last_three_stages():
     import torchvision
 
     net = settle(torchvision.models.resnet18(weights=None))
@@ -65,7 +65,7 @@ def test_fused_means_keep_sign_and_unit():
     torch.testing.assert_close(fuse([a]), a)
 
 
-def test_fused_products_do_not_depend_on_the_maps_units_and_are_blank_where_one_is():
+def test_fused_products_are_scale_invariant_and_zero_where_one_map_is():
     a, b = torch.rand(2, 4, 6, dtype=torch.float64), torch.rand(2, 8, 12, dtype=torch.float64)
     torch.testing.assert_close(fuse([a, b], "product"), fuse([1000 * a, b / 7], "product"))
     assert fuse([a, b], "product").min() >= 0 and fuse([a, b], "product").max() <= 1
@@ -74,7 +74,7 @@ def test_fused_products_do_not_depend_on_the_maps_units_and_are_blank_where_one_
     assert found[0].any() and not found[1].any() and found.isfinite().all()
 
 
-def test_fuse_refuses_what_it_cannot_join():
+def test_fuse_refuses_unequal_batches_and_unknown_modes():
     a = torch.rand(2, 4, 6)
     for wrong in ([], [a, a[:1]], [a[0]]):
         with pytest.raises(BadOption, match="of the same N images"):
@@ -89,7 +89,7 @@ READERS = [name for name, each in METHODS.items() if each.takes_layer and each.r
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if name != "cam"])
-def test_a_sweep_is_each_layer_alone(name):
+def test_sweep_equals_calls_of_single_layers(name):
     net, images = residual(), pictures()
     try:
         alone = {layer: METHODS[name](net, images, CLASSES, layer=layer) for layer in LAYERS}
@@ -102,7 +102,7 @@ def test_a_sweep_is_each_layer_alone(name):
 
 
 @pytest.mark.parametrize("name", ["grad_cam_pp", "hires_cam", "layer_cam", "xgrad_cam", "element_wise_grad_cam"])
-def test_a_sweep_of_formulas_takes_one_forward(name):
+def test_sweep_of_gradient_cams_runs_one_forward(name):
     net, images, count = residual(), pictures(), []
     sweep(name, net, images, CLASSES)
     handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
@@ -111,13 +111,13 @@ def test_a_sweep_of_formulas_takes_one_forward(name):
     assert len(count) == 1
 
 
-def test_every_cam_of_one_expression_is_swept_in_one_pass():
+def test_every_cam_with_relu_as_its_only_option_is_in_formulas():
     """A CAM that has no option but its ReLU is an expression of A and G, and joins METHODS and FORMULAS at once."""
     made_here = [m for m in METHODS.values() if m.function.__module__ == gradient_cams.__name__]
     assert {m.name for m in made_here if set(m.options) <= {"relu"}} == set(gradient_cams.FORMULAS)
 
 
-def test_sweep_hands_options_on_and_names_modules():
+def test_sweep_passes_options_and_accepts_modules():
     net, images = residual(), pictures()
     found = sweep("score_cam", net, images, CLASSES, layers=[net.layer2, "layer1"], weights="increase", batch_size=3)
     assert list(found) == ["layer2", "layer1"]
@@ -146,20 +146,20 @@ def test_sweep_refuses_wrong_use():
 # SESS
 
 
-def test_sess_of_one_size_is_the_inner_map_at_the_pictures_size():
+def test_sess_of_one_scale_is_the_inner_map_at_image_size():
     net, images = residual(), pictures()
     expected = F.interpolate(grad_cam(net, images, CLASSES)[:, None], (12, 16), mode="bilinear")[:, 0]
     torch.testing.assert_close(sess(net, images, CLASSES, scales=1), expected, rtol=1e-10, atol=1e-13)
 
 
-def test_sess_asks_every_window_about_the_pictures_class():
+def test_sess_uses_the_images_top_class_in_every_window():
     net, images = residual(), pictures(4)
     classes = net(images).argmax(1).tolist()
     assert torch.equal(sess(net, images, scales=2), sess(net, images, classes, scales=2))
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
-def test_sess_does_not_depend_on_chunks_and_neighbours(size):
+def test_sess_depends_on_neither_chunk_size_nor_batch(size):
     net, images = residual(), pictures()
     expected = torch.cat([sess(net, images[n : n + 1], c, scales=3) for n, c in enumerate(CLASSES)])
     found = sess(net, images, CLASSES, scales=3, batch_size=size)
@@ -176,7 +176,7 @@ def test_sess_of_a_saturated_class_is_not_blank():
         torch.testing.assert_close(sess(net, images, c, scales=1), expected, rtol=1e-10, atol=1e-9)
 
 
-def test_sess_without_class_scores_counts_windows_alike():
+def test_sess_of_a_callable_score_without_classes():
     net, images = plain()[:4], pictures(2)
 
     def score(out):
@@ -186,7 +186,7 @@ def test_sess_without_class_scores_counts_windows_alike():
     assert found.isfinite().all() and found.any()
 
 
-def test_sess_stopped_is_the_mean_of_the_windows_done():
+def test_sess_stopped_early_is_the_mean_of_the_windows_done():
     net, images = residual(), pictures()
     seen = []
     first = sess(net, images, CLASSES, scales=3, batch_size=1, progress=lambda p: seen.append(p.done) or False)

@@ -65,13 +65,13 @@ def test_smooth_grad_cam_pp_without_noise_is_grad_cam_pp():
     torch.testing.assert_close(found, grad_cam_pp(net, images, CLASSES, layer="act2"), rtol=1e-9, atol=1e-12)
 
 
-def test_smooth_grad_cam_pp_asks_noisy_copies_about_the_clean_class():
+def test_smooth_grad_cam_pp_uses_the_clean_images_class_for_noisy_copies():
     net, images = curved(), pictures(6)
     named = smooth_grad_cam_pp(net, images, top(net, images), layer="act2", samples=4, sigma=1.0)
     assert torch.equal(smooth_grad_cam_pp(net, images, layer="act2", samples=4, sigma=1.0), named)
 
 
-def test_smooth_grad_cam_pp_says_where_noise_makes_no_difference():
+def test_smooth_grad_cam_pp_without_effect_of_noise_is_a_finding():
     """Before pooling and a linear head the gradient is the head's weights, whatever the picture."""
     net, images = residual(), pictures()
     e = explain("smooth_grad_cam_pp", net, images, CLASSES, samples=3)
@@ -81,7 +81,7 @@ def test_smooth_grad_cam_pp_says_where_noise_makes_no_difference():
     assert not any(each.code == "unmoved_by_noise" for found in earlier.findings for each in found)
 
 
-def test_smooth_grad_cam_pp_stopped_is_the_mean_so_far_and_neighbours_do_not_matter():
+def test_smooth_grad_cam_pp_stopped_early_and_in_batches():
     net, images = curved(), pictures()
     for size in (1, 2, 50):
         found = smooth_grad_cam_pp(net, images, CLASSES, layer="act2", samples=5, batch_size=size)
@@ -98,7 +98,7 @@ def test_smooth_grad_cam_pp_stopped_is_the_mean_so_far_and_neighbours_do_not_mat
 # Element-wise
 
 
-def test_element_wise_is_hires_where_no_channel_speaks_against():
+def test_element_wise_equals_hires_cam_without_negative_evidence():
     net, images = plain(), pictures()
     net.head.weight.data.abs_()
     torch.testing.assert_close(
@@ -106,7 +106,7 @@ def test_element_wise_is_hires_where_no_channel_speaks_against():
     )
 
 
-def test_element_wise_less_that_of_the_opposite_score_is_hires():
+def test_element_wise_minus_that_of_the_negated_score_is_hires_cam():
     """relu(v) - relu(-v) = v."""
     net, images = curved(), pictures()
     both = element_wise_grad_cam(net, images, 3, layer="act2") - element_wise_grad_cam(
@@ -118,7 +118,7 @@ def test_element_wise_less_that_of_the_opposite_score_is_hires():
 # ShapleyCAM
 
 
-def test_p41_the_logit_of_rectifiers_has_no_curvature_and_it_is_told():
+def test_p41_zero_hessian_of_a_relu_logit_is_a_finding():
     net, images = residual(), pictures()
     e = explain("shapley_cam", net, images, CLASSES, layer="layer1", score="logit")
     torch.testing.assert_close(e.raw, cam_by_hand(net, net.layer1, images, CLASSES), rtol=1e-10, atol=1e-13)
@@ -127,7 +127,7 @@ def test_p41_the_logit_of_rectifiers_has_no_curvature_and_it_is_told():
         assert told.remedy == {"score": "rest"} and "Grad-CAM" in told.sentence
 
 
-def test_p41_the_default_score_makes_it_differ():
+def test_p41_the_default_score_has_a_hessian_term():
     net, images = residual(), pictures()
     e = explain("shapley_cam", net, images, CLASSES, layer="layer1")
     assert not any(each.code == "no_curvature" for found in e.findings for each in found)
@@ -141,7 +141,7 @@ def test_p41_the_default_score_makes_it_differ():
 
 @pytest.mark.parametrize("score", ["rest", "logit", "probability"])
 @pytest.mark.parametrize("net", [curved, residual], ids=["curved", "residual"])
-def test_p41_hessian_term_from_differences_of_gradients(net, score):
+def test_p41_hessian_term_by_finite_differences(net, score):
     net, images = net(), pictures()
     name = "act1" if isinstance(net, nn.Sequential) else "layer1"
     layer = net.get_submodule(name)
@@ -179,13 +179,13 @@ def test_shapley_cam_through_attention():
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-8)
 
 
-def test_shapley_cam_explains_what_is_no_logit_as_it_is():
+def test_shapley_cam_leaves_probability_targets_unchanged():
     net, images = curved(), pictures()
     asked = shapley_cam(net, images, CLASSES, layer="act2", score="probability")
     torch.testing.assert_close(shapley_cam(net, images, explainers.Probability(CLASSES), layer="act2"), asked)
 
 
-def test_shapley_cam_keeps_class_and_score_for_the_reader():
+def test_shapley_cam_reports_class_and_logit():
     net, images = residual(), pictures()
     e = explain("shapley_cam", net, images, layer="layer1")
     scores = net(images).detach()
@@ -210,7 +210,7 @@ def test_shapley_cam_agrees_with_grad_cam_package(score):
 # Finer-CAM
 
 
-def test_p42_even_references_are_a_contrast_with_their_mean():
+def test_p42_uniform_weighting_is_a_contrast_with_the_mean_reference():
     net, images = curved(), pictures()
     scores = net(images).detach()
     for n, c in enumerate(CLASSES):
@@ -224,7 +224,7 @@ def test_p42_even_references_are_a_contrast_with_their_mean():
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_p42_likely_references_are_weighted_by_probability_and_differentiated_through():
+def test_p42_likely_weighting_is_by_probability_with_its_gradient():
     net, images = curved(), pictures(1)
     scores = net(images).detach()[0]
     near = (scores - scores[2]).abs().argsort()[1:4].tolist()
@@ -240,26 +240,26 @@ def test_p42_likely_references_are_weighted_by_probability_and_differentiated_th
     assert rel(finer_cam(net, images, 2, layer="act2", relu=False, strength=1.5), expected) > 0.01
 
 
-def test_p42_without_strength_it_is_grad_cam():
+def test_p42_strength_zero_is_grad_cam():
     net, images = curved(), pictures()
     expected = grad_cam(net, images, CLASSES, layer="act2")
     torch.testing.assert_close(finer_cam(net, images, CLASSES, layer="act2", strength=0.0), expected)
 
 
-def test_finer_cam_takes_as_many_references_as_there_are():
+def test_finer_cam_uses_at_most_the_other_classes_as_references():
     net, images = settle(Residual(classes=2).double()), pictures()
     against = grad_cam(net, images, lambda s: s[:, 1] - 0.6 * s[:, 0])
     torch.testing.assert_close(finer_cam(net, images, 1, references=9), against)
 
 
-def test_finer_cam_refuses_what_has_no_other_class():
+def test_finer_cam_refuses_single_scores_and_probabilities():
     with pytest.raises(BadTarget, match="one score"):
         finer_cam(settle(Residual(classes=1).double()), pictures(), 0)
     with pytest.raises(BadTarget, match="not in logits"):
         finer_cam(residual(), pictures(), explainers.Probability(1))
 
 
-def test_finer_cam_does_not_compare_a_class_with_itself_where_scores_are_equal():
+def test_finer_cam_with_tied_scores_never_references_the_target():
     """Two classes of one score: the class asked for is left out, the other is a reference."""
     net, images = curved(), pictures(1)
     net.head.weight.data[4] = net.head.weight.data[2]
@@ -297,7 +297,7 @@ def test_finer_cam_and_element_wise_agree_with_grad_cam_package():
     assert float((scaled(ours, size) - found).abs().max()) < 1e-4
 
 
-def test_kin_through_chosen_channels():
+def test_gradient_cam_variants_through_chosen_channels():
     """A target restricted to another layer's channels: all channels together give the whole map; no Hessian there."""
     net, images = plain(), pictures()
     whole = finer_cam(net, images, 2, layer="relu1", relu=False)
@@ -336,7 +336,7 @@ ALSO_CHANNELS_LAST = [
 
 
 @pytest.mark.parametrize("name", ALSO_CHANNELS_LAST)
-def test_every_cam_is_the_same_where_channels_come_last(name):
+def test_every_cam_is_the_same_for_channels_last_layers(name):
     net, images = settle(BothWays().double()), pictures()
     small = {key: 2 for key in ("samples", "steps") if key in explainers.METHODS[name].options}
     first = explainers.METHODS[name](net, images, CLASSES, layer="body", **small)

@@ -40,7 +40,7 @@ def test_each_statistic_by_hand():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_statistics_are_torchs_own_in_every_dtype(dtype):
+def test_statistics_equal_torchs_in_every_dtype(dtype):
     values = torch.randn(999, generator=torch.Generator().manual_seed(0)).to(dtype)
     values[::7] = 0
     exact = values.double()
@@ -61,7 +61,7 @@ def test_squares_of_large_values_do_not_overflow():
     assert once(torch.full((4,), 60000.0).half()).statistics["norm"] == pytest.approx(120000, rel=1e-3)
 
 
-def test_what_is_not_finite_stays_so():
+def test_non_finite_values_propagate():
     for bad in (torch.nan, torch.inf):
         found = once(torch.tensor([1.0, bad])).statistics
         assert all(not torch.isfinite(torch.tensor(found[name])) for name in ("norm", "mean", "std", "max"))
@@ -83,7 +83,7 @@ def test_large_gradients_are_summed_block_by_block(monkeypatch, block):
     assert all(value != value for value in list(once(torch.tensor([1.0, 2, torch.nan])).statistics.values())[:4])
 
 
-def test_only_the_statistics_asked_for():
+def test_only_the_requested_statistics_are_recorded():
     assert dict(once(VALUES, statistics=["max", "mean"]).statistics) == pytest.approx({"max": 12, "mean": 2.2})
 
 
@@ -103,7 +103,7 @@ def train(net: nn.Module, x: torch.Tensor, passes: int, log: GradientLog | None 
             log.step()
 
 
-def test_every_parameter_at_every_step_is_autograds():
+def test_every_parameter_gradient_equals_autograds():
     net, x = plain(), pictures()
     with record_gradients(net) as log:
         train(net, x, 3)
@@ -115,7 +115,7 @@ def test_every_parameter_at_every_step_is_autograds():
     net.zero_grad()
 
 
-def test_recording_changes_nothing():
+def test_recording_leaves_gradients_unchanged():
     net, x = plain(), pictures()
     train(net, x, 1)
     expected = [p.grad.clone() for p in net.parameters()]
@@ -148,7 +148,7 @@ def test_a_step_ends_by_call_or_by_a_second_gradient():
     assert {row.step for row in accumulated.rows} == {0, 1}
 
 
-def test_patterns_choose_among_names():
+def test_patterns_select_parameters_by_name():
     net, x = plain(), pictures(1)
     with record_gradients(net, patterns=["conv?.weight", "head.*"]) as log:
         train(net, x, 1)
@@ -156,7 +156,7 @@ def test_patterns_choose_among_names():
     assert {row.name for row in log.rows} == set(log.names)
 
 
-def test_frozen_parameters_are_passed_over():
+def test_frozen_parameters_are_skipped():
     net, x = plain(), pictures(1)
     net.conv1.requires_grad_(False)
     with record_gradients(net) as log:
@@ -164,7 +164,7 @@ def test_frozen_parameters_are_passed_over():
     assert "conv1.weight" not in log.names and len(log.rows) == 4
 
 
-def test_activations_are_recorded_where_they_lie():
+def test_activation_gradients_are_recorded_under_the_layer_name():
     net, x = curved(), pictures()
     h = net[:1](x).detach().requires_grad_()
     (expected,) = torch.autograd.grad(net[1:](h).sum(), h)
@@ -184,14 +184,14 @@ def test_each_call_of_a_layer_has_its_own_name():
     assert found == {(step, name) for step in (0, 1) for name in ("conv#0", "conv#1", "stem", "relu#1")}
 
 
-def test_activations_of_a_frozen_model():
+def test_activation_gradients_of_a_frozen_model():
     net, x = plain().requires_grad_(False), pictures().requires_grad_()
     with record_gradients(net, activations=["conv2"]) as log:
         net(x).sum().backward()
     assert [row.name for row in log.rows] == ["conv2"]
 
 
-def test_an_output_that_outlives_the_block_is_no_longer_watched():
+def test_a_backward_after_the_block_is_not_recorded():
     net, x = plain(), pictures(1)
     with record_gradients(net, activations=["conv2"], patterns="conv1.*") as log:
         loss = net(x).sum()
@@ -206,7 +206,7 @@ def test_one_tensor_given_twice_is_recorded_once():
     assert len(log.rows) == 1
 
 
-def test_handles_of_earlier_forwards_are_not_gathered(monkeypatch):
+def test_hook_handles_of_earlier_forwards_are_released(monkeypatch):
     from explainers.hooks import edit
 
     lists = []
@@ -232,7 +232,7 @@ def test_the_log_is_bounded_and_drops_the_oldest():
     assert list(log.notes) == list(range(10, 20))
 
 
-def test_what_waits_is_bounded_too(monkeypatch):
+def test_pending_statistics_are_bounded(monkeypatch):
     monkeypatch.setattr("explainers.training.log.WAITING", 12)
     net, x = plain(), pictures(1)
     with record_gradients(net) as log:
@@ -242,7 +242,7 @@ def test_what_waits_is_bounded_too(monkeypatch):
     assert len(log.rows) == 60
 
 
-def test_rows_can_be_read_while_it_trains():
+def test_rows_can_be_read_during_training():
     net, x = plain(), pictures(1)
     with record_gradients(net, activations=["relu1"]) as log:
         train(net, x, 1)
@@ -259,7 +259,7 @@ def recorded(**options: object) -> GradientLog:
     return log
 
 
-def test_flat_rows_and_csv_hold_the_same_figures(tmp_path):
+def test_flat_rows_and_csv_hold_the_same_values(tmp_path):
     log = recorded(histograms=3)
     log.note(1, loss=0.5, updates={"head.bias": 1e-3})
     rows = log.to_rows()
@@ -276,7 +276,7 @@ def test_flat_rows_and_csv_hold_the_same_figures(tmp_path):
     assert rows[0]["loss"] is None and read[0]["loss"] == ""
 
 
-def test_an_empty_log_is_a_header():
+def test_an_empty_log_is_a_csv_header():
     assert GradientLog().to_csv() == "step,name,kind,size,norm,mean,std,max,zero_fraction\n"
 
 
@@ -300,7 +300,7 @@ class Writer:
 LAST: list[Writer] = []
 
 
-def test_tensorboard_gets_every_figure(monkeypatch, tmp_path):
+def test_tensorboard_gets_every_value(monkeypatch, tmp_path):
     stub = types.ModuleType("torch.utils.tensorboard")
     stub.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)
@@ -319,13 +319,13 @@ def test_tensorboard_gets_every_figure(monkeypatch, tmp_path):
     assert len(bins[0][1]["bucket_limits"]) == len(bins[0][1]["bucket_counts"]) == 3
 
 
-def test_without_tensorboard_it_says_what_to_do(monkeypatch, tmp_path):
+def test_without_tensorboard_the_error_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match="pip install tensorboard.*to_csv"):
         GradientLog().to_tensorboard(tmp_path)
 
 
-def test_tensorboard_itself_reads_what_was_written(tmp_path):
+def test_tensorboard_reads_the_written_events(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -12,7 +12,7 @@ from explainers import explain, input_x_gradient, integrated_gradients, saliency
 CLASSES = [2, 0, 5]
 
 
-def test_saliency_keeps_the_sign_and_is_the_difference_quotient():
+def test_saliency_is_the_signed_difference_quotient():
     net, x = curved(), pictures(height=6, width=8)
     found = saliency(net, x, CLASSES)
     torch.testing.assert_close(found, differences(net, x, CLASSES), rtol=1e-6, atol=1e-9)
@@ -48,7 +48,7 @@ def test_integrated_gradients_are_complete_on_a_smooth_network():
 
 
 @pytest.mark.parametrize("steps", [2, 3, 7])
-def test_integrated_gradients_are_exact_for_cubics_from_two_points_on(steps):
+def test_integrated_gradients_with_two_points_are_exact_for_cubics(steps):
     """Gauss-Legendre with n points is exact up to degree 2 n - 1 of the gradient's path."""
     net, x = settle(Cubic((3, 12, 16), 6).double()), pictures()
     found = integrated_gradients(net, x, CLASSES, steps=steps)
@@ -68,7 +68,7 @@ def test_integrated_gradients_from_other_baselines(baseline):
 
 
 @pytest.mark.parametrize("baseline", ["blur", "mean", "noise"])
-def test_integrated_gradients_from_named_baselines_are_complete_to_some_picture(baseline):
+def test_integrated_gradients_from_named_baselines(baseline):
     net, x = curved(), pictures()
     found = integrated_gradients(net, x, CLASSES, steps=30, baseline=baseline)
     assert found.shape == x.shape and found.isfinite().all()
@@ -89,7 +89,7 @@ def test_smooth_grad_of_a_linear_model_is_its_weights():
     torch.testing.assert_close(smooth_grad(net, x, CLASSES, samples=5), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_smooth_grad_noise_is_a_share_of_the_pictures_range():
+def test_smooth_grad_noise_is_relative_to_the_image_range():
     """Score sum x^2, gradient 2 x + 2 noise: with many samples the spread shows the noise that was used."""
 
     class Square(torch.nn.Module):
@@ -105,7 +105,7 @@ def test_smooth_grad_noise_is_a_share_of_the_pictures_range():
         assert float(noise[n].std()) == pytest.approx(expected, rel=0.1)
 
 
-def test_classes_are_fixed_at_the_clean_picture():
+def test_top_class_is_that_of_the_clean_image():
     """target=None asks every noisy variant and every point of the path about the clean picture's top class."""
     net, x = curved(), pictures(6)
     net.head.bias.data.zero_()
@@ -115,7 +115,7 @@ def test_classes_are_fixed_at_the_clean_picture():
         torch.testing.assert_close(method(net, x, **options), method(net, x, classes, **options))
 
 
-def test_explain_reduces_colours():
+def test_explain_reduces_colour_channels():
     net, x = curved(), pictures()
     pixels = saliency(net, x, CLASSES)
     for how, expected in {
@@ -152,7 +152,7 @@ def test_integrated_gradients_agree_with_captum(steps):
     assert rel(integrated_gradients(net, x, CLASSES, steps=steps), theirs) < 1e-6
 
 
-def test_smooth_grad_agrees_with_captum_in_the_mean():
+def test_smooth_grad_agrees_with_captum_in_expectation():
     """Other draws: with many samples both come to the same expectation on a smooth network."""
     captum = pytest.importorskip("captum.attr")
     net, x = curved(), pictures(1)

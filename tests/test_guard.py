@@ -103,7 +103,7 @@ def ask(
     return seen
 
 
-def test_a_good_request_passes_whole_and_the_visitor_leaving_is_still_heard():
+def test_a_valid_request_passes_unchanged_and_the_disconnect_reaches_the_app():
     body = json.dumps({"data": [FILE, "Grüße", 1.5, None, {"url": "http://127.0.0.1:7860/gradio_api/file=x"}]}).encode()
     seen = ask(chunks=[body[:5], body[5:9], b"", body[9:]])
     assert (seen.status, seen.body, seen.after) == (200, body, ["http.disconnect"])
@@ -120,7 +120,7 @@ def test_a_good_request_passes_whole_and_the_visitor_leaving_is_still_heard():
         ("/gradio_api/cancel", limits.BODY),
     ],
 )
-def test_each_path_has_its_cap(path, cap):
+def test_each_path_has_its_size_limit(path, cap):
     assert limits.body(path) == cap
     over = ask(path=path, headers={"content-length": str(cap + 1)})
     assert (over.status, over.called) == (413, False) and "larger" in over.detail
@@ -129,7 +129,7 @@ def test_each_path_has_its_cap(path, cap):
 
 
 @pytest.mark.parametrize("declared", [None, "10", "-1", "ten", "1e3", "", "٣"])
-def test_a_length_that_is_missing_or_false_is_found_by_counting(declared, monkeypatch):
+def test_a_missing_or_false_content_length_is_caught_by_counting(declared, monkeypatch):
     monkeypatch.setattr(limits, "BODY", 300_000)
     monkeypatch.setattr(limits, "UPLOAD", 3 * MB)
     headers = {} if declared is None else {"content-length": declared}
@@ -141,15 +141,15 @@ def test_a_length_that_is_missing_or_false_is_found_by_counting(declared, monkey
     assert seen.status == 413 and len(seen.body) <= limits.UPLOAD
 
 
-def test_a_length_of_a_thousand_digits_is_too_long():
+def test_a_content_length_of_a_thousand_digits_is_refused():
     assert ask(headers={"content-length": "9" * 1000}).status == 413
 
 
-def test_a_get_may_not_bring_a_body_either():
+def test_the_body_of_a_get_is_limited_too():
     assert ask("GET", "/config", [b"x" * MB] * 2).status == 413
 
 
-def test_an_app_that_takes_the_refusal_for_its_own_error_does_not_hide_it():
+def test_an_app_that_catches_the_refusal_does_not_replace_the_413():
     """FastAPI answers 400 to anything that goes wrong while a body is read."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -163,7 +163,7 @@ def test_an_app_that_takes_the_refusal_for_its_own_error_does_not_hide_it():
     assert (seen.status, seen.starts) == (413, 1) and "parsing" not in seen.answer.decode()
 
 
-def test_an_answer_that_has_begun_is_not_answered_twice():
+def test_a_started_response_is_not_started_again():
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while (await receive()).get("more_body"):
@@ -173,7 +173,7 @@ def test_an_answer_that_has_begun_is_not_answered_twice():
     assert (seen.status, seen.starts) == (200, 1)
 
 
-def test_an_error_of_the_app_is_left_to_the_server():
+def test_an_error_of_the_app_propagates():
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError
 
@@ -181,14 +181,14 @@ def test_an_error_of_the_app_is_left_to_the_server():
         ask(app=app)
 
 
-def test_a_body_that_trickles_is_given_up(monkeypatch):
+def test_a_slow_body_times_out(monkeypatch):
     monkeypatch.setattr(limits, "BODY_SECONDS", 0.1)
     for path in (JOIN, "/gradio_api/upload"):
         seen = ask(path=path, chunks=[b"x"] * 50, pause=0.02)
         assert seen.status == 408 and "in time" in seen.detail
 
 
-def test_a_visitor_who_leaves_halfway_is_not_waited_for():
+def test_a_disconnect_in_the_body_ends_the_request():
     async def gone() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
@@ -202,7 +202,7 @@ def test_a_visitor_who_leaves_halfway_is_not_waited_for():
     assert sent[0]["status"] == 400
 
 
-def test_a_stream_that_asks_in_passing_hears_that_the_visitor_left():
+def test_a_cancelled_receive_still_returns_the_disconnect():
     """Starlette asks with a scope that is already cancelled: whatever awaits in between never learns the answer."""
     import anyio
 
@@ -308,7 +308,7 @@ def test_open_routes(method, path):
         ("TRACE", "/"),
     ],
 )
-def test_only_known_routes_take_anything(method, path):
+def test_other_methods_and_routes_are_refused(method, path):
     assert ask(method, path, b"").status == 403
 
 
@@ -340,7 +340,7 @@ def nested(depth: int, pair: str = "[]") -> bytes:
         "text",
     ],
 )
-def test_what_our_page_and_clients_send_passes(body):
+def test_requests_of_page_and_clients_pass(body):
     check_json(json.dumps(body).encode())
     check_json(json.dumps(body, ensure_ascii=False).encode())
 
@@ -390,7 +390,7 @@ def test_what_our_page_and_clients_send_passes(body):
         json.dumps({"event_data": {"path": "/etc/passwd"}, "data": []}).encode(),
     ],
 )
-def test_what_nobody_should_send_is_refused(text):
+def test_malformed_requests_are_refused_by_the_guard(text):
     with pytest.raises(Refusal) as caught:
         check_json(text)
     assert caught.value.status == 400
@@ -401,7 +401,7 @@ def test_what_nobody_should_send_is_refused(text):
 @pytest.mark.parametrize(
     "path", ["http://example.org/a.png", "https://example.org", "ftp://a/b", "file:///etc/passwd", "gs://b/c"]
 )
-def test_a_link_in_the_place_of_a_file_is_refused_and_said_so(path):
+def test_a_link_instead_of_a_file_is_refused_with_the_reason(path):
     seen = ask(chunks=json.dumps({"data": [{**FILE, "path": path}]}).encode())
     assert (seen.status, seen.called) == (403, False) and "Links are not accepted" in seen.detail
 
@@ -414,7 +414,7 @@ def test_every_route_that_takes_json_is_checked(path):
     assert ask(path=path, chunks=json.dumps({"x": {"path": "/etc/passwd"}}).encode()).status == 400
 
 
-def test_agents_may_send_pictures_as_data_but_not_depth():
+def test_mcp_accepts_data_urls_but_no_deep_nesting():
     body = json.dumps({"params": {"picture": {"path": "data:image/png;base64,AAAA"}, "url": "data:,"}}).encode()
     assert ask(path="/gradio_api/mcp/", chunks=body).status == 200
     assert ask(path="/gradio_api/mcp/", chunks=nested(900)).status == 400
@@ -424,13 +424,13 @@ def test_agents_may_send_pictures_as_data_but_not_depth():
     "path",
     ["/etc/passwd", "app.py", "", "a\0b", "x" * 100_000, UPLOADS, UPLOADS + "/../x.png", UPLOADS + "-other/x.png"],
 )
-def test_a_marked_file_outside_the_upload_folder_is_refused_in_words(path):
+def test_a_file_outside_the_upload_folder_is_refused_with_the_reason(path):
     """Gradio refuses these as well, and answers `error: null`."""
     seen = ask(chunks=json.dumps({"data": [{**FILE, "path": path}]}).encode())
     assert (seen.status, seen.called) == (403, False) and "uploaded here" in seen.detail
 
 
-def test_the_check_is_quick_on_the_largest_body():
+def test_checking_the_largest_body_is_fast():
     text = b'{"data":[' + b'"abcdefgh",' * 40_000 + b'"' + b"x" * 600_000 + b'"]}'
     started = time.thread_time()
     check_json(text)
@@ -440,7 +440,7 @@ def test_the_check_is_quick_on_the_largest_body():
 # Headers, other kinds of connection
 
 
-def test_every_answer_carries_the_headers_once():
+def test_every_response_has_the_security_headers_once():
     theirs = [
         (b"Content-Security-Policy", b"default-src *"),
         (b"content-type", b"text/html"),
@@ -454,7 +454,7 @@ def test_every_answer_carries_the_headers_once():
     assert ask(answered=theirs).headers[b"content-type"] == [b"text/html"]
 
 
-def test_the_policy_loads_nothing_from_elsewhere():
+def test_the_content_policy_allows_no_other_host():
     parts = dict(part.strip().split(" ", 1) for part in guard.CONTENT_POLICY.split(";"))
     for name, value in parts.items():
         if name != "frame-ancestors":
@@ -475,7 +475,7 @@ def test_web_sockets_are_closed():
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-def test_while_the_server_lives_leftovers_are_swept(tmp_path, monkeypatch):
+def test_leftover_uploads_are_swept_while_the_server_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     monkeypatch.setattr(limits, "SWEEP", 0.01)
     monkeypatch.setattr(guard.sweep, "__defaults__", (0.0,))
@@ -498,7 +498,7 @@ def test_while_the_server_lives_leftovers_are_swept(tmp_path, monkeypatch):
     assert all(task.cancelling() or task.done() for task in finished(live())), "the sweeper must end with the server"
 
 
-def test_sweeping_takes_old_leftovers_alone(tmp_path):
+def test_sweeping_deletes_only_old_leftovers(tmp_path):
     long_ago, digest = time.time() - 7200, "0123456789abcdef" * 4
     (tmp_path / digest).mkdir()
     (tmp_path / digest.replace("0", "1")).mkdir()
@@ -645,7 +645,7 @@ def test_the_client_uploads_and_calls_through_the_guard(served, tmp_path):
     assert client.predict("hello", api_name="/echo") == "got hello"
 
 
-def test_an_upload_over_the_limit_is_answered_and_nothing_stays(served):
+def test_an_upload_over_the_limit_is_refused_and_leaves_no_file(served):
     before = set(served.folder.rglob("*"))
     name = post(f"{served.url}/gradio_api/upload", files={"files": ("big.png", bytes(limits.FILE + 300 * 1024))})
     assert name.status_code == 413
@@ -660,7 +660,7 @@ def test_an_upload_over_the_limit_is_answered_and_nothing_stays(served):
     assert result(served.url, "echo", "alive") == ("complete", ["got alive"])
 
 
-def test_links_reach_neither_a_fetch_nor_a_name_server(served):
+def test_links_cause_neither_a_fetch_nor_a_dns_lookup(served):
     import httpx
 
     link = {"path": "http://pictures.example.org/a.png", "meta": {"_type": "gradio.FileData"}}
@@ -671,7 +671,7 @@ def test_links_reach_neither_a_fetch_nor_a_name_server(served):
     assert "pictures.example.org" not in served.looked_up
 
 
-def test_the_second_lock_holds_without_the_first(served):
+def test_links_are_refused_by_the_app_without_the_guard(served):
     """The same requests to the app without a guard: nothing is fetched, and the visitor reads why."""
     import httpx
 
@@ -702,7 +702,7 @@ def test_forged_files_do_not_reach_a_handler(served):
     assert kind == "error" and said["error"] is None, "Gradio says why now: the guard's own check of the folder may go"
 
 
-def test_a_visitor_who_leaves_ends_the_generator(served):
+def test_a_disconnect_ends_the_generator(served):
     """Middleware that loses disconnects would leave it running to its end, half a minute later."""
     import httpx
 
@@ -715,7 +715,7 @@ def test_a_visitor_who_leaves_ends_the_generator(served):
     assert served.ended
 
 
-def test_an_upload_broken_off_leaves_a_file_that_sweeping_takes(served):
+def test_sweeping_deletes_the_file_of_an_aborted_upload(served):
     host, port = served.url.removeprefix("http://").split(":")
     head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + bytes(100_000)
     request = b"POST /gradio_api/upload HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"

@@ -56,7 +56,7 @@ def test_capture_records_outputs_and_inputs():
     assert set(seen.outputs) == {"conv2", "relu2"}
 
 
-def test_capture_takes_one_name_a_list_and_modules():
+def test_capture_accepts_a_name_a_list_or_modules():
     net, x = plain(), pictures()
     with capture(net, "conv2") as one, capture(net, [net.conv2, "relu1"]) as two:
         net(x)
@@ -82,7 +82,7 @@ def test_capture_keeps_shape_dtype_and_device_and_is_detached():
     assert not found.requires_grad and not seen.inputs["conv2"].requires_grad
 
 
-def test_capture_gradients_are_autograds():
+def test_capture_gradients_equal_autograds():
     net, x = curved(), pictures()
     with capture(net, ["conv1", "act2"], gradients=True) as seen:
         backward(net, x)
@@ -116,7 +116,7 @@ def test_capture_gradients_with_every_parameter_frozen_and_a_plain_input():
     assert x.grad is None
 
 
-def test_capture_names_each_call():
+def test_capture_names_each_call_of_a_reused_module():
     net, x = settle(Twice().double()), pictures()
     with capture(net, ["conv", "relu"]) as seen:
         net(x)
@@ -129,7 +129,7 @@ def test_capture_names_each_call():
         seen.outputs["conv"]
 
 
-def test_capture_of_one_call_alone():
+def test_capture_of_a_single_call():
     net, x = settle(Twice().double()), pictures()
     with capture(net, "relu#1") as seen:
         net(x)
@@ -137,7 +137,7 @@ def test_capture_of_one_call_alone():
     torch.testing.assert_close(seen.outputs["relu#1"], net.conv(net.stem(x).relu()).relu())
 
 
-def test_capture_counts_calls_anew_with_each_forward():
+def test_capture_counts_calls_from_zero_in_each_forward():
     net, x = settle(Twice().double()), pictures()
     with capture(net, ["conv"]) as seen:
         net(x * 2)
@@ -157,7 +157,7 @@ def test_capture_after_a_forward_that_failed_counts_from_zero():
     torch.testing.assert_close(seen.outputs["layer1.relu#1"], net.layer1(net.relu(net.bn1(net.conv1(x)))))
 
 
-def test_capture_of_what_never_ran_says_so():
+def test_capture_of_a_layer_that_never_ran_raises():
     net = plain()
     net.spare = nn.Conv2d(1, 1, 1)
     net.forward = lambda x: nn.Sequential.forward(net[:7], x)
@@ -167,7 +167,7 @@ def test_capture_of_what_never_ran_says_so():
         seen.outputs["spare"]
 
 
-def test_captured_tuples_and_dicts_keep_their_form():
+def test_captured_tuples_keep_their_structure():
     net = nn.LSTM(4, 3, batch_first=True)
     wrap = nn.Sequential(net)
     with capture(wrap, "0") as seen:
@@ -177,20 +177,20 @@ def test_captured_tuples_and_dicts_keep_their_form():
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_capture_without_gradients_modes(mode):
+def test_capture_under_no_grad_and_inference_mode(mode):
     net, x = residual(), pictures()
     with mode(), capture(net, "layer1") as seen:
         net(x)
     torch.testing.assert_close(seen.outputs["layer1"], net.layer1(net.relu(net.bn1(net.conv1(x)))).detach())
 
 
-def test_unknown_layer_is_refused_with_the_nearest():
+def test_unknown_layer_is_refused_with_the_nearest_layer_name():
     with pytest.raises(LayerNotFound, match="layre1.*'layer1'"):
         with capture(residual(), ["conv1", "layre1"]):
             raise AssertionError("never entered")
 
 
-def test_half_registered_block_leaves_no_hook():
+def test_failed_registration_leaves_no_hook():
     net = residual()
     for make in (
         lambda: capture(net, ["conv1", "layre1"]),
@@ -253,7 +253,7 @@ def test_block_frees_the_model(block):
 
 
 @each_block
-def test_other_threads_pass_untouched(block):
+def test_other_threads_are_unaffected(block):
     """Predictions, input gradients and a training step of another thread are bit-equal while the block is open."""
     net, x = residual(), pictures()
     plain_result = backward(net, x)
@@ -302,14 +302,14 @@ def test_scripted_and_traced_models_are_refused(block):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_all_dtypes(dtype):
+def test_capture_in_all_dtypes(dtype):
     net, x = plain().to(dtype), pictures().to(dtype)
     with capture(net, "conv2", gradients=True) as seen:
         backward(net, x)
     assert seen.outputs["conv2"].dtype == seen.gradients["conv2"].dtype == dtype
 
 
-def test_channels_last_is_kept():
+def test_capture_preserves_channels_last():
     net, x = plain().to(memory_format=torch.channels_last), pictures().to(memory_format=torch.channels_last)
     with capture(net, "conv2") as seen:
         net(x)
@@ -339,7 +339,7 @@ def test_edit_outputs_may_expand_the_batch():
     assert scores.shape[0] == 4
 
 
-def test_edit_inputs_acts_on_the_way_in():
+def test_edit_inputs_changes_the_modules_input():
     net, x = plain(), pictures()
     with edit_inputs(net, {"conv2": lambda a: a * 2}):
         changed = net(x)
@@ -348,7 +348,7 @@ def test_edit_inputs_acts_on_the_way_in():
         torch.testing.assert_close(net(x), net(x * 0))
 
 
-def test_edits_of_one_call_alone():
+def test_edits_of_a_single_call():
     net, x = settle(Twice().double()), pictures()
     net.conv.bias.data.abs_()
     with edit_outputs(net, {"conv#1": lambda y: y * 0}):
@@ -382,7 +382,7 @@ def test_blocks_compose_in_the_order_of_entry():
     assert torch.equal(seen.outputs["relu2"], net[:4](x)), "entered first, it sees the value before the edit"
 
 
-def test_nested_captures_of_one_model_keep_apart():
+def test_nested_captures_are_independent():
     net, x = plain(), pictures()
     with capture(net, "conv2") as outer:
         net(x)
@@ -453,7 +453,7 @@ def test_edit_gradients_clips_at_one_layer():
     ],
     ids=["shape", "dtype", "device", "no tensor"],
 )
-def test_edited_gradient_must_keep_its_form(edit, word):
+def test_edited_gradient_must_keep_shape_dtype_and_device(edit, word):
     net, x = curved(), pictures()
     with pytest.raises((ExplainerError, TypeError), match=word):
         with edit_gradients({(net, "act2"): edit}):
@@ -478,7 +478,7 @@ def test_edit_gradients_compose():
     assert order == ["first", "second"]
 
 
-def test_input_gradients_see_both_sides():
+def test_input_gradients_hold_input_and_output_gradients():
     net, x = curved(), pictures()
     with input_gradients(net, ["conv2"]) as seen:
         backward(net, x)
@@ -509,7 +509,7 @@ def test_input_gradients_of_an_in_place_relu():
     assert set(seen.grad_input) >= {"relu", "layer1.relu#0", "layer1.relu#1"}
 
 
-def test_input_gradients_are_the_modules_own_share():
+def test_input_gradients_exclude_the_skip_connection():
     """The input of `conv1` in a residual block also feeds the skip; the module's share is without it."""
     net, x = residual(), pictures()
     with input_gradients(net, "layer2.conv1") as seen:
@@ -527,7 +527,7 @@ def test_data_parallel_names_have_no_prefix():
     assert torch.equal(seen.outputs["conv2"], net[:3](x))
 
 
-def test_thousand_forwards_after_the_block_keep_nothing():
+def test_forwards_after_the_block_retain_no_memory():
     net, x = residual(), pictures(1)
     with capture(net, "layer2"):
         net(x)

@@ -27,7 +27,7 @@ def copy_of(net: nn.Module, x: Tensor) -> explainers.network.fused_copy.FusedCop
         return fused_copy(net, net, x, net(x))
 
 
-def test_batch_norms_are_fused_and_the_scores_stay():
+def test_batch_norms_are_fused_and_scores_unchanged():
     net, x = network(), images()
     made = copy_of(net, x)
 
@@ -38,7 +38,7 @@ def test_batch_norms_are_fused_and_the_scores_stay():
         torch.testing.assert_close(made.network(channels_last(x)), net(x), rtol=1e-5, atol=1e-5)
 
 
-def test_a_convolution_that_is_read_twice_keeps_its_norm():
+def test_a_convolution_with_two_consumers_is_not_fused():
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -52,7 +52,7 @@ def test_a_convolution_that_is_read_twice_keeps_its_norm():
     assert copy_of(net, images()).fused == frozenset()
 
 
-def test_a_norm_whose_input_is_not_a_convolutions_stays():
+def test_a_norm_not_preceded_by_a_convolution_is_not_fused():
     net = settle(
         nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
@@ -62,7 +62,7 @@ def test_a_norm_whose_input_is_not_a_convolutions_stays():
 
 
 @pytest.mark.parametrize("how", ["in place", "behind autograd's back", "another module"])
-def test_changed_weights_are_seen(how):
+def test_changed_weights_renew_the_copy(how):
     """`.data` changes no version counter: then the comparison of the scores finds out."""
     net, x = network(), images()
     copy_of(net, x)
@@ -78,7 +78,7 @@ def test_changed_weights_are_seen(how):
         torch.testing.assert_close(made.network(channels_last(x)), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_copy_is_kept_and_forgotten_with_the_model():
+def test_the_copy_is_cached_and_freed_with_the_model():
     net, x = network(), images()
     made = copy_of(net, x)
     assert copy_of(net, x) is made
@@ -89,7 +89,7 @@ def test_the_copy_is_kept_and_forgotten_with_the_model():
     assert gone() is None
 
 
-def test_a_network_that_cannot_be_copied_runs_itself():
+def test_a_nondeterministic_network_has_no_copy():
     class Odd(nn.Module):
         """Its second forward says something else, so no copy agrees with it."""
 
@@ -104,7 +104,7 @@ def test_a_network_that_cannot_be_copied_runs_itself():
     assert copy_of(Odd(), images()) is None
 
 
-def test_users_hooks_on_a_convolution_keep_it_as_it_is():
+def test_a_convolution_with_user_hooks_is_not_fused():
     net, x = network(), images()
     net.conv1.register_forward_hook(lambda module, given, output: output * 2)
     made = copy_of(net, x)
@@ -114,7 +114,7 @@ def test_users_hooks_on_a_convolution_keep_it_as_it_is():
         torch.testing.assert_close(made.network(channels_last(x)), net(x), rtol=1e-5, atol=1e-5)
 
 
-def test_the_users_modules_are_not_touched():
+def test_the_users_modules_are_unchanged():
     net, x = network(), images()
     before = {name: (id(t), t.clone(), t.stride()) for name, t in net.state_dict(keep_vars=True).items()}
     kinds = [type(m) for m in net.modules()]
@@ -127,7 +127,7 @@ def test_the_users_modules_are_not_touched():
 
 
 @pytest.mark.parametrize(("name", "options"), [("integrated_gradients", {"steps": 8}), ("occlusion", {"window": 4})])
-def test_long_methods_give_what_the_network_itself_gives(name, options):
+def test_long_methods_agree_with_the_original_network(name, options):
     """Oracle: the same method in float64, where no copy is made."""
     net, x = network(), images()
     method = explainers.METHODS[name]
@@ -145,7 +145,7 @@ def residual_like(net: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(("name", "options"), [("integrated_gradients", {"steps": 8}), ("occlusion", {"window": 4})])
-def test_bfloat16_is_near_and_not_the_same(name, options):
+def test_bfloat16_differs_within_tolerance(name, options):
     net, x = network(), images()
     method = explainers.METHODS[name]
     exact = method(net, x, [0, 1, 2], **options)
@@ -187,7 +187,7 @@ def test_auto_is_bfloat16_only_where_that_is_clearly_faster(machine, took, chose
         assert not torch.equal(exact.map, coarse.map) and exact.options["precision"] == "float32"
 
 
-def test_the_machine_is_asked_once_for_a_copy(machine):
+def test_precision_is_timed_once_per_copy(machine):
     net, x = network(), images()
     for _ in range(3):
         explainers.ss_cam(net, x, 1, samples=1, precision="auto")
@@ -203,7 +203,7 @@ def test_auto_is_float32_where_there_is_no_copy(machine):
     assert found.options["precision"] == "float32" and machine["asked"] == 0
 
 
-def test_only_methods_that_keep_their_ranks_take_auto():
+def test_only_rank_preserving_methods_accept_auto():
     offered = {name for name, each in explainers.METHODS.items() if "auto" in _precisions(each)}
     assert offered == {"ss_cam", "sess"}
     with pytest.raises(explainers.BadOption, match="precision"):

@@ -39,7 +39,7 @@ def test_every_task_learns(task: str) -> None:
     assert all(len(curve) == len(found.at) for group in (found.norms, found.updates) for curve in group.values())
 
 
-def test_linear_regression_is_the_one_done_by_hand() -> None:
+def test_linear_regression_by_hand() -> None:
     """Oracle: gradient descent on mean (w x + b - 2x)^2, written out."""
     found = trained(replace(PRESETS["line"], steps=20))
     network = lab_training._network(found.training, torch.Generator().manual_seed(0))
@@ -55,7 +55,7 @@ def test_linear_regression_is_the_one_done_by_hand() -> None:
         w, b = w - 0.01 * slope, b - 0.01 * offset
 
 
-def test_hooks_act_on_what_is_recorded() -> None:
+def test_gradient_edits_act_on_the_recorded_norms() -> None:
     plain = trained(SHORT)
     clipped = trained(replace(SHORT, clip_norm=0.05))
     scaled = trained(replace(SHORT, scale="output", factor=0.5))
@@ -72,11 +72,11 @@ def test_hooks_act_on_what_is_recorded() -> None:
     assert max(high for _, _, high in cut.histograms["output"]) <= 1e-3 * 1.0001
 
 
-def test_a_run_can_be_repeated() -> None:
+def test_a_run_is_reproducible() -> None:
     assert trained(SHORT).loss == trained(SHORT).loss
 
 
-def test_presets_show_what_they_promise() -> None:
+def test_presets_show_their_phenomenon() -> None:
     assert list(PRESETS) == list(lab_words.PRESETS)
     exploding, clipped = trained(PRESETS["exploding"]), trained(PRESETS["clipped"])
     assert "exploding" in {each.code for each in exploding.findings} and exploding.end == "broken"
@@ -94,7 +94,7 @@ def test_a_stopped_run_keeps_its_curves() -> None:
     assert found.end == "stopped" and 0 < found.step < 500 and len(found.loss) == len(found.at) > 0
 
 
-def test_a_run_ends_with_its_time() -> None:
+def test_a_run_ends_at_its_time_limit() -> None:
     with runs.begin(None, 0.2) as run:
         *_, last = lab_training.train(replace(SHORT, task="cnn", steps=500), run)
 
@@ -102,7 +102,7 @@ def test_a_run_ends_with_its_time() -> None:
 
 
 @pytest.mark.parametrize("training", [*PRESETS.values(), replace(SHORT, task="cnn", activation="tanh")])
-def test_what_is_sent_is_small_json(training: Training) -> None:
+def test_the_response_is_small_json(training: Training) -> None:
     found = trained(replace(training, steps=min(training.steps, 30)))
     text = json.dumps(lab_packing.curves(found, 3), allow_nan=False)
     longest = limits.TRAINING_POINTS * (limits.TRAINING_LAYERS + 1) * (lab_training.BINS * 4 // 3 + 80)
@@ -112,7 +112,7 @@ def test_what_is_sent_is_small_json(training: Training) -> None:
 
 
 @pytest.mark.parametrize("training", PRESETS.values(), ids=PRESETS)
-def test_the_form_comes_back_as_it_went(training: Training) -> None:
+def test_the_form_round_trips_through_json(training: Training) -> None:
     assert lab_training.received(json.loads(json.dumps(asdict(training)))) == training
 
 
@@ -143,7 +143,7 @@ def test_the_form_comes_back_as_it_went(training: Training) -> None:
     ],
     ids=str,
 )
-def test_forms_that_no_page_sends_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_forms_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Refused) as refusal:
         lab_training.received(wrong)
 
@@ -163,7 +163,7 @@ def small(dead: bool = False) -> nn.Module:
     return network
 
 
-def test_norms_along_a_network_are_those_of_captured_gradients() -> None:
+def test_layer_norms_equal_autograds() -> None:
     """Oracle: torch's own gradients of the activations, kept by hand."""
     network, images = small(), torch.rand(1, 3, 8, 8)
     a = network[0](images)
@@ -180,7 +180,7 @@ def test_norms_along_a_network_are_those_of_captured_gradients() -> None:
     assert all(each.grad is None for each in network.parameters())
 
 
-def test_where_the_gradient_vanishes_is_said() -> None:
+def test_layers_with_vanishing_gradient_are_named() -> None:
     import explainers
 
     network, images = small(dead=True), torch.rand(1, 3, 8, 8)

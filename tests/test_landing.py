@@ -27,7 +27,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_stored_answer_is_the_engines(no_settings: None) -> None:
+def test_the_stored_answer_equals_the_engines(no_settings: None) -> None:
     """When this fails: `python -m ui.landing`."""
     kept, made = landing.stored("auto"), json.loads(json.dumps(landing.made()))
 
@@ -44,9 +44,7 @@ def test_the_stored_answer_is_the_engines(no_settings: None) -> None:
     assert shares[0] == pytest.approx(shares[1], abs=1e-3)
 
 
-def test_it_is_shown_only_where_the_engine_will_answer_the_same(
-    no_settings: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stored_answer_is_shown_only_for_the_same_model(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert landing.stored("auto") and landing.stored("efficientnet_lite0")
     assert landing.stored("resnet50") is None, "another model was asked for"
 
@@ -59,7 +57,9 @@ def test_it_is_shown_only_where_the_engine_will_answer_the_same(
     assert landing.stored("auto") is None, "its weights are not installed"
 
 
-def test_another_first_example_has_no_stored_answer(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_first_example_invalidates_the_stored_answer(
+    no_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reordered = dict(reversed(examples.all_examples().items()))
     monkeypatch.setattr(examples, "all_examples", lambda: reordered)
 
@@ -73,7 +73,7 @@ def test_the_variable_requests_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_cache.requested_model() == "vgg11"
 
 
-def test_reading_it_imports_no_torch() -> None:
+def test_reading_the_stored_answer_imports_no_torch() -> None:
     """It is shown while torch is being imported."""
     import subprocess
     import sys

@@ -45,7 +45,7 @@ def skip():
     ("method", "peer"),
     [(layer_integrated_gradients, "LayerIntegratedGradients"), (internal_influence, "InternalInfluence")],
 )
-def test_agreement_with_captum_at_the_same_points(method, peer, make, layer):
+def test_agrees_with_captum_at_the_same_points(method, peer, make, layer):
     captum = pytest.importorskip("captum.attr")
     net, x = make(), pictures()
     there = getattr(captum, peer)(net, net.get_submodule(layer))
@@ -67,7 +67,7 @@ def test_conductance_agrees_with_captum_as_steps_grow(layer):
 
 
 @pytest.mark.parametrize("layer", ["conv1", "act1", "conv2", "act2"])
-def test_both_shares_are_complete_where_every_path_passes_the_layer(layer):
+def test_layer_integral_and_conductance_are_complete_without_a_bypass(layer):
     net, x = curved(), pictures()
     expected = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
     straight = layer_integrated_gradients(net, x, CLASSES, layer=layer, steps=60)
@@ -76,21 +76,21 @@ def test_both_shares_are_complete_where_every_path_passes_the_layer(layer):
     torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
 
 
-def test_conductance_falls_to_its_limit_with_the_square_of_the_steps():
+def test_conductance_converges_quadratically_in_the_steps():
     net, x = curved(), pictures(height=6, width=8)
     limit = conductance_by_hand(net, x, CLASSES, 4)
     errors = [rel(layer_conductance(net, x, CLASSES, layer="act2", steps=steps), limit) for steps in (10, 100)]
     assert errors[1] < errors[0] / 50
 
 
-def test_a_layer_linear_in_the_picture_has_the_same_conductance_and_integral():
+def test_conductance_of_a_linear_layer_equals_its_layer_integral():
     """Its output goes straight where the picture does, so both are the same integral."""
     net, x = curved(), pictures()
     straight = layer_integrated_gradients(net, x, CLASSES, layer="conv1", steps=60)
     assert rel(layer_conductance(net, x, CLASSES, layer="conv1", steps=800), straight) < 1e-4
 
 
-def test_what_passes_around_the_layer_stays_the_pictures():
+def test_layer_integral_excludes_the_skip_connection():
     net, x = skip(), pictures()
     begin = net.inner(torch.tanh(net.stem(torch.zeros_like(x)))).detach()
     handle = net.inner.register_forward_hook(lambda m, i, o: begin)
@@ -102,7 +102,7 @@ def test_what_passes_around_the_layer_stays_the_pictures():
     assert not any(each.code == "incomplete" for row in e.findings for each in row)
 
 
-def test_influence_is_the_gradient_of_a_layer_that_the_head_reads_linearly():
+def test_influence_before_a_linear_head_is_the_gradient():
     """A pooled linear head: its weight over the area, at every point of the path."""
     net, x = skip(), pictures()
     net.forward = lambda x, net=net: net.head(net.inner(net.stem(x)).mean((2, 3)))
@@ -110,7 +110,7 @@ def test_influence_is_the_gradient_of_a_layer_that_the_head_reads_linearly():
     torch.testing.assert_close(internal_influence(net, x, CLASSES, layer="inner"), expected, rtol=1e-10, atol=1e-14)
 
 
-def test_influence_looks_where_its_gradient_has_a_place():
+def test_influence_default_layer_has_a_spatially_varying_gradient():
     """At the last stage, before pooling and a linear head, the map is even; the default is the stage before."""
     net, x = residual(), pictures()
     drawn = explain("internal_influence", net, x, CLASSES, steps=4)
@@ -124,7 +124,7 @@ def test_influence_looks_where_its_gradient_has_a_place():
 
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-def test_tokens_come_back_as_a_grid_without_the_class_token(method):
+def test_tokens_are_returned_as_a_grid_without_the_class_token(method):
     net = settle(ClassToken().double())
     found = method(net, pictures(2, 3, 32, 128), [1, 2], layer="blocks.0", steps=6)
     assert found.shape == (2, 8, 2, 8) and found.any()
@@ -132,7 +132,7 @@ def test_tokens_come_back_as_a_grid_without_the_class_token(method):
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("size", [1, 4, 100])
-def test_chunks_are_harmless(method, size):
+def test_batch_size_does_not_change_the_result(method, size):
     net, x = residual(), pictures()
     expected = method(net, x, 1, layer="layer1", steps=9)
     found = method(net, x, 1, layer="layer1", steps=9, batch_size=size)
@@ -140,7 +140,7 @@ def test_chunks_are_harmless(method, size):
 
 
 @pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
-def test_stopped_early_the_part_done_stands_for_all(method):
+def test_stopped_early_the_partial_sum_estimates_the_whole(method):
     net, x = curved(), pictures()
     told = []
 
@@ -160,7 +160,7 @@ def test_stopped_early_the_part_done_stands_for_all(method):
         torch.testing.assert_close(stopped.sum((1, 2, 3)) * share, part, rtol=1e-2, atol=1e-4)
 
 
-def test_explain_draws_the_sum_over_channels():
+def test_explain_map_is_the_sum_over_channels():
     net, x = curved(), pictures()
     e = explain("layer_conductance", net, x, CLASSES, layer="conv2", steps=10)
     assert e.layer == "conv2" and e.raw.shape == (3, 8, 6, 8)
@@ -198,7 +198,7 @@ class Joined(Skip):
 
 
 @pytest.mark.parametrize("make", [Skip, Joined])
-def test_the_layers_before_run_once_a_chunk_where_the_rest_lets_them(make):
+def test_the_layers_before_run_once_per_chunk_where_the_suffix_allows(make):
     net, x = settle(make().double()), pictures(1)
     expected = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=1)
     rows = []

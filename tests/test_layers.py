@@ -27,13 +27,13 @@ def by_name(layers):
     return {layer.name: layer for layer in layers}
 
 
-def test_one_entry_a_call_in_call_order():
+def test_one_entry_per_call_in_call_order():
     net = settle(Twice().double())
     names = [layer.name for layer in list_layers(net, pictures())]
     assert names == ["stem", "relu#0", "conv#0", "relu#1", "conv#1", "relu#2", "fc"]
 
 
-def test_entries_say_kind_shape_grid_and_layout():
+def test_entries_have_kind_shape_grid_and_layout():
     layers = by_name(list_layers(residual(), pictures()))
     assert isinstance(layers["conv1"], Layer)
     assert layers["conv1"].kind == "Conv2d" and layers["conv1"].grid == (12, 16) and layers["conv1"].layout == "NCHW"
@@ -44,7 +44,7 @@ def test_entries_say_kind_shape_grid_and_layout():
     assert layers["layer2"].extra_tokens == 0
 
 
-def test_stride_is_input_pixels_a_cell():
+def test_stride_is_input_pixels_per_cell():
     layers = by_name(list_layers(residual(), pictures()))
     assert tuple(layers["conv1"].stride) == (1, 1) and tuple(layers["layer2"].stride) == (2, 2)
 
@@ -65,7 +65,7 @@ def test_listing_leaves_nothing_and_works_in_every_mode():
         list_layers(net, images)
 
 
-def test_only_the_layers_with_a_grid():
+def test_spatial_lists_only_layers_with_a_grid():
     spatial = list_layers(residual(), pictures(), spatial=True)
     assert all(layer.grid and layer.grid != (1, 1) for layer in spatial)
     assert {"avgpool", "fc"}.isdisjoint(layer.name for layer in spatial)
@@ -174,7 +174,7 @@ def test_layer_that_never_ran_is_refused():
         grad_cam(net, pictures(), layer="spare")
 
 
-def test_nothing_spatial_at_all():
+def test_a_network_without_spatial_layers_is_refused():
     net = settle(nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 16, 5)).double())
     with pytest.raises(NothingSpatial, match="saliency"):
         default_layer(net, pictures())
@@ -182,7 +182,7 @@ def test_nothing_spatial_at_all():
         grad_cam(net, pictures())
 
 
-def test_model_changed_after_listing_is_seen():
+def test_a_replaced_layer_is_listed_with_its_new_shape():
     """A listing is of the model as it is now: a replaced layer shows its new shape."""
     net, images = residual(), pictures()
     assert by_name(list_layers(net, images))["layer2"].grid == (6, 8)

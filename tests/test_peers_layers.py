@@ -372,7 +372,7 @@ def test_p77_input_gradient_methods_and_occlusion_work(kind):
     original = plain() if kind == "scripted" else residual()
     for name in OF_INPUTS:
         if METHODS[name].needs is not None:
-            continue  # methods with needs of their own say why not: test_applies_says_why_not
+            continue  # methods with needs of their own say why not: test_applies_gives_the_reason
         options = {"batch_size": 3} if kind == "exported" and METHODS[name].long else {}
         torch.testing.assert_close(call(name, net, x, 1, **options), call(name, original, x, 1), rtol=1e-8, atol=1e-10)
         assert METHODS[name].applies(net) is None
