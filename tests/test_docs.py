@@ -78,6 +78,14 @@ def test_the_readme_example_runs(
     assert (tmp_path / "coffee.png").stat().st_size > 10_000
 
 
+def test_every_python_block_is_run_by_a_test() -> None:
+    """README: the example above and the call of a server (tests/page); docs/training.md: tests/test_training.py."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = {page.name: page.read_text(encoding="utf-8").count("```python") for page in pages}
+
+    assert {name: count for name, count in blocks.items() if count} == {"README.md": 2, "training.md": 1}
+
+
 def test_the_first_screen_has_what_a_newcomer_needs() -> None:
     first = "\n".join(README.splitlines()[:45])
     for needed in (
