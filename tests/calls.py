@@ -1,4 +1,4 @@
-"""How contract tests call any method: small options, and the shape that its `returns` promises."""
+"""How contract tests call any method: cheap options, and the shape that its `returns` specifies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SMALL = {"steps": 8, "samples": 4, "window": 4, "stride": 4}
 # D-RISE is offered for detectors alone, yet explains a classifier too.
 UNOFFERED = ("d_rise",)
 NAMES = [name for name in METHODS if name in UNOFFERED or METHODS[name].applies(plain()) is None]
-# Their default layer is the stage before the last, whose grid is twice as fine in these tests' networks.
+# Their default layer is the stage before the last, of twice the resolution in these networks.
 INNER = ("internal_influence",)
 OF_LAYERS = [name for name in NAMES if METHODS[name].takes_layer]
 OF_INPUTS = [name for name in NAMES if not METHODS[name].takes_layer]
 LONG = [name for name in NAMES if METHODS[name].long]
 STOCHASTIC = [name for name in NAMES if METHODS[name].stochastic]
-# Methods whose answer depends on the class asked for.
+# Methods whose result depends on the target class.
 CLASSY = [name for name in NAMES if METHODS[name].reads_class]
 MAPS = [name for name in NAMES if METHODS[name].returns in ("grid", "pixels", "heat")]
 
@@ -37,7 +37,7 @@ def call(name: str, net: nn.Module, images: Tensor, target: Any = None, **option
 
 
 def shape(name: str, images: Tensor, layer_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """What the method must give for `images` at a layer of shape (N, K, h, w)."""
+    """The shape of the method's result for `images` at a layer of shape (N, K, h, w)."""
     n, c, height, width = images.shape
     _, k, h, w = layer_shape
     if name in INNER:

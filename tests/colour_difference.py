@@ -1,4 +1,4 @@
-"""How different two colours look: CIEDE2000, and how colourful a picture is. Slow and by the definitions."""
+"""Perceptual colour metrics: CIEDE2000 and colourfulness, straight from their definitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lab(colours: Tensor) -> Tensor:
 
 
 def ciede2000(first: list[float], second: list[float]) -> float:
-    """The difference of two L*a*b* colours; 1 is just seen.
+    """The difference of two L*a*b* colours; 1 is just noticeable.
 
     Source   Sharma, Wu, Dalal 2005, "The CIEDE2000 color-difference formula", eqs. 2 to 22
     """
@@ -58,7 +58,7 @@ def ciede2000(first: list[float], second: list[float]) -> float:
 
 
 def colourfulness(pixels: Tensor) -> float:
-    """How colourful a picture `[..., 3]` looks, 0 for a grey one.
+    """Colourfulness of an image `[..., 3]`, 0 for grey.
 
     Source   Hasler & Suesstrunk 2003, "Measuring colourfulness in natural images", eq. 1 ff (M^(3))
     """

@@ -1,4 +1,4 @@
-"""Small seeded networks with the traps of real ones: reused in-place ReLUs, skips, tokens, tuples, stray calls."""
+"""Small seeded networks with the pitfalls of real ones: reused in-place ReLUs, skips, tokens, tuple outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 
 def settle(net: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every parameter and running statistic a seeded value that shows errors; returns `net` in eval mode."""
+    """Give every parameter and running statistic a seeded, non-trivial value; returns `net` in eval mode."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(like: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def settle(net: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def pictures(n: int = 3, channels: int = 3, height: int = 12, width: int = 16, *, seed: int = 7) -> Tensor:
-    """`n` seeded pictures, not square, in float64."""
+    """`n` seeded images, not square, in float64."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(n, channels, height, width, generator=generator, dtype=torch.float64)
 
@@ -59,7 +59,7 @@ def plain(channels: int = 3, classes: int = 7, inplace: bool = False) -> nn.Sequ
 
 
 def curved(channels: int = 3, classes: int = 7) -> nn.Sequential:
-    """Smooth everywhere and with a head that is neither linear nor position-blind, so gradients differ by cell."""
+    """Smooth, with a nonlinear, position-dependent head, so that gradients differ by cell."""
     net = nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 6, 3, padding=1),
@@ -108,11 +108,11 @@ class Pause(nn.Module):
 
 
 class Fuse(nn.Module):
-    """Raises `error` in call number `after` (from 0) once it is lit; else hands its input on."""
+    """Identity that, once `light` was called, raises `error` in call number `after` (from 0)."""
 
     def __init__(self) -> None:
         super().__init__()
-        # An opaque object, so that counting calls is no trace on the model.
+        # An opaque object, so that counting calls does not change the model's attributes.
         self.state = SimpleNamespace(error=None, after=0, calls=0)
 
     def light(self, error: BaseException, after: int = 0) -> None:
@@ -187,7 +187,7 @@ class Weighted(nn.Module):
 
 
 class Uniform(nn.Module):
-    """A 1x1 convolution of a constant picture: activation 1, head weight +-1, so the true Grad-CAM is +-1/(h w)."""
+    """A 1x1 convolution of a constant image: activation 1, head weight +-1, so the true Grad-CAM is +-1/(h w)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class Encoder(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """Two transformer blocks with a class token, for any picture size: 32x128 px give 2x8 = 16 tokens (P84)."""
+    """Two transformer blocks with a class token, for any image size: 32x128 px give 2x8 = 16 tokens (P84)."""
 
     def __init__(self, grid: tuple[int, int] = (2, 8), width: int = 8, patch: int = 16, classes: int = 5) -> None:
         super().__init__()
@@ -329,12 +329,12 @@ class OneConv(nn.Module):
 
 
 def ramp() -> Tensor:
-    """The picture of captum's published fixtures: 0 … 15 as 4x4."""
+    """The image of captum's published fixtures: 0 … 15 as 4x4."""
     return torch.arange(16.0).view(1, 1, 4, 4)
 
 
 def act_grad(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """By hand: the layer's output, d sum of class scores / d output, scores. The hook hands on a clone (row P45)."""
+    """By hand: the layer's output, d sum of class scores / d output, scores. The hook returns a clone (row P45)."""
     box: list[Tensor] = []
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -357,7 +357,7 @@ def cam_by_hand(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int
 
 
 class Scaled(nn.Module):
-    """A curved network for pictures in other units: it divides by `scale` first."""
+    """`curved` for images in other units: it divides by `scale` first."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -373,5 +373,5 @@ def top(model: nn.Module, x: Tensor) -> list[int]:
 
 
 def rel(a: Tensor, b: Tensor) -> float:
-    """||a - b|| / ||b||, the measure of `peers.md`."""
+    """Relative error ||a - b|| / ||b||."""
     return float((a.double() - b.double()).norm() / b.double().norm())

@@ -1,11 +1,11 @@
-"""Maps from activations: CAM under linear heads, principal components, strong cells, factors."""
+"""CAM under linear heads, principal-component CAMs, FEM, matrix factorisation."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from nets import Activated, Residual, act_grad, curved, pictures, plain, rel, residual, settle
-from oracles.cams import along, component, kernel_component
+from oracles.cams import component, kernel_component, with_sign_of
 from torch import nn
 
 import explainers
@@ -80,7 +80,7 @@ def test_cam_refuses_nonlinear_heads_with_the_reason(name):
 
 
 def test_cam_detects_a_nonlinear_head_despite_tiny_activations():
-    """Near zero every smooth head is linear to float32's last digit."""
+    """Near zero every smooth head is linear within float32 rounding."""
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8), nn.Hardswish(), nn.Linear(8, 7))
     net = settle(Head(head).float())
     net.head[2].bias.data.zero_()
@@ -91,7 +91,7 @@ def test_cam_detects_a_nonlinear_head_despite_tiny_activations():
 
 
 def test_cam_accepts_a_head_of_one_by_one_convolutions():
-    """The order of pool and linear layer does not matter; the classes' own maps are CAM's as well."""
+    """Pooling and the linear layer commute; CAM at the class maps is the class map itself."""
     head = nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     net, images = settle(Head(head).double()), pictures()
     a = net.body(images).detach()
@@ -102,7 +102,7 @@ def test_cam_accepts_a_head_of_one_by_one_convolutions():
 
 
 def test_cam_default_layer_is_the_pooled_one():
-    """SqueezeNet's way: convolution to classes, ReLU, pool. The last layer with a grid is the one to read."""
+    """SqueezeNet's head: convolution to classes, ReLU, pool; CAM reads the layer that is pooled."""
     head = nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     net, images = settle(Head(head).double()), pictures()
     e = explain("cam", net, images, CLASSES)
@@ -150,7 +150,7 @@ def test_cam_of_a_channels_last_layer():
 # Principal components
 
 
-def shuffled(net: nn.Sequential, order: list[int]) -> nn.Sequential:
+def with_permuted_channels(net: nn.Sequential, order: list[int]) -> nn.Sequential:
     """The same network with the channels of `relu2` in another order."""
     other = plain()
     other.load_state_dict(net.state_dict())
@@ -162,11 +162,13 @@ def shuffled(net: nn.Sequential, order: list[int]) -> nn.Sequential:
 
 @pytest.mark.parametrize("method", [eigen_cam, eigen_grad_cam, seg_eigen_cam, kpca_cam], ids=lambda m: m.__name__)
 def test_p40_the_sign_depends_on_neither_channel_order_nor_batch(method):
-    """The channels' order and the pictures beside it do not turn a map round."""
+    """The sign of a map is invariant to the order of channels and to the rest of the batch."""
     net, images = plain(), pictures(6)
     maps = method(net, images, 1, layer="relu2")
     for order in ([7, 6, 5, 4, 3, 2, 1, 0], [3, 1, 7, 0, 2, 6, 5, 4]):
-        torch.testing.assert_close(method(shuffled(net, order), images, 1, layer="relu2"), maps, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(
+            method(with_permuted_channels(net, order), images, 1, layer="relu2"), maps, rtol=1e-8, atol=1e-10
+        )
     for n in range(6):
         torch.testing.assert_close(method(net, images[n : n + 1], 1, layer="relu2")[0], maps[n], rtol=1e-8, atol=1e-10)
 
@@ -220,13 +222,13 @@ def test_kpca_cam_with_the_rbf_kernel(gamma):
     def kernel(p, q):
         return torch.exp(-width * ((p - q) ** 2).sum())
 
-    expected = [along(kernel_component(a, kernel), a.sum(0)) for a in net[:4](images).detach()]
+    expected = [with_sign_of(kernel_component(a, kernel), a.sum(0)) for a in net[:4](images).detach()]
     actual = kpca_cam(net, images, layer="relu2", kernel="rbf", gamma=gamma)
     torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-6, atol=1e-8)
 
 
 def test_kpca_cam_power_iteration_equals_the_eigendecomposition():
-    """Above 800 cells the eigenvector comes by iteration."""
+    """Above 800 cells the eigenvector is found by power iteration."""
     from explainers.methods.cams.activation_cams import _kernel_component, _largest
 
     planes = feature_maps(plain(), pictures(1, 3, 28, 32), layer="relu1")[0]
@@ -240,7 +242,7 @@ def test_kpca_cam_power_iteration_equals_the_eigendecomposition():
     alike = torch.tanh(rows @ rows.T / 6 + 1)
     alike = alike - alike.mean(0) - alike.mean(1, keepdim=True) + alike.mean()
     values, vectors = torch.linalg.eigh(alike)
-    expected = along((vectors[:, -1] * values[-1].sqrt()).view(28, 32), planes.sum(0))
+    expected = with_sign_of((vectors[:, -1] * values[-1].sqrt()).view(28, 32), planes.sum(0))
     assert len(alike) > 800 and rel(found, expected) < 1e-6
     assert float(_largest(alike)[0]) == pytest.approx(float(values[-1]), rel=1e-9)
 
@@ -270,7 +272,7 @@ def test_fem_in_the_papers_form_by_hand():
 
 
 def test_nmf_recovers_known_factors():
-    """Three factors with places and channels of their own come back as they were, the largest first."""
+    """Three factors with disjoint supports and channels are recovered, the largest first."""
     from explainers.methods.cams.nmf import factors_of
 
     places = torch.zeros(3, 4, 6, dtype=torch.float64)
@@ -331,11 +333,11 @@ def test_zero_factors_are_refused():
         feature_factors(plain(), pictures(), 1, components=0)
 
 
-# Peers, where they are right
+# Agreement with other libraries
 
 
 def scaled(maps, size):
-    """As pytorch-grad-cam shows a map: ReLU, min-max, bilinear, min-max."""
+    """pytorch-grad-cam's normalisation: ReLU, min-max, bilinear, min-max."""
 
     def stretch(m):
         low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
@@ -380,7 +382,7 @@ def test_component_by_covariance_and_by_gradients_differ():
     """The oracles of Eigen- and Eigen-Grad-CAM must tell the two methods apart."""
     net, images = curved(), pictures()
     a, g, _ = act_grad(net, net.act2, images, CLASSES)
-    first = torch.stack([along(component(each), each.sum(0)) for each in a])
+    first = torch.stack([with_sign_of(component(each), each.sum(0)) for each in a])
     assert rel(eigen_cam(net, images, layer="act2"), first) < 1e-9
     assert rel(eigen_grad_cam(net, images, CLASSES, layer="act2"), first) > 0.5
     assert g.any()

@@ -48,13 +48,13 @@ def graph() -> dict[str, set[str]]:
         "methods",
         "checks",
         "training",
-    }  # `import explainers` brings all that nothing else imports
+    }  # `import explainers` loads what no other module imports
     del boxes["explainers"]
     return boxes
 
 
 def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Without the edges that a longer way implies."""
+    """Transitive reduction: without the edges that a longer path implies."""
 
     def reach(name: str) -> set[str]:
         return set().union(*({target} | reach(target) for target in edges.get(name, ())), set())

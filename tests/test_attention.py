@@ -1,4 +1,4 @@
-"""Attention methods: the weights themselves, however a network spells them, the rules, and what is refused."""
+"""Attention methods: recorded weights for every implementation of attention, aggregation rules, refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASSES = [2, 0, 4]
 # The weights
 
 
-def respelled(net: nn.Module, fused: bool) -> nn.Module:
+def with_custom_attention(net: nn.Module, fused: bool) -> nn.Module:
     """The same network with one Linear for q, k and v, and with its own attention instead of PyTorch's module."""
     other = plain_vit(1, fused=fused)
     with torch.no_grad():
@@ -58,13 +58,13 @@ def test_every_implementation_of_attention_gives_the_same_map(name, fused):
         net.positions.zero_()
     expected = METHODS[name](net, wide_pictures(), CLASSES)
 
-    actual = METHODS[name](respelled(net, fused), wide_pictures(), CLASSES)
+    actual = METHODS[name](with_custom_attention(net, fused), wide_pictures(), CLASSES)
 
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 
 def test_weights_and_gradients_by_hand():
-    """Oracle: softmaxes and matrix products by hand, with the gradient at the hand's own weights."""
+    """Oracle: softmaxes and matrix products by hand, with autograd's gradient at those weights."""
     net, x = two_blocks(), wide_pictures()
     weights, slopes = slopes_by_hand(net, x, CLASSES)
 
@@ -76,14 +76,14 @@ def test_weights_and_gradients_by_hand():
 
 
 def test_gradients_by_finite_differences():
-    """Oracle: central differences, moving one weight of the first block's attention at a time."""
+    """Oracle: central differences in one attention weight of the first block at a time."""
     net, x = two_blocks((1, 2)), pictures(1, 3, 16, 32)
     (first, _), _, _ = attend_by_hand(net, x)
     seen = record_attention(net, x, 3, gradients=True)
 
     def score(weights: Tensor) -> float:
         with torch.no_grad(), watched(net, leaves=False) as calls:
-            # The watch computes the weights; the first block's are exchanged where they are handed on.
+            # The first block's recorded weights are replaced before they are multiplied with the values.
             keep, mode = calls, torch.overrides._get_current_function_mode()
             inner = mode.keep
             mode.keep = lambda each: (inner(each), weights if len(keep) == 1 else each)[1]
@@ -97,7 +97,7 @@ def test_gradients_by_finite_differences():
 
 
 class Masked(nn.Module):
-    """Attention with masks of both kinds, asked for its weights, tokens first or second."""
+    """Attention with a key padding mask and an attention mask, `need_weights=True`, batch first or second."""
 
     def __init__(self, batch_first: bool) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Masked(nn.Module):
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_recording_with_masks_leaves_the_scores_unchanged(batch_first):
-    """Identity: the watched network's scores are the network's; the hidden key and the later ones get nothing."""
+    """Identity: recording leaves the scores unchanged; masked keys have weight 0."""
     net, x = settle(Masked(batch_first).double()), pictures(2, 3, 32, 64)
 
     with torch.no_grad(), watched(net, leaves=False) as seen:
@@ -133,7 +133,7 @@ def test_recording_with_masks_leaves_the_scores_unchanged(batch_first):
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
-    """`nn.TransformerEncoder` in eval mode leaves Python for one kernel, in which nothing could be seen."""
+    """In eval mode `nn.TransformerEncoder` runs one fused kernel, whose attention weights cannot be recorded."""
 
     class Encoded(nn.Module):
         def __init__(self) -> None:
@@ -159,7 +159,7 @@ def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
 @pytest.mark.parametrize("fusion", ["max", "min"])
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
 def test_rollout_with_max_and_min_head_fusion_by_hand(fusion, ratio):
-    """By hand, one number at a time: the weakest weights of a block go, each row is brought back to one."""
+    """By hand, entry by entry: the smallest weights of a block are discarded, rows renormalised."""
     net, x = two_blocks(), wide_pictures()
     rows = []
     for blocks in zip(*(each.detach() for each in attend_by_hand(net, x)[0]), strict=True):
@@ -178,8 +178,8 @@ def test_rollout_with_max_and_min_head_fusion_by_hand(fusion, ratio):
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
 
 
-def test_rollout_rows_sum_to_one():
-    """Identity: with the class token's own share a row is one, and pooled patches have everything."""
+def test_rollout_is_positive_and_sums_to_at_most_one():
+    """Identity: the sum is one minus the class token's own weight, or one for pooled patches."""
     shares = attention_rollout(two_blocks(), wide_pictures())
     pooled = attention_rollout(plain_vit(0, "patches"), wide_pictures())
 
@@ -198,7 +198,7 @@ def test_rollout_rows_sum_to_one():
     ],
 )
 def test_readout_rows_are_the_tokens_the_head_reads(extra, reads, rows):
-    """By hand: the head's own slice of the tokens, whatever stands before the patches."""
+    """By hand: the tokens that the head reads, with any number of extra tokens before the patches."""
     net, x = plain_vit(extra, reads), wide_pictures()
     seen = record_attention(net, x, CLASSES, gradients=True)
     expected = torch.zeros(3, 16 + extra, dtype=x.dtype)
@@ -221,7 +221,7 @@ def test_attribution_depends_on_the_class_and_rollout_does_not():
 
 
 def test_le_grad_of_mean_tokens_by_hand():
-    """Oracle: the head on the mean of all tokens after each block, and that block's slopes alone."""
+    """Oracle: the head on the mean of all tokens after each block, and the gradient at that block alone."""
     net, x = two_blocks(), wide_pictures()
     weights, after, _ = attend_by_hand(net, x)
     total = torch.zeros(3, 17, dtype=x.dtype)
@@ -236,7 +236,7 @@ def test_le_grad_of_mean_tokens_by_hand():
 
 
 def test_p87_le_grad_of_mean_tokens_agrees_with_torchcam():
-    """Oracle: torchcam's LeGrad, raw, on a square grid, where it is right; the logit's own is another map."""
+    """Oracle: torchcam's unnormalised LeGrad on a square grid; LeGrad of the logit is another map."""
     peer = pytest.importorskip("torchcam.methods").LeGrad
     net, x = vit(), pictures(3, 3, 64, 64)
     with peer(net, list(net.encoder.layers)) as extractor:
@@ -247,7 +247,7 @@ def test_p87_le_grad_of_mean_tokens_agrees_with_torchcam():
 
 
 def test_le_grad_of_mean_tokens_needs_blocks():
-    """Attentions side by side in one module leave no tokens between them to ask about."""
+    """Attention modules that share one parent have no block output between them."""
 
     class Flat(ClassToken):
         def forward(self, x: Tensor) -> Tensor:
@@ -265,7 +265,7 @@ def test_le_grad_of_mean_tokens_needs_blocks():
         le_grad(net, wide_pictures(), 1, score="mean_token")
 
 
-# Heads and directions
+# Heads and principal components
 
 
 def test_heads_of_one_block_all_blocks_and_the_next_attention():
@@ -297,7 +297,7 @@ def test_mean_query_and_networks_without_a_class_token():
 
 
 def test_token_pca_maps_are_centred_orthogonal_and_ordered():
-    """Identities: maps of mean 0 that do not overlap, spreads falling, together the cells' whole variance."""
+    """Identities: maps are centred and orthogonal, variances descend and sum to the total variance."""
     net, x = residual(), pictures()
     maps = token_pca(net, x, layer="layer2", components=6).flatten(2)
     a = METHODS["feature_maps"](net, x, layer="layer2").flatten(2)
@@ -311,7 +311,7 @@ def test_token_pca_maps_are_centred_orthogonal_and_ordered():
 
 
 def test_token_pca_components_beyond_the_rank_are_zero():
-    """Six channels have six directions, a picture of one colour none."""
+    """Six channels have six components, a constant image none."""
     net, x = residual(), pictures(1)
     assert token_pca(net, x, layer="layer2", components=9)[:, 6:].eq(0).all()
     flat = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -324,7 +324,7 @@ def test_token_pca_works_on_every_layout():
         assert found.shape[:2] == (2, 2) and found.flatten(2).std(2).min() > 0
 
 
-# Refusals, promises
+# Refusals, contracts
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -344,7 +344,7 @@ def test_networks_without_attention_among_all_tokens_are_refused(build, size, wo
 
 
 def test_attention_of_different_sizes_is_refused_in_the_forward_pass():
-    """A query of its own reads the patches last (attention pooling): the weights are 1 by 16."""
+    """Attention pooling with a learned query: its weights are 1 by 16."""
 
     class Pooled(PlainViT):
         def forward(self, x: Tensor) -> Tensor:
@@ -360,7 +360,7 @@ def test_attention_of_different_sizes_is_refused_in_the_forward_pass():
 
 
 def test_windowed_attention_is_refused_in_the_forward_pass():
-    """Two windows of 2 x 4 in a grid of 2 x 8: the weights have twice the rows that there are pictures."""
+    """Two windows of 2 x 4 in a grid of 2 x 8: the windows are folded into the batch axis."""
 
     class Halves(PlainViT):
         def forward(self, x: Tensor) -> Tensor:
@@ -378,7 +378,7 @@ def test_zero_gradient_is_a_finding():
 
 
 def test_le_grad_of_a_unit_by_hand():
-    """The forward pass ends at the unit's layer: one block's attention, written out, and the slopes of that channel."""
+    """The forward pass ends at the unit's layer: attention of one block and its gradient, by hand."""
     net, x = two_blocks(), wide_pictures()
     (first, _), (after, _), _ = attend_by_hand(net, x)
     (slope,) = torch.autograd.grad(after[:, 1:, 3].mean(1).sum(), first)
@@ -402,7 +402,7 @@ def test_every_contract_check_passes(name):
 
 @pytest.mark.parametrize("name", [*ATTENTION, "token_pca"])
 def test_a_map_keeps_nothing_larger_alive(name):
-    """A slice of the attention weights would hold all of them: 12 heads of 197 x 197 for a map of 14 x 14."""
+    """A view would keep all attention weights alive: 12 heads of 197 x 197 for a map of 14 x 14."""
     found = METHODS[name](two_blocks(), wide_pictures(), 1)
 
     assert found._base is None and found.untyped_storage().nbytes() == found.numel() * 8
@@ -424,7 +424,7 @@ def test_wrong_options_are_refused_with_the_valid_values(name, options, word):
 
 
 def test_torchvision_layer_names():
-    """`vit_b_16` as a small instance: heads and grid under the names that its users know."""
+    """A small instance of `vit_b_16`'s class: its layers are addressed by their usual names."""
     net = settle(torchvision.models.VisionTransformer(96, 32, 2, 3, 12, 24, num_classes=5))
     x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
 

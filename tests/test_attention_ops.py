@@ -1,4 +1,4 @@
-"""Oracle: torch's own attention functions, for every kind of mask and both users of the decomposition."""
+"""Oracle: torch's attention functions, for every kind of mask and both modes that decompose them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensor(*shape):
 
 
 def hidden(*shape):
-    """True hides; every row shows at least the first key."""
+    """Boolean mask, True where a key is masked; the first key never is."""
     mask = tensor(*shape) > 0.3
     mask[..., 0] = False
     return mask
@@ -79,19 +79,19 @@ PADDING = {"none": None, "bool": hidden(N, T), "float": tensor(N, T)}
 
 
 def watch():
-    """As the passes that read the weights run it."""
+    """The mode that records attention weights."""
     return _Watch(lambda weights: weights)
 
 
 def intercept():
-    """As LRP and DeepLIFT run it."""
+    """The mode of LRP and DeepLIFT."""
     mode = Interception(nn.Identity(), "a test", STRUCTURE)
     mode.rules = {"multi_head_attention_forward": multi_head}
     return mode
 
 
 def both_agree(attention, *inputs, **options):
-    """Output and weights with either user's mode are torch's."""
+    """Output and weights in either mode equal torch's."""
     expected = attention(*inputs, **options)
     for mode in (watch(), intercept()):
         with mode:
@@ -105,7 +105,7 @@ def both_agree(attention, *inputs, **options):
 @pytest.mark.filterwarnings("ignore:Support for mismatched")
 @pytest.mark.parametrize(("mask", "padding", "weights"), [*product(ATTENTION_MASKS, PADDING, [False, True])])
 def test_multi_head_attention_with_every_mask(mask, padding, weights):
-    """The function itself: the module turns boolean masks into added ones before it calls it."""
+    """The functional form, since the module converts boolean masks to additive ones before it calls it."""
     module = settle(nn.MultiheadAttention(C, HEADS).double())
     matrices = (module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0)
     out = (module.out_proj.weight, module.out_proj.bias)

@@ -1,4 +1,4 @@
-"""Guided backpropagation and deconvnet: rules at the graph's ReLUs, whatever they are written as."""
+"""Guided backpropagation and deconvnet: rules at ReLUs in every implementation (module, functional, method)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES = [guided_backprop, deconvnet]
 each_rule = pytest.mark.parametrize("method", RULES, ids=lambda m: m.__name__)
 
 
-def spelled(act):
+def net_with(act):
     return settle(Activated(act).double())
 
 
@@ -36,12 +36,12 @@ def spelled(act):
     ids=["F.relu", "torch.relu", "Tensor.relu", "in place", "clamp", "clamp_min", "threshold", "shared module"],
 )
 def test_every_implementation_of_relu_gets_the_same_rule(method, act):
-    """One that cannot be told from another operation may be refused, but never passed over."""
-    net, x = spelled(nn.ReLU()), pictures()
+    """A ReLU that is indistinguishable from another operation may be refused, but never skipped silently."""
+    net, x = net_with(nn.ReLU()), pictures()
     expected = method(net, x, CLASSES)
     assert not torch.allclose(expected, saliency(net, x, CLASSES))
     try:
-        actual = method(spelled(act), x, CLASSES)
+        actual = method(net_with(act), x, CLASSES)
     except ExplainerError:
         return
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-15)
@@ -76,7 +76,7 @@ def test_rules_by_hand(method, inplace):
 )
 def test_other_activations_are_refused_by_name(method, act):
     with pytest.raises(ExplainerError) as raised:
-        method(spelled(act), pictures(), CLASSES)
+        method(net_with(act), pictures(), CLASSES)
     name = type(act).__name__ if isinstance(act, nn.Module) else act.__name__
     assert name.lower().replace("_", "") in str(raised.value).lower().replace("_", ""), (
         "the refusal names the operation"
@@ -86,9 +86,9 @@ def test_other_activations_are_refused_by_name(method, act):
 
 @each_rule
 def test_relu6_is_guided_or_refused(method):
-    """Guided ReLU6: only positive gradients pass, and only between 0 and 6; never the plain gradient without a word."""
+    """Guided ReLU6 passes positive gradients between 0 and 6; it is never silently the plain gradient."""
     for act in (nn.ReLU6(), F.relu6, lambda x: x.clamp(0, 6)):
-        net, x = spelled(act), pictures()
+        net, x = net_with(act), pictures()
         try:
             found = method(net, x, CLASSES)
         except ExplainerError as refusal:
@@ -159,7 +159,7 @@ def test_the_plain_gradient_is_bit_identical_afterwards(method):
 
 @each_rule
 def test_max_pool_and_dropout_keep_their_gradients(method):
-    """Only rectifiers change: max-pool and dropout keep their own gradients."""
+    """The rule applies to ReLUs alone."""
 
     class Pooled(nn.Module):
         def __init__(self):
@@ -182,4 +182,4 @@ def test_max_pool_and_dropout_keep_their_gradients(method):
 
 def test_explain_raises_the_methods_error():
     with pytest.raises(ExplainerError, match="saliency"):
-        explain("guided_backprop", spelled(nn.SiLU()), pictures())
+        explain("guided_backprop", net_with(nn.SiLU()), pictures())

@@ -9,7 +9,7 @@ from explainers import BadOption, regions
 
 
 def two_blobs() -> torch.Tensor:
-    """6 x 8 cells: a bar of three fours, and one cell of three in the corner that touches nothing."""
+    """6 x 8 cells: a bar of three cells of value 4, and an isolated cell of value 3 in the corner."""
     map = torch.zeros(6, 8)
     map[1, 2:5] = 4.0
     map[5, 7] = 3.0
@@ -35,7 +35,7 @@ def test_small_components_are_left_out():
 
 
 def test_boxes_are_in_image_pixels():
-    """One cell of 3 x 4 in a picture of 30 x 80: bilinear values stay above half within 10 x 20 pixels."""
+    """One cell of 3 x 4 in an image of 30 x 80: bilinear values exceed half the maximum within 10 x 20 pixels."""
     map = torch.zeros(3, 4)
     map[1, 1] = 1.0
     (found,) = regions(map, (30, 80), threshold=0.5)

@@ -1,4 +1,4 @@
-"""Class-activation maps: closed forms, identities, published numbers, and the peers where they are right."""
+"""Class-activation maps: closed forms, identities, published numbers, agreement with other libraries."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_sweep_runs_one_forward():
 
 
 def test_channel_effects_of_a_linear_head_in_closed_form():
-    """y - y without k = w_k mean(A_k) for a pooled linear head."""
+    """y - y(A_k = 0) = w_k mean(A_k) for a pooled linear head."""
     net, images = plain(), pictures()
     a = net[:4](images).detach()
     expected = net.head.weight[CLASSES].detach() * a.mean((2, 3))
@@ -201,7 +201,7 @@ def test_ablation_cam_of_a_linear_head_in_closed_form():
 
 
 def test_channel_effects_inside_a_residual_block():
-    """The branch at a layer inside a residual block meets the skip of one picture: it must broadcast."""
+    """The expanded batch at a layer inside the block is added to the skip of one image: it must broadcast."""
     net, images = residual(), pictures()
     from oracles import drops_by_hand
 
@@ -232,7 +232,7 @@ def test_channel_effects_with_a_suffix_of_fixed_batch_size():
 
 
 def test_channel_effects_with_a_suffix_that_flattens_the_batch():
-    """A suffix that flattens with a fixed first size of 1 would take the copies for one long picture."""
+    """A suffix that folds the batch axis into another could read the copies of an image as one image."""
 
     class One(nn.Module):
         def __init__(self):
@@ -254,9 +254,9 @@ def test_channel_effects_with_a_suffix_that_flattens_the_batch():
 
 
 def test_feature_maps_stop_the_forward_pass_at_the_layer():
-    """Idea 8: what comes after an early layer is not computed."""
+    """Layers after the requested one are not computed."""
     net, images = residual(), pictures()
-    feature_maps(net, images, layer="conv1")  # once a model and size, its calls are counted in a whole forward
+    feature_maps(net, images, layer="conv1")  # the first call counts module calls in a full forward
     expected = net.layer1(net.relu(net.bn1(net.conv1(images)))).detach()
     net.fuse.light(AssertionError("went on"), 0)
     assert torch.equal(feature_maps(net, images, layer="layer1"), expected)
@@ -286,7 +286,7 @@ def test_explain_map_and_raw_come_from_one_computation():
 
 @pytest.mark.parametrize("method", ["grad_cam", "saliency"])
 def test_explain_runs_one_forward_for_target_and_runner_up(method):
-    """The runner-up's map, which tells whether the first depends on its class at all, is drawn from the same graph."""
+    """The runner-up's map, which tests class sensitivity, is computed from the same graph."""
     net, images, count = residual(), pictures(), []
     layer = {"layer": "layer2"} if method == "grad_cam" else {}
     handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
@@ -299,7 +299,7 @@ def test_explain_runs_one_forward_for_target_and_runner_up(method):
 
 @pytest.mark.parametrize("method", ["grad_cam", "saliency", "full_grad", "guided_backprop", "xgrad_cam"])
 def test_the_runner_ups_map_equals_a_separate_call(method, monkeypatch):
-    """Oracle: the method asked for the second class by itself, bit by bit; another target may not read an old graph."""
+    """Oracle: a separate call for the runner-up, bit-identical; another target never reuses an old graph."""
     from explainers.explanation import run
 
     maps = []
@@ -319,7 +319,7 @@ def test_the_runner_ups_map_equals_a_separate_call(method, monkeypatch):
     assert not torch.equal(own, other) and e.map.shape == own.shape
 
 
-# Peers, where they are right (last section of peers.md)
+# Agreement with other libraries
 
 
 def resnet(seed=0):
@@ -352,7 +352,7 @@ def test_cams_agree_with_torchcam(theirs, ours):
 
 
 def test_ablation_cam_agrees_with_grad_cam_package_where_the_score_is_positive():
-    """Its weights are divided by the score; times the score they are the drops."""
+    """The package divides the drops of the score by the score."""
     pytest.importorskip("pytorch_grad_cam")
     from pytorch_grad_cam import AblationCAM
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
@@ -368,5 +368,5 @@ def test_ablation_cam_agrees_with_grad_cam_package_where_the_score_is_positive()
     ours = torch.nn.functional.interpolate(ours[None], images.shape[2:], mode="bilinear", align_corners=False)[0, 0]
     ours = (ours - ours.min()) / (ours.max() - ours.min())
     low = torch.from_numpy(maps[0])
-    # They scale before and after the resize; ours once: same map up to that scaling.
+    # The package normalises before and after the resize, this library once: equal up to that scaling.
     assert torch.corrcoef(torch.stack([ours.flatten(), low.flatten().float()]))[0, 1] > 0.9999

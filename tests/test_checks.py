@@ -1,4 +1,4 @@
-"""check_explainer on strangers: a method that passes every check, and copies that each fail one, found by name."""
+"""check_explainer on a correct explainer, which passes every check, and on broken copies, which each fail one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _classes(target: object, scores: Tensor) -> Tensor | None:
 
 
 def _gradient(model: nn.Module, images: Tensor, target: object) -> Tensor:
-    """The input's gradient, kept clean: batch statistics and dropout are left out by a copy in eval mode."""
+    """The input gradient of a copy in eval mode: running batch statistics, no dropout."""
     if images.ndim != 4 or not images.is_floating_point() or not images.isfinite().all():
         raise ValueError("images must be finite floats of shape [N, C, H, W].")
     if any(module.training for module in model.modules()):
@@ -53,12 +53,12 @@ def _gradient(model: nn.Module, images: Tensor, target: object) -> Tensor:
 
 
 def good(model: nn.Module, images: Tensor, target: object = None) -> Tensor:
-    """Saliency by hand, in twenty lines, as a stranger would write it."""
+    """Saliency without the library's passes."""
     return _gradient(model, images, target)
 
 
 def breaks(name: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Enter a broken copy under the check that must find it."""
+    """Register a broken explainer under the check that must fail."""
 
     def join(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         BROKEN.append((name, function))
@@ -243,7 +243,7 @@ def three_channels_only(model, images, target=None):
 
 @breaks("wrapped_and_traced")
 def wrong_on_traced_models(model, images, target=None):
-    """Rows P76 to P78: a plain gradient where something else was asked for, without a word."""
+    """Rows P76 to P78: silently the plain gradient where another method was requested."""
     result = _gradient(model, images, target)
     return result * 2 if isinstance(model, torch.jit.ScriptModule) else result
 
@@ -290,7 +290,7 @@ def edits_what_all_threads_see(model, images, target=None):
     try:
         with torch.no_grad():
             model(images.clone())
-        time.sleep(0.05)  # as a slow method would: ordinary use beside it falls into the time of the hook
+        time.sleep(0.05)  # like a slow method: other threads run the model while the hook is registered
     finally:
         handle.remove()
     return clean
@@ -347,7 +347,7 @@ def outcome(name: str, function: Callable[..., Tensor]) -> str:
 
 @pytest.mark.parametrize(("name", "function"), BROKEN, ids=[f.__name__ for _, f in BROKEN])
 def test_a_broken_explainer_fails_its_check(name, function):
-    """The check that is named for it fails; that it passes for the unbroken copy is shown above."""
+    """The check that it is registered under fails; it passes for the correct explainer (above)."""
     assert outcome(name, function).startswith("failed"), f"{name} did not see {function.__name__}"
     KEPT.clear()
     torch.set_grad_enabled(True)
@@ -368,7 +368,7 @@ def test_an_explainer_that_raises_is_reported_with_its_error():
 
 
 def test_options_reach_every_call_and_the_callers_model_is_copied():
-    """Options reach every call; a given model is copied, so its own state is out of reach."""
+    """Options reach every call; the given model is copied, so its state cannot change."""
     seen: list[int] = []
     sizes: set[tuple[int, ...]] = set()
 

@@ -1,4 +1,4 @@
-"""The promises of the library, each for each method of `METHODS`; a new method is covered on its first day."""
+"""The contracts of the library, each for every method of `METHODS`; a new method is covered automatically."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def close(actual, expected, rtol=1e-9, atol=1e-11):
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, check_dtype=False)
 
 
-# What comes back
+# The result
 
 
 @each
@@ -73,7 +73,7 @@ def test_calling_twice_is_bit_identical(name):
     assert torch.equal(call(name, net, images), call(name, net, images))
 
 
-# Promise 1: a batch is its pictures
+# Contract 1: a batch equals its images one by one
 
 
 @each
@@ -112,7 +112,7 @@ def test_every_form_of_target_means_the_same(name):
     assert not torch.allclose(call(name, net, images, [4, 3, 4], **signed), expected), "the class must matter"
 
 
-# Promise 2: nothing is left behind
+# Contract 2: nothing is left behind
 
 
 @each
@@ -201,7 +201,7 @@ def test_failing_backward_leaves_nothing(name):
 @each
 def test_no_graph_or_tensor_is_kept_alive(name):
     net, images = residual(), pictures()
-    call(name, net, images)  # warm caches are allowed, growth is not
+    call(name, net, images)  # a filled cache is allowed, growth is not
     marked = residual()
     marked.pause2 = Marker()
     try:
@@ -230,7 +230,7 @@ def test_the_model_can_be_freed(name):
 @each
 @pytest.mark.parametrize("mode", ["train", "mixed"])
 def test_a_model_in_train_mode_is_explained_in_eval_mode_and_stays_in_train(name, mode):
-    """Batch norm and dropout act as in eval; no running statistic moves, and each module keeps its own mode."""
+    """Batch norm and dropout act as in eval mode; running statistics and each module's mode are unchanged."""
     net, images = residual(), pictures()
     net.pause1 = nn.Dropout(0.5).eval()
     expected = call(name, net, images)
@@ -243,7 +243,7 @@ def test_a_model_in_train_mode_is_explained_in_eval_mode_and_stays_in_train(name
     close(actual, expected)
 
 
-# Promise 4: where and how it is called
+# Contract 4: grad modes, dtypes, strides
 
 
 @each
@@ -288,7 +288,7 @@ def test_float32_keeps_float32(name):
     expected = call(name, net, images, [2, 0, 5], **({"seed": 3} if name in STOCHASTIC else {}))
     result = call(name, net.float(), images.float(), [2, 0, 5], **({"seed": 3} if name in STOCHASTIC else {}))
     assert result.dtype == torch.float32
-    if name not in STOCHASTIC:  # the noise of another dtype is another draw
+    if name not in STOCHASTIC:  # random draws differ between dtypes
         close(result.double(), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
@@ -300,7 +300,7 @@ def test_half_precision_gives_float32(name, dtype):
     half = call(name, net.to(dtype), images.to(dtype), [2, 0, 5], **layer)
     assert half.dtype == torch.float32 and half.isfinite().all()
     if name not in STOCHASTIC:
-        # The same rounded weights and pictures in float32: what remains is the arithmetic of the format.
+        # The same rounded weights and images in float32: what remains is the arithmetic error of the dtype.
         full = call(name, net.float(), images.to(dtype).float(), [2, 0, 5], **layer)
         cosine = torch.nn.functional.cosine_similarity(half.flatten(), full.flatten(), dim=0)
         assert cosine > (0.97 if dtype == torch.bfloat16 else 0.995)
@@ -336,25 +336,25 @@ def test_any_number_of_channels(name, channels):
 
 @each
 def test_height_and_width_are_not_swapped(name):
-    """A high picture and a wide one: neither axis is taken for the other."""
+    """A tall image and a wide one: the axes are not confused."""
     for height, width in ((8, 24), (24, 8)):
         images = pictures(2, 3, height, width)
         result = call(name, residual(), images)
         assert tuple(result.shape) == shape(name, images, (2, 6, height // 2, width // 2))
 
 
-# Promise 5: chance
+# Contract 5: randomness
 
 
-def by_chance(name):
-    """Options under which the draws show: a baseline of noise, a layer that more than linear ones follow."""
+def stochastic_options(name):
+    """Options under which random draws matter: a baseline of noise, a layer with a nonlinear suffix."""
     drawn = {"baseline": "noise"} if "baseline" in METHODS[name].options else {}
     return drawn | ({"layer": "layer1"} if METHODS[name].takes_layer else {})
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_result_depends_on_the_seed_alone(name):
-    net, images, drawn = residual(), pictures(), by_chance(name)
+    net, images, drawn = residual(), pictures(), stochastic_options(name)
     torch.manual_seed(1)
     with nothing_left(net, images):
         first = call(name, net, images, 2, seed=5, **drawn)
@@ -368,8 +368,8 @@ def test_result_depends_on_the_seed_alone(name):
 
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_random_draws_depend_on_neither_batch_nor_chunk_size(name):
-    """Neither the pictures beside it nor the chunk size change a picture's draws."""
-    net, images, drawn = residual(), pictures(), by_chance(name)
+    """An image's random draws depend neither on the rest of the batch nor on the chunk size."""
+    net, images, drawn = residual(), pictures(), stochastic_options(name)
     batch = call(name, net, images, [2, 0, 5], **drawn)
     close(batch[1:2], call(name, net, images[1:2], 0, **drawn))
     if METHODS[name].long:
@@ -378,7 +378,7 @@ def test_random_draws_depend_on_neither_batch_nor_chunk_size(name):
     close(twice[0], twice[1])
 
 
-# Promise 6: long methods
+# Contract 6: long methods
 
 
 @each_long
@@ -443,7 +443,7 @@ def test_budget_ends_within_one_batch(name):
     assert tuple(result.shape) == shape(name, images, (1, *LAST[1:]))
 
 
-# Promise 7: wrong use is refused before any work, in words
+# Contract 7: wrong use is refused before any forward pass
 
 
 class Counting(nn.Module):
@@ -568,7 +568,7 @@ def test_scores_that_are_not_a_matrix_need_a_callable_target(name):
     net, images = Dense().eval(), pictures()
     refusal((BadTarget, TypeError), name, net, images, 1)
     layer = {"layer": "net.conv2"} if name in OF_LAYERS else {}
-    if name in ("cam", "finer_cam"):  # their formulas speak of classes
+    if name in ("cam", "finer_cam"):  # their formulas need class scores
         refusal(ExplainerError, name, net, images, lambda scores: scores[:, 2].mean((1, 2)), **layer)
         return
     result = call(name, net, images, lambda scores: scores[:, 2].mean((1, 2)), **layer)
@@ -610,7 +610,7 @@ ORDER = """
 
 
 def test_registry_order_is_fixed():
-    """A new method may join anywhere; those that are there stay in their order, which pages and tables show."""
+    """A new method may be inserted anywhere; the existing ones keep their order, which page and tables show."""
     assert [name for name in METHODS if name in ORDER] == ORDER
 
 
@@ -632,12 +632,12 @@ def test_applies_gives_the_reason(name):
         assert isinstance(reason, str) and "traced" in reason
 
 
-# What the method says is signed, is
+# `signed` methods
 
 
 @each_map
 def test_signed_methods_have_both_signs(name):
-    """`signed` speaks of the default call: a final ReLU leaves one sign."""
+    """`signed` describes the default call: a final ReLU leaves one sign."""
     result = call(name, residual(), pictures(8))
     assert bool((result < 0).any()) == METHODS[name].signed
 
@@ -647,7 +647,7 @@ def test_signed_methods_have_both_signs(name):
 
 @each_classy
 def test_values_are_in_the_targets_units(name):
-    """Row P19 for all: a head of ten times the weights gives ten times the map (a product of two, a hundred)."""
+    """Row P19: ten times the head's weights give ten times the map (a hundred times for a product of two)."""
     net, images = residual(), pictures()
     first = call(name, net, images, 2)
     net.fc.weight.data *= 10
@@ -663,7 +663,7 @@ def test_values_are_in_the_targets_units(name):
 
 
 def test_plain_net_of_floats_in_double_default():
-    """Another default dtype than float32 changes nothing."""
+    """The default dtype does not affect the result."""
     net, images = residual(), pictures()
     expected = explainers.smooth_grad(net, images, 1, samples=3)
     torch.set_default_dtype(torch.float64)

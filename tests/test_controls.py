@@ -1,4 +1,4 @@
-"""Controls: they know the picture at most, never the network or the class."""
+"""Controls: baselines that depend on the image at most, never on the network or the class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepLIFT: completeness, closed forms of its rules, agreement with captum where that is right, and refusals."""
+"""DeepLIFT: completeness, closed forms of its rules, agreement with captum, refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_elementwise_multiplier_is_the_ratio_of_differences(name):
 
 @pytest.mark.parametrize("act", [F.relu, F.gelu, F.silu, F.hardswish, F.relu6, torch.tanh], ids=lambda f: f.__name__)
 def test_multipliers_at_the_baseline_are_gradients(act):
-    """Limit: at x = baseline the ratio is the gradient, and near it never a quotient of rounding errors."""
+    """Limit: at x = baseline the ratio is the gradient; near it, it is no quotient of rounding errors."""
     x = torch.linspace(-3.3, 3.7, 401)
     gradient = torch.autograd.functional.jacobian(lambda v: act(v).sum(), x.double()).float()
     for step in (0.0, 1e-8, 1e-7, 1e-6):
@@ -80,7 +80,7 @@ def test_multipliers_at_the_baseline_are_gradients(act):
 
 
 def test_tiny_differences_across_a_kink_are_not_rounded_away():
-    """No absolute threshold: 1e-30 and -1e-30 are far apart for a ReLU."""
+    """No absolute threshold: for a ReLU, 1e-30 and -1e-30 differ."""
     found = slope(F.relu, torch.tensor([1e-30]), torch.tensor([-1e-30]))
     assert found.item() == pytest.approx(0.5)
 
@@ -115,7 +115,7 @@ def test_a_linear_network_gives_weight_times_difference():
 
 @pytest.mark.parametrize("target", [explainers.Probability(2), explainers.LogProbability(2), explainers.Contrast(2, 0)])
 def test_probability_and_contrast_targets_are_complete(target):
-    """Softmax and logarithm of the target are part of what is explained."""
+    """Softmax and logarithm of the target are attributed too."""
     net, x = residual(), pictures()
     found = deep_lift(net, x, target)
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_agrees_with_captum_one_image_at_a_time():
 
 
 def test_max_pool_attributes_its_difference_by_hand():
-    """By hand: the maximum rose from 2 to 5, won by the 5; it fell from 4 to 3, and the lost 4 is what made it fall."""
+    """By hand: a rise from 2 to 5 is attributed to the 5; a fall from 4 to 3 to the position that held the 4."""
     x = torch.tensor([[1.0, 5.0, 3.0, 1.0]], dtype=torch.float64).view(1, 1, 1, 4)
     baseline = torch.tensor([[2.0, 1.0, 2.0, 4.0]], dtype=torch.float64).view(1, 1, 1, 4)
     weights = torch.tensor([2.0, 10.0], dtype=torch.float64)
@@ -161,7 +161,7 @@ def test_max_pool_attributes_its_difference_by_hand():
         assert found.tolist() == [0.0, 6.0, 0.0, -10.0]
 
 
-# Products and what is made of them
+# Products and operations composed of them
 
 
 def test_product_rule_in_closed_form():
@@ -249,7 +249,7 @@ class Masked(nn.Module):
     ids=["none", "bool", "float"],
 )
 def test_torch_attention_is_decomposed_exactly(mask, layer):
-    """Oracle: torch's own scores, which the parts must add up to; with biases at 0, relevance conserves them."""
+    """Oracle: torch's scores, to which the attributions sum; with zero biases LRP conserves them."""
     if layer and mask is not None and mask.dtype != torch.bool:
         pytest.skip("torch 2.15 gives NaN here without gradients: its fast path reads the mask as booleans")
     net, x = settle(Masked(mask, layer).double()), pictures()
@@ -279,7 +279,7 @@ def test_segmentation_outputs_with_a_callable_target():
 
 
 def test_maps_under_autocast_and_in_bfloat16_keep_their_ranks():
-    """Multipliers are taken in float32 whatever the network runs in; what drifts is the network itself."""
+    """Multipliers are float32 in every precision; the difference is that of the forward pass."""
     from explainers.maps.resize import rank_correlation
 
     net, x = residual().float(), pictures(3, 3, 24, 24).float()
@@ -297,7 +297,7 @@ def test_maps_under_autocast_and_in_bfloat16_keep_their_ranks():
 
 
 def test_softmax_of_distant_logits_stays_finite():
-    """Scores hundreds apart between picture and baseline: exp would overflow without a shift that both share."""
+    """Logits differ by hundreds between image and baseline: exp overflows without a shared shift."""
     net = With(lambda x: (500 * x).softmax(1))
     net, x = settle(net.double()), pictures()
     assert complete(net, x, rtol=1e-7).isfinite().all()
@@ -333,7 +333,7 @@ def test_operations_without_a_rule_are_refused_with_operation_and_layer(function
 
 
 def test_a_completeness_gap_is_a_finding():
-    """What a network cuts off from its input cannot be attributed."""
+    """A detached part of the score cannot be attributed."""
 
     class Cut(nn.Module):
         def __init__(self):

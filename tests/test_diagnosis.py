@@ -1,4 +1,4 @@
-"""Figures and findings: each computed by hand on maps of a few cells."""
+"""Statistics and findings: each computed by hand on maps of a few cells."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_statistics_by_hand():
 
 
 def test_statistics_are_per_image_with_score_and_gradient_norm():
-    """A batch is not mixed, and score and gradient norm stand under their picture."""
+    """Each image has its own statistics, score and gradient norm."""
     raw = torch.tensor([[[0.0, 4.0]], [[8.0, 8.0]]])
 
     known = {"target_scores": torch.tensor([1.5, -2.0]), "gradient_norms": torch.tensor([0.0, 3.0])}
@@ -59,7 +59,7 @@ def test_statistics_are_per_image_with_score_and_gradient_norm():
 
 
 def test_statistics_of_pixel_attributions_cover_every_channel():
-    """`raw` may be [N, C, H, W]: the sum over all of it is what completeness speaks of; the peak is the drawn map's."""
+    """`raw` may be [N, C, H, W]: completeness concerns its total sum; the peak is that of the map shown."""
     raw = torch.zeros(1, 2, 2, 3)
     raw[0, 0, 1, 2], raw[0, 1, 1, 2], raw[0, 1, 0, 0] = 5.0, -3.0, 1.0
 
@@ -70,7 +70,7 @@ def test_statistics_of_pixel_attributions_cover_every_channel():
 
 
 def test_peak_of_a_blank_map_is_that_of_the_signed_map():
-    """After the ReLU every cell is 0; the least opposed place still is a fact."""
+    """After the ReLU every cell is 0; the peak is the maximum of the signed map."""
     raw = torch.tensor([[[-3.0, -2.0], [-0.5, -4.0]]])
 
     assert statistics(raw.relu(), raw)[0]["peak"] == (1, 0)
@@ -88,7 +88,7 @@ def test_statistics_ignore_non_finite_values():
 
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 4e307])
 def test_entropy_does_not_depend_on_the_scale(scale):
-    """Identity: shares are what counts, also near the ends of the number range."""
+    """Identity: entropy depends on the normalised map, also near the limits of float64."""
     map = torch.tensor([[[1.0, 3.0], [0.0, 4.0]]], dtype=torch.float64)
     shares = [1 / 8, 3 / 8, 4 / 8]
     expected = -sum(p * math.log(p) for p in shares) / math.log(4)
@@ -97,7 +97,7 @@ def test_entropy_does_not_depend_on_the_scale(scale):
 
 
 def test_statistics_are_plain_numbers():
-    """They go into JSON and npz files."""
+    """They are written to JSON and npz files."""
     for value in statistics(GOOD, GOOD, target_scores=torch.ones(1), gradient_norms=torch.ones(1))[0].values():
         assert type(value) in (int, float) or [type(each) for each in value] == [int, int]
 
@@ -110,14 +110,14 @@ def test_a_good_map_has_no_findings():
 
 
 def test_p20_flat_map_is_reported_with_its_value():
-    """Row P20: 0.25 everywhere is a fact, not a blank map."""
+    """Row P20: a constant map of 0.25 is reported with its value, not as blank."""
     finding = only(torch.full((1, 3, 3), 0.25), earlier_layer="layer3")
 
     assert finding.code == "flat" and "0.25" in finding.sentence and finding.remedy == {"layer": "layer3"}
 
 
 def test_flat_means_up_to_rounding():
-    """Float32 noise on a large constant is still flat; a spread of a thousandth is not."""
+    """Float32 rounding noise on a large constant is flat; a relative spread of a thousandth is not."""
     base = torch.full((1, 2, 2), 1000.0)
     base[0, 0, 0] += 1e-3
     assert codes(base) == ["flat"]
@@ -132,7 +132,7 @@ def test_zero_map_is_flat_without_an_earlier_layer_as_remedy():
 
 
 def test_p21_nothing_positive_offers_the_signed_map():
-    """Row P21: all weighted sums are negative, the ReLU blanks them, and the remedy shows them."""
+    """Row P21: all weighted sums are negative and the ReLU zeroes them; the remedy is relu=False."""
     raw = torch.tensor([[[-1.0, -0.5], [0.0, -3.0]]])
 
     finding = only(raw.relu(), raw, relu=True)
@@ -149,14 +149,14 @@ def test_nothing_positive_without_a_relu_has_no_remedy(relu):
 
 
 def test_p21_constant_negative_map_is_also_flat():
-    """The row's own toy: -0.25 everywhere."""
+    """Row P21's example: -0.25 everywhere."""
     raw = torch.full((1, 2, 2), -0.25)
 
     assert codes(raw.relu(), raw, relu=True) == ["nothing_positive", "flat"]
 
 
 def test_p22_one_cell_is_reported_with_its_value():
-    """Row P22: a 1x1 map holds one number, 0.1896 in the row's network."""
+    """Row P22: a 1x1 map holds one value, 0.1896 in that example."""
     finding = only(torch.tensor([[[0.1896]]]), earlier_layer="layer3")
 
     assert finding.code == "nothing_spatial" and "0.19" in finding.sentence and finding.remedy == {"layer": "layer3"}
@@ -164,7 +164,7 @@ def test_p22_one_cell_is_reported_with_its_value():
 
 
 def test_p23_saturated_softmax_offers_the_logit():
-    """Row P23: p = 1.0 leaves no gradient; the logit of the same class is the remedy, by its number."""
+    """Row P23: p = 1.0 has no gradient; the remedy is the logit of the same class, by its index."""
     known = {"target_scores": torch.tensor([1.0]), "scores": torch.tensor([[0.0, 0, 900]]), "probability_target": True}
 
     finding = only(torch.zeros(1, 2, 2), **known, gradient_norms=torch.tensor([1e-30]))
@@ -188,7 +188,7 @@ def test_p23_saturated_softmax_offers_the_logit():
     ],
 )
 def test_saturation_threshold_of_the_gradient(score, logits, expected):
-    """By hand: dp/dz = p (1 - p), d log p/dz = 1 - p; below a thousandth of its logit's it is saturated."""
+    """By hand: dp/dz = p (1 - p), d log p/dz = 1 - p; saturated below a thousandth of the logit's gradient."""
     scores = None if logits is None else torch.tensor(logits)
     found = codes(GOOD, target_scores=torch.tensor([score]), scores=scores, probability_target=True)
 
@@ -216,14 +216,14 @@ def test_saturated_without_scores_offers_the_top_class():
     ],
 )
 def test_p24_non_finite_names_the_first_tensor_at_fault(raw, known, word):
-    """Row P24: peers make a clean-looking map of it. The cause stands alone: nothing else can be judged."""
+    """Row P24: other libraries draw a plausible map. The cause is the only finding, since no other is meaningful."""
     finding = only(torch.tensor(raw).nan_to_num(), torch.tensor(raw), **known)
 
     assert finding.code == "non_finite" and word in finding.sentence
 
 
 def test_p82_zero_gradient_offers_the_layer_before():
-    """Row P82: behind a ViT's last block only the class token is read. The blank map is not told a second time."""
+    """Row P82: after a ViT's last block only the class token is read. The blank map is not a second finding."""
     zero = torch.zeros(1, 4, 4)
     finding = only(zero, layer="blocks.1", gradient_norms=torch.zeros(1), earlier_layer="blocks.0")
 
@@ -240,7 +240,7 @@ def test_findings_are_per_image():
 
 
 def test_maps_without_a_grid_are_accepted():
-    """channel_effects gives [N, K]: no sentence about places, no failure."""
+    """channel_effects gives [N, K]: no spatial finding, no failure."""
     effects = torch.tensor([[0.5, -0.5, 0.0]])
 
     assert codes(effects) == []

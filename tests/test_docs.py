@@ -64,7 +64,7 @@ def test_the_readme_is_short() -> None:
 def test_the_readme_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints what its comment says and writes the picture; five statements besides the imports at most."""
+    """It prints what its comment says and writes the image; five statements besides the imports at most."""
     example = README.split("```python\n")[1].split("```")[0]
     assert len([node for node in ast.parse(example).body if not isinstance(node, (ast.Import, ast.ImportFrom))]) <= 5
     (tmp_path / "assets").symlink_to(ROOT / "assets")

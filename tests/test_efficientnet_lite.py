@@ -1,4 +1,4 @@
-"""The model on board: its definition against a forward pass by the published names, its weights, its class names."""
+"""The bundled model: its definition against a forward pass with the published weights, its files, its class names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
 
 
 def same(x: Tensor, weight: Tensor, stride: int, groups: int = 1) -> Tensor:
-    """A convolution with TensorFlow's padding for even sizes: (0, 1) or (1, 2) where it strides."""
+    """A convolution with TensorFlow's "same" padding for even sizes: (0, 1) or (1, 2) at stride 2."""
     kernel = weight.shape[-1]
     before = (kernel - stride) // 2
     after = kernel - stride - before
@@ -30,7 +30,7 @@ def same(x: Tensor, weight: Tensor, stride: int, groups: int = 1) -> Tensor:
 
 
 def published_forward(w: dict[str, Tensor], x: Tensor) -> Tensor:
-    """EfficientNet-Lite0 in float64 by the published names, block by block as in the paper's table."""
+    """EfficientNet-Lite0 in float64 from the published state dict, block by block as in the paper's table."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         mean, variance = w[f"{name}.running_mean"], w[f"{name}.running_var"]
@@ -51,7 +51,7 @@ def published_forward(w: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def test_the_network_is_the_published_one() -> None:
-    """Oracle: the forward pass written by the published names, in float64, on a photograph."""
+    """Oracle: the forward pass from the published state dict, in float64, on a photograph."""
     path = efficientnet_lite.weights_file()
     assert path is not None
     published = {name: value.double() for name, value in torch.load(path, weights_only=True).items()}
@@ -70,7 +70,7 @@ def test_the_network_is_the_published_one() -> None:
 @pytest.mark.parametrize("size", [224, 225, 7])
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_padding_is_that_of_tensorflow(size: int, kernel: int) -> None:
-    """Oracle: its definition, ceil(size / stride) cells, the extra zero at the end; (0, 1), (1, 2) for even sizes."""
+    """Oracle: its definition, ceil(size / stride) cells, the extra zero last; (0, 1), (1, 2) for even sizes."""
     x = torch.ones(1, 1, size, size)
 
     padded = SamePad2d(kernel, 2)(x)
@@ -94,7 +94,7 @@ def test_layer_names_and_shapes() -> None:
 
 
 def test_preprocessing_is_that_of_training() -> None:
-    """Oracle by hand: a grey picture of value v is (255 v - 127) / 128 everywhere."""
+    """Oracle by hand: a grey image of value v is (255 v - 127) / 128 everywhere."""
     model = models.load_model()
 
     x = model.prepare(Image.new("RGB", (300, 260), (127, 255, 0)))

@@ -1,4 +1,4 @@
-"""The page's questions asked by a program: gradio_client in front of a running app, every argument given wrongly."""
+"""The API endpoints by gradio_client on a running app: results, and every invalid argument."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_wrong_channels_are_refused_in_a_sentence(client: Any, wrong: dict[str, 
 
 
 def test_a_file_that_was_not_uploaded_is_refused(address: str) -> None:
-    """gradio hands such a dictionary to the function as it is."""
+    """gradio passes such a dictionary to the function unchanged."""
     for path in ("/etc/passwd", str(ROOT / "app.py"), "../../etc/passwd"):
         for image in ({"path": path}, {"path": path, "meta": {"_type": "gradio.FileData"}}, path):
             answer = _call(address, "explain", [image, "", "", "", "", None])
@@ -171,7 +171,7 @@ def _path(value: Any) -> str:
 
 
 def _call(address: str, name: str, data: list[Any]) -> str:
-    """What a shell would get: the event, then its stream; or the refusal of the first request."""
+    """The endpoint over plain HTTP: the event's stream, or the refusal of the first request."""
     request = urllib.request.Request(
         f"{address}/gradio_api/call/{name}", json.dumps({"data": data}).encode(), {"Content-Type": "application/json"}
     )

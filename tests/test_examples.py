@@ -1,4 +1,4 @@
-"""Every public function shows how it is called, and what it shows is run: the `Example` that ends its docstring.
+"""The `Example` at the end of every public function's docstring runs and gives the output shown.
 
 In an example `model` is torchvision's resnet18, `vit` its vit_b_16, `detector` a detector and `images` one image of
 224 px, normalised. The networks here have the names and the shapes of those, and a thousandth of their operations.
@@ -55,7 +55,7 @@ class Detector(nn.Module):
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
-    """What an example may use without saying where it is from."""
+    """The names that an example may use without importing them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, detector, images = ResNet18().eval(), Detector(), torch.randn(1, 3, 224, 224)

@@ -42,7 +42,7 @@ def test_explanation_is_complete(name):
 
 @pytest.mark.parametrize("name", MAPS)
 def test_map_is_the_methods_result(name):
-    """Grid and heat maps are the method's own result; pixels are reduced over their colours."""
+    """Grids and heat maps are the method's result; pixel attributions are reduced over colour channels."""
     net, x = residual(), pictures()
     e = explain(name, net, x, 2, **small(name))
     result = call(name, net, x, 2)
@@ -63,7 +63,7 @@ def test_a_batch_equals_its_images_one_by_one(name):
         single = explain(name, net, x[i : i + 1], [2, 0, 5][i], **small(name))
         torch.testing.assert_close(batch.map[i : i + 1], single.map)
         assert [f.code for f in batch.findings[i]] == [f.code for f in single.findings[0]]
-        row, column = batch.statistics[i]["peak"]  # of equal values, rounding decides which is first
+        row, column = batch.statistics[i]["peak"]  # among tied maxima, rounding decides the first
         torch.testing.assert_close(single.map[0, row, column], single.map[0].max())
 
 

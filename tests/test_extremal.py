@@ -1,4 +1,4 @@
-"""Extremal perturbation: the mask is where the network looks, of the area asked for, whatever the score's scale."""
+"""Extremal perturbation: position and area of the mask, invariance to the scale of the score, failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from explainers.methods.perturbation.extremal import _from_area
 
 
 class Square(nn.Module):
-    """Looks at one square and nothing else."""
+    """The score depends on one square of the image alone."""
 
     def __init__(self, top=6, left=12, side=8, scale=1.0) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def bright(n=1):
 
 @pytest.mark.parametrize(("top", "left"), [(6, 12), (0, 0), (16, 24)])
 def test_the_mask_covers_the_square_that_the_score_depends_on(top, left):
-    """Also in corners, where a disc lies half outside."""
+    """Also in corners, where a disc lies partly outside the image."""
     found = extremal_perturbation(Square(top, left), bright(), 0, area=64 / 768, baseline=None, steps=80)[0]
     inside = found[top : top + 8, left : left + 8]
     assert inside.mean() > 0.8 and inside.sum() > 0.6 * found.sum()
@@ -56,7 +56,7 @@ def test_the_mask_is_invariant_to_the_scale_of_the_score():
 
 
 def test_the_kept_region_scores_more_than_regions_of_equal_area():
-    """On a network with more to see: the part kept is worth more than any other of a grid with its area."""
+    """The kept quarter of the image scores more than each quadrant."""
     net, x = curved(), pictures(1)
     mask = extremal_perturbation(net, x, 2, area=0.25, baseline=None, steps=80)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_gradient_of_the_area_constraint_equals_autograd():
 
 
 def test_a_failed_search_is_reported():
-    """Oracle: one step from a whole mask of a score that falls with every pixel keeps the image, below its baseline."""
+    """Oracle: the score decreases in every pixel, so one step from the full mask stays below the baseline's score."""
 
     class Against(torch.nn.Module):
         def forward(self, x):

@@ -1,4 +1,4 @@
-"""Findings that need the model: each is provoked through `explain`, and stays away where there is nothing to say."""
+"""Findings that need the model: each is provoked through `explain`, and absent otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def found(explanation: explainers.Explanation, code: str, picture: int = 0) -> F
 
 
 def test_an_improbable_target_is_a_finding():
-    """With scores a hundred times as large the last class has no probability left; the top one is the remedy."""
+    """With logits a hundred times as large the last class has probability 0; the remedy is the top class."""
     net, x = plain(), pictures(1)
     net.head.weight.data *= 100
     scores = net(x)[0]
@@ -32,7 +32,7 @@ def test_an_improbable_target_is_a_finding():
 
 @pytest.mark.parametrize(("trained", "said"), [(32, True), (5, True), (16, False), (None, False)])
 def test_an_unusual_image_size_is_a_finding(trained, said):
-    """The pictures' shorter side is 12; only half to twice the trained side is usual."""
+    """The images' shorter side is 12; half to twice the trained side is usual."""
     finding = found(explain("saliency", plain(), pictures(1), trained_size=trained), "unusual_size")
     assert (finding is not None) == said
     if said:
@@ -49,7 +49,7 @@ def test_the_trained_size_is_read_from_the_network():
 
 
 class Alike(nn.Module):
-    """Two classes that read nearly the same weights."""
+    """Two classes with nearly equal weights."""
 
     def __init__(self) -> None:
         super().__init__()

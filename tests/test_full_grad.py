@@ -1,4 +1,4 @@
-"""FullGrad: its parts are the score."""
+"""FullGrad: input and bias terms sum to the score."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reused(Twice):
 
 
 class Deep(nn.Module):
-    """A hidden linear layer and a batch norm behind it: biases without a place; a transposed convolution."""
+    """A hidden linear layer with batch norm, whose biases have no position; a transposed convolution."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +109,7 @@ def test_the_magnitude_map_sums_the_resized_terms():
 
 
 def test_the_map_scales_with_the_score():
-    """No layer is scaled to a range of its own: a head ten times as large gives a map ten times as large."""
+    """No per-layer normalisation: ten times the head's weights give ten times the map."""
     net, images = residual(), pictures()
     first = full_grad(net, images, 1)
     for parameter in net.fc.parameters():
@@ -125,7 +125,7 @@ def test_resizing_preserves_the_sum(size):
     spread = _spread(maps, size)
     assert tuple(spread.shape) == (2, *size)
     torch.testing.assert_close(spread.sum((1, 2)), maps.sum((1, 2)), rtol=1e-12, atol=1e-12)
-    if size == (30, 40):  # whole multiples: the plain enlargement, divided by the pixels of a cell
+    if size == (30, 40):  # integer factors: bilinear resize, divided by the pixels of a cell
         plain = F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0] / 25
         torch.testing.assert_close(spread, plain)
 
@@ -142,7 +142,7 @@ def test_the_unattributed_remainder_is_a_finding():
 
 
 def test_bias_terms_of_channels_last_layers_are_spatial():
-    """Tokens and channels-last layers lie where their cells are; the sum is told to be incomplete."""
+    """Bias terms of channels-last layers are laid out on the layer's grid."""
     import torchvision
 
     net = settle(torchvision.models.swin_transformer.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [2, 2], num_classes=5))
@@ -163,7 +163,7 @@ def test_wrong_use_is_refused():
 
 
 def test_full_grad_agrees_in_rank_with_grad_cam_package(capsys):
-    """It scales each channel of each layer to [0, 1] and adds up the rest as here."""
+    """The package normalises each channel of each layer to [0, 1] before the sum."""
     package = pytest.importorskip("pytorch_grad_cam")
     import torchvision
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget

@@ -1,4 +1,4 @@
-"""Several layers, several windows: fuse, sweep, RefineCAM, SESS."""
+"""Several layers or windows: fuse, sweep, RefineCAM, SESS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYERS = ["layer2", "layer1", "conv1"]
 
 
 def test_p44_each_map_is_normalised_then_resized_then_multiplied():
-    """pytorch-grad-cam multiplies maps that are already resized, torchcam resizes and multiplies: here as torchcam."""
+    """As in torchcam: each normalised map is resized to the image, then multiplied."""
     net, images = residual(), pictures()
     maps = [cam_by_hand(net, net.get_submodule(name), images, CLASSES).relu() for name in ("layer1", "layer2")]
     product = 1
@@ -85,10 +85,10 @@ def test_fuse_refuses_unequal_batches_and_unknown_modes():
 
 # Sweep
 
-READERS = [name for name, each in METHODS.items() if each.takes_layer and each.returns == "grid" and not each.long]
+GRID_METHODS = [name for name, each in METHODS.items() if each.takes_layer and each.returns == "grid" and not each.long]
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name != "cam"])
+@pytest.mark.parametrize("name", [name for name in GRID_METHODS if name != "cam"])
 def test_sweep_equals_calls_of_single_layers(name):
     net, images = residual(), pictures()
     try:
@@ -112,7 +112,7 @@ def test_sweep_of_gradient_cams_runs_one_forward(name):
 
 
 def test_every_cam_with_relu_as_its_only_option_is_in_formulas():
-    """A CAM that has no option but its ReLU is an expression of A and G, and joins METHODS and FORMULAS at once."""
+    """A CAM whose only option is `relu` is an expression of A and G, registered in METHODS and FORMULAS at once."""
     made_here = [m for m in METHODS.values() if m.function.__module__ == gradient_cams.__name__]
     assert {m.name for m in made_here if set(m.options) <= {"relu"}} == set(gradient_cams.FORMULAS)
 
@@ -167,7 +167,7 @@ def test_sess_depends_on_neither_chunk_size_nor_batch(size):
 
 
 def test_sess_of_a_saturated_class_is_not_blank():
-    """Probabilities that underflow still have shares of the highest."""
+    """Probabilities that underflow are compared relative to the highest."""
     net, images = residual(), pictures()
     for parameter in net.fc.parameters():
         parameter.data *= 1e4
@@ -195,7 +195,7 @@ def test_sess_stopped_early_is_the_mean_of_the_windows_done():
 
 
 def test_sess_agrees_in_rank_with_grad_cam_package():
-    """It scales each window's map to [0, 1] first; one size and one window make the same map of both."""
+    """The package normalises each window's map to [0, 1]; with one scale and one window both agree."""
     pytest.importorskip("pytorch_grad_cam.sess")
     from pytorch_grad_cam.sess import SESS
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget

@@ -1,4 +1,4 @@
-"""Grad-CAM's kin: smoothed, element by element, with curvature, against the nearest classes."""
+"""Variants of Grad-CAM: Smooth Grad-CAM++, element-wise, ShapleyCAM (Hessian term), Finer-CAM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLASSES = [2, 0, 5]
 
 
 def scaled(maps, size):
-    """As pytorch-grad-cam shows a map: ReLU, min-max, bilinear, min-max."""
+    """pytorch-grad-cam's normalisation: ReLU, min-max, bilinear, min-max."""
 
     def stretch(m):
         low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
@@ -39,7 +39,7 @@ def scaled(maps, size):
 
 
 def test_p32_activations_are_the_clean_ones_and_gradients_are_means():
-    """torchcam multiplies the last noisy activations and takes the last sample's gradient."""
+    """torchcam uses the activations and the gradient of the last noisy sample."""
     net, images = curved(), pictures(1)
     a = act_grad(net, net.act1, images, [2])[0]
     generator = torch.Generator().manual_seed(0)
@@ -72,7 +72,7 @@ def test_smooth_grad_cam_pp_uses_the_clean_images_class_for_noisy_copies():
 
 
 def test_smooth_grad_cam_pp_without_effect_of_noise_is_a_finding():
-    """Before pooling and a linear head the gradient is the head's weights, whatever the picture."""
+    """Before pooling and a linear head the gradient is constant: the head's weights."""
     net, images = residual(), pictures()
     e = explain("smooth_grad_cam_pp", net, images, CLASSES, samples=3)
     torch.testing.assert_close(e.map, grad_cam_pp(net, images, CLASSES))
@@ -160,7 +160,7 @@ def test_p41_hessian_term_by_finite_differences(net, score):
 
 
 def test_shapley_cam_through_attention():
-    """Fused attention has no second derivative; written in steps it has, and is the same function."""
+    """Fused attention has no second derivative; the decomposed attention has one and is the same function."""
     net = settle(ClassToken().double())
     images = pictures(2, 3, 32, 128)
     name = "blocks.0"
@@ -260,7 +260,7 @@ def test_finer_cam_refuses_single_scores_and_probabilities():
 
 
 def test_finer_cam_with_tied_scores_never_references_the_target():
-    """Two classes of one score: the class asked for is left out, the other is a reference."""
+    """Two classes with equal logits: the other one is the reference, never the target itself."""
     net, images = curved(), pictures(1)
     net.head.weight.data[4] = net.head.weight.data[2]
     net.head.bias.data[4] = net.head.bias.data[2]
@@ -298,11 +298,11 @@ def test_finer_cam_and_element_wise_agree_with_grad_cam_package():
 
 
 def test_gradient_cam_variants_through_chosen_channels():
-    """A target restricted to another layer's channels: all channels together give the whole map; no Hessian there."""
+    """Gradients through single channels of another layer sum to the map; ShapleyCAM refuses them."""
     net, images = plain(), pictures()
     whole = finer_cam(net, images, 2, layer="relu1", relu=False)
     parts = [finer_cam(net, images, 2, layer="relu1", relu=False, through=("conv2", [k])) for k in range(8)]
-    # The references are the same for every part, so parts add up as gradients do.
+    # The references do not depend on `through`, so the maps are additive like gradients.
     torch.testing.assert_close(sum(parts), whole, rtol=1e-9, atol=1e-12)
     with pytest.raises(BadTarget, match="first derivatives"):
         shapley_cam(net, images, 2, layer="relu1", through=("conv2", [1]))
@@ -312,7 +312,7 @@ def test_gradient_cam_variants_through_chosen_channels():
 
 
 class BothWays(nn.Module):
-    """One tensor twice: channels first, then channels last."""
+    """The same activations twice: channels first, then channels last."""
 
     def __init__(self):
         super().__init__()

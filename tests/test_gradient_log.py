@@ -1,4 +1,4 @@
-"""The log of `record_gradients`: its figures, its steps, its bound, and the forms in which it is written."""
+"""The log of `record_gradients`: statistics, steps, size limit, export formats."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_every_tenth_step():
 
 
 def test_a_step_ends_by_call_or_by_a_second_gradient():
-    """Both ways give the same steps; a step without any gradient is counted when it is said to be one."""
+    """Both give the same steps; `step()` counts a step without gradients too."""
     net, x = plain(), pictures(1)
     with record_gradients(net) as by_itself:
         train(net, x, 3)

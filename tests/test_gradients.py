@@ -90,7 +90,7 @@ def test_smooth_grad_of_a_linear_model_is_its_weights():
 
 
 def test_smooth_grad_noise_is_relative_to_the_image_range():
-    """Score sum x^2, gradient 2 x + 2 noise: with many samples the spread shows the noise that was used."""
+    """Score sum x^2, gradient 2 x + 2 noise: over many samples the deviation is that of the noise."""
 
     class Square(torch.nn.Module):
         def forward(self, x):
@@ -106,7 +106,7 @@ def test_smooth_grad_noise_is_relative_to_the_image_range():
 
 
 def test_top_class_is_that_of_the_clean_image():
-    """target=None asks every noisy variant and every point of the path about the clean picture's top class."""
+    """target=None uses the clean image's top class for every noisy sample and every point of the path."""
     net, x = curved(), pictures(6)
     net.head.bias.data.zero_()
     classes = net(x).argmax(1).tolist()
@@ -131,7 +131,7 @@ def test_explain_reduces_colour_channels():
         explain("saliency", net, x, CLASSES, reduce="average")
 
 
-# captum, where it is right
+# Agreement with captum
 
 
 def test_saliency_and_input_x_gradient_agree_with_captum():
@@ -153,7 +153,7 @@ def test_integrated_gradients_agree_with_captum(steps):
 
 
 def test_smooth_grad_agrees_with_captum_in_expectation():
-    """Other draws: with many samples both come to the same expectation on a smooth network."""
+    """The draws differ: with many samples both approach the same expectation on a smooth network."""
     captum = pytest.importorskip("captum.attr")
     net, x = curved(), pictures(1)
     torch.manual_seed(0)

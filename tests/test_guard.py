@@ -1,4 +1,4 @@
-"""The guard alone, over plain ASGI calls, and in front of a real Gradio app on this machine's loopback."""
+"""The guard alone, over plain ASGI calls, and in front of a Gradio app on the loopback interface."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOIN = "/gradio_api/queue/join"
 
 @dataclass
 class Seen:
-    """What an app behind the guard saw, and what the visitor got."""
+    """What the app behind the guard received, and the response to the client."""
 
     called: bool = False
     body: bytes = b""
@@ -49,13 +49,13 @@ class Seen:
 
 
 def finished(work: Any) -> Any:
-    """What a coroutine gives, from a loop in a thread of its own: the browser's tests keep one in this thread."""
+    """A coroutine's result, from an event loop in a separate thread: the browser tests run one in this thread."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 
 
 def reading(seen: Seen, headers: list[tuple[bytes, bytes]]) -> guard.App:
-    """An app that reads its whole body, looks once whether the visitor is still there, and answers 200."""
+    """An app that reads its whole body, calls `receive` once more for the disconnect, and answers 200."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.called, more = True, True
@@ -203,7 +203,7 @@ def test_a_disconnect_in_the_body_ends_the_request():
 
 
 def test_a_cancelled_receive_still_returns_the_disconnect():
-    """Starlette asks with a scope that is already cancelled: whatever awaits in between never learns the answer."""
+    """Starlette polls `receive` in a cancelled scope: a wrapper that awaits in between never returns the message."""
     import anyio
 
     heard: list[str] = []
@@ -672,7 +672,7 @@ def test_links_cause_neither_a_fetch_nor_a_dns_lookup(served):
 
 
 def test_links_are_refused_by_the_app_without_the_guard(served):
-    """The same requests to the app without a guard: nothing is fetched, and the visitor reads why."""
+    """The same requests to the app without a guard: nothing is fetched, and the response says why."""
     import httpx
 
     link = {"path": "http://pictures.example.org/a.png", "meta": {"_type": "gradio.FileData"}}
@@ -703,7 +703,7 @@ def test_forged_files_do_not_reach_a_handler(served):
 
 
 def test_a_disconnect_ends_the_generator(served):
-    """Middleware that loses disconnects would leave it running to its end, half a minute later."""
+    """Middleware that drops disconnects would leave it running for half a minute."""
     import httpx
 
     event = post(f"{served.url}/gradio_api/call/forever", json={"data": []}).json()["event_id"]

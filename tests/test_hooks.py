@@ -1,4 +1,4 @@
-"""The four kinds of PyTorch hook, made safe: what they see, whom they leave alone, and that they go."""
+"""The four kinds of PyTorch hook: what they record and change, other threads, removal."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_capture_gradients_equal_autograds():
 
 
 def test_capture_gradients_before_an_in_place_operation():
-    """The gradient belongs to the recorded tensor, not to what the in-place ReLU makes of it."""
+    """The gradient is with respect to the recorded tensor, not the in-place ReLU's output."""
     net, x = residual(), pictures()
     with capture(net, "bn1", gradients=True) as seen:
         scores = net(x)
@@ -204,7 +204,7 @@ def test_failed_registration_leaves_no_hook():
                 raise AssertionError("never entered")
 
 
-# what all blocks promise
+# contracts of all context managers
 
 
 @each_block
@@ -235,7 +235,7 @@ def test_block_keeps_no_graph(block):
     net.pause2 = Marker()
     with block(net) as seen:
         backward(net, x)
-        loose = net(x.clone().requires_grad_())  # a graph that is never run backward
+        loose = net(x.clone().requires_grad_())  # a graph without a backward pass
         del loose
     assert graphs_alive() == 0
     del seen
@@ -510,7 +510,7 @@ def test_input_gradients_of_an_in_place_relu():
 
 
 def test_input_gradients_exclude_the_skip_connection():
-    """The input of `conv1` in a residual block also feeds the skip; the module's share is without it."""
+    """The input of `conv1` in a residual block also feeds the skip, whose gradient is excluded."""
     net, x = residual(), pictures()
     with input_gradients(net, "layer2.conv1") as seen:
         backward(net, x)

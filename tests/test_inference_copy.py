@@ -1,4 +1,4 @@
-"""The private copy of long methods: right to rounding, never stale, never in the user's way."""
+"""The fused copy for long methods: equal up to rounding, never stale, the user's model unchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_norm_not_preceded_by_a_convolution_is_not_fused():
 
 @pytest.mark.parametrize("how", ["in place", "behind autograd's back", "another module"])
 def test_changed_weights_renew_the_copy(how):
-    """`.data` changes no version counter: then the comparison of the scores finds out."""
+    """`.data` changes no version counter: the comparison of scores detects it."""
     net, x = network(), images()
     copy_of(net, x)
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_the_copy_is_cached_and_freed_with_the_model():
 
 def test_a_nondeterministic_network_has_no_copy():
     class Odd(nn.Module):
-        """Its second forward says something else, so no copy agrees with it."""
+        """Every forward gives other scores, so no copy can agree."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -161,7 +161,7 @@ def test_bfloat16_differs_within_tolerance(name, options):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine that runs float32 in one second and bfloat16 in `machine["bf16"]`; counts how often it was asked."""
+    """A machine that runs float32 in 1 s and bfloat16 in `machine["bf16"]` s; counts the timings."""
     found = {"bf16": 0.5, "asked": 0}
 
     def seconds(network, images):
@@ -192,7 +192,7 @@ def test_precision_is_timed_once_per_copy(machine):
     for _ in range(3):
         explainers.ss_cam(net, x, 1, samples=1, precision="auto")
     assert machine["asked"] == 1
-    net.conv1.weight.data.mul_(1.1)  # another network now, and another copy
+    net.conv1.weight.data.mul_(1.1)  # other weights need a new copy
     explainers.ss_cam(net, x, 1, samples=1, precision="auto")
     assert machine["asked"] == 2
 

@@ -1,4 +1,4 @@
-"""The gradient lab's training runs and its measure along a network: bounds, hooks, what is drawn, what is refused."""
+"""The gradient lab's training runs and gradient norms per layer: limits, gradient edits, response, refusals."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ def test_invalid_forms_are_refused(wrong: dict[str, Any]) -> None:
     assert str(refusal.value).endswith(".") and len(str(refusal.value)) < 200
 
 
-# A picture
+# Gradient norms of an image
 
 
 def small(dead: bool = False) -> nn.Module:
-    """Three convolutions and a linear head; with `dead` a ReLU that nothing passes."""
+    """Two convolutions and a linear head; with `dead`, a ReLU that is zero everywhere."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten())
     network.append(nn.Linear(4 * 16, 5))
@@ -164,7 +164,7 @@ def small(dead: bool = False) -> nn.Module:
 
 
 def test_layer_norms_equal_autograds() -> None:
-    """Oracle: torch's own gradients of the activations, kept by hand."""
+    """Oracle: autograd's gradients of the activations."""
     network, images = small(), torch.rand(1, 3, 8, 8)
     a = network[0](images)
     b = a.relu()

@@ -1,4 +1,4 @@
-"""Path integrals of an inner layer: captum, completeness, identities between them."""
+"""Path integrals at a layer: captum, completeness, identities between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = [layer_integrated_gradients, layer_conductance, internal_influence]
 
 
 class Skip(nn.Module):
-    """Smooth, with a path around `inner`."""
+    """Smooth, with a skip connection around `inner`."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ def test_agrees_with_captum_at_the_same_points(method, peer, make, layer):
 
 @pytest.mark.parametrize("layer", ["conv1", "act2"])
 def test_conductance_agrees_with_captum_as_steps_grow(layer):
-    """captum leaves out the ends of the path and takes the left end of each piece: nearer with more points."""
+    """captum uses a left Riemann sum without the path's ends: it converges with more points."""
     captum = pytest.importorskip("captum.attr")
     net, x = curved(), pictures()
     there = captum.LayerConductance(net, net.get_submodule(layer))
@@ -84,7 +84,7 @@ def test_conductance_converges_quadratically_in_the_steps():
 
 
 def test_conductance_of_a_linear_layer_equals_its_layer_integral():
-    """Its output goes straight where the picture does, so both are the same integral."""
+    """Its output moves along a straight line with the input, so both integrals are the same."""
     net, x = curved(), pictures()
     straight = layer_integrated_gradients(net, x, CLASSES, layer="conv1", steps=60)
     assert rel(layer_conductance(net, x, CLASSES, layer="conv1", steps=800), straight) < 1e-4
@@ -103,7 +103,7 @@ def test_layer_integral_excludes_the_skip_connection():
 
 
 def test_influence_before_a_linear_head_is_the_gradient():
-    """A pooled linear head: its weight over the area, at every point of the path."""
+    """A pooled linear head: the gradient is w / (h w) at every point of the path."""
     net, x = skip(), pictures()
     net.forward = lambda x, net=net: net.head(net.inner(net.stem(x)).mean((2, 3)))
     expected = net.head.weight.detach()[CLASSES][:, :, None, None].expand(3, 4, 12, 16) / (12 * 16)
@@ -111,7 +111,7 @@ def test_influence_before_a_linear_head_is_the_gradient():
 
 
 def test_influence_default_layer_has_a_spatially_varying_gradient():
-    """At the last stage, before pooling and a linear head, the map is even; the default is the stage before."""
+    """At the last stage, before pooling and a linear head, the map is constant; the default is the stage before."""
     net, x = residual(), pictures()
     drawn = explain("internal_influence", net, x, CLASSES, steps=4)
     assert drawn.layer == "pause1" and drawn.options["reduce"] == "norm"
@@ -169,7 +169,7 @@ def test_explain_map_is_the_sum_over_channels():
 
 @pytest.mark.parametrize("baseline", [0.3, "blur", "mean"])
 def test_other_baselines(baseline):
-    """The layer at the end of a network that is linear before it has the integral of the picture's own way."""
+    """By completeness both sum to the integrated gradients of the input."""
     net, x = curved(), pictures()
     whole = integrated_gradients(net, x, CLASSES, steps=40, baseline=baseline).sum((1, 2, 3))
     for method, bound in ((layer_integrated_gradients, 1e-8), (layer_conductance, 1e-2)):
@@ -186,7 +186,7 @@ def test_wrong_layers_and_options_are_refused(method):
 
 
 class Joined(Skip):
-    """The path around `inner` is joined channel by channel: one row does not go with several."""
+    """The skip is concatenated, so the batch of one cannot broadcast against the expanded batch."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Layers call by call: names, order, grids, layouts, stages, and the default one."""
+"""Layers per call: names, order, grids, layouts, stages, default layer."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_network_without_spatial_layers_is_refused():
 
 
 def test_a_replaced_layer_is_listed_with_its_new_shape():
-    """A listing is of the model as it is now: a replaced layer shows its new shape."""
+    """`list_layers` reflects the current model."""
     net, images = residual(), pictures()
     assert by_name(list_layers(net, images))["layer2"].grid == (6, 8)
     net.maxpool = nn.AvgPool2d(4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from nets import Residual, act_grad, pictures, rel, residual, settle
-from oracles.cams import looks
+from oracles.cams import mask_weighted_cam
 from torch import nn
 
 from explainers import explain, is_cam, score_cam, ss_cam
@@ -42,8 +42,8 @@ def test_p33_no_picture_is_brighter_than_the_photograph():
 
 def test_p33_the_coefficients_are_i_over_n():
     net, images = residual(), pictures()
-    expected = looks(net, images, CLASSES, lambda mask: [mask * i / 4 for i in (1, 2, 3, 4)])
-    cumulated = looks(net, images, CLASSES, lambda mask: [mask * i / 4 for i in (1, 3, 6, 10)])
+    expected = mask_weighted_cam(net, images, CLASSES, lambda mask: [mask * i / 4 for i in (1, 2, 3, 4)])
+    cumulated = mask_weighted_cam(net, images, CLASSES, lambda mask: [mask * i / 4 for i in (1, 3, 6, 10)])
     actual = is_cam(net, images, CLASSES, layer="layer2", steps=4, relu=False)
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
     assert rel(actual, cumulated) > 1e-3

@@ -1,4 +1,4 @@
-"""What a call may leave behind: a snapshot of model, pictures and process, and the comparison of two of them."""
+"""Side effects of a call: snapshots of model, images and process state, and their comparison."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
-    """Everything promise 2 of the library speaks of, by name."""
+    """All state that a call must leave unchanged (contract 2), by name."""
     import numpy
 
     found: dict[str, Any] = {
@@ -113,7 +113,7 @@ class _Marked(torch.autograd.Function):
 
 
 class Marker(nn.Module):
-    """Identity whose graph nodes can be counted: `graphs_alive()` is 0 once no graph through it is kept."""
+    """Identity whose graph nodes are counted: `graphs_alive()` is 0 once no graph through it is alive."""
 
     def forward(self, x: Tensor) -> Tensor:
         return _Marked.apply(x)

@@ -1,4 +1,4 @@
-"""Small vision transformers as they are written elsewhere: fused qkv, registers, distillation tokens, pooled heads."""
+"""Small vision transformers in the usual variants: fused qkv, registers, distillation tokens, pooled heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchvision.models.convnext import CNBlockConfig
 
 
 class Attention(nn.Module):
-    """One Linear for q, k and v, modules on what is split into heads; a fused kernel, or the softmax written out."""
+    """One Linear for q, k and v, split into heads; a fused kernel, or an explicit softmax."""
 
     def __init__(self, width: int, heads: int, fused: bool) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class PlainViT(nn.Module):
-    """Patches, `extra` tokens before them, blocks; the head reads "first" token, "two" first, or the "patches"."""
+    """`extra` tokens, patches, blocks; the head reads the "first" token, the first "two", or the "patches"."""
 
     def __init__(
         self, extra: int = 1, reads: str = "first", *, fused: bool = True, depth: int = 2, cut: str = "convolution"
@@ -76,7 +76,7 @@ def plain_vit(extra: int = 1, reads: str = "first", **form: object) -> nn.Module
 
 
 def vit(layers: int = 3) -> nn.Module:
-    """torchvision's own, for pictures of 64 px in patches of 16."""
+    """torchvision's own, for images of 64 px in patches of 16."""
     return settle(torchvision.models.VisionTransformer(64, 16, layers, 2, 16, 32, num_classes=7).double())
 
 

@@ -1,4 +1,4 @@
-"""method -> oracle: for every method of the library one independent way to the right answer.
+"""method -> oracle: for every method of the library one independent computation of the expected result.
 
 Best first: a closed form by hand, an identity, a second slow and obvious implementation. None of them uses the library.
 `test_oracles.py` runs the table and fails when a method of `explainers.METHODS` has no entry here.

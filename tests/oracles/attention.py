@@ -1,4 +1,4 @@
-"""Truths of the attention methods: a class-token network of two blocks, written out from its parameters."""
+"""Oracles of the attention methods: a class-token network of two blocks, computed from its parameters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _softmax(x: Tensor) -> Tensor:
 
 
 def slopes_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights A and d score / dA of both blocks."""
+    """Attention weights A and d score / dA of both blocks."""
     weights, _, scores = attend_by_hand(net, x)
     gradients = torch.autograd.grad(scores[range(len(x)), classes].sum(), weights)
     return [each.detach() for each in weights], list(gradients)
@@ -65,7 +65,7 @@ def class_row(net: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def _rollout(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Picture by picture: half what the block attends to, half what passes it by."""
+    """Image by image: 0.5 A + 0.5 I (residual)."""
     first, second = (each.detach() for each in attend_by_hand(net, x)[0])
     rows = []
     for a, b in zip(first, second, strict=True):
@@ -75,7 +75,7 @@ def _rollout(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _chefer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Equations 5 and 6, one picture at a time: R = (I + second) (I + first), and the class token's row of it."""
+    """Equations 5 and 6, one image at a time: R = (I + second) (I + first), and the class token's row of it."""
     (a1, a2), (g1, g2) = slopes_by_hand(net, x, classes)
     rows = []
     for n in range(len(x)):
@@ -85,7 +85,7 @@ def _chefer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _legrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Positive slopes, summed one head and token at a time."""
+    """Positive gradients, summed one head and token at a time."""
     _, slopes = slopes_by_hand(net, x, classes)
     total = torch.zeros(len(x), 17, dtype=x.dtype)
     for g in slopes:
@@ -96,7 +96,7 @@ def _legrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _uneven(expected: Tensor) -> bool:
-    """Neither the same in all cells nor in rows and columns exchanged."""
+    """Neither constant nor symmetric under transposition."""
     return bool((expected.flatten(1).std(1) > 0.02 * expected.flatten(1).mean(1)).all())
 
 

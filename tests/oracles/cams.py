@@ -1,4 +1,4 @@
-"""Truths of the class-activation maps."""
+"""Oracles of the class-activation maps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def zhou(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Equation 19, one picture, channel and cell at a time."""
+    """Equation 19, one image, channel and cell at a time."""
     a, g, _ = act_grad(net, net.act2, x, classes)
     weights = torch.zeros_like(a[:, :, 0, 0])
     for n in range(a.shape[0]):
@@ -58,7 +58,7 @@ def _ablation(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """(what `change` made of the layer's output, scores that follow from it)."""
+    """(change(layer output), scores computed from it)."""
     kept = []
 
     def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tenso
 
 
 def gradient_at(net: nn.Module, layer: nn.Module, x: Tensor, score: Callable[[Tensor], Tensor], size: float = 1.0):
-    """(A, d score / dA at size × A), by a leaf put in the layer's place."""
+    """(size × A, d score / d(size × A)), with a leaf tensor as the layer's output."""
     a, scores = through(net, layer, x, lambda output: (size * output).detach().requires_grad_())
     return a.detach(), torch.autograd.grad(score(scores).sum(), a)[0]
 
@@ -90,7 +90,7 @@ def _element_wise(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Three copies of each picture, one after the other; means of G, G^2 and G^3, and the clean activations."""
+    """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations."""
     maps = []
     for picture, c in zip(x, classes, strict=True):
         a = act_grad(net, net.act2, picture[None], [c])[0][0]
@@ -115,18 +115,18 @@ def component(planes: Tensor) -> Tensor:
     return (cells @ direction).view(planes.shape[1:])
 
 
-def along(found: Tensor, guide: Tensor) -> Tensor:
-    """Turned so that it correlates positively with the guide."""
+def with_sign_of(found: Tensor, guide: Tensor) -> Tensor:
+    """The sign for which it correlates positively with the guide."""
     return found * torch.corrcoef(torch.stack([found.flatten(), guide.flatten()]))[0, 1].sign()
 
 
 def _eigen(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    return torch.stack([along(component(a), a.sum(0)) for a in net[:4](x).detach()])
+    return torch.stack([with_sign_of(component(a), a.sum(0)) for a in net[:4](x).detach()])
 
 
 def _eigen_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     a, g, _ = act_grad(net, net.act2, x, classes)
-    return torch.stack([along(component(each), each.sum(0)) for each in a * g])
+    return torch.stack([with_sign_of(component(each), each.sum(0)) for each in a * g])
 
 
 def _seg_eigen(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -152,7 +152,7 @@ def kernel_component(planes: Tensor, kernel: Callable[[Tensor, Tensor], Tensor])
 def _kernel(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     a = net[:4](x).detach()
     return torch.stack(
-        [along(kernel_component(each, lambda p, q: torch.tanh(p @ q / len(p) + 1)), each.sum(0)) for each in a]
+        [with_sign_of(kernel_component(each, lambda p, q: torch.tanh(p @ q / len(p) + 1)), each.sum(0)) for each in a]
     )
 
 
@@ -169,7 +169,7 @@ def _fem(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _shapley(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """The Hessian times A from two gradients, a little less and a little more of A."""
+    """dy/dA - H A / 2, the Hessian-vector product by central differences of gradients at (1 ± s) A."""
 
     def rest(scores: Tensor) -> Tensor:
         own = scores[range(len(classes)), classes]
@@ -183,7 +183,7 @@ def _shapley(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _finer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Class by class: 0.6 of the mean of the three nearest scores is taken off."""
+    """Image by image: minus 0.6 times the mean of the three nearest logits."""
     maps = []
     for picture, c in zip(x, classes, strict=True):
         scores = net(picture[None])[0].tolist()
@@ -195,7 +195,7 @@ def _finer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """`plain` written out: magnitudes of picture x gradient and of both layers' bias x gradient."""
+    """`plain` written out: magnitudes of image x gradient and of both layers' bias x gradient."""
     leaf = x.clone().requires_grad_()
     first = net.conv1(leaf)
     second = net.conv2(first.relu())
@@ -206,8 +206,8 @@ def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return sum(F.interpolate(m, x.shape[2:], mode="bilinear", align_corners=False)[:, 0] for m in maps)
 
 
-def looks(net: nn.Module, x: Tensor, classes: list[int], vary: Callable[[Tensor], list[Tensor]]) -> Tensor:
-    """Weights: softmax over the channels of `layer2` of the mean score of the picture times each of `vary(mask)`."""
+def mask_weighted_cam(net: nn.Module, x: Tensor, classes: list[int], vary: Callable[[Tensor], list[Tensor]]) -> Tensor:
+    """Weights: softmax over the channels of `layer2` of the mean score of the image times each of `vary(mask)`."""
     maps = []
     for picture, c in zip(x, classes, strict=True):
         a = act_grad(net, net.layer2, picture[None], [c])[0][0]
@@ -224,11 +224,11 @@ def looks(net: nn.Module, x: Tensor, classes: list[int], vary: Callable[[Tensor]
 
 
 def _score(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    return looks(net, x, classes, lambda mask: [mask])
+    return mask_weighted_cam(net, x, classes, lambda mask: [mask])
 
 
 def _integrated(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    return looks(net, x, classes, lambda mask: [mask * i / 5 for i in range(1, 6)])
+    return mask_weighted_cam(net, x, classes, lambda mask: [mask * i / 5 for i in range(1, 6)])
 
 
 def _smoothed(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
@@ -243,12 +243,12 @@ def _smoothed(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
         def vary(mask: Tensor, copies=copies) -> list[Tensor]:
             return [mask + 0.5 * noise for noise in next(copies)]
 
-        maps.append(looks(net, picture[None], [c], vary)[0])
+        maps.append(mask_weighted_cam(net, picture[None], [c], vary)[0])
     return torch.stack(maps)
 
 
 def _refined(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Product of two layers' Grad-CAMs, each over its own maximum, then enlarged."""
+    """Product of two layers' Grad-CAMs, each divided by its maximum, then resized."""
     shown = []
     for layer in (net.layer1, net.layer2):
         a, g, _ = act_grad(net, layer, x, classes)
@@ -279,7 +279,7 @@ def _sess(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _one_factor(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """The best single factor of numbers >= 0 is their first singular one (Perron and Frobenius), and has one sign."""
+    """The best nonnegative rank-1 factor is the first singular vector, which has one sign (Perron-Frobenius)."""
     found = []
     for a in net[:4](x).detach():
         u, s, _ = torch.linalg.svd(a.flatten(1).T)
@@ -288,7 +288,7 @@ def _one_factor(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _positive(expected: Tensor) -> bool:
-    """Nowhere below zero, and not even."""
+    """Nonnegative and not constant."""
     return bool((expected >= 0).all() and expected.max() > 1.5 * expected.mean())
 
 

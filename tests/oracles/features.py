@@ -1,4 +1,4 @@
-"""Truths of what shows a layer's channels."""
+"""Oracles of the methods that show a layer's channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .oracle import Oracle
 
 
 class _Silencer:
-    """A forward hook that sets one channel of the output to zero, and keeps what it handed on."""
+    """A forward hook that sets one channel of the output to zero and records the result."""
 
     def __init__(self) -> None:
         self.channel: int | None = None
@@ -27,7 +27,7 @@ class _Silencer:
 
 
 def drops_by_hand(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor]:
-    """(score - score without channel k, activations), one picture and one channel at a time."""
+    """(score - score without channel k, activations), one image and one channel at a time."""
     drops, kept = [], []
     for picture, c in zip(x, classes, strict=True):
         silencer = _Silencer()
@@ -45,12 +45,12 @@ def drops_by_hand(net: nn.Module, layer: nn.Module, x: Tensor, classes: list[int
 
 
 def _heads(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """The class token's row of each head, without its own column."""
+    """The class token's row of each head, without the class token's column."""
     return torch.stack([a[:, 0, 1:].reshape(-1, 2, 8) for a in attend_by_hand(net, x)[0][0].detach().unbind(1)], 1)
 
 
 def _principal(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Eigenvectors of the channels' covariance, picture by picture; the longest arm of each map points up."""
+    """Eigenvectors of the channels' covariance, image by image; the extreme value of each map is positive."""
     rows = []
     for cells in net[:3](x).detach().flatten(2):
         centred = cells - cells.mean(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Truths of the input-gradient methods, of the path integrals and of the controls."""
+"""Oracles of the input-gradient methods, the path integrals and the controls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def differences(net: nn.Module, x: Tensor, classes: list[int], step: float = 1e-
 
 
 def gradient(net: Callable[[Tensor], Tensor], x: Tensor, c: int) -> Tensor:
-    """d score c / d x for one picture [C, H, W]."""
+    """d score c / d x for one image [C, H, W]."""
     leaf = x.detach().clone().requires_grad_()
     return torch.autograd.grad(net(leaf[None])[0, c], leaf)[0]
 
@@ -33,7 +33,7 @@ def gradient(net: Callable[[Tensor], Tensor], x: Tensor, c: int) -> Tensor:
 def noisy_gradients(
     net: nn.Module, x: Tensor, classes: list[int], samples: int = 4, sigma: float = 0.2, seed: int = 3
 ) -> Tensor:
-    """Gradients [N, samples, C, H, W] at noisy pictures, every picture with its own generator."""
+    """Gradients [N, samples, C, H, W] at noisy images, every image with its own generator."""
     rows = []
     for picture, c in zip(x, classes, strict=True):
         generator = torch.Generator().manual_seed(seed)
@@ -44,7 +44,7 @@ def noisy_gradients(
 
 
 def filtered(pixels: Tensor, cutoff: float) -> Tensor:
-    """The waves of a picture up to the cutoff, summed up one by one from their definition."""
+    """The Fourier components of an image up to the cutoff, summed one by one."""
     height, width = pixels.shape[-2:]
     side = min(height, width)
     y, z = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
@@ -66,7 +66,7 @@ def legendre(steps: int) -> list[tuple[float, float]]:
 
 
 def straight_integral(net: Callable[[Tensor], Tensor], x: Tensor, c: int, start: Tensor, steps: int = 40) -> Tensor:
-    """Integrated gradients of one picture, point by point."""
+    """Integrated gradients of one image, point by point."""
     return sum(w * gradient(net, start + t * (x - start), c) * (x - start) for t, w in legendre(steps))
 
 
@@ -98,7 +98,7 @@ def _blur_path(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 def guided_path(
     net: nn.Module, x: Tensor, c: int, moves: int, fraction: float, anchors: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Guided integrated gradients of one picture from zero, segment by segment, value by value; and the path."""
+    """Guided integrated gradients of one image from zero, segment by segment, value by value; and the path."""
     total, path = torch.zeros_like(x), []
     for segment in range(anchors + 1):
         begin, end = x * segment / (anchors + 1), x * (segment + 1) / (anchors + 1)
@@ -128,13 +128,13 @@ def guided_path(
 
 
 def van_der_corput(count: int) -> list[int]:
-    """0 to count - 1, ordered by the numbers with their binary digits turned round."""
+    """0 to count - 1, ordered by their bit-reversed values."""
     digits = max(1, (count - 1).bit_length())
     return [i for i in sorted(range(2**digits), key=lambda i: f"{i:0{digits}b}"[::-1]) if i < count]
 
 
 def _shap(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Eight samples, each with its own noise as baseline, all drawn by hand from one generator a picture."""
+    """Eight samples, each with its own noise baseline, drawn from one generator per image."""
     rows = []
     for picture, c in zip(x, classes, strict=True):
         generator = torch.Generator().manual_seed(5)
@@ -150,7 +150,7 @@ def _shap(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _layer_integral(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """The modules after conv2 as a network of their own, whose input goes straight from conv2(0) to conv2(x)."""
+    """Integrated gradients of the suffix after conv2, along the straight line from conv2(0) to conv2(x)."""
     first, rest = net[:3], net[3:]
     with torch.no_grad():
         begin, end = first(torch.zeros_like(x)), first(x)
@@ -158,7 +158,7 @@ def _layer_integral(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _influence(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """The layer's gradients at points of the pictures' path, added up."""
+    """The layer's gradients, integrated over the input's path from zero."""
     return sum(w * act_grad(net, net.act1, t * x, classes)[1] for t, w in legendre(6))
 
 
@@ -206,7 +206,7 @@ def _xrai(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _random(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Cells of 12 / 3 = 4 pixels, the last column of them cut off nowhere: 16 / 4 = 4 cells."""
+    """Cells of 12 / 3 = 4 pixels: 3 x 4 cells, none cut off."""
     values = torch.rand(3, 4, generator=torch.Generator().manual_seed(9)).double()
     return torch.stack([values.repeat_interleave(4, 0).repeat_interleave(4, 1)] * len(x))
 

@@ -1,4 +1,4 @@
-"""Truths of the perturbation methods."""
+"""Oracles of the perturbation methods."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def cells_of(height: int, width: int, rows: int, columns: int) -> Tensor:
 
 
 def value_of(net: nn.Module, picture: Tensor, c: int, labels: Tensor, here: tuple[int, ...]) -> float:
-    """Score of a picture in which only the cells `here` are left; the others are zero."""
+    """Score of an image in which only the cells `here` are present; the others are zero."""
     left = picture * sum((labels == each for each in here), torch.zeros_like(labels)).to(picture)
     with torch.no_grad():
         return float(net(left[None])[0, c])
@@ -114,7 +114,7 @@ def shapley_map(net: nn.Module, x: Tensor, classes: list[int], rows: int = 2, co
 
 
 def _orders_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Mean gains over three orders: one drawn, the same reversed, and another drawn, from seed 3."""
+    """Mean marginal gains over three permutations: one drawn, its reverse, another drawn, from seed 3."""
     labels = cells_of(12, 16, 2, 3)
     found = []
     for picture, c in zip(x, classes, strict=True):
@@ -142,7 +142,7 @@ def _lime_of_a_linear_model(net: nn.Module, x: Tensor, classes: list[int]) -> Te
 
 
 def enlarged_by_hand(coarse: Tensor, shift: tuple[float, float], height: int, width: int) -> Tensor:
-    """One mask [c, c] at c + 1 cells a side, linear between the middles of cells, cut from `shift` cells on."""
+    """One mask [c, c], bilinear between cell centres at c + 1 cells per side, cropped at an offset of `shift` cells."""
     cells = len(coarse)
     sides = []
     for size, start in ((height, shift[0]), (width, shift[1])):
@@ -158,7 +158,7 @@ def enlarged_by_hand(coarse: Tensor, shift: tuple[float, float], height: int, wi
 
 
 def _numbers_by_hand(size: int, rows: int) -> list[Tensor]:
-    """The first `rows` rows of balanced numbers, and two shifts each, from seed 3; block by block."""
+    """The first `rows` rows of balanced uniform numbers and two shifts each, from seed 3, block by block."""
     coarse, fine = torch.Generator().manual_seed(3 + 2**31), torch.Generator().manual_seed(3)
     side = next(2**k for k in range(20) if 2**k > size)
     found = []
@@ -218,7 +218,7 @@ def mc_rise_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _additive_shares(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Cells that add up without interaction: each has its square's share of the variance."""
+    """Without interactions a cell's Sobol index is its squared effect over the sum of squares."""
     terms = (net.fc.weight[classes].view_as(x) * x).sum(1).detach()
     labels = cells_of(12, 16, 2, 2)
     effects = torch.stack([terms[:, labels == cell].sum(1) for cell in range(4)], 1)
@@ -245,7 +245,7 @@ def hsic_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 
 
 def _search_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Four steps of the search for half the picture, mask and gradients by autograd, one picture at a time."""
+    """Four steps of the search for half the image, mask and gradients by autograd, one image at a time."""
     height, width, reach = *x.shape[2:], 3
     at = (
         torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), -1).flatten(0, 1).double()
@@ -255,7 +255,7 @@ def _search_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     square = (torch.tensor(pixels).double()[:, None] - at).abs().amax(-1) <= reach + 1
     disc = torch.exp(-2 * (near / reach - 0.5).clamp(min=0) ** 2) * square
     inside = torch.tensor([0 <= y < height and 0 <= z < width for y, z in pixels])
-    # A pixel looks at 9 x 9 places; those outside the picture hold nothing, but they count in the soft maximum.
+    # A pixel's window is 9 x 9; positions outside the image are 0 but count in the soft maximum.
     nothing = 81 - square.sum(1)
 
     def smooth(p: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ def _tiny() -> Tensor:
 
 
 def _uneven(expected: Tensor) -> bool:
-    """Not one value everywhere, and none negative."""
+    """Nonnegative and not constant."""
     return bool((expected >= 0).all() and (expected.flatten(1).std(1) > 0.1 * expected.flatten(1).mean(1)).all())
 
 

@@ -1,4 +1,4 @@
-"""Truths of the methods with changed backward rules."""
+"""Oracles of the methods with modified backward rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rule_by_hand(net: nn.Module, x: Tensor, classes: list[int], gate: bool) -> T
 
 def _guided_cam(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     cam = zhou(net, x, classes)
-    # Nearest from (6, 8) to (12, 16): every cell becomes a 2x2 square.
+    # Nearest neighbour from (6, 8) to (12, 16): every cell becomes a 2x2 square.
     return cam.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None] * rule_by_hand(net, x, classes, gate=True)
 
 
@@ -38,7 +38,7 @@ def matrix(layer: nn.Module, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 def shared(rule: str, w: Tensor, b: Tensor, x: Tensor, r: Tensor, **given: float) -> Tensor:
-    """One LRP rule for one input x [in] and relevance r [out], as the table of all its parts [out, in]."""
+    """One LRP rule for one input x [in] and relevance r [out], from the matrix of contributions z_ij [out, in]."""
     z = w * x
     up, down = z.clamp(min=0), z.clamp(max=0)
     if rule == "epsilon":
@@ -76,7 +76,7 @@ def relevance_by_hand(
     start: float | None = None,
     **given: float,
 ) -> Tensor:
-    """Backwards through `plain`, one picture at a time, with a rule for conv1, conv2 and head; the pool is a mean."""
+    """Backwards through `plain`, one image at a time, with a rule for conv1, conv2 and head; the pool is a mean."""
     excites = rules[0] == "excitation"
     rows = []
     with torch.no_grad():
@@ -148,7 +148,7 @@ ORACLES: dict[str, Oracle] = {
         "ratios of changes at both ReLUs, transposed convolutions between them",
         plain,
         lambda net, x, c: multipliers_by_hand(net, x, c, torch.zeros_like(x)),
-        # The quotients of both sides lose digits where a ReLU's input hardly changed.
+        # Both quotients lose precision where a ReLU's input hardly differs from the baseline's.
         rtol=1e-7,
     ),
     "deep_lift_shap": Oracle(
