@@ -1,4 +1,4 @@
-"""What every test needs: the helpers beside this file importable, and heavy tests asked for by `--slow`."""
+"""Shared by all tests: the helper modules beside this file can be imported, and slow tests run with `--slow` only."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _imports_are_no_garbage() -> Iterator[None]:
-    """Set aside what the imports made: collections and counts of living tensors then see the tests' own objects."""
+def _freeze_imported_objects() -> Iterator[None]:
+    """Freeze the objects made by imports: garbage collections and counts of live tensors then see the tests' own."""
     gc.collect()
     gc.freeze()
     yield
@@ -46,7 +46,7 @@ def _imports_are_no_garbage() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """After a run that held methods against their oracles: which oracle covers which method."""
+    """After a run of test_oracles.py: which oracle covers which method."""
     if not any("test_oracles.py" in report.nodeid for report in terminalreporter.getreports("passed")):
         return
     from oracles import ORACLES

@@ -1,4 +1,4 @@
-"""What the other libraries offer for images, by their own names, and where it is here.
+"""The other libraries' methods for images, by their own names, and their counterparts here.
 
 A value is a method of `METHODS`; or `name(...)`, another public function or target of the library; or `gap: why`.
 Names are those of captum 0.9, grad-cam 1.5, torchcam 0.5, zennit 0.5, saliency 0.2 and Xplique 1.4.

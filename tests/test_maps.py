@@ -9,7 +9,7 @@ from explainers.maps.resize import blur, enlarge, rank_correlation, reduce_chann
 
 
 def test_bilinear_keeps_cell_centres_in_place():
-    """Oracle: by hand. Output pixel i stands at (i + 0.5) / 2 - 0.5 of the cells, so 0 and 4 give 0 1 3 4."""
+    """Oracle: by hand. Output pixel i lies at (i + 0.5) / 2 - 0.5 of the cells, so 0 and 4 give 0 1 3 4."""
     row = torch.tensor([[[0.0, 4.0]]])
 
     actual = resize(row, (1, 4))
@@ -17,8 +17,8 @@ def test_bilinear_keeps_cell_centres_in_place():
     assert actual[0, 0].tolist() == [0, 1, 3, 4]
 
 
-def test_bilinear_keeps_axes_and_negative_values_apart():
-    """Oracle: by hand. Values grow along the height alone, and below zero, so nothing may be clipped or turned."""
+def test_bilinear_keeps_axes_and_negative_values():
+    """Oracle: by hand. Values grow along the height alone, and below zero, so nothing may be clipped or transposed."""
     column = torch.tensor([[[-4.0], [0.0]]])
 
     actual = resize(column, (4, 3))
@@ -77,8 +77,8 @@ def test_enlarging_by_hand():
     assert float(middle[5]) == pytest.approx(expected)
 
 
-def test_enlarge_averages_where_it_makes_smaller_and_spreads_what_is_no_number():
-    """By hand: one side grows while the other shrinks; a NaN takes all between it and the neighbouring centres."""
+def test_enlarge_averages_when_downsampling_and_propagates_nan():
+    """By hand: one side grows while the other shrinks; a NaN covers all pixels up to the neighbouring centres."""
     map = torch.tensor([[[1.0, 3.0, 5.0, 7.0]]])
     assert enlarge(map, (3, 2))[0].tolist() == [[2, 6]] * 3
 
@@ -95,8 +95,8 @@ def test_enlarge_can_repeat_cells():
     assert enlarge(six, (1, 4), smooth=False)[0].tolist() == [[0, 2, 3, 5]]
 
 
-def test_blur_of_a_point_is_the_kernel_and_keeps_a_plane():
-    """By hand: weights exp(-d^2 / 2 sigma^2) up to three sigma, in sum 1; borders go on, so that flat stays flat."""
+def test_blur_of_a_point_is_the_kernel_and_keeps_constant_maps():
+    """By hand: weights exp(-d^2 / 2 sigma^2) up to three sigma, normalised; replicated borders keep a constant."""
     point = torch.zeros(1, 9, 9)
     point[0, 4, 4] = 1
 
@@ -112,7 +112,7 @@ def test_blur_of_a_point_is_the_kernel_and_keeps_a_plane():
     lambda: enlarge(torch.rand(3, 3), (6, 6)), lambda: enlarge(torch.rand(1, 3, 3), (0, 6)),
     lambda: blur(torch.rand(3, 3), 1), lambda: blur(torch.rand(1, 3, 3), 0), lambda: blur(torch.rand(1, 3, 3), -1),
 ])  # fmt: skip
-def test_what_cannot_be_enlarged_or_blurred_is_refused(call):
+def test_enlarge_and_blur_refuse_wrong_shapes_and_sizes(call):
     with pytest.raises(ValueError, match=r"\[N, h, w\]"):
         call()
 
@@ -149,7 +149,7 @@ def test_resize_refuses_with_the_remedy(maps, size, mode, word):
 
 
 def test_reductions_by_hand():
-    """Oracle: by hand. Channels 3 and -4: sum -1, largest magnitude 4, length 5."""
+    """Oracle: by hand. Channels 3 and -4: sum -1, largest magnitude 4, norm 5."""
     pixels = torch.tensor([3.0, -4.0]).view(1, 2, 1, 1)
 
     assert reduce_channels(pixels, "sum").item() == -1
@@ -163,7 +163,7 @@ def test_reductions_by_hand():
 
 
 def test_rank_correlation_with_ties_by_hand():
-    """Oracle: by hand. Ranks 1.5 1.5 3 4 against 1 2 3 4: covariance 4.5, lengths sqrt(4.5) and sqrt(5)."""
+    """Oracle: by hand. Ranks 1.5 1.5 3 4 against 1 2 3 4: covariance 4.5, norms sqrt(4.5) and sqrt(5)."""
     a = torch.tensor([[[1.0, 1.0], [2.0, 9.0]]])
     b = torch.tensor([[[10.0, 20.0], [30.0, 40.0]]])
 
@@ -172,8 +172,8 @@ def test_rank_correlation_with_ties_by_hand():
     torch.testing.assert_close(actual, torch.tensor([4.5 / (4.5 * 5) ** 0.5], dtype=torch.float64))
 
 
-def test_rank_correlation_sees_order_alone():
-    """Identity: any rising function keeps it at 1, a falling one turns it to -1; each map is its own pair."""
+def test_rank_correlation_depends_on_order_only():
+    """Identity: an increasing function keeps it at 1, a decreasing one gives -1; maps are compared pair by pair."""
     maps = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     other = torch.stack([maps[0].exp(), -(maps[1] ** 3), maps[2] * 1e-6 + 5e-6])
 
@@ -182,8 +182,8 @@ def test_rank_correlation_sees_order_alone():
     torch.testing.assert_close(actual, torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64))
 
 
-def test_rank_correlation_of_what_has_no_order_is_nan():
-    """A constant map and a broken one have no order; a clean number would hide that."""
+def test_rank_correlation_of_constant_and_nan_maps_is_nan():
+    """A constant map and one with NaN have no order; a finite number would hide that."""
     good = torch.arange(4.0).view(1, 2, 2)
     broken = good.clone()
     broken[0, 0, 0] = torch.nan

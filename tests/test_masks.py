@@ -1,4 +1,4 @@
-"""Occlusion: score lost for each pixel, by a closed form, a slow loop and captum."""
+"""Occlusion: score drop per pixel, against a closed form, a slow loop and captum."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_occlusion_by_a_slow_loop(window, stride):
     )
 
 
-def test_one_number_is_both_sides():
+def test_an_integer_window_is_square():
     net, x = curved(), pictures()
     assert torch.equal(occlusion(net, x, 1, window=4, stride=2), occlusion(net, x, 1, window=(4, 4), stride=(2, 2)))
 
 
 @pytest.mark.parametrize("window", [(4, 4), (5, 5), (5, 3), (12, 16)])
 def test_values_sum_to_the_difference_on_a_linear_model(window):
-    """Also with clipped windows at the border: values are for one pixel."""
+    """Also with windows clipped at the border: values are per pixel."""
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
     expected = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
     found = occlusion(net, x, CLASSES, window=window, stride=window)
     torch.testing.assert_close(found.sum((1, 2)), expected, rtol=1e-11, atol=1e-13)
 
 
-def test_single_pixels_of_a_linear_model_are_its_terms():
+def test_single_pixel_windows_give_the_terms_of_a_linear_model():
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
     expected = (net.fc.weight[CLASSES].view_as(x) * x).sum(1).detach()
     torch.testing.assert_close(occlusion(net, x, CLASSES, window=1, stride=1), expected, rtol=1e-9, atol=1e-13)
@@ -64,7 +64,7 @@ def test_baselines():
         torch.testing.assert_close(found.sum((1, 2)), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_picture_equal_to_its_baseline_loses_nothing():
+def test_an_image_equal_to_its_baseline_has_a_zero_map():
     net = curved()
     x = torch.full((1, 3, 12, 16), 0.4, dtype=torch.float64)
     assert occlusion(net, x, 1, window=4, stride=4, baseline=0.4).abs().max() < 1e-12
@@ -82,7 +82,7 @@ def test_impossible_windows_are_refused(window):
         occlusion(curved(), pictures(), 1, window=window, stride=1)
 
 
-def test_windows_larger_than_the_picture_hide_all_of_it():
+def test_windows_larger_than_the_image_occlude_all_of_it():
     net, x = curved(), pictures()
     try:
         found = occlusion(net, x, CLASSES, window=100, stride=100)
@@ -98,8 +98,8 @@ def test_defaults_suit_small_and_large_pictures():
         assert found.shape == (1, size, size) and found.isfinite().all() and found.any()
 
 
-def test_partial_map_is_of_what_was_tried():
-    """Stopped early: tried pixels have their value, the others zero."""
+def test_partial_map_holds_the_windows_evaluated():
+    """Stopped early: pixels of evaluated windows have their value, the others are zero."""
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures(1)
     full = occlusion(net, x, 1, window=4, stride=4)
     found = occlusion(net, x, 1, window=4, stride=4, batch_size=1, progress=lambda partial: partial.done < 3)

@@ -215,7 +215,9 @@ def test_the_examples_are_small_credited_and_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "shufflenet_v2_x0_5", "googlenet"])
-def test_loading_gives_the_weights_and_moves_no_generator(name: str, checkpoints: Path, any_checksum: None) -> None:
+def test_loading_gives_the_weights_and_draws_no_random_numbers(
+    name: str, checkpoints: Path, any_checksum: None
+) -> None:
     """Oracle: the network whose weights were saved. No random number is drawn: the generator state is unchanged."""
     expected = cache_random_weights(name, checkpoints)
     torch.manual_seed(1)

@@ -228,7 +228,7 @@ def test_a_folder_that_cannot_hold_records_still_caches(
 
 
 @pytest.mark.parametrize("value", ["5GB", "0", "-1", "nan", "inf", "1e999", "much", "1,5"])
-def test_a_limit_that_is_no_size_is_refused_before_anything_is_fetched(
+def test_an_invalid_limit_is_refused_before_any_download(
     urls: list[str], checkpoints: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("HOOKLENS_CACHE_GB", value)
@@ -244,13 +244,13 @@ def test_a_limit_that_is_no_size_is_refused_before_anything_is_fetched(
 
 
 @pytest.mark.parametrize("value", ["", " "])
-def test_an_empty_limit_is_none(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_empty_limit_means_no_limit(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("HOOKLENS_CACHE_GB", value)
 
     assert settings.cache_bytes() is None
 
 
-def test_a_gigabyte_is_ten_to_the_ninth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gigabyte_is_ten_to_the_ninth_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOKLENS_CACHE_GB", " 1.5 ")
 
     assert settings.cache_bytes() == 1_500_000_000

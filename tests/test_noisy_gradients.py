@@ -1,4 +1,4 @@
-"""SmoothGrad, its square and VarGrad: identities, chunks, precisions, captum."""
+"""SmoothGrad, SmoothGrad-Squared and VarGrad: identities, chunk sizes, dtypes, captum."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ CLASSES = [2, 0, 5]
 NEW = [smooth_grad_squared, var_grad, gradient_shap]
 
 
-def test_the_squared_mean_is_the_square_of_the_mean_and_the_variance():
+def test_smooth_grad_squared_is_the_squared_mean_plus_the_variance():
     net, x = curved(), pictures()
     given = {"samples": 7, "sigma": 0.3, "seed": 2}
     expected = smooth_grad(net, x, CLASSES, **given) ** 2 + var_grad(net, x, CLASSES, **given)
     torch.testing.assert_close(smooth_grad_squared(net, x, CLASSES, **given), expected, rtol=1e-10, atol=1e-14)
 
 
-def test_without_noise_the_square_is_that_of_the_gradient_and_nothing_varies():
+def test_without_noise_the_square_is_the_squared_gradient_and_the_variance_is_zero():
     net, x = curved(), pictures()
     torch.testing.assert_close(smooth_grad_squared(net, x, CLASSES, sigma=0.0), saliency(net, x, CLASSES) ** 2)
     assert var_grad(net, x, CLASSES, sigma=0.0).abs().max() < 1e-25
 
 
-def test_the_gradient_of_a_linear_model_does_not_vary():
+def test_var_grad_of_a_linear_model_is_zero():
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
     assert var_grad(net, x, CLASSES, sigma=0.5).max() < 1e-28
 
@@ -40,7 +40,7 @@ def test_p97_same_seed_same_result_for_every_chunk_size(method, size):
 
 
 @pytest.mark.parametrize("method", NEW, ids=lambda m: m.__name__)
-def test_p97_a_picture_has_the_same_numbers_in_every_batch(method):
+def test_p97_an_image_gets_the_same_noise_in_every_batch(method):
     net, x = residual(), pictures()
     together = method(net, x, [1, 2, 3], samples=5)
     torch.testing.assert_close(method(net, x[2:], [3], samples=5), together[2:], rtol=1e-9, atol=1e-14)
@@ -55,8 +55,8 @@ def test_p97_float32_and_float64_see_the_same_noise(method):
 
 
 @pytest.mark.parametrize(("method", "power"), [(smooth_grad_squared, 2), (var_grad, 2), (gradient_shap, 0)])
-def test_p98_noise_is_relative_to_the_pictures_range(method, power):
-    """The same picture in other units (and a model that undoes them) gives the same map in those units."""
+def test_p98_noise_is_relative_to_the_range_of_the_image(method, power):
+    """The same image in other units (and a model that converts them back) gives the same map in those units."""
 
     x = pictures(2)
     given = {"samples": 5, "sigma": 0.2}
@@ -66,7 +66,7 @@ def test_p98_noise_is_relative_to_the_pictures_range(method, power):
         assert rel(found, first) < 1e-8
 
 
-def test_p98_the_variance_is_the_biased_one_unless_asked():
+def test_p98_the_variance_is_biased_by_default():
     net, x = curved(), pictures()
     biased, unbiased = (var_grad(net, x, 1, samples=5, unbiased=which) for which in (False, True))
     torch.testing.assert_close(unbiased, biased * 5 / 4, rtol=1e-12, atol=0)
@@ -74,8 +74,8 @@ def test_p98_the_variance_is_the_biased_one_unless_asked():
         assert not var_grad(net, x, 1, samples=1, unbiased=which).any(), "one sample has no variance, not NaN"
 
 
-def test_a_small_variance_beside_a_large_mean_keeps_its_digits():
-    """Mean of squares less square of the mean would leave noise in float32: 1e8 against 1e-2."""
+def test_a_small_variance_beside_a_large_mean_keeps_its_precision():
+    """E[g²] − E[g]² would leave rounding noise in float32: 1e8 against 1e-2."""
 
     class Steep(torch.nn.Module):
         def forward(self, x):
@@ -102,7 +102,7 @@ def test_stopped_early_it_is_the_map_of_fewer_samples(method):
     torch.testing.assert_close(maps[-1], stopped.sum(1))
 
 
-def test_maps_without_sign_are_drawn_as_their_sum():
+def test_the_map_of_an_unsigned_attribution_is_its_sum_over_channels():
     net, x = curved(), pictures()
     e = explain("var_grad", net, x, CLASSES, samples=3)
     torch.testing.assert_close(e.map, e.raw.sum(1))
@@ -111,7 +111,7 @@ def test_maps_without_sign_are_drawn_as_their_sum():
 
 @pytest.mark.parametrize(("kind", "method"), [("smoothgrad_sq", smooth_grad_squared), ("vargrad", var_grad)])
 def test_agreement_with_captum_in_the_mean(kind, method):
-    """Other draws: with many samples both come to the same expectation."""
+    """Different random draws: with many samples both converge to the same expectation."""
     captum = pytest.importorskip("captum.attr")
     net, x = curved(), pictures(1)
     torch.manual_seed(0)

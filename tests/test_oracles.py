@@ -1,4 +1,4 @@
-"""Every method against the independent truth that `oracles.py` names for it."""
+"""Every method against its independent oracle in `tests/oracles/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps one can read, in figures: what a map does to the colours of every example. The eye decides; this is a floor."""
+"""Legibility of overlays: the colour difference (CIEDE2000) that a map makes on every example; a lower bound."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ SHARMA = [
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), SHARMA)
-def test_the_measure_is_the_published_one(first, second, expected):
+def test_ciede2000_of_the_published_pairs(first, second, expected):
     assert ciede2000(list(first), list(second)) == pytest.approx(expected, abs=1e-4)
 
 
-def test_lightness_and_colour_of_known_ones():
+def test_lab_of_white_and_red():
     """Published: white is (100, 0, 0), pure red (53.24, 80.09, 67.20) under D65."""
     assert lab(torch.tensor([[255, 255, 255], [255, 0, 0]])).flatten().tolist() == pytest.approx(
         [100, 0, 0, 53.24, 80.09, 67.20], abs=0.02
@@ -97,8 +97,8 @@ def fine(share: float, axis: int, sign: float = 1) -> Tensor:
 @pytest.mark.parametrize("axis", [0, 1], ids=["above", "left"])
 @pytest.mark.parametrize("map", [coarse, fine])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_map_high_on_one_half_shows_there_and_there_alone(path, map, axis, sign):
-    """Beyond the muting at least 20 on the one half, and less than a third of that on the other."""
+def test_a_map_high_on_one_half_changes_the_colours_of_that_half_only(path, map, axis, sign):
+    """ΔE against a zero map: at least 20 on that half, and less than a third of it on the other."""
     photo = photograph(path)
     drawn = halves(overlay(photo, map(1.0, axis, sign)), axis)
     muted = halves(overlay(photo, 1e-9 * map(1.0, axis, sign), limits=(0, 1)), axis)
@@ -113,7 +113,7 @@ def test_a_map_high_on_one_half_shows_there_and_there_alone(path, map, axis, sig
 @pytest.mark.parametrize("sign", [1, -1], ids=["positive", "negative"])
 @pytest.mark.parametrize("map", [coarse, fine])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_third_of_the_maximum_is_seen(path, map, sign):
+def test_a_value_of_30_percent_of_the_maximum_is_visible(path, map, sign):
     """A value at 30% of the maximum changes the mean colour by at least 8."""
     photo = photograph(path)
     drawn = halves(overlay(photo, map(0.3, 0, sign)), 0)

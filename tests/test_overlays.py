@@ -1,4 +1,4 @@
-"""Pictures of maps: what is drawn is computed by hand, and what must not be drawn is looked for."""
+"""Overlays: colours computed by hand, and artefacts that must not be drawn."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def values_of(picture: Image.Image) -> list[tuple[int, ...]]:
 
 
 def mute(pixel: tuple[int, ...]) -> tuple[float, ...]:
-    """By hand: a coarse map's photograph keeps 15% of its distance from grey, and 80% of the light."""
+    """By hand: under a coarse map the photograph keeps 15% of its distance from grey, and 80% of its brightness."""
     luma = 0.2126 * pixel[0] + 0.7152 * pixel[1] + 0.0722 * pixel[2]
     return tuple(0.8 * (luma + 0.15 * (value - luma)) for value in pixel)
 
 
-def laid(under: tuple[float, ...], colour: tuple[int, ...] | list[int], share: float) -> tuple[int, ...]:
+def blended(under: tuple[float, ...], colour: tuple[int, ...] | list[int], share: float) -> tuple[int, ...]:
     """By hand: a value that is `share` of the full colour has the weight 0.9 share^0.65."""
     weight = 0.9 * share**0.65
     return tuple(round(below + (above - below) * weight) for below, above in zip(under, colour, strict=True))
@@ -68,7 +68,7 @@ def linear(table: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["magma", "viridis"])
-def test_tables_are_those_everybody_knows(name):
+def test_tables_are_the_published_ones(name):
     """Oracle: the public table of 256 colours."""
     matplotlib = pytest.importorskip("matplotlib")
     expected = (torch.tensor(matplotlib.colormaps[name].colors) * 255).round().to(torch.uint8)
@@ -84,8 +84,8 @@ def test_tables_end_as_published():
 
 
 @pytest.mark.parametrize("name", ["magma", "viridis"])
-def test_sequential_tables_grow_lighter_all_the_way(name):
-    """A higher value must never look darker, also in print and to any eye."""
+def test_sequential_tables_increase_in_lightness(name):
+    """A higher value must never look darker, in grey print and to colour-blind viewers either."""
     lightness = lab(linear(colour_map(name)))[:, 0]
 
     assert (lightness.diff() > -0.05).all()
@@ -104,8 +104,8 @@ def test_signed_table_has_white_at_zero_and_mirrored_ends():
 
 
 @pytest.mark.parametrize("kind", ["normal", *BLINDNESS])
-def test_signed_ends_stay_apart_for_every_eye(kind):
-    """Oracle: Machado et al. 2009. From a quarter of the range on the signs differ by CIE76 > 10 (2.3 is just seen)."""
+def test_signed_colours_differ_under_colour_blindness(kind):
+    """Oracle: Machado et al. 2009. From a quarter of the range the signs differ by CIE76 > 10 (2.3 just noticeable)."""
     table = linear(colour_map("signed"))
     if kind in BLINDNESS:
         table = (table @ torch.tensor(BLINDNESS[kind], dtype=torch.float64).T).clamp(0, 1)
@@ -142,7 +142,7 @@ def test_p28_blank_map_draws_nothing_bright():
     assert set(values_of(drawn)) == {(41, 41, 41)}
 
 
-def test_opacity_goes_from_the_photograph_to_the_overlay():
+def test_opacity_interpolates_from_the_photograph_to_the_overlay():
     """By hand: at 0.3 a grey of 100 has gone 30% of the way to its 80."""
     assert set(values_of(overlay(grey(100), torch.zeros(2, 2), opacity=0.3))) == {(94, 94, 94)}
 
@@ -158,8 +158,8 @@ def test_blank_map_leaves_the_muted_photograph(colours):
     assert (torch.tensor(values_of(drawn)) - torch.tensor(expected)).abs().max() <= 0.501
 
 
-def test_blank_fine_part_leaves_a_dark_grey_photograph():
-    """By hand: of a fine map's half without any value the photograph keeps its grey at 45%."""
+def test_where_a_fine_map_is_zero_the_photograph_is_dark_grey():
+    """By hand: where a fine map is zero, the photograph is drawn as 45% of its luma."""
     photo = noise(size=(64, 64))
     map = speckle()
     map[:, 24:] = 0
@@ -170,22 +170,22 @@ def test_blank_fine_part_leaves_a_dark_grey_photograph():
     assert (drawn - 0.45 * luma[..., None]).abs().max() <= 0.501
 
 
-def test_p20_flat_positive_map_is_drawn_evenly_and_not_erased():
-    """Row P20: peers subtract the minimum and show nothing. By hand: magma's last colour, nine parts of ten."""
+def test_p20_constant_positive_map_is_drawn_evenly_and_not_erased():
+    """Row P20: peers subtract the minimum and show nothing. By hand: magma's last colour at the weight 0.9."""
     drawn = overlay(grey(), torch.full((3, 3), 0.25))
 
-    assert set(values_of(drawn)) == {laid((40.8,) * 3, [252, 253, 191], 1.0)} == {(231, 232, 176)}
+    assert set(values_of(drawn)) == {blended((40.8,) * 3, [252, 253, 191], 1.0)} == {(231, 232, 176)}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.3, 0.6, 1.0])
-def test_values_have_the_tables_colour_and_the_rules_weight(share):
-    """By hand, on a flat map in given limits: entry 255 share of the table at the weight 0.9 share^0.65."""
+def test_a_value_has_the_colour_of_the_table_at_the_stated_weight(share):
+    """By hand, on a flat map in given limits: entry 255 * share of the table at the weight 0.9 share^0.65."""
     drawn = overlay(grey(100), torch.full((2, 2), 4 * share), limits=(0, 4))
 
-    assert set(values_of(drawn)) == {laid((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share)}
+    assert set(values_of(drawn)) == {blended((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share)}
 
 
-def test_rows_and_columns_stay_what_they_are():
+def test_rows_and_columns_are_not_transposed():
     """One bright cell at the top right of a wide map on a wide photograph; too faint for a contour."""
     map = torch.zeros(2, 3)
     map[0, 2] = 1
@@ -202,40 +202,40 @@ def test_signed_by_hand(value, end):
     """By hand: a quarter of the range is 0.9 0.25^0.65 = 0.366 of blue or red, the whole range 0.9 of it."""
     drawn = overlay(grey(100), torch.full((2, 2), value), colours="signed", limits=(-4, 4))
 
-    assert set(values_of(drawn)) == {laid((80.0,) * 3, end, abs(value) / 4)}
+    assert set(values_of(drawn)) == {blended((80.0,) * 3, end, abs(value) / 4)}
 
 
-def test_limits_make_pictures_comparable_and_clip():
+def test_limits_make_overlays_comparable_and_clip():
     """By hand: with limits (0, 2) a 1 is the middle of the table whatever else is on the map, and 5 is the end."""
     one, five = (overlay(grey(100), torch.full((1, 1), value), limits=(0, 2)) for value in (1.0, 5.0))
 
     table = colour_map("magma").tolist()
-    assert set(values_of(one)) == {laid((80.0,) * 3, table[128], 0.5)} or set(values_of(one)) == {(255, 255, 255)}
-    assert set(values_of(five)) == {laid((80.0,) * 3, table[255], 1.0)}
+    assert set(values_of(one)) == {blended((80.0,) * 3, table[128], 0.5)} or set(values_of(one)) == {(255, 255, 255)}
+    assert set(values_of(five)) == {blended((80.0,) * 3, table[255], 1.0)}
 
 
 def test_signed_limits_keep_zero_in_the_middle():
     """By hand: limits (-1, 4) reach to 4 on both sides, so -1 is a quarter blue."""
     drawn = overlay(grey(100), torch.tensor([[-1.0]]), colours="signed", limits=(-1, 4))
 
-    assert drawn.getpixel((0, 0)) == laid((80.0,) * 3, BLUE, 0.25)
+    assert drawn.getpixel((0, 0)) == blended((80.0,) * 3, BLUE, 0.25)
 
 
-def test_coarse_maps_have_white_lines_where_half_and_four_fifths_are_crossed():
+def test_coarse_maps_have_white_contours_at_50_and_80_percent():
     """By hand: a ramp from 0 to 1 over 99 steps crosses 0.5 at pixel 49.5 and 0.8 at 79.2; nowhere else is it white."""
     ramp = torch.linspace(0, 1, 100)[None].expand(3, 100)  # 300 cells: coarse
 
     drawn = torch.tensor(values_of(overlay(grey(100, size=(100, 3)), ramp))).view(3, 100, 3)[1]
 
     table = colour_map("magma").tolist()
-    painted = torch.tensor([laid((80.0,) * 3, table[round(255 * i / 99)], i / 99) for i in range(100)])
+    painted = torch.tensor([blended((80.0,) * 3, table[round(255 * i / 99)], i / 99) for i in range(100)])
     changed = (drawn - painted).abs().amax(1) > 1
     assert changed.nonzero().flatten().tolist() == [48, 49, 50, 51, 78, 79, 80, 81], "less than two pixels away"
     assert drawn[79].min() > 200 and drawn[49:51].min() > 120, "white in the middle"
     assert (drawn[[48, 51, 78, 81]] < painted[[48, 51, 78, 81]]).all(), "dark beside it"
 
 
-def test_lines_are_a_pixel_wide_and_grow_with_large_pictures():
+def test_contours_are_one_pixel_wide_and_wider_on_large_images():
     """By hand: one pixel up to 360 pixels a side, two at 720; counted in equivalents of a wholly white pixel."""
     ramp = torch.linspace(0, 1, 31)[None].expand(3, 31)
 
@@ -245,8 +245,8 @@ def test_lines_are_a_pixel_wide_and_grow_with_large_pictures():
         assert float((blue - 50).clamp(min=0).sum() / 205) == pytest.approx(width, abs=0.25), side
 
 
-def test_fine_maps_have_no_lines():
-    """By hand, on a map of the picture's own size: each pixel has its colour on 45% of the light, and nothing else."""
+def test_fine_maps_have_no_contours():
+    """By hand, on a map of the image's own size: each pixel has its colour over 45% of the luma, and nothing else."""
     map = speckle().abs()
     top = view(map, smooth=False).high
 
@@ -254,7 +254,7 @@ def test_fine_maps_have_no_lines():
 
     table = colour_map("magma").tolist()
     share = [min(value / top, 1.0) for value in map.flatten().tolist()]
-    expected = torch.tensor([laid((45.0,) * 3, table[round(255 * each)], each) for each in share])
+    expected = torch.tensor([blended((45.0,) * 3, table[round(255 * each)], each) for each in share])
     assert ((torch.tensor(values_of(drawn)) - expected).abs().amax(1) > 3).float().mean() < 0.001
 
 
@@ -266,7 +266,7 @@ def test_a_step_between_two_larger_values_is_no_contour():
 
     left = torch.tensor(values_of(drawn)).view(6, 60, 3)[:, :32]
     assert {tuple(pixel) for pixel in left.flatten(0, 1).tolist()} == {
-        laid((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share) for share in (0.6, 0.75)
+        blended((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share) for share in (0.6, 0.75)
     }
 
 
@@ -279,13 +279,13 @@ def test_signed_contours_are_drawn_on_either_side():
     assert white == [10, 25, 75, 90], "80% and 50% below zero, 50% and 80% above"
 
 
-def test_native_cells_are_the_maps_own():
-    """By hand: without smoothing a picture of ten pixels a cell has one colour a cell."""
+def test_without_smoothing_each_cell_has_one_colour():
+    """By hand: an image of ten pixels per cell has one colour per cell."""
     drawn = overlay(grey(100, size=(20, 10)), torch.tensor([[0.1, 0.3]]), smooth=False, limits=(0, 1))
 
     columns = torch.tensor(values_of(drawn)).view(10, 20, 3)
     for cells, share in ((slice(0, 10), 0.1), (slice(10, 20), 0.3)):
-        colour = laid((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share)
+        colour = blended((80.0,) * 3, colour_map("magma")[round(255 * share)].tolist(), share)
         assert {tuple(pixel) for pixel in columns[:, cells].flatten(0, 1).tolist()} == {colour}
 
 
@@ -297,7 +297,7 @@ def test_no_peak_is_drawn_that_the_map_does_not_have():
 
     blue = drawn[:, 2] > drawn[:, 0] + 1
     assert not blue.any(), "nothing below zero"
-    assert drawn[:, 0].max() == laid((80.0,) * 3, RED, 0.4)[0]
+    assert drawn[:, 0].max() == blended((80.0,) * 3, RED, 0.4)[0]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_no_peak_is_drawn_that_the_map_does_not_have():
     ],
     ids=["noise", "few cells", "1024 cells", "smooth", "blocks", "flat", "nothing"],
 )
-def test_what_counts_as_fine(map, fine):
+def test_which_maps_are_fine(map, fine):
     assert view(map).fine is fine
 
 
@@ -328,8 +328,8 @@ def test_roughness_by_hand():
     assert roughness(torch.zeros(5, 5)) == roughness(torch.full((5, 5), torch.nan)) == 0
 
 
-def test_fine_maps_are_blurred_for_the_view_alone():
-    """Oracle: a Gaussian of 1 / 224 of the side, summed slowly. The map stays as it is, and so does a coarse one."""
+def test_fine_maps_are_blurred_for_display_only():
+    """Oracle: a Gaussian of 1 / 224 of the side, as a slow sum. The map itself is unchanged, as is a coarse one."""
     map = speckle(224)
     before = map.clone()
 
@@ -345,8 +345,8 @@ def test_fine_maps_are_blurred_for_the_view_alone():
     assert torch.equal(view(map, smooth=False).values, map) and torch.equal(view(map[:30, :30]).values, map[:30, :30])
 
 
-def test_sizes_alone_on_request():
-    """Speckle of both signs: without signs it is the map of its sizes, in sequential colours."""
+def test_unsigned_overlays_draw_magnitudes():
+    """Noise of both signs: unsigned, it is the overlay of the absolute values, in sequential colours."""
     map, photo = speckle(), noise(size=(64, 64))
 
     assert overlay(photo, map, signed=False).tobytes() == overlay(photo, map.abs()).tobytes()
@@ -354,7 +354,7 @@ def test_sizes_alone_on_request():
     assert overlay(photo, map, signed=False).tobytes() != overlay(photo, map).tobytes()
 
 
-def test_p24_what_is_not_finite_is_striped_and_does_not_set_the_range():
+def test_p24_non_finite_values_are_striped_and_do_not_set_the_range():
     """Row P24: never a clean-looking map. Stripes of black and white; the finite part keeps its own range."""
     map = torch.ones(1, 40)
     map[0, :20] = torch.inf
@@ -383,7 +383,7 @@ def test_all_nan_is_striped():
         (torch.full((1, 1), 1e-30), ("magma", 0.0, pytest.approx(1e-30))),
     ],
 )
-def test_range_is_tied_to_zero(map, expected):
+def test_colour_limits_include_zero(map, expected):
     assert colour_limits(map) == expected
 
 
@@ -392,7 +392,7 @@ def test_sequential_by_name_begins_at_the_smallest_value():
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "1", "CMYK", "YCbCr", "LA", "PA"])
-def test_every_8_bit_photograph_is_taken(mode):
+def test_every_8_bit_mode_is_accepted(mode):
     photo = noise("RGB").convert("L").convert(mode) if mode in ("P", "1", "LA", "PA") else noise(mode)
 
     drawn = overlay(photo, torch.rand(3, 3), opacity=0.4)
@@ -400,7 +400,7 @@ def test_every_8_bit_photograph_is_taken(mode):
     assert drawn.size == photo.size and drawn.mode == ("RGBA" if mode in ("LA", "PA") else "RGB")
 
 
-def test_transparency_stays():
+def test_alpha_is_kept():
     photo = noise("RGBA")
 
     drawn = overlay(photo, torch.rand(3, 3))
@@ -419,7 +419,7 @@ def test_inputs_are_not_changed():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_any_float_map(dtype):
+def test_every_float_dtype_gives_the_same_overlay(dtype):
     map = torch.tensor([[0.0, 1.0]])
 
     assert overlay(grey(), map.to(dtype)).tobytes() == overlay(grey(), map).tobytes()
@@ -447,14 +447,14 @@ def test_wrong_use_is_refused_with_the_remedy(change, error, word):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_colour_bar_runs_through_the_table_and_carries_figures(dark):
-    """The strip's ends are the table's ends; below it there is ink, more of it with a unit."""
+def test_colour_bar_spans_the_table_and_shows_its_limits(dark):
+    """The strip's ends are the table's ends; below it stand the limits, with the unit where one is given."""
     bar = colour_bar(0, 12.5, dark=dark)
     named = colour_bar(0, 12.5, dark=dark, unit="logits")
 
     assert bar.size == (320, 48)
     assert bar.getpixel((8, 10)) == (102, 102, 102), "zero is the muted grey: 80% of 128"
-    assert bar.getpixel((311, 10)) == laid((102.4,) * 3, [252, 253, 191], 1.0)
+    assert bar.getpixel((311, 10)) == blended((102.4,) * 3, [252, 253, 191], 1.0)
     paper = bar.getpixel((0, 0))
 
     def ink(picture: Image.Image) -> int:
@@ -465,7 +465,7 @@ def test_colour_bar_runs_through_the_table_and_carries_figures(dark):
 
 
 @pytest.mark.parametrize(("colours", "low"), [("magma", 0.0), ("viridis", 0.0), ("signed", -1.0)])
-def test_colours_of_the_bar_are_those_on_the_picture(colours, low):
+def test_colour_bar_has_the_colours_of_the_overlay(colours, low):
     """Identity: a flat map of a value, on a photograph of that grey, has the bar's colour of that value."""
     bar = bar_colours(21, colours, False)[0].tolist()
 
@@ -474,7 +474,7 @@ def test_colours_of_the_bar_are_those_on_the_picture(colours, low):
         assert set(values_of(drawn)) <= {tuple(bar[step]), (255, 255, 255)}, value
 
 
-def test_bar_of_fine_maps_lies_on_the_dark_grey():
+def test_colour_bar_of_fine_maps_lies_on_dark_grey():
     assert colour_bar(0, 1, fine=True).getpixel((8, 10)) == (58, 58, 58), "45% of 128"
 
 
@@ -482,8 +482,8 @@ def test_signed_colour_bar_is_grey_in_its_middle():
     bar = colour_bar(-1, 2, size=(319, 40))
 
     assert bar.getpixel((159, 6)) == (102, 102, 102)
-    assert bar.getpixel((8, 6)) == laid((102.4,) * 3, BLUE, 1.0)
-    assert bar.getpixel((310, 6)) == laid((102.4,) * 3, RED, 1.0)
+    assert bar.getpixel((8, 6)) == blended((102.4,) * 3, BLUE, 1.0)
+    assert bar.getpixel((310, 6)) == blended((102.4,) * 3, RED, 1.0)
     with pytest.raises(ValueError, match="160"):
         colour_bar(0, 1, size=(20, 20))
 
@@ -527,8 +527,8 @@ def test_sprite_keeps_proportions(shape, cell, expected):
     assert planes.shape == (shape[0], *expected) and low.shape == high.shape == (shape[0],)
 
 
-def test_sprite_of_flat_and_broken_channels():
-    """Flat: 0 with equal ends. Partly NaN: the rest keeps its range. Wholly NaN: says so."""
+def test_sprite_of_constant_and_nan_channels():
+    """Constant: 0 with equal limits. Partly NaN: the rest keeps its range. All NaN: NaN limits."""
     features = torch.tensor([[[5.0, 5.0]], [[torch.nan, 2.0]], [[torch.nan, torch.inf]], [[0.0, 1e30]]])
 
     planes, low, high = sprite(features)
@@ -545,7 +545,7 @@ def test_sprite_refuses_a_batch():
         sprite(torch.rand(3, 4, 4), 0)
 
 
-def test_importing_brings_neither_pillow_nor_numpy():
+def test_import_loads_neither_pillow_nor_numpy():
     """`explainers` needs torch alone: Pillow is imported when a picture is drawn, numpy never."""
     lines = (
         "import sys, torch; before = set(sys.modules); import explainers.maps.overlays;"
@@ -555,8 +555,8 @@ def test_importing_brings_neither_pillow_nor_numpy():
     subprocess.run([sys.executable, "-c", lines], check=True, timeout=60)
 
 
-def test_a_few_extreme_pixels_do_not_leave_the_others_pale():
-    """Oracle: of 64 x 64 values from 1 to 2, 10 stick out to 1000: the 99.5th percentile takes the full colour."""
+def test_outliers_of_fine_maps_are_clipped():
+    """Oracle: of 64 x 64 values from 1 to 2, 10 are 1000: the 99.5th percentile has the full colour."""
     values = 1 + torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
     values.view(-1)[::410] = 1000.0
     expected = float(values.flatten().quantile(0.995))
@@ -572,7 +572,7 @@ def test_coarse_maps_are_not_clipped():
     assert not view(torch.rand(7, 7)).clipped and view(torch.rand(7, 7), limits=(0, 0.1)).clipped
 
 
-def test_coarse_and_sparse_maps_reach_to_their_largest_value():
+def test_limits_of_coarse_and_sparse_maps_reach_the_maximum():
     coarse = torch.ones(8, 8)
     coarse[0, 0] = 9.0
     sparse = torch.zeros(64, 64)
@@ -588,8 +588,8 @@ def test_coarse_and_sparse_maps_reach_to_their_largest_value():
     ("input_x_gradient", {"colours": "signed"}, True), ("input_x_gradient", {"colours": "viridis"}, False),
     ("grad_cam", {}, True), ("grad_cam", {"signed": False}, False), ("occlusion", {}, True), ("one_of_mine", {}, True),
 ])  # fmt: skip
-def test_an_explanation_draws_attributions_of_pixels_by_size(method, options, signed):
-    """Identity: as `overlay` draws its map, with or without signs; the map itself keeps them."""
+def test_an_explanation_draws_magnitudes_of_pixel_attributions(method, options, signed):
+    """Identity: the `overlay` of its map, signed or not; the map itself stays signed."""
     map, photo = speckle()[None], noise(size=(64, 64))
     found = Explanation(method, None, [0], {}, map, map, None, [{}], [[]], 0.0)
 

@@ -1,4 +1,4 @@
-"""One question of the page: its settings from form, link and program, and what answering it costs."""
+"""One request of the page: its settings from form, link and API, and the cost of answering it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network is there at once, instead of from a thread."""
+    """The network is loaded at once, instead of in a thread."""
     monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
     load(MODEL)
 
@@ -73,7 +73,7 @@ def test_a_click_prepares_the_photograph_once(ready: None, monkeypatch: pytest.M
     assert prepared == {"prepare": 1, "crop": 1} and opened == {"open_picture": 1}
 
 
-def test_form_link_and_program_make_the_same_request(uploaded: str) -> None:
+def test_form_link_and_api_make_the_same_request(uploaded: str) -> None:
     options = {"relu": False}
     form = from_form(uploaded, *SETTINGS.values(), {"model": MODEL, "values": options})
     program = from_api({"path": uploaded}, json.dumps(options), **SETTINGS)
@@ -86,8 +86,8 @@ def test_form_link_and_program_make_the_same_request(uploaded: str) -> None:
     assert {name: getattr(link, name) for name in NAMES} == SETTINGS and link.options == options
 
 
-def test_an_answer_shows_the_request_that_asks_for_it(ready: None) -> None:
-    """The page compares signatures: the settings of an answer, asked again, are this answer's."""
+def test_the_settings_of_an_answer_reproduce_its_request(ready: None) -> None:
+    """The page compares signatures: a request with the settings of an answer has the answer's signature."""
     request = Request(str(DOG.path), **SETTINGS, options={"relu": False})
     with runs.begin(None) as run:
         answer = next(step for step in engine.explain(request, run) if isinstance(step, Answer))
@@ -99,7 +99,7 @@ def test_an_answer_shows_the_request_that_asks_for_it(ready: None) -> None:
     assert [share for _, share in answer.top] == sorted(answer.probabilities.tolist(), reverse=True)[:5]
 
 
-def test_a_model_just_chosen_forgives_the_names_of_the_last(uploaded: str) -> None:
+def test_a_change_of_model_makes_the_request_forgiving(uploaded: str) -> None:
     form = {"model": "resnet50", "values": {}}
 
     assert from_form(uploaded, MODEL, "layer4", "", "", form).forgiving
@@ -116,7 +116,7 @@ def test_a_model_just_chosen_forgives_the_names_of_the_last(uploaded: str) -> No
         ({"options": json.dumps({"x": "y" * 2000})}, "options"),
     ],
 )
-def test_a_link_that_cannot_be_read_is_the_default(query: dict[str, str], left_out: str) -> None:
+def test_an_unreadable_link_gives_the_default_request(query: dict[str, str], left_out: str) -> None:
     request, _, notes = links.read(query)
 
     assert getattr(request, left_out) == getattr(Request(), left_out) and notes == []
@@ -135,7 +135,7 @@ def test_a_remedy_is_split_into_names_and_options() -> None:
 
 
 @pytest.mark.parametrize("values", [("/etc/passwd",), ("https://example.org/a.png",)])
-def test_a_picture_of_elsewhere_is_refused(values: tuple[str], uploaded: str) -> None:
+def test_an_image_path_outside_the_upload_folder_is_refused(values: tuple[str], uploaded: str) -> None:
     for ask in (lambda: from_form(*values, "", "", "", "", None), lambda: from_api({"path": values[0]})):
         with pytest.raises(Refused):
             ask()

@@ -1,4 +1,4 @@
-"""Path integrals: completeness, closed forms, limits, gaps told, captum, SciPy."""
+"""Path methods: completeness, closed forms, limits, reported completeness gaps, captum, SciPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from explainers.methods.gradients.path_integrals import spread
 CLASSES = [2, 0, 5]
 
 
-def drop(net, x, start, classes=CLASSES):
+def score_difference(net, x, start, classes=CLASSES):
     return (net(x) - net(start))[range(len(x)), classes].detach()
 
 
@@ -44,14 +44,14 @@ def linear():
 
 
 @pytest.mark.parametrize("blur", [0.7, 3.0, None])
-def test_blur_integrated_gradients_are_complete_to_the_blurred_picture(blur):
+def test_blur_integrated_gradients_sum_to_the_difference_from_the_blurred_image(blur):
     net, x = curved(), pictures()
     start = torch.stack([blurred(each, 3.0 if blur is None else blur) for each in x])
     found = blur_integrated_gradients(net, x, CLASSES, steps=60, blur=blur)
-    torch.testing.assert_close(found.sum((1, 2, 3)), drop(net, x, start), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found.sum((1, 2, 3)), score_difference(net, x, start), rtol=1e-9, atol=1e-11)
 
 
-def test_blur_of_a_linear_model_is_weight_times_what_the_blur_took():
+def test_blur_integrated_gradients_of_a_linear_model_are_weight_times_image_minus_blurred():
     net, x = linear(), pictures()
     took = x - torch.stack([blurred(each, 2.0) for each in x])
     expected = net.fc.weight.detach()[CLASSES].view_as(x) * took
@@ -64,16 +64,16 @@ def test_a_strong_blur_leaves_the_mean_of_each_channel():
     net, x = curved(), pictures()
     start = x.mean((2, 3), keepdim=True).expand_as(x)
     found = blur_integrated_gradients(net, x, CLASSES, steps=150, blur=40.0)
-    torch.testing.assert_close(found.sum((1, 2, 3)), drop(net, x, start), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.sum((1, 2, 3)), score_difference(net, x, start), rtol=1e-5, atol=1e-7)
 
 
-def test_an_even_picture_has_nothing_to_come_out_of_a_blur():
+def test_blur_integrated_gradients_of_a_constant_image_are_zero():
     x = torch.full((1, 3, 12, 16), 0.4, dtype=torch.float64)
     assert blur_integrated_gradients(curved(), x, 1).abs().max() < 1e-12
 
 
 def test_the_blur_is_near_scipys_gaussian():
-    """SciPy samples the bell at pixels, which differs a little from the heat equation on the grid."""
+    """SciPy samples the Gaussian at pixels, which differs a little from the heat equation on the grid."""
     ndimage = pytest.importorskip("scipy.ndimage")
     net, x = linear(), pictures()
     theirs = torch.from_numpy(ndimage.gaussian_filter(x.numpy(), (0, 0, 2.5, 2.5), mode="reflect"))
@@ -86,7 +86,7 @@ def test_the_blur_is_near_scipys_gaussian():
 
 def test_guided_paths_are_complete_on_a_smooth_network():
     net, x = curved(), pictures()
-    expected = drop(net, x, torch.zeros_like(x))
+    expected = score_difference(net, x, torch.zeros_like(x))
     for steps, bound in ((60, 1e-2), (500, 1e-3)):
         found = guided_integrated_gradients(net, x, CLASSES, steps=steps).sum((1, 2, 3))
         assert (found - expected).abs().max() < bound * expected.abs().max(), steps
@@ -95,19 +95,21 @@ def test_guided_paths_are_complete_on_a_smooth_network():
 @pytest.mark.parametrize("steps", [1, 2, 5, 30])
 @pytest.mark.parametrize("anchors", [0, 3])
 def test_guided_paths_are_complete_for_quadratic_scores_whatever_the_steps(steps, anchors):
-    """On a straight move the gradient of a quadratic changes evenly: the trapezoidal rule is exact."""
+    """On a straight segment the gradient of a quadratic is linear: the trapezoidal rule is exact."""
     net, x = quadratic(), pictures()
     found = guided_integrated_gradients(net, x, CLASSES, steps=max(2, steps), anchors=anchors)
-    torch.testing.assert_close(found.sum((1, 2, 3)), drop(net, x, torch.zeros_like(x)), rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(
+        found.sum((1, 2, 3)), score_difference(net, x, torch.zeros_like(x)), rtol=1e-10, atol=1e-11
+    )
 
 
-def test_guided_paths_of_a_linear_model_are_weight_times_picture():
+def test_guided_paths_of_a_linear_model_are_weight_times_image():
     net, x = linear(), pictures()
     expected = net.fc.weight.detach()[CLASSES].view_as(x) * x
     torch.testing.assert_close(guided_integrated_gradients(net, x, CLASSES), expected, rtol=1e-10, atol=1e-13)
 
 
-def test_moved_all_at_once_the_path_is_straight():
+def test_a_guided_path_with_fraction_one_is_straight():
     net, x = curved(), pictures()
     points = [k / 8 for k in range(9)]
     weights = [(0.5 if k in (0, 8) else 1) / 8 for k in range(9)]
@@ -117,7 +119,7 @@ def test_moved_all_at_once_the_path_is_straight():
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_many_anchors_lead_to_integrated_gradients():
+def test_guided_paths_with_many_anchors_approach_integrated_gradients():
     net, x = curved(), pictures(1)
     straight = integrated_gradients(net, x, 1)
     near, far = (
@@ -126,8 +128,8 @@ def test_many_anchors_lead_to_integrated_gradients():
     assert near < 0.02 < far
 
 
-def test_the_guided_path_moves_what_matters_least_and_ends_at_the_picture():
-    """The slow way's own path: nothing overshoots, and each point is nearer to the picture by an even part."""
+def test_the_guided_path_changes_the_smallest_gradients_first_and_ends_at_the_image():
+    """Oracle: a slow implementation. Nothing overshoots; each step reduces the L1 distance to the image evenly."""
     net, x = curved(), pictures(1, height=6, width=8)[0]
     expected, path = guided_path(net, x, 1, 6, 0.1, 0)
     lengths = [float((x - point).abs().sum()) for point in path]
@@ -137,18 +139,18 @@ def test_the_guided_path_moves_what_matters_least_and_ends_at_the_picture():
     assert rel(found, straight_integral(net, x, 1, torch.zeros_like(x))) > 0.05, "the path must not be straight"
 
 
-def test_guided_paths_from_another_baseline_and_from_the_picture_itself():
+def test_guided_paths_from_another_baseline_and_from_the_image_itself():
     net, x = curved(), pictures()
     start = pictures(seed=3)
     found = guided_integrated_gradients(net, x, CLASSES, steps=400, baseline=start).sum((1, 2, 3))
-    torch.testing.assert_close(found, drop(net, x, start), rtol=5e-3, atol=1e-4)
+    torch.testing.assert_close(found, score_difference(net, x, start), rtol=5e-3, atol=1e-4)
     assert not guided_integrated_gradients(net, x, CLASSES, baseline=x).any()
 
 
 # Gradient SHAP
 
 
-def test_gradient_shap_of_a_linear_model_is_exact_where_each_baseline_counts_alike():
+def test_gradient_shap_of_a_linear_model_is_exact_if_each_baseline_is_drawn_equally_often():
     net, x, some = linear(), pictures(), pictures(4, seed=2)
     expected = net.fc.weight.detach()[CLASSES].view_as(x) * (x - some.mean(0))
     found = gradient_shap(net, x, CLASSES, samples=8, baselines=some)
@@ -166,10 +168,10 @@ def test_gradient_shap_tends_to_the_mean_of_integrated_gradients_and_is_complete
 
 
 def test_gradient_shap_with_one_baseline_is_nearly_complete_after_few_samples():
-    """The places on the way are even, not independent: the gap falls with the samples, not with their root."""
+    """α is sampled systematically, not independently: the gap falls as 1 / samples, not as 1 / √samples."""
     net, x = curved(), pictures()
     found = gradient_shap(net, x, CLASSES, samples=50, baseline=None).sum((1, 2, 3))
-    expected = drop(net, x, torch.zeros_like(x))
+    expected = score_difference(net, x, torch.zeros_like(x))
     assert (found - expected).abs().max() < 0.05 * expected.abs().max()
 
 
@@ -183,8 +185,8 @@ def test_gradient_shap_agrees_with_captum_in_the_mean():
     assert rel(gradient_shap(net, x, 1, samples=1000, baselines=some), theirs) < 0.1
 
 
-def test_p99_one_seed_suffices():
-    """No global generator has a say, torch's or NumPy's, and none is moved."""
+def test_p99_the_seed_determines_the_map():
+    """Global generators, torch's or NumPy's, have no influence and keep their state."""
     numpy = pytest.importorskip("numpy")
     net, x = residual(), pictures()
     maps = []
@@ -198,26 +200,26 @@ def test_p99_one_seed_suffices():
     assert rel(gradient_shap(net, x, 1, samples=6, seed=12, sigma=0.1, baselines=pictures(4, seed=5)), maps[0]) > 0.01
 
 
-def gap_told(e):
-    """The sentences about a gap, one list a picture."""
+def incomplete_findings(e):
+    """The findings of a completeness gap, one list per image."""
     return [[each for each in row if each.code == "incomplete"] for row in e.findings]
 
 
-def told_sizes(told):
+def reported_gaps(told):
     return sum(float(re.search(r"a gap of ([^ ]+) ", each.sentence)[1]) for row in told for each in row)
 
 
-def test_p99_the_gap_of_few_samples_is_told_with_its_size():
+def test_p99_the_completeness_gap_of_few_samples_is_reported_with_its_size():
     net, x, some = curved(), pictures(), pictures(4, seed=2)
     e = explain("gradient_shap", net, x, CLASSES, samples=4, baselines=some)
     expected = (net(x) - net(some).mean(0))[range(3), CLASSES].detach()
     gaps = (e.raw.sum((1, 2, 3)) - expected).abs() / expected.abs()
-    for row, gap, whole in zip(gap_told(e), gaps.tolist(), expected.tolist(), strict=True):
+    for row, gap, whole in zip(incomplete_findings(e), gaps.tolist(), expected.tolist(), strict=True):
         assert bool(row) == (gap > 0.01)
         if row:
             assert f"({gap:.1%})" in row[0].sentence and f"{whole:.4g}" in row[0].sentence
             assert row[0].remedy == {"samples": 16}
-    assert any(gap_told(e))
+    assert any(incomplete_findings(e))
 
 
 @pytest.mark.parametrize(
@@ -231,26 +233,26 @@ def test_p99_the_gap_of_few_samples_is_told_with_its_size():
         ("xrai", {"steps": 2}),
     ],
 )
-def test_p100_the_gap_is_told_and_its_remedy_makes_it_smaller(name, few):
+def test_p100_the_completeness_gap_is_reported_and_its_remedy_reduces_it(name, few):
     net, x = residual(), pictures()
     coarse = explain(name, net, x, 1, **few)
-    told = gap_told(coarse)
+    told = incomplete_findings(coarse)
     assert any(told)
     first = next(row[0] for row in told if row)
     assert first.remedy["steps"] > few["steps"] and "%" in first.sentence
-    fine = gap_told(explain(name, net, x, 1, **{**few, "steps": 150}))
-    assert told_sizes(fine) < told_sizes(told) / 2
+    fine = incomplete_findings(explain(name, net, x, 1, **{**few, "steps": 150}))
+    assert reported_gaps(fine) < reported_gaps(told) / 2
 
 
-def test_p100_no_gap_is_told_where_there_is_none_nor_of_a_part_of_the_score():
+def test_p100_no_gap_is_reported_for_complete_maps_or_with_through():
     net, x = curved(), pictures()
     for name in ("integrated_gradients", "blur_integrated_gradients", "layer_integrated_gradients", "xrai"):
-        assert not any(gap_told(explain(name, net, x, CLASSES))), name
+        assert not any(incomplete_findings(explain(name, net, x, CLASSES))), name
     part = explain("integrated_gradients", net, x, CLASSES, steps=2, through=("conv1", [0]))
-    assert not any(gap_told(part)), "through some channels only a part passes"
+    assert not any(incomplete_findings(part)), "through some channels only a part passes"
 
 
-def test_nobody_pays_for_a_gap_that_nobody_reads():
+def test_only_explain_computes_the_gap():
     net, x = curved(), pictures(1)
     seen = []
     handle = net.register_forward_hook(lambda m, i, o: seen.append(len(o)))
@@ -265,7 +267,7 @@ def test_nobody_pays_for_a_gap_that_nobody_reads():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 50, 64])
-def test_points_are_visited_once_each_and_far_apart_first(count):
+def test_path_points_are_visited_once_each_and_far_apart_first(count):
     order = spread(count).tolist()
     assert sorted(order) == list(range(count))
     if count > 4:
@@ -273,14 +275,14 @@ def test_points_are_visited_once_each_and_far_apart_first(count):
 
 
 @pytest.mark.parametrize("method", [integrated_gradients, blur_integrated_gradients], ids=lambda m: m.__name__)
-def test_stopped_at_a_quarter_the_map_is_already_near(method):
+def test_a_quarter_of_the_steps_approximates_the_map(method):
     net, x = curved(), pictures()
     whole = method(net, x, CLASSES, steps=64)
     stopped = method(net, x, CLASSES, steps=64, batch_size=4, progress=lambda partial: partial.done < 16)
     assert 0 < rel(stopped, whole) < 0.15
 
 
-def test_a_guided_path_stopped_early_stands_for_all_of_it():
+def test_a_guided_path_stopped_early_approximates_the_map():
     net, x = curved(), pictures()
     told = []
 
@@ -294,7 +296,7 @@ def test_a_guided_path_stopped_early_stands_for_all_of_it():
     torch.testing.assert_close(told[-1].map, stopped.sum(1))
 
 
-def test_a_cutoff_beyond_all_frequencies_changes_nothing_and_zero_leaves_the_mean():
+def test_forgrad_cutoff_above_all_frequencies_is_the_identity_and_zero_gives_the_mean():
     net, x = curved(), pictures()
     sizes = saliency(net, x, CLASSES).abs().amax(1)
     torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=50.0), sizes, rtol=1e-10, atol=1e-13)
@@ -302,7 +304,7 @@ def test_a_cutoff_beyond_all_frequencies_changes_nothing_and_zero_leaves_the_mea
     torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=0.0), flat, rtol=1e-10, atol=1e-13)
 
 
-def test_forgrad_filters_the_size_of_its_base():
+def test_forgrad_filters_the_magnitude_of_its_base():
     net, x = curved(), pictures()
     noisy = smooth_grad(net, x, CLASSES, samples=6, seed=3).abs().amax(1)
     told = []
@@ -315,7 +317,7 @@ def test_forgrad_filters_the_size_of_its_base():
     torch.testing.assert_close(told[-1].map, found)
 
 
-def test_the_filter_is_round_keeps_the_sum_and_removes_a_checkerboard():
+def test_the_filter_is_isotropic_keeps_the_sum_and_removes_a_checkerboard():
     tall = pictures().transpose(2, 3)
     torch.testing.assert_close(low_pass(tall, 4.0), filtered(tall, 4.0), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(low_pass(tall, 4.0).sum((2, 3)), tall.sum((2, 3)), rtol=1e-9, atol=1e-12)
@@ -344,7 +346,7 @@ def test_impossible_options_are_refused(method, wrong):
 @pytest.mark.parametrize(
     "method", [integrated_gradients, blur_integrated_gradients, gradient_shap], ids=lambda m: m.__name__
 )
-def test_bf16_stays_near(method):
+def test_bf16_stays_near_float32(method):
     net, x = curved().float(), pictures().float()
     found = method(net, x, 1, precision="bf16")
     assert found.dtype == torch.float32 and rel(found, method(net, x, 1)) < 0.05

@@ -1,4 +1,4 @@
-"""No method of another library is missing here without a word."""
+"""Every method of another library is here, or is a stated gap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GAPS = {name for _, name, ours in OFFERED if ours.startswith("gap: ")}
 
 
 @pytest.mark.parametrize(("library", "name", "ours"), OFFERED)
-def test_what_a_peer_offers_is_here_or_a_stated_gap(library, name, ours):
+def test_every_peer_method_is_here_or_a_stated_gap(library, name, ours):
     if ours.startswith("gap: "):
         assert len(ours) > 20, "a gap says why"
     elif "(" in ours:
@@ -25,8 +25,8 @@ def test_what_a_peer_offers_is_here_or_a_stated_gap(library, name, ours):
         assert ours in METHODS
 
 
-def test_the_gaps_are_these():
-    """A new gap is written down here as well, so that it cannot slip in."""
+def test_the_list_of_gaps():
+    """A new gap is entered here as well, so that none appears unnoticed."""
     assert {
         "BetaSmooth",
         "FeaturePermutation",
@@ -40,7 +40,7 @@ def test_the_gaps_are_these():
 
 
 @pytest.mark.parametrize("library", [name for name in PEERS if not name.startswith("xplique")])
-def test_the_list_knows_all_that_the_installed_library_offers(library):
+def test_the_list_covers_all_methods_of_the_installed_library(library):
     module = pytest.importorskip(library)
     package = library.partition(".")[0]
     offered = {

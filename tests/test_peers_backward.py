@@ -1,4 +1,4 @@
-"""Rows P57 to P60: guided backpropagation and its kin on real networks."""
+"""Rows P57 to P60: guided backpropagation and its variants on real networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def photos(n=2, height=64, width=64):
 
 
 def guided_by_hand(net, x, classes):
-    """Clamp what leaves every ReluBackward0 node of the graph."""
+    """Clamp the gradient that leaves every ReluBackward0 node of the graph."""
     leaf = x.clone().requires_grad_()
     scores = net(leaf * 1)
     total = sum(scores[i, c] for i, c in enumerate(classes))
@@ -77,7 +77,7 @@ def test_p58_every_relu_of_a_network_is_guided(build):
     assert rel(saliency(net, x, [1, 2]), expected) > 0.1
 
 
-def test_p59_three_pictures_give_three_maps():
+def test_p59_three_images_give_three_maps():
     net, x = residual(), pictures(3)
     batch = guided_backprop(net, x)
     assert batch.shape == x.shape

@@ -1,4 +1,4 @@
-"""Rows P45 to P56 and P69 to P85: in-place operations, repeated modules, odd outputs, wrappers, transformers."""
+"""Rows P45 to P56 and P69 to P85: in-place operations, repeated modules, unusual outputs, wrappers, transformers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def half_active(net, layer, x):
 
 
 def in_place(row):
-    """The recorded activation is bit-equal to the hand hook, the map right, the network's output untouched."""
+    """The captured activation is bit-equal to a cloning hook's, the map right, the network's output untouched."""
     name, layer = IN_PLACE[row]
     net, x = network(name), photos()
     classes = half_active(net, layer, x) if row == "p51" else top(net, x)
@@ -177,7 +177,7 @@ def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
     assert call(name, net, x, 1, layer="pair.conv").isfinite().all()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("cam", "finer_cam")])  # they speak of classes
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("cam", "finer_cam")])  # they need a class
 def test_p55_dictionary_output_reaches_the_target_raw(name):
     net, x = settle(DictNet().double()), pictures()
     layer = {"layer": "net.conv2"} if name in OF_LAYERS else {}
@@ -379,8 +379,8 @@ def test_p77_input_gradient_methods_and_occlusion_work(kind):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_p77_exported_models_of_a_fixed_batch_are_served():
-    """The default options work too: a batch size that the export does not take is not chosen by us."""
+def test_p77_exported_models_of_a_fixed_batch_size_are_explained():
+    """Default options work too: no batch size is chosen that the export does not accept."""
     net, x = frozen("exported"), pictures()
     for method, options in (
         (integrated_gradients, {"steps": 8}),
@@ -512,7 +512,7 @@ def test_p84_sixteen_tokens_of_two_by_eight():
         assert rel(found, expected) < 1e-5
 
 
-def test_p84_a_high_picture_is_eight_by_two():
+def test_p84_a_tall_image_is_eight_by_two():
     net, x = settle(ClassToken((8, 2))), photos(1, 128, 32)
     assert grad_cam(net, x, 1).shape == (1, 8, 2)
 

@@ -1,4 +1,4 @@
-"""Rows P61 to P68: DeepLIFT and LRP where the peers refuse or are wrong; and what is covered of torchvision."""
+"""Rows P61 to P68: DeepLIFT and LRP where the peers refuse or are wrong; and the coverage of torchvision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def photos(n=1, height=64, width=64):
 
 
 def network(name):
-    """The torchvision network with seeded weights that keep the signal's size, biases included."""
+    """The torchvision network with seeded weights and biases that keep the scale of the activations."""
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     return settle(torchvision.models.get_model(name, weights=None, **options))
 
@@ -57,8 +57,8 @@ def test_p62_deep_lift_is_complete_for_every_activation(act):
         assert gap(net, x[i : i + 1], deep_lift(net, x[i : i + 1], c), c) < 1e-9
 
 
-def test_p63_max_pool_takes_the_gradient_of_its_own_picture():
-    """captum's code of the row: sample 1 gives zeros in the batch and ±12 alone."""
+def test_p63_max_pool_takes_the_gradient_of_its_own_image():
+    """With captum sample 1 gets zeros in the batch and ±12 alone."""
 
     class Pooled(nn.Module):
         def __init__(self):
@@ -78,7 +78,7 @@ def test_p63_max_pool_takes_the_gradient_of_its_own_picture():
     assert together[1, 0, :, 0].tolist() == [-12.0, 12.0]
 
 
-def test_p63_a_batch_is_its_pictures_bit_for_bit():
+def test_p63_a_batch_equals_its_images_bit_for_bit():
     net = settle(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 7)).double())
     x = pictures()
     x[:, :, :4] = 0
@@ -90,7 +90,7 @@ def test_p63_a_batch_is_its_pictures_bit_for_bit():
 
 
 def test_p64_relevance_is_conserved_on_a_resnet():
-    """captum's sum is 5.4e10 for a logit of 0.19; additions, also in place, share by what they add."""
+    """captum's sum is 5.4e10 for a logit of 0.19; additions, also in place, split it in proportion."""
     net, x = without_bias(network("resnet18")).double(), photos(2).double()
     score = net(x)[:, 1].detach()
     for options in ({"rule": "epsilon", "epsilon": 0.0}, {"composite": "epsilon_plus", "epsilon": 0.0}):
@@ -120,7 +120,7 @@ class Averaged(nn.Module):
         lambda x: x.mean(3).mean(2),
     ],
 )
-def test_p65_a_mean_in_any_spelling_spreads_alike(average):
+def test_p65_every_form_of_mean_distributes_alike(average):
     """captum's sum is right for `x.mean((2, 3))`, and its distribution 222 times off."""
     net, x = settle(Averaged(average).double()), pictures()
     found = lrp(net, x, CLASSES, rule="epsilon", epsilon=0.0)
@@ -134,8 +134,8 @@ def test_p66_functional_relus_are_relus(act):
     assert rel(lrp(net, x, CLASSES, rule="epsilon", epsilon=0.0), input_x_gradient(net, x)) < 1e-9
 
 
-def test_p67_the_share_absorbed_is_reported():
-    """captum: TypeError for ReLU6; GoogLeNet's and DenseNet's sums are short without a word."""
+def test_p67_the_relevance_absorbed_is_reported():
+    """captum: TypeError for ReLU6; GoogLeNet's and DenseNet's sums are too small without a warning."""
     stated = 0
     for name in ("mobilenet_v2", "googlenet"):
         net, x = network(name), photos()
@@ -149,7 +149,7 @@ def test_p67_the_share_absorbed_is_reported():
 
 
 def test_p68_a_resnet_needs_no_canonizer():
-    """zennit's EpsilonPlus without its canonizer gives 238 for a start of 1; batch norm is merged here by itself."""
+    """zennit's EpsilonPlus without its canonizer gives 238 for a start of 1; here batch norm is always merged."""
     net, x = network("resnet18").double(), photos().double()
     merged = torchvision.models.resnet18(weights=None).double().eval()
     merged.load_state_dict(net.state_dict())
@@ -165,7 +165,7 @@ def test_p68_a_resnet_needs_no_canonizer():
     assert abs(float(found.sum()) / score) < 2
 
 
-# What is covered of torchvision
+# Coverage of torchvision
 
 COVERED = "deep_lift lrp excitation_backprop"
 NO_EXCITATION = "deep_lift lrp"
@@ -227,7 +227,7 @@ SHORT = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in HEAVY else n for n in FAMILIES])
-def test_what_is_covered_of_torchvision(name):
+def test_torchvision_networks_are_covered(name):
     size = {"vit_b_16": 224, "maxvit_t": 224, "inception_v3": 96}.get(name, 64)
     # With these weights its attributions are 700 times larger than their sum, which float32 rounds to 0.1%.
     dtype = torch.float64 if name == "efficientnet_v2_s" else torch.float32
@@ -235,7 +235,7 @@ def test_what_is_covered_of_torchvision(name):
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_what_is_covered_of_large_networks_by_short_ones(name):
+def test_large_networks_are_covered_by_shallow_versions(name):
     covers(settle(SHORT[name]()), photos(1), FAMILIES[name])
 
 
@@ -268,7 +268,7 @@ def test_every_family_of_torchvision_is_in_the_table():
     assert files == covered
 
 
-def test_relevance_of_plain_networks_ignores_how_they_are_nested():
+def test_relevance_of_plain_networks_does_not_depend_on_nesting():
     net, x = plain(), pictures()
     nested = nn.Sequential(net[:2], nn.Sequential(net[2:5]), net[5:])
     for method in COVERED.split():

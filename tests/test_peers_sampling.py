@@ -28,7 +28,7 @@ def test_p97_same_seed_same_result_for_every_chunk_size(size):
 
 
 def test_p97_more_samples_begin_with_the_same_draws():
-    """The order of draws belongs to the picture: 8 samples are the mean of the first 4 and the next 4."""
+    """Draws are ordered per image: 8 samples are the mean of the first 4 and the next 4."""
     net, x = curved(), pictures(1)
     seen = []
 
@@ -42,8 +42,8 @@ def test_p97_more_samples_begin_with_the_same_draws():
     assert seen == [4]
 
 
-def test_p98_noise_is_relative_to_the_pictures_range():
-    """The same picture in other units (and a model that undoes them) gives the same map in those units."""
+def test_p98_noise_is_relative_to_the_range_of_the_image():
+    """The same image in other units (and a model that converts them back) gives the same map in those units."""
 
     x = pictures(2)
     first = smooth_grad(Scaled(1.0).eval(), x, 1, samples=5)
@@ -53,7 +53,7 @@ def test_p98_noise_is_relative_to_the_pictures_range():
         )
 
 
-def test_p98_default_noise_keeps_the_map_related_to_the_gradient():
+def test_p98_default_noise_keeps_the_map_correlated_with_the_gradient():
     net, x = residual(), pictures()
     a, b = smooth_grad(net, x, 1).flatten(), saliency(net, x, 1).flatten()
     assert torch.corrcoef(torch.stack([a, b]))[0, 1] > 0.3
@@ -66,7 +66,7 @@ def test_p100_integrated_gradients_are_complete_on_a_smooth_net_at_the_default()
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_p100_and_nearly_on_a_net_with_kinks_at_many_steps():
+def test_p100_integrated_gradients_are_nearly_complete_on_a_relu_net_at_many_steps():
     net, x = residual(), pictures()
     expected = (net(x) - net(torch.zeros_like(x)))[:, 1].detach()
     found = integrated_gradients(net, x, 1, steps=500).sum((1, 2, 3))
@@ -74,7 +74,7 @@ def test_p100_and_nearly_on_a_net_with_kinks_at_many_steps():
 
 
 @pytest.mark.parametrize("size", [1, 7, 50])
-def test_p100_chunks_are_harmless(size):
+def test_p100_the_chunk_size_does_not_change_the_map(size):
     net, x = residual(), pictures()
     expected = integrated_gradients(net, x, 1, steps=20)
     torch.testing.assert_close(
@@ -97,8 +97,8 @@ def test_p101_stride_beyond_the_window_is_refused():
         occlusion(curved(), pictures(), 1, window=4, stride=5)
 
 
-def forwards(module, work):
-    """Pictures that went through `module` while `work` ran."""
+def batch_sizes(module, work):
+    """Batch sizes of the forward passes through `module` while `work` ran."""
     seen = []
     handle = module.register_forward_hook(lambda m, i, o: seen.append(len(o)))
     work()
@@ -109,7 +109,7 @@ def forwards(module, work):
 def test_p106_grad_cam_is_one_forward_and_builds_no_graph_before_the_layer():
     net, x = residual(), pictures()
     grad_cam(net, x, layer="layer2")
-    assert forwards(net.conv1, lambda: grad_cam(net, x, layer="layer2")) == [3]
+    assert batch_sizes(net.conv1, lambda: grad_cam(net, x, layer="layer2")) == [3]
     modes = []
     handle = net.layer1.register_forward_hook(lambda m, i, o: modes.append(o.requires_grad))
     grad_cam(net, x, layer="layer2")
@@ -120,15 +120,15 @@ def test_p106_grad_cam_is_one_forward_and_builds_no_graph_before_the_layer():
 def test_p106_explain_costs_no_second_forward():
     net, x = residual(), pictures()
     explain("grad_cam", net, x)
-    assert forwards(net.conv1, lambda: explain("grad_cam", net, x, compare=False)) == [3]
-    assert forwards(net.conv1, lambda: explain("grad_cam", net, x)) == [3], "none for the runner-up's map either"
+    assert batch_sizes(net.conv1, lambda: explain("grad_cam", net, x, compare=False)) == [3]
+    assert batch_sizes(net.conv1, lambda: explain("grad_cam", net, x)) == [3], "none for the runner-up's map either"
 
 
 @pytest.mark.parametrize("method", [ablation_cam, channel_effects], ids=lambda m: m.__name__)
 def test_p107_stages_before_the_ablated_layer_do_not_see_the_copies(method):
     """Idea 4: the prefix runs with one picture a chunk, only the rest with a copy for each channel."""
     net, x = residual(), pictures(1)
-    before = forwards(net.layer1, lambda: method(net, x, 1, layer="layer2"))
-    after = forwards(net.fuse, lambda: method(net, x, 1, layer="layer2"))
+    before = batch_sizes(net.layer1, lambda: method(net, x, 1, layer="layer2"))
+    after = batch_sizes(net.fuse, lambda: method(net, x, 1, layer="layer2"))
     assert max(before) == 1 and len(before) <= 3
     assert sum(after) >= 6

@@ -1,4 +1,4 @@
-"""Rows P01 to P18 of the peers' traps: what a call leaves behind. No peer is needed; the situation is built here."""
+"""Rows P01 to P18 of the peers' pitfalls: side effects of a call. No peer is needed; the situation is built here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_p01_mode_stays_as_it_was(name):
 
 
 @each
-def test_p02_no_grad_is_written_and_sevens_stay_sevens(name):
+def test_p02_no_grad_is_written_and_existing_grads_are_kept(name):
     net, images = residual(), pictures()
     net.fc.weight.grad = torch.full_like(net.fc.weight, 7)
     call(name, net, images)
@@ -53,7 +53,7 @@ def test_p02_no_grad_is_written_and_sevens_stay_sevens(name):
 
 
 @each
-def test_p03_no_hook_lives_between_calls(name):
+def test_p03_no_hook_remains_between_calls(name):
     net, images = residual(), pictures()
     for _ in range(10):
         call(name, net, images)
@@ -71,7 +71,7 @@ def test_p03_a_thousand_ordinary_forwards_keep_nothing():
     assert tensors_alive() == before
 
 
-# Rules for every operation: an unknown one, as the marker is, they refuse.
+# These have a rule for each operation and refuse unknown ones, as the marker is.
 RULED = {"deep_lift", "deep_lift_shap", "lrp", "excitation_backprop"}
 
 
@@ -126,7 +126,7 @@ def test_p07_class_out_of_range_reaches_the_caller_with_the_count(name):
         call(name, residual(), pictures(), 5000)
 
 
-def test_p07_no_block_swallows_an_exception():
+def test_p07_no_context_manager_swallows_an_exception():
     net = residual()
     with pytest.raises(IndexError), capture(net, "layer2"):
         raise IndexError("out of range")
@@ -237,7 +237,7 @@ def test_p15_train_mode_moves_no_running_statistic_and_explains_eval(name):
 
 
 @pytest.mark.parametrize("name", STOCHASTIC)
-def test_p16_global_generators_are_untouched_and_seed_is_enough(name):
+def test_p16_global_generators_are_untouched_and_the_seed_determines_the_map(name):
     import random
 
     import numpy
@@ -263,7 +263,7 @@ def test_p17_explanations_are_detached():
 
 
 @each
-def test_p18_no_object_is_kept_and_no_hook_while_results_live(name):
+def test_p18_no_object_is_kept_alive_and_no_hook_remains_while_results_are_held(name):
     net, images = residual(), pictures()
     kept = [call(name, net, images) for _ in range(3)]
     assert hook_count(net) == 0

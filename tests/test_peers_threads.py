@@ -53,7 +53,7 @@ def test_p88_p89_p90_p91_each_call_sees_its_own_forward(name):
 
 
 def others(net, x):
-    """What people do with a model meanwhile: predict, take a gradient, take a training step's gradients."""
+    """What other threads do with the model meanwhile: predict, take a gradient, take a training step's gradients."""
     with torch.no_grad():
         prediction = net(x)
     leaf = x.clone().requires_grad_()
@@ -92,7 +92,7 @@ def test_p92_p93_p94_p95_other_threads_are_bit_equal(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_p96_a_training_step_beside_it_has_its_own_gradients(name):
+def test_p96_a_concurrent_training_step_has_its_own_gradients(name):
     net, x = residual(seconds=0.002), pictures(2)
 
     def step():

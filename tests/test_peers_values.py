@@ -1,4 +1,4 @@
-"""Rows P19 to P39 of the peers' traps that concern our methods: units, silence, wrong values."""
+"""Rows P19 to P39 of the peers' pitfalls that concern our methods: units, missing warnings, wrong values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def photos(n=2, height=64, width=96, seed=0):
     [grad_cam, hires_cam, layer_cam, xgrad_cam, ablation_cam, channel_effects, saliency],
     ids=lambda m: m.__name__,
 )
-def test_p19_a_head_of_a_thousand_gives_a_thousand(method):
+def test_p19_a_head_scaled_by_a_thousand_scales_the_map(method):
     net, x = residual(), pictures()
     first = method(net, x, 2)
     net.fc.weight.data *= 1000
@@ -56,8 +56,8 @@ def test_p19_a_head_of_a_thousand_gives_a_thousand(method):
     assert first.any()
 
 
-def test_p19_a_brighter_layer_is_a_brighter_map():
-    """Images can be compared with each other: no scaling by picture."""
+def test_p19_maps_of_a_batch_share_one_scale():
+    """Images can be compared with each other: no normalisation per image."""
     net, x = plain(), pictures()
     both = grad_cam(net, x, 1, relu=False)
     assert torch.equal(both[:1], grad_cam(net, x[:1], 1, relu=False))
@@ -70,7 +70,7 @@ def test_p20_uniform_positive_map_is_a_quarter_everywhere():
     assert "flat" in codes(explain("grad_cam", Uniform(), torch.ones(1, 1, 2, 2), 0, layer="conv"))
 
 
-def test_p21_negative_sums_are_kept_and_said():
+def test_p21_negative_sums_are_kept_and_reported():
     x = torch.ones(1, 1, 2, 2)
     assert torch.equal(grad_cam(Uniform(), x, 1, layer="conv", relu=False), torch.full((1, 2, 2), -0.25))
     e = explain("grad_cam", Uniform(), x, 1, layer="conv")
@@ -80,7 +80,7 @@ def test_p21_negative_sums_are_kept_and_said():
     assert finding.sentence and isinstance(finding.remedy, dict)
 
 
-def test_p21_the_remedy_is_a_call_that_shows_something():
+def test_p21_the_remedy_gives_a_nonzero_map():
     x = torch.ones(1, 1, 2, 2)
     x[0, 0, 0, 0] = 3.0
     first = explain("grad_cam", Uniform(), x, 1, layer="conv")
@@ -118,7 +118,7 @@ def test_p23_saturated_softmax_is_a_finding_and_the_logit_is_not():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_p24_a_nan_in_the_input_is_refused_with_its_place(name):
+def test_p24_a_nan_in_the_input_is_refused_with_its_position(name):
     x = pictures()
     x[1, 2, 3, 4] = float("nan")
     with pytest.raises(ValueError, match="nan.*1.*2.*3.*4"):
@@ -194,7 +194,7 @@ def test_p30_grad_cam_pp_is_equation_19():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_p31_grad_cam_pp_has_no_epsilon(dtype):
-    """Gradients of 1e-4 and below: g^2 is 1e-8, where an epsilon of 1e-6 would rule, and g^3 leaves float16."""
+    """Gradients of 1e-4 and below: g^2 is 1e-8, where an epsilon of 1e-6 dominates, and g^3 underflows in float16."""
     net, x = plain().double(), pictures()
     net.head.weight.data *= 0.01
     net, x = net.to(dtype), x.to(dtype)
@@ -238,7 +238,7 @@ def test_p38_ablation_of_a_layer_with_negative_values_for_every_chunk():
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
-def test_p39_the_order_of_layers_plays_no_part():
+def test_p39_the_order_of_layers_does_not_matter():
     net, x = residual(), pictures()
     forward = grad_cam_sweep(net, x, 1, layers=["layer1", "layer2"])
     backward = grad_cam_sweep(net, x, 1, layers=["layer2", "layer1"])
@@ -256,8 +256,8 @@ def test_p39_sweep_over_layers_with_equal_channel_counts():
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
 
 
-def test_p39_sweep_where_a_skip_goes_around_a_layer_that_hands_its_input_on():
-    """In eval a Dropout returns its very input; its gradient is without the skip's share."""
+def test_p39_sweep_with_a_skip_around_a_layer_that_returns_its_input():
+    """In eval mode Dropout returns its input tensor itself; its gradient must exclude that of the skip connection."""
 
     class Skip(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""What all perturbation methods promise together: constants, stopping, budget, chunks, masks and baselines."""
+"""Properties that all perturbation methods share: constants, stopping, budget, chunks, masks and baselines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Shifted(nn.Module):
         return self.net(x) + self.by
 
 
-class Deaf(nn.Module):
+class ConstantScores(nn.Module):
     """Scores that do not depend on the picture."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Deaf(nn.Module):
         return self.scores + 0 * x.sum((1, 2, 3))[:, None]
 
 
-def test_the_family_is_whole():
+def test_the_family_has_all_its_methods():
     assert set(FAMILY) >= {
         *("occlusion", "feature_ablation", "rise", "mc_rise", "d_rise", "lime", "kernel_shap", "shapley_sampling"),
         *("extremal_perturbation", "sobol", "hsic"),
@@ -58,7 +58,7 @@ def test_the_family_is_whole():
 
 @each
 def test_a_constant_added_to_the_logits_changes_no_map(name):
-    """Methods that divide by a score, or weight masks by it, turn with a class's bias."""
+    """Methods that divide by a score, or weight masks by it, change with a class's bias."""
     x = pictures()
     expected = call(name, curved(), x, CLASSES, **options(name))
     for by in (100.0, -7.0):
@@ -74,7 +74,7 @@ def test_a_constant_picture_gives_finite_maps(name):
 
 
 @each
-def test_a_picture_like_its_baseline_gives_zeros(name):
+def test_an_image_equal_to_its_baseline_gives_zeros(name):
     if "baseline" not in METHODS[name].options:
         pytest.skip("its colours cover")
     x = torch.full((2, 3, 12, 16), 0.4, dtype=torch.float64)
@@ -84,19 +84,19 @@ def test_a_picture_like_its_baseline_gives_zeros(name):
 
 @each
 def test_a_constant_score_gives_zeros(name):
-    found = call(name, Deaf().eval(), pictures(2), [1, 2], **options(name))
+    found = call(name, ConstantScores().eval(), pictures(2), [1, 2], **options(name))
     assert not found.isnan().any() and found.abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("name", ["lime", "sobol", "hsic", "extremal_perturbation"])
-def test_a_constant_score_is_told(name):
-    (first,) = explain(name, Deaf().eval(), pictures(1), 1, **options(name)).findings
+def test_a_constant_score_is_reported(name):
+    (first,) = explain(name, ConstantScores().eval(), pictures(1), 1, **options(name)).findings
     assert first[0].code in ("no_effect", "no_gradient") and "score" in first[0].sentence
 
 
 @each
 def test_progress_refines_to_the_result(name):
-    """The last map handed on is the result; fractions rise to 1; every map has the result's shape."""
+    """The last partial map is the result; fractions rise to 1; every map has the result's shape."""
     seen = []
     found = call(name, curved(), pictures(2), [1, 2], batch_size=5, progress=seen.append, **options(name))
     assert torch.equal(seen[-1].map, found) and seen[-1].fraction == 1
@@ -118,7 +118,7 @@ def test_stopped_early_it_is_the_map_so_far(name):
 
 
 @each
-def test_what_progress_raises_ends_it(name):
+def test_an_exception_in_progress_ends_the_call(name):
     def stop(partial):
         raise KeyboardInterrupt
 
@@ -155,7 +155,7 @@ def test_p97_another_seed_is_another_map_and_no_global_generator_is_used(name):
 
 
 @each_of_parts
-def test_p101_parts_of_all_sizes_share_one_unit(name):
+def test_p101_values_are_per_pixel_for_parts_of_all_sizes(name):
     """On a linear model each pixel has its part's terms over the part's area, so the map sums to the difference."""
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
     labels = torch.zeros(12, 16).long()
@@ -189,7 +189,7 @@ def test_p104_masks_of_any_strides(name):
 
 
 @each_of_parts
-def test_pictures_may_have_different_numbers_of_parts(name):
+def test_images_may_have_different_numbers_of_parts(name):
     """Also the fewest possible: one part has the whole difference."""
     net, x = curved(), pictures(3)
     labels = torch.stack([grid(12, 16, 1, 1), grid(12, 16, 3, 4), grid(12, 16, 1, 2)])
@@ -221,7 +221,7 @@ def test_impossible_options_are_refused(name):
 
 @each
 def test_bf16_stays_near_float32(name):
-    """The coarse precision draws the same picture: on a tiny net nearly the same values."""
+    """On a tiny net bf16 gives nearly the same values."""
     net, x = residual().float(), pictures(2).float()
     few = options(name) | ({"steps": 3} if "steps" in METHODS[name].options else {})
     full = call(name, net, x, [1, 2], **few)
