@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from nets import Activated, ClassToken, DictNet, curved, pictures, plain, rel, residual, settle
 from oracles.rules import baselines, multipliers_by_hand
-from test_relevance import Constants, Does, With, without_bias
+from test_relevance import Constants, Operation, WithOperation, without_bias
 from torch import nn
 
 import explainers
@@ -59,10 +59,10 @@ def test_every_elementwise_multiplier_is_the_ratio_of_differences(name):
     """Oracle: m = Δf / Δx in one layer, by the definition."""
     function = SPELLED.get(name) or getattr(torch, name, None) or getattr(F, name)
     given = _inputs(name)
-    net = settle(With(lambda z: function(given(z))).double())
+    net = settle(WithOperation(lambda z: function(given(z))).double())
     x = pictures(1)
     complete(net, x, [2])
-    alone = nn.Sequential(Does(function), nn.Flatten(), Does(lambda z: z.sum(1, keepdim=True))).double()
+    alone = nn.Sequential(Operation(function), nn.Flatten(), Operation(lambda z: z.sum(1, keepdim=True))).double()
     positive, start = pictures(1).abs() + 0.2, torch.full((1, 3, 12, 16), 0.1, dtype=torch.float64)
     expected = function(positive) - function(start)
     torch.testing.assert_close(deep_lift(alone, positive, 0, baseline=start), expected, rtol=1e-9, atol=1e-12)
@@ -156,7 +156,9 @@ def test_max_pool_attributes_its_difference_by_hand():
         lambda v: F.max_pool1d(v[:, :, 0], 2)[:, :, None],
         lambda v: v.unflatten(3, (2, 2)).amax(4),
     ):
-        net = nn.Sequential(Does(pool), Does(lambda v: (v.flatten(1) * weights).sum(1, keepdim=True))).double()
+        net = nn.Sequential(
+            Operation(pool), Operation(lambda v: (v.flatten(1) * weights).sum(1, keepdim=True))
+        ).double()
         found = deep_lift(net, x, 0, baseline=baseline).flatten()
         assert found.tolist() == [0.0, 6.0, 0.0, -10.0]
 
@@ -166,7 +168,9 @@ def test_max_pool_attributes_its_difference_by_hand():
 
 def test_product_rule_in_closed_form():
     """Closed form: a b − a' b' = (a − a') (b + b') / 2 + (b − b') (a + a') / 2."""
-    net = nn.Sequential(Does(lambda v: v[:, :1] * v[:, 1:2]), nn.Flatten(), Does(lambda v: v.sum(1, keepdim=True)))
+    net = nn.Sequential(
+        Operation(lambda v: v[:, :1] * v[:, 1:2]), nn.Flatten(), Operation(lambda v: v.sum(1, keepdim=True))
+    )
     x, start = pictures(2, 2), torch.full((2, 2, 12, 16), 0.7, dtype=torch.float64)
     a, b = x[:, :1], x[:, 1:]
     expected = torch.cat([(a - 0.7) * (b + 0.7) / 2, (b - 0.7) * (a + 0.7) / 2], 1)
@@ -209,7 +213,7 @@ MADE_OF = {
 
 @pytest.mark.parametrize("name", MADE_OF)
 def test_operations_composed_of_products_are_complete(name):
-    net, x = settle(With(MADE_OF[name]).double()), pictures()
+    net, x = settle(WithOperation(MADE_OF[name]).double()), pictures()
     found = complete(net, x, baseline=baselines(3))
     assert found.abs().sum() > 0.01
 
@@ -298,7 +302,7 @@ def test_maps_under_autocast_and_in_bfloat16_keep_their_ranks():
 
 def test_softmax_of_distant_logits_stays_finite():
     """Logits differ by hundreds between image and baseline: exp overflows without a shared shift."""
-    net = With(lambda x: (500 * x).softmax(1))
+    net = WithOperation(lambda x: (500 * x).softmax(1))
     net, x = settle(net.double()), pictures()
     assert complete(net, x, rtol=1e-7).isfinite().all()
     found = deep_lift(net.float(), x.float(), CLASSES)
@@ -324,7 +328,7 @@ def test_softmax_of_distant_logits_stays_finite():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_operations_without_a_rule_are_refused_with_operation_and_layer(function, word):
-    net = settle(With(function).double())
+    net = settle(WithOperation(function).double())
     net.conv.bias.data.zero_()
     x = pictures(1).abs()
     net.conv.weight.data.abs_()

@@ -1,4 +1,4 @@
-"""RISE and its kin: the exact expectation over all masks, colours, detectors."""
+"""RISE and its variants: the exact expectation over all masks, colours, detectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Product(nn.Module):
         return torch.stack([x[:, 0, 0, 0] * x[:, 0, 3, 3], x[:, 0, 1, 2]], 1)
 
 
-def test_rise_goes_to_the_expectation_over_all_masks():
+def test_rise_converges_to_the_expectation_over_all_masks():
     """Oracle: all 16 masks of 2 x 2 cells in all 4 shifts, each with its probability."""
     x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
     weighted, seen, mean = torch.zeros(4, 4).double(), torch.zeros(4, 4).double(), 0.0
@@ -42,7 +42,7 @@ def test_rise_goes_to_the_expectation_over_all_masks():
 
 
 @pytest.mark.parametrize("p", [0.5, 0.3])
-def test_each_mask_is_as_likely_as_the_papers_are(p):
+def test_each_mask_has_the_probability_of_the_paper(p):
     """Oracle: the chance p^seen (1 - p)^covered of every pattern of 3 cells, over many seeds' first and later rows."""
     patterns = torch.zeros(8)
     for seed in range(3000):
@@ -54,7 +54,7 @@ def test_each_mask_is_as_likely_as_the_papers_are(p):
     torch.testing.assert_close(patterns / 6000, chances, rtol=0, atol=0.025)
 
 
-def test_a_blocks_masks_are_balanced():
+def test_masks_are_balanced_within_a_block():
     """Every cell is seen in half of a block of 64, any two in all four combinations 16 times; blocks differ."""
     stream = _Balanced(49, 7)
     blocks = [stream.next(64)[0] < 0.5 for _ in range(2)]
@@ -71,18 +71,18 @@ def test_chunks_do_not_change_the_masks():
     assert all(torch.equal(torch.cat(some), all_) for some, all_ in zip(zip(*parts, strict=True), whole, strict=True))
 
 
-def test_balanced_masks_are_steadier_than_independent_ones(monkeypatch):
-    """A score that is a sum over pixels: what other pixels add passes for nothing. Noise is the spread over seeds."""
+def test_balanced_masks_have_less_variance_than_independent_ones(monkeypatch):
+    """On a score that is a sum over pixels. The noise of a map is its standard deviation over seeds."""
     net, x = Weighted((1, 12, 12), 2).double(), torch.ones(1, 1, 12, 12, dtype=torch.float64)
 
-    def unsteady():
+    def deviation():
         maps = torch.stack([rise(net, x, 0, samples=64, cells=4, seed=seed)[0] for seed in range(8)])
         return float(maps.std(0).mean())
 
-    balanced = unsteady()
+    balanced = deviation()
     dice = torch.Generator().manual_seed(0)
     monkeypatch.setattr(_Balanced, "_block", lambda self: torch.rand(self._rows, self._size, generator=dice) < 0.5)
-    assert balanced < 0.8 * unsteady()
+    assert balanced < 0.8 * deviation()
 
 
 def test_rise_masks_have_no_fixed_borders():
@@ -107,7 +107,7 @@ class Detector(nn.Module):
         return [{"boxes": boxes, "scores": each, "labels": torch.tensor([1, 7])} for each in scores]
 
 
-def test_d_rise_shows_where_a_detection_lives():
+def test_d_rise_localises_each_detection():
     """Each of two boxes in one picture has its own map."""
     x = torch.ones(1, 3, 12, 16, dtype=torch.float64)
     for box, label, inside in (([2, 2, 6, 6], 1, (4, 4)), ([10, 6, 15, 11], 7, (8, 12))):
@@ -152,8 +152,8 @@ class Redness(nn.Module):
         return torch.stack([quarter[:, 0] - quarter[:, 1:].mean(1), quarter[:, 0]], 1)
 
 
-def test_mc_rise_tells_colours_apart():
-    """A red quarter covered in red loses nothing; in the dark it loses its red; in green most of all."""
+def test_mc_rise_distinguishes_colours():
+    """A red quarter masked with red keeps its score; masked with black it loses its red; with green most of all."""
     x = torch.zeros(1, 3, 12, 16, dtype=torch.float64)
     x[:, 0, :6, :8] = 1
     x[:, :, 6:, 8:] = 1
@@ -170,11 +170,11 @@ def test_mc_rise_without_a_colour_is_the_mean_of_all():
 
 
 def test_mc_rise_takes_colours_in_the_models_units():
-    """Black alone: what is left of two kinds of cells, one seen and one black, is RISE's masking."""
+    """With black as the only colour a cell is either visible or black: the masking of RISE."""
     x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
     black = mc_rise(Product(), x, 1, samples=3000, cells=2, colours=torch.zeros(1, 1))
     seen = rise(Product(), x, 1, samples=3000, cells=2)
-    # seen less covered, where RISE has seen less all: half of it at p = 1/2.
+    # Mean score with the cell visible minus with it masked; RISE subtracts the mean of both, half of it at p = 1/2.
     torch.testing.assert_close(black / 2, seen, rtol=0, atol=0.03)
     assert seen.max() > 0.1
 

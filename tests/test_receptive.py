@@ -1,4 +1,4 @@
-"""Receptive fields: published sizes, and every single pixel pushed through positive weights."""
+"""Receptive fields: published sizes, and brute force over every input pixel with positive weights."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def stride(model: nn.Module, images: Tensor, layer: str | nn.Module | None) -> t
     return receptive.stride(view.network, images, layer_layout(view, images, layer))
 
 
-def pushed(model: nn.Module, layer: nn.Module, size: tuple[int, int], cell: tuple[int, int]) -> tuple[int, ...]:
-    """By brute force: one picture a pixel, that pixel lit alone; weights positive, so whatever reads it grows."""
+def field_by_brute_force(
+    model: nn.Module, layer: nn.Module, size: tuple[int, int], cell: tuple[int, int]
+) -> tuple[int, ...]:
+    """One image per pixel, in which it alone is nonzero; weights are positive, so every cell that reads it grows."""
     for name, parameter in model.named_parameters():
         parameter.data = torch.full_like(parameter, 0.0 if name.endswith("bias") else 1.0)
     height, width = size
@@ -91,7 +93,7 @@ CHAINS = {
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("where", ["corner", "middle", "end"])
-def test_field_is_what_pushing_each_pixel_shows(name, where):
+def test_field_equals_brute_force(name, where):
     """Oracle: brute force over every pixel of an 11 x 14 picture, at the borders and inside."""
     model = CHAINS[name].double().eval()
     layer = list(model.named_children())[-1][0]
@@ -101,7 +103,7 @@ def test_field_is_what_pushing_each_pixel_shows(name, where):
 
     actual = receptive_field(model, torch.randn(2, 2, 11, 14, dtype=torch.float64), layer, cell)
 
-    assert actual == pushed(model, model.get_submodule(layer), (11, 14), cell)
+    assert actual == field_by_brute_force(model, model.get_submodule(layer), (11, 14), cell)
     for beyond in ((grid[0], 0), (0, grid[1])):
         with pytest.raises(ValueError, match="outside"):
             receptive_field(model, torch.zeros(1, 2, 11, 14, dtype=torch.float64), layer, beyond)
@@ -161,8 +163,8 @@ def test_later_in_place_additions_are_not_the_layers_own():
     assert receptive_field(Added(), torch.zeros(1, 3, 9, 9), "near", (4, 3)) == (3, 4, 4, 5)
 
 
-def test_weights_of_zero_change_nothing():
-    """The field is what the network can read, not what these weights happen to; a Linear over channels included."""
+def test_field_does_not_depend_on_weights_of_zero():
+    """The field follows from the architecture, not from the weights' values; a Linear over channels included."""
 
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -184,7 +186,7 @@ def test_odd_sizes_keep_the_true_stride():
     assert stride(zoo("resnet18"), torch.zeros(1, 3, 97, 129), "layer1") == (4, 4)
 
 
-class Excited(nn.Module):
+class SqueezeExcitation(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3)
@@ -199,13 +201,13 @@ class Excited(nn.Module):
 @pytest.mark.parametrize(
     "model",
     [
-        Excited(),
+        SqueezeExcitation(),
         plain(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 1)),
         plain(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4), nn.Conv2d(4, 4, 1)),
     ],
     ids=["excitation", "group norm", "instance norm"],
 )
-def test_what_reads_everything_has_the_whole_picture(model):
+def test_global_statistics_have_the_whole_image_as_field(model):
     """Their statistics read every pixel; before them the field is the convolution's own 3 x 3."""
     images = torch.zeros(1, 3, 10, 12)
     names = [name for name, _ in model.named_children()]
@@ -214,7 +216,7 @@ def test_what_reads_everything_has_the_whole_picture(model):
     assert receptive_field(model.eval(), images, names[-1], (2, 3)) == (0, 0, 12, 10)
 
 
-def test_attention_reads_everything_and_windows_only_themselves():
+def test_field_of_window_attention_is_that_of_its_windows():
     """By hand: patches of 4 px, windows of 7: the first block's field is its window's 28 px, the shifted one's more."""
     swin = zoo("swin_t")
     images = torch.zeros(1, 3, 112, 112)
@@ -225,7 +227,7 @@ def test_attention_reads_everything_and_windows_only_themselves():
     assert receptive_field(swin, images, "features.1.1", (9, 5)) == (0, 0, 56, 56)
 
 
-def test_vision_transformer_sees_all_tokens():
+def test_field_of_a_vision_transformer_is_all_tokens():
     model = (
         pytest.importorskip("torchvision")
         .models.VisionTransformer(image_size=64, patch_size=16, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16)
@@ -238,7 +240,7 @@ def test_vision_transformer_sees_all_tokens():
     assert receptive_field(model, images, "encoder.layers.encoder_layer_0.ln_1", (1, 2)) == (32, 16, 48, 32)
 
 
-def test_masks_of_scaled_dot_product_attention_count():
+def test_masks_of_scaled_dot_product_attention_are_respected():
     """A token that may read only earlier ones: the third patch of a 1 x 4 grid sees three of four."""
 
     class Causal(nn.Module):
@@ -257,7 +259,7 @@ def test_masks_of_scaled_dot_product_attention_count():
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_works_wherever_it_is_called(context, dtype):
+def test_field_in_every_grad_mode_and_dtype(context, dtype):
     model = plain(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)).to(dtype).requires_grad_(False)
     with context():
         images = torch.full((2, 3, 20, 20), torch.nan, dtype=dtype)
@@ -334,7 +336,7 @@ class Supports:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CNNS])
 def test_box_contains_what_the_gradient_reaches(name):
-    """At the first layer and every stage, in the middle and in a corner; a box that is cut nowhere is hardly larger."""
+    """At the first layer and every stage, in the middle and in a corner; an unclipped box is hardly larger."""
     net, (height, width) = classifiers.build(name), classifiers.size(name)
     x = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
     pictures = [each for each in list_layers(net, x) if each.layout == "NCHW" and "#" not in each.name]
@@ -350,12 +352,12 @@ def test_box_contains_what_the_gradient_reaches(name):
             assert inside, (layer.name, cell, box, reached)
             if box != (0, 0, width, height):
                 told += 1
-                # Closed ReLUs and other maxima hide a rim of pixels from this one picture, not half of them.
+                # Inactive ReLUs and max pooling leave a rim of this one image without gradient, not half of them.
                 assert reached[2] - reached[0] > (right - left) / 2 and reached[3] - reached[1] > (bottom - top) / 2
     assert len(layers) >= 4 and told >= 2, "boxes of the whole picture contain everything"
 
 
-def test_channel_effects_lead_to_the_field_of_a_cell():
+def test_field_of_a_cell_at_the_layer_of_channel_effects():
     """The layer that an explanation names, looked up among the layers, has the box of any of its cells."""
     model, images = zoo("resnet18"), torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
     effects = explain("channel_effects", model, images, layer="layer1.0.conv1")

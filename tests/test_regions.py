@@ -14,20 +14,20 @@ from explainers.methods.gradients.region_attribution import _dilated, _merged, _
 CLASSES = [2, 0, 5]
 
 
-def ends(x):
+def image_extremes(x):
     return x.amin((2, 3), keepdim=True).expand_as(x), x.amax((2, 3), keepdim=True).expand_as(x)
 
 
 def test_the_map_sums_to_the_score_less_the_mean_of_black_and_white():
     net, x = curved(), pictures()
-    black, white = ends(x)
+    black, white = image_extremes(x)
     expected = (net(x) - (net(black) + net(white)) / 2)[range(3), CLASSES].detach()
     found = xrai(net, x, CLASSES, steps=60, channels="sum").sum((1, 2))
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
 
 def mean_attribution(net, x):
-    return sum(integrated_gradients(net, x, CLASSES, steps=25, baseline=end) for end in ends(x)) / 2
+    return sum(integrated_gradients(net, x, CLASSES, steps=25, baseline=end) for end in image_extremes(x)) / 2
 
 
 @pytest.mark.parametrize(("channels", "pixels"), [("max", lambda a: a.amax(1)), ("sum", lambda a: a.sum(1))])
@@ -40,7 +40,7 @@ def test_one_region_has_the_mean_and_regions_of_one_pixel_the_attribution_itself
     torch.testing.assert_close(single, attribution, rtol=1e-8, atol=1e-12)
 
 
-def test_each_picture_may_have_its_own_segments():
+def test_each_image_may_have_its_own_segments():
     net, x = curved(), pictures()
     labels = torch.stack([torch.arange(12)[:, None] // size * 100 + torch.arange(16) // size for size in (2, 3, 5)])
     together = xrai(net, x, CLASSES, segments=labels)
@@ -49,7 +49,7 @@ def test_each_picture_may_have_its_own_segments():
         torch.testing.assert_close(together[n : n + 1], alone, rtol=1e-9, atol=1e-13)
 
 
-def test_overlapping_regions_merge_as_in_the_slow_way():
+def test_overlapping_regions_merge_as_in_a_slow_implementation():
     generator = torch.Generator().manual_seed(3)
     attribution = torch.randn(9, 11, generator=generator, dtype=torch.float64)
     for _ in range(5):
@@ -60,8 +60,8 @@ def test_overlapping_regions_merge_as_in_the_slow_way():
             torch.testing.assert_close(_merged(attribution, masks, least), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_slivers_between_regions_do_not_speckle_the_map():
-    """One pixel of high attribution is no region of its own: it shares with the others that are left."""
+def test_regions_below_the_minimum_size_do_not_stand_alone():
+    """One pixel of high attribution is no region of its own: it has the mean of the remaining pixels."""
     attribution = torch.zeros(6, 6, dtype=torch.float64)
     attribution[:, :3], attribution[0, 3] = 1.0, 10.0
     left, sliver, every = (torch.zeros(3, 6, 6, dtype=torch.bool)).unbind()
@@ -72,7 +72,7 @@ def test_slivers_between_regions_do_not_speckle_the_map():
     assert (found[:, :3] == 1).all() and found[0, 3] == found[5, 5] == pytest.approx(10 / 18)
 
 
-def test_what_a_region_must_add_grows_with_the_picture_and_given_segments_stand_as_they_are():
+def test_the_minimum_size_grows_with_the_image_and_does_not_apply_to_given_segments():
     net, x = curved(), nn.functional.interpolate(pictures(1), (48, 64), mode="bilinear")
     own, three, one = (xrai(net, x, 1, least=least) for least in (None, 3, 1))
     assert torch.equal(own, three) and not torch.equal(own, one)
@@ -95,19 +95,19 @@ def test_the_region_that_the_score_depends_on_stands_out():
     assert float(found.sum()) == pytest.approx(0.5, rel=1e-5)
 
 
-def test_an_even_picture_has_no_attribution():
+def test_a_constant_image_has_no_attribution():
     assert not xrai(curved(), torch.full((1, 3, 12, 16), 0.3, dtype=torch.float64), 1).any()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (12, 16), (120, 250)])
-def test_regions_cover_the_picture_whatever_its_size(size):
+def test_regions_cover_images_of_every_size(size):
     coarse = torch.rand(2, 3, 6, 8, generator=torch.Generator().manual_seed(0))
     x = nn.functional.interpolate(coarse, size, mode="bilinear")
     for regions in _regions(x, None, None):
         assert regions.shape[1:] == size and regions.any(0).all()
 
 
-def test_growing_reaches_as_far_as_said():
+def test_dilation_reaches_its_radius():
     mask = torch.zeros(1, 9, 9, dtype=torch.bool)
     mask[0, 4, 4] = True
     grown = _dilated(mask, 2)[0]
@@ -115,7 +115,7 @@ def test_growing_reaches_as_far_as_said():
     assert torch.equal(_dilated(mask, 0), mask)
 
 
-def test_stopped_early_it_merges_what_there_is():
+def test_stopped_early_the_map_is_the_last_partial_one():
     net, x = curved(), pictures()
     told = []
 

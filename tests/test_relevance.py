@@ -1,4 +1,4 @@
-"""LRP and excitation backprop: rules by hand, conservation, limits, merged batch norm, and what is refused."""
+"""LRP and excitation backprop: rules by hand, conservation, limits, merged batch norm, and refusals."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_z_box_takes_bounds_of_each_channel():
 # Conservation and limits
 
 
-@pytest.mark.parametrize("build", [plain, residual, lambda: Twice3()], ids=["plain", "residual", "shared"])
+@pytest.mark.parametrize("build", [plain, residual, lambda: ReusedConvolution()], ids=["plain", "residual", "shared"])
 def test_epsilon_rule_conserves_the_score_without_biases(build):
     net, x = without_bias(build()), pictures()
     found = lrp(net, x, CLASSES, rule="epsilon", epsilon=1e-9)
@@ -139,7 +139,7 @@ def test_composites_conserve_the_score_without_biases(composite):
     torch.testing.assert_close(sums(found), scores(net, x), rtol=1e-6, atol=1e-9)
 
 
-def test_what_biases_absorb_is_stated():
+def test_relevance_absorbed_by_biases_is_reported():
     net, x = residual(), pictures()
     e = explain("lrp", net, x, CLASSES, rule="epsilon")
     for i, score in enumerate(scores(net, x).tolist()):
@@ -256,10 +256,10 @@ def test_batch_norm_alone_is_an_affine_layer():
     torch.testing.assert_close(lrp(net, x, 2, rule="epsilon", epsilon=1e-3), expected, rtol=1e-9, atol=1e-11)
 
 
-# One network, many spellings
+# Equivalent forms of one network
 
 
-def spelled(act):
+def with_activation(act):
     return settle(Activated(act).double())
 
 
@@ -269,13 +269,13 @@ def spelled(act):
     [F.relu, torch.relu, lambda x: x.relu_(), lambda x: F.relu(x, inplace=True), lambda x: x.clamp(min=0)],
     ids=["F.relu", "torch.relu", "relu_", "in place", "clamp"],
 )
-def test_every_spelling_of_relu_is_one_rule(method, act):
+def test_every_form_of_relu_has_one_rule(method, act):
     x = pictures()
-    assert torch.equal(method(spelled(act), x, CLASSES), method(spelled(nn.ReLU()), x, CLASSES))
+    assert torch.equal(method(with_activation(act), x, CLASSES), method(with_activation(nn.ReLU()), x, CLASSES))
 
 
-class Spelled(nn.Module):
-    """Two branches, joined and averaged by the functions given."""
+class TwoBranches(nn.Module):
+    """Two branches, joined and averaged by these functions."""
 
     def __init__(self, join, average) -> None:
         super().__init__()
@@ -305,10 +305,10 @@ def in_place(a, b):
         (lambda a, b: a - (-b), lambda x: x.mean(3).mean(2)),
     ],
 )
-def test_sums_and_means_in_any_spelling(method, join, average):
+def test_sums_and_means_in_any_form(method, join, average):
     x = pictures()
-    expected = method(settle(Spelled(lambda a, b: a + b, lambda x: x.mean((2, 3))).double()), x, CLASSES)
-    found = method(settle(Spelled(join, average).double()), x, CLASSES)
+    expected = method(settle(TwoBranches(lambda a, b: a + b, lambda x: x.mean((2, 3))).double()), x, CLASSES)
+    found = method(settle(TwoBranches(join, average).double()), x, CLASSES)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
 
 
@@ -335,7 +335,7 @@ def test_concatenation_is_a_sum_of_parts():
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-13)
 
 
-def test_a_value_changed_in_place_is_changed_for_all_who_hold_it():
+def test_an_in_place_operation_also_changes_aliases():
     class Aliased(nn.Module):
         def __init__(self, inplace):
             super().__init__()
@@ -359,7 +359,7 @@ def test_a_value_changed_in_place_is_changed_for_all_who_hold_it():
         torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-14)
 
 
-# Products, norms, attention: what scales the signal counts as a constant
+# Products, norms, attention: factors that scale the signal are treated as constants
 
 
 def constant_norm(x, shape, weight, bias, eps=1e-5):
@@ -368,7 +368,7 @@ def constant_norm(x, shape, weight, bias, eps=1e-5):
 
 
 class Constants(nn.Module):
-    """A network with a gate, a layer norm and attention, plain or with the constants cut off by hand."""
+    """A network with a gate, a layer norm and attention, plain or with the constants detached by hand."""
 
     def __init__(self, cut: bool) -> None:
         super().__init__()
@@ -395,7 +395,7 @@ class Constants(nn.Module):
         return self.fc(x.mean(1))
 
 
-def test_gates_norms_and_attention_by_cutting_constants():
+def test_gates_norms_and_attention_by_detaching_constants():
     """Oracle: input x gradient of the network in which every constant is detached by hand."""
     nets = [settle(Constants(cut).double()) for cut in (False, True)]
     for net in nets:
@@ -411,8 +411,8 @@ def test_gates_norms_and_attention_by_cutting_constants():
 
 
 @pytest.mark.parametrize("product", [torch.mul, lambda a, b: a @ b.transpose(2, 3)], ids=["mul", "matmul"])
-def test_two_signals_get_half_each(product):
-    """Neither is a gate: each has half the product's relevance, and within it shares by what it adds."""
+def test_two_factors_of_a_product_get_half_its_relevance_each(product):
+    """Neither is a gate: each has half the product's relevance, distributed in proportion to its summands."""
 
     class Two(nn.Module):
         def __init__(self, cut):
@@ -445,8 +445,8 @@ def test_multi_head_attention_conserves_the_score():
         torch.testing.assert_close(sums(found), scores(net, x, [1, 3]), rtol=1e-8, atol=1e-12)
 
 
-def test_attention_with_wanted_weights_is_the_same():
-    class Wanting(nn.Module):
+def test_need_weights_of_attention_does_not_change_the_map():
+    class Attention(nn.Module):
         def __init__(self, need):
             super().__init__()
             self.attention, self.fc = nn.MultiheadAttention(3, 1, batch_first=True), nn.Linear(3, 7)
@@ -457,25 +457,25 @@ def test_attention_with_wanted_weights_is_the_same():
             return self.fc(self.attention(x, x, x, need_weights=self.need)[0].mean(1))
 
     for method in ("lrp", "deep_lift"):
-        found = [METHODS[method](settle(Wanting(need).double()), pictures(2), 1) for need in (True, False)]
+        found = [METHODS[method](settle(Attention(need).double()), pictures(2), 1) for need in (True, False)]
         torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-14)
 
 
-# What has no rule
+# Operations without a rule
 
 
-class With(nn.Module):
-    """A network with a layer that does what the function says."""
+class WithOperation(nn.Module):
+    """A network with a layer that applies the function."""
 
     def __init__(self, function) -> None:
         super().__init__()
-        self.conv, self.strange, self.fc = nn.Conv2d(3, 4, 3), Does(function), nn.Linear(4, 7)
+        self.conv, self.strange, self.fc = nn.Conv2d(3, 4, 3), Operation(function), nn.Linear(4, 7)
 
     def forward(self, x):
         return self.fc(self.strange(self.conv(x)).mean((2, 3)))
 
 
-class Does(nn.Module):
+class Operation(nn.Module):
     def __init__(self, function) -> None:
         super().__init__()
         object.__setattr__(self, "function", function)
@@ -495,29 +495,29 @@ class Does(nn.Module):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_has_no_rule_is_refused_by_operation_and_layer(function, word):
-    net = settle(With(function).double())
+def test_operations_without_a_rule_are_refused_naming_operation_and_layer(function, word):
+    net = settle(WithOperation(function).double())
     for method in (lrp, excitation_backprop):
         with pytest.raises(UnsupportedOperation, match=f"{word}.*'strange'"):
             method(net, pictures(), CLASSES)
 
 
-def test_what_stands_beside_the_way_is_not_refused():
-    """The queries and keys of attention take part in weights that count as constants, whatever makes them."""
+def test_operations_that_compute_attention_weights_need_no_rule():
+    """Attention weights are treated as constants, whichever operations compute them."""
 
     def strange(x):
         weights = F.normalize(x.flatten(2).sin(), dim=1)
         weights = (weights.transpose(1, 2) @ weights).softmax(-1)
         return (x.flatten(2) @ weights).unflatten(2, x.shape[2:])
 
-    net = settle(With(strange).double())
+    net = settle(WithOperation(strange).double())
     assert lrp(net, pictures(), CLASSES).isfinite().all()
 
 
-def test_excitation_backprop_refuses_what_breaks_its_assumption():
+def test_excitation_backprop_refuses_operations_that_break_its_assumption():
     for act, word in ((torch.tanh, "tanh"), (F.elu, "elu"), (F.leaky_relu, "leaky_relu")):
         with pytest.raises(UnsupportedOperation, match=word):
-            excitation_backprop(spelled(act), pictures(), CLASSES)
+            excitation_backprop(with_activation(act), pictures(), CLASSES)
     with pytest.raises(UnsupportedOperation, match="Softplus|softplus|tanh"):
         excitation_backprop(curved(), pictures(), CLASSES)
     with pytest.raises(UnsupportedOperation, match="layer_norm|attention"):
@@ -525,7 +525,7 @@ def test_excitation_backprop_refuses_what_breaks_its_assumption():
 
 
 @pytest.mark.parametrize("name", ["lrp", "excitation_backprop", "deep_lift", "deep_lift_shap"])
-def test_hidden_operations_are_refused_before_any_work(name):
+def test_traced_modules_are_refused_before_any_pass(name):
     net, x = plain(), pictures(1)
     scripted = torch.jit.trace(net, x)
     assert "traced" in METHODS[name].applies(scripted)
@@ -548,7 +548,7 @@ def test_winning_probabilities_sum_to_one():
 
 
 def test_contrastive_excitation_by_hand():
-    """Oracle: the head with its weights turned round hands on its own probabilities; the difference goes down."""
+    """Oracle: the relevance of the class minus that of the head with negated weights."""
     net, x = plain(), pictures()
     turned = plain()
     turned.head.weight.data.neg_()
@@ -560,8 +560,8 @@ def test_contrastive_excitation_by_hand():
     assert sums(found).abs().max() < 1e-9
 
 
-def test_residual_sums_go_to_the_part_that_excites():
-    """A sum of a positive and a negative part is won by the positive one."""
+def test_residual_sums_go_to_the_positive_summand():
+    """All probability of a positive plus a negative summand goes to the positive one."""
 
     class Sum(nn.Module):
         def __init__(self):
@@ -580,7 +580,7 @@ def test_residual_sums_go_to_the_part_that_excites():
     torch.testing.assert_close(lrp(net, x, 0), by_value, rtol=1e-12, atol=1e-12)
 
 
-def test_lost_probability_is_stated():
+def test_lost_probability_is_reported():
     net = plain()
     net.conv2.weight.data[:4] = -net.conv2.weight.data[:4].abs()
     net.conv2.bias.data[:4] = 50.0
@@ -592,8 +592,8 @@ def test_lost_probability_is_stated():
 # Units and channels
 
 
-def test_units_and_channels():
-    """A unit's relevance is the score of its channel; the channels of a layer share the class's among them."""
+def test_relevance_of_units_and_through_channels():
+    """A unit's relevance sums to its activation; the class's relevance is the sum of that through each channel."""
     import explainers
 
     net, x = without_bias(residual()), pictures()
@@ -607,7 +607,7 @@ def test_units_and_channels():
     torch.testing.assert_close(sum(parts), whole, rtol=1e-9, atol=1e-12)
 
 
-class Twice3(Residual):
+class ReusedConvolution(Residual):
     """One convolution runs twice."""
 
     def forward(self, x):
@@ -644,5 +644,5 @@ def test_composites_agree_with_zennit():
             leaf = x.clone().requires_grad_()
             (expected,) = torch.autograd.grad(changed(leaf), leaf, start)
         found = lrp(net, x, 2, composite=name, low=-5.0, high=5.0)
-        # What is left is zennit's stabiliser of 1e-6 at every sum.
+        # The remaining difference is zennit's stabiliser of 1e-6 at every sum.
         assert rel(found, expected) < 3e-4, name

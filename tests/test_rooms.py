@@ -161,7 +161,7 @@ def cycle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_the_rules_bite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rules_find_violations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library file that imports the page, Pillow at once, or a package above it, is named; and so is a cycle."""
     (tmp_path / "explainers" / "maps").mkdir(parents=True)
     (tmp_path / "explainers" / "hooks").mkdir()

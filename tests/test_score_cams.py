@@ -1,4 +1,4 @@
-"""Score-CAM, SS-CAM and IS-CAM: what the network sees, what it costs, and the peers by rank."""
+"""Score-CAM, SS-CAM and IS-CAM: the masked images, their cost, and the peers by rank."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FAMILY = [(score_cam, {}), (ss_cam, {"samples": 2}), (is_cam, {"steps": 3})]
 family = pytest.mark.parametrize(("method", "options"), FAMILY, ids=[m.__name__ for m, _ in FAMILY])
 
 
-class Watch(nn.Module):
-    """Keeps what the network is asked to look at."""
+class RecordInputs(nn.Module):
+    """Keeps the inputs of each forward pass."""
 
     def __init__(self, net):
         super().__init__()
@@ -32,9 +32,9 @@ class Watch(nn.Module):
 # Rows of peers.md
 
 
-def test_p33_no_picture_is_brighter_than_the_photograph():
+def test_p33_no_masked_image_is_brighter_than_the_photograph():
     """torchcam's coefficients add up to 5.5; here they are i / N."""
-    net, images = Watch(residual()), pictures(2)
+    net, images = RecordInputs(residual()), pictures(2)
     is_cam(net, images, 1, layer="net.layer2", steps=10)
     highest = images.abs().amax((1, 2, 3)).max()
     assert len(net.seen) > 2 and all(float(x.abs().max()) <= float(highest) for x in net.seen)
@@ -49,10 +49,10 @@ def test_p33_the_coefficients_are_i_over_n():
     assert rel(actual, cumulated) > 1e-3
 
 
-def test_p34_masks_are_enlarged_between_centres_and_then_scaled():
-    """Each mask reaches 0 and 1 in the picture; scaled before it was enlarged, it would not."""
-    net, images = Watch(residual()), torch.ones(1, 3, 12, 16, dtype=torch.float64)
-    images[:, 0, 0, 0] = 1.5  # a picture of one value would make even activations
+def test_p34_masks_are_upsampled_and_then_normalised():
+    """Each mask spans 0 to 1 at the image's size; normalised before upsampling, it would not."""
+    net, images = RecordInputs(residual()), torch.ones(1, 3, 12, 16, dtype=torch.float64)
+    images[:, 0, 0, 0] = 1.5  # a constant image would have constant activations
     score_cam(net, images, 1, layer="net.layer2", batch_size=6)
     looks_at = torch.cat([x[:, 1] for x in net.seen if len(x) == 6])
     assert len(looks_at) == 6
@@ -61,14 +61,14 @@ def test_p34_masks_are_enlarged_between_centres_and_then_scaled():
 
 
 @family
-def test_p34_a_batch_is_its_pictures_one_by_one(method, options):
+def test_p34_a_batch_equals_its_images_one_by_one(method, options):
     net, images = residual(), pictures()
     batch = method(net, images, CLASSES, **options)
     for n, c in enumerate(CLASSES):
         torch.testing.assert_close(method(net, images[n : n + 1], c, **options)[0], batch[n], rtol=1e-10, atol=1e-12)
 
 
-def test_p35_nearly_uniform_weights_are_told_and_the_remedy_helps():
+def test_p35_nearly_uniform_weights_are_reported_and_the_remedy_helps():
     net, images = residual(), pictures()
     net.fc.weight.data *= 0.01  # scores that lie close together
     e = explain("score_cam", net, images, CLASSES)
@@ -85,13 +85,13 @@ def test_p35_nearly_uniform_weights_are_told_and_the_remedy_helps():
 
 
 @family
-def test_p36_no_more_than_batch_size_pictures_run_at_once(method, options):
-    net, images = Watch(residual()), pictures(4)
+def test_p36_no_more_than_batch_size_images_run_at_once(method, options):
+    net, images = RecordInputs(residual()), pictures(4)
     method(net, images, 1, layer="net.layer2", batch_size=4, **options)
     assert max(len(x) for x in net.seen) == 4, "the batch itself and chunks of it, never all channels"
 
 
-def test_p36_memory_does_not_grow_with_channels_and_pictures(monkeypatch):
+def test_p36_memory_does_not_grow_with_channels_and_images(monkeypatch):
     """The largest tensor that is made is a chunk of pictures."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -121,7 +121,7 @@ def test_p36_memory_does_not_grow_with_channels_and_pictures(monkeypatch):
 
 
 @family
-def test_increase_is_the_score_less_that_of_a_blank_picture(method, options):
+def test_increase_is_the_score_minus_that_of_a_blank_image(method, options):
     net, images = residual(), pictures()
     by_hand = []
     for picture, c in zip(images, CLASSES, strict=True):
@@ -153,8 +153,8 @@ def test_a_constant_on_all_logits_changes_nothing(method, options):
 
 
 @family
-def test_channels_of_one_value_share_one_blank_picture(method, options):
-    """They are not looked through, and the softmax counts them with the score of the picture that they leave."""
+def test_constant_channels_share_one_blank_image(method, options):
+    """They are not run one by one, and enter the softmax with the score of the blank image."""
     images = pictures()
     net = residual()
     for parameter in (net.layer2.bn2.weight, net.layer2.bn2.bias):
@@ -162,11 +162,11 @@ def test_channels_of_one_value_share_one_blank_picture(method, options):
     for parameter in (net.layer1.bn2.weight, net.layer1.bn2.bias, net.bn1.weight, net.bn1.bias):
         parameter.data[:2] = 0
     assert not act_grad(net, net.layer2, images, CLASSES)[0][:, :2].any()
-    watch = Watch(net)
+    watch = RecordInputs(net)
 
     actual = method(watch, images[:1], 2, layer="net.layer2", relu=False, **options)
 
-    # The network itself runs for the clean picture and the blank one; four channels are looked through.
+    # The network runs on the image, the blank image and those masked by four channels.
     repeats = options.get("samples", options.get("steps", 1))
     assert sum(len(x) for x in watch.seen) <= 4 * repeats + 4
     assert actual.isfinite().all()
@@ -182,7 +182,7 @@ def test_channels_of_one_value_share_one_blank_picture(method, options):
         torch.testing.assert_close(actual[0], expected, rtol=1e-9, atol=1e-11)
 
 
-def test_a_layer_of_even_channels_alone_gives_their_mean():
+def test_a_layer_of_constant_channels_gives_their_mean():
     class Even(nn.Module):
         def __init__(self):
             super().__init__()
@@ -200,10 +200,10 @@ def test_a_layer_of_even_channels_alone_gives_their_mean():
         )
 
 
-# Channels that share a look
+# Channels that share a mask
 
 
-def test_channels_with_the_same_mask_go_together():
+def test_channels_with_the_same_mask_are_grouped():
     """Oracle: three patterns, each several times, stretched and shifted."""
     patterns = torch.rand(3, 5, 6, generator=torch.Generator().manual_seed(0)).double()
     kinds = torch.tensor([2, 0, 0, 1, 2, 1, 0])
@@ -214,13 +214,13 @@ def test_channels_with_the_same_mask_go_together():
 
 
 @pytest.mark.parametrize("count", [7, 8, 1000])
-def test_as_many_looks_as_channels_are_the_papers_run(count):
+def test_as_many_masks_as_channels_is_the_method_of_the_paper(count):
     planes = torch.rand(7, 4, 4)
     chosen, leader = grouped(planes, count)
     assert chosen.tolist() == leader.tolist() == list(range(7))
 
 
-def test_every_first_channels_of_more_are_those_of_fewer_and_equal_masks_do_no_harm():
+def test_fewer_channels_are_a_prefix_of_more_also_with_equal_masks():
     planes = torch.rand(9, 40, 24, generator=torch.Generator().manual_seed(1))
     planes[5] = planes[2] = planes[0]
     for count in range(1, 9):
@@ -231,8 +231,8 @@ def test_every_first_channels_of_more_are_those_of_fewer_and_equal_masks_do_no_h
 
 @family
 @pytest.mark.parametrize("weights", ["softmax", "increase"])
-def test_a_channel_has_the_score_of_its_likest(method, options, weights):
-    """Oracle: the full run's own scores, read off its map's weights, put to the channels that each stands for."""
+def test_a_channel_has_the_score_of_its_most_similar_mask(method, options, weights):
+    """Oracle: the score of each group's representative, masked one by one, is that of all its channels."""
     net, images = residual(), pictures(1)
     quiet = {"sigma": 0.0} if method is ss_cam else {}
     a = act_grad(net, net.layer2, images, [2])[0][0]
@@ -247,14 +247,14 @@ def test_a_channel_has_the_score_of_its_likest(method, options, weights):
             mask = (mask - mask.min()) / (mask.max() - mask.min())
             scores.append(sum(net(images * mask * part)[0, 2] for part in parts) / len(parts))
     w = torch.stack(scores).softmax(0) if weights == "softmax" else torch.stack(scores) - blank
-    watch = Watch(net)
+    watch = RecordInputs(net)
     found = method(watch, images, 2, layer="net.layer2", channels=4, weights=weights, relu=False, **quiet, **options)
     torch.testing.assert_close(found[0], torch.einsum("k,khw->hw", w, a), rtol=1e-9, atol=1e-11)
     repeats = options.get("samples", options.get("steps", 1))
     assert sum(len(x) for x in watch.seen) <= 4 * repeats + 3
 
 
-def test_shared_looks_are_told_and_the_remedy_is_the_full_run():
+def test_shared_masks_are_reported_and_the_remedy_is_the_full_run():
     net, images = residual(), pictures(2)
     few = explain("score_cam", net, images, [2, 0], layer="layer2", channels=3)
     for row in few.findings:
@@ -270,7 +270,7 @@ def test_shared_looks_are_told_and_the_remedy_is_the_full_run():
 
 
 @family
-def test_stopped_early_only_channels_seen_have_a_weight(method, options):
+def test_stopped_early_only_evaluated_channels_have_a_weight(method, options):
     net, images = residual(), pictures(1)
     shown = []
 
@@ -287,7 +287,7 @@ def test_stopped_early_only_channels_seen_have_a_weight(method, options):
     assert float(coefficients.sum()) == pytest.approx(1) and (coefficients > 0).all()
 
 
-def test_ss_cam_without_noise_is_score_cam_and_draws_stay_with_the_picture():
+def test_ss_cam_without_noise_is_score_cam_and_draws_do_not_depend_on_the_batch_size():
     net, images = residual(), pictures()
     plain = score_cam(net, images, CLASSES)
     torch.testing.assert_close(ss_cam(net, images, CLASSES, samples=3, sigma=0.0), plain, rtol=1e-9, atol=1e-11)
@@ -308,7 +308,7 @@ def resnet():
 
 
 def test_score_cam_agrees_with_torchcam_by_rank():
-    """torchcam scales before it enlarges; masks differ a little, ranks hardly."""
+    """torchcam normalises before it upsamples; masks differ a little, ranks hardly."""
     torchcam = pytest.importorskip("torchcam.methods")
     net, images = resnet(), torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
     with torchcam.ScoreCAM(net, "layer2", input_shape=(3, 64, 96)) as extractor:

@@ -10,7 +10,7 @@ from explainers import BadOption
 from explainers.perturbation.segments import Parts, blend, grid, parts_of, superpixels
 
 
-def flooded(labels):
+def connected_pieces(labels):
     """Number of 4-connected pieces of each label, by flood fill."""
     height, width = labels.shape
     cells = labels.tolist()
@@ -48,11 +48,11 @@ def test_impossible_grids_are_refused(rows, columns):
 @pytest.mark.parametrize("channels", [1, 3, 6])
 @pytest.mark.parametrize("count", [1, 6, 40])
 def test_superpixels_are_connected_and_numbered_without_gaps(channels, count):
-    """Noise is the hardest picture: nearly every pixel has another nearest centre than its neighbour."""
+    """Noise is the hardest image: nearly every pixel has another nearest centre than its neighbour."""
     labels = superpixels(pictures(2, channels, 24, 30), count)
     assert labels.dtype == torch.long and labels.shape == (2, 24, 30)
     for each in labels:
-        pieces = flooded(each)
+        pieces = connected_pieces(each)
         assert sorted(pieces) == list(range(len(pieces))), "a gap"
         assert set(pieces.values()) == {1}, "a region in pieces"
         assert abs(len(pieces) - count) <= max(2, count // 2)
@@ -75,7 +75,7 @@ def test_superpixels_follow_an_edge():
     assert set(grid(32, 32, 4, 4)[:, :13].flatten().tolist()) & set(grid(32, 32, 4, 4)[:, 13:].flatten().tolist())
 
 
-def test_superpixels_know_no_units_and_no_neighbours():
+def test_superpixels_depend_on_neither_units_nor_batch():
     x = pictures(3, 3, 20, 28)
     expected = superpixels(x, 12)
     assert torch.equal(superpixels(x * 64 - 3, 12), expected)
@@ -85,13 +85,13 @@ def test_superpixels_know_no_units_and_no_neighbours():
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (2, 5), (5, 40)])
-def test_small_and_long_pictures(size):
+def test_superpixels_of_small_and_long_images(size):
     for x in (torch.zeros(1, 3, *size), pictures(1, 3, *size)):
         labels = superpixels(x, 50)
-        assert labels.min() == 0 and len(flooded(labels[0])) == int(labels.max()) + 1
+        assert labels.min() == 0 and len(connected_pieces(labels[0])) == int(labels.max()) + 1
 
 
-def test_a_constant_picture_has_even_cells():
+def test_a_constant_image_has_equal_cells():
     assert torch.equal(superpixels(torch.full((1, 3, 12, 16), 0.4), 12)[0], grid(12, 16, 3, 4))
 
 
@@ -112,7 +112,7 @@ def test_a_map_of_parts_sums_to_their_values():
     torch.testing.assert_close(cell.spread(values)[0, 0], values[0] / 48)
 
 
-def test_what_an_absent_part_covers_is_hidden():
+def test_pixels_of_an_absent_part_are_hidden():
     """Three overlapping masks on a row of four pixels; the last pixel belongs to none and is always shown."""
     masks = torch.tensor([[[1.0, 1, 0, 0]], [[0, 1, 1, 0]], [[0, 0.5, 0, 0]]])
     present = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 0], [0, 0, 0]]).bool()
@@ -129,7 +129,7 @@ def test_masks_that_do_not_overlap_are_labels():
     torch.testing.assert_close(a.spread(torch.arange(6.0).double()), b.spread(torch.arange(6.0).double()))
 
 
-def test_blend_is_exact_at_both_ends():
+def test_blend_is_exact_at_zero_and_one():
     x, cover = pictures(2).float()
     shown = torch.tensor([0.0, 1.0, 0.25]).view(3, 1, 1).expand(3, 12, 16)
     found = blend(x, cover, shown)
@@ -151,7 +151,7 @@ def test_p104_masks_of_any_strides():
         assert all(torch.equal(parts.masks, masks.double()) for parts in parts_of(one, x))
 
 
-def test_labels_may_have_gaps_and_differ_by_picture():
+def test_labels_may_have_gaps_and_differ_by_image():
     x = pictures(2)
     labels = torch.stack([7 * grid(12, 16, 2, 2) - 3, grid(12, 16, 1, 3)])
     first, second = parts_of(labels, x)
@@ -183,6 +183,6 @@ def test_impossible_masks_are_refused(given):
         parts_of(given, pictures(2))
 
 
-def test_a_wrong_name_is_answered_with_the_right_one():
+def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(BadOption, match="'superpixels'"):
         parts_of("superpixel", pictures(1))

@@ -12,7 +12,7 @@ from explainers import hsic, sobol
 
 
 class Cells(nn.Module):
-    """A function of how far each of 2 x 2 cells of a white picture is seen."""
+    """A function of the visibility of each of 2 x 2 cells of a white image."""
 
     def __init__(self, function, scale=1.0, shift=0.0) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def cells_of_map(found):
     ("function", "expected"),
     [
         (lambda a, b, c, d: 3 * a - b, [0.9, 0.1, 0, 0]),
-        # Var(a b) = 1/9 - 1/16, and with b held E[b^2] Var(a) = 1/36 of it goes back to a.
+        # Var(a b) = 1/9 - 1/16, and given b E[b^2] Var(a) = 1/36 of it is due to a.
         (lambda a, b, c, d: a * b, [4 / 7, 4 / 7, 0, 0]),
         (lambda a, b, c, d: (a - 0.5) * (b - 0.5) * 12, [1, 1, 0, 0]),
         # Var(a^2) = 4/45, Var(d) = 1/12.
@@ -74,7 +74,7 @@ def test_sobol_by_jansens_estimator_on_the_same_points():
 
 @pytest.mark.parametrize("method", [sobol, hsic], ids=lambda m: m.__name__)
 @pytest.mark.parametrize(("scale", "shift"), [(1000.0, 0.0), (1e-4, 0.0), (-1.0, 0.0), (1.0, 50.0)])
-def test_neither_scale_nor_shift_of_the_score_matter(method, scale, shift):
+def test_neither_scale_nor_shift_of_the_score_matters(method, scale, shift):
     """A peer's HSIC takes the median score as the width of its kernel, which moves with the logit's constant."""
 
     def function(a, b, c, d):
@@ -87,7 +87,7 @@ def test_neither_scale_nor_shift_of_the_score_matter(method, scale, shift):
 
 
 def test_hsic_sees_dependence_that_the_mean_does_not():
-    """Cell a decides whether the score is scattered; its mean is 0 either way. c and d do nothing."""
+    """Cell a decides the variance of the score; its mean is 0 either way. c and d have no influence."""
 
     def scattered(a, b, c, d):
         return a * (2 * b - 1)
@@ -97,15 +97,15 @@ def test_hsic_sees_dependence_that_the_mean_does_not():
     torch.testing.assert_close(found[2:], torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_hsic_of_drawn_masks_nears_that_of_all():
-    """9 cells, 512 coalitions: 400 drawn ones put the cells in nearly the same order."""
+def test_hsic_of_sampled_masks_approaches_that_of_all_masks():
+    """9 cells, 512 coalitions: 400 sampled ones rank the cells nearly alike."""
     net, x = curved(), pictures(1)
     exact, drawn = (hsic(net, x, 2, cells=3, samples=samples).flatten(1) for samples in (512, 400))
     assert (exact - drawn).norm() < 0.35 * exact.norm()
     assert exact.argmax() == drawn.argmax()
 
 
-def test_stopped_after_one_picture_nothing_is_known():
+def test_stopped_after_one_image_the_map_is_zero():
     for method in (sobol, hsic):
         found = method(curved(), pictures(1), 1, batch_size=1, progress=lambda partial: False)
         assert torch.equal(found, torch.zeros_like(found))

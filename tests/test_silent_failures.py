@@ -1,13 +1,13 @@
-"""The six silent failures of the peers, as contracts of every method: a wrong map that comes without a word.
+"""The six silent failures of the peers, as contracts of every method: a wrong map without a warning.
 
     one target for three pictures       peers: blank maps from the second picture on (P25)
     the last block of a ViT             peers: a black map (P82)
     Swin's layout                       peers: channels and width mixed up (P85)
     functional ReLU in guided methods   peers: the plain gradient (P57)
     a model left changed                peers: every later gradient of the model is guided (P12)
-    division by a score                 peers: the map turns round where the score is negative (P37)
+    division by a score                 peers: the map changes sign where the score is negative (P37)
 
-A new method is covered on its first day; where it cannot explain a network, `Method.applies` says why.
+A new method is covered automatically; where it cannot explain a network, `Method.applies` says why.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_one_target_for_a_batch_of_three(name):
 
 @pytest.mark.parametrize("name", OF_LAYERS)
 def test_the_last_vit_block(name):
-    """Its patches have no gradient. The map is not black all the same, or a finding says that it must be."""
+    """Its patches have no gradient. The map is nonzero nevertheless, or a finding says why it is zero."""
     net, x, last = vit(), pictures(2, 3, 64, 64), "encoder.layers.encoder_layer_2"
     if (reason := METHODS[name].applies(net, last)) is not None:
         pytest.skip(reason)
@@ -80,7 +80,7 @@ def test_the_last_vit_block(name):
 
 @pytest.mark.parametrize("name", OF_LAYERS)
 def test_swins_layout(name):
-    """Identity: `norm` keeps channels last, `permute` hands the same values on with channels second."""
+    """Identity: `norm` keeps channels last, `permute` returns the same values with channels first."""
     net, x = swin_v1(8), pictures(2, 3, 32, 64)
     if (reason := METHODS[name].applies(net, "norm")) is not None:
         pytest.skip(reason)
@@ -138,7 +138,7 @@ def test_model_left_changed(name):
 
 @pytest.mark.parametrize("name", CLASSY)
 def test_constant_added_to_the_logits(name):
-    """Identity: no evidence has changed. A weight divided by the score would grow, vanish, or turn round."""
+    """Identity: no evidence has changed. A weight divided by the score would grow, vanish, or change sign."""
     net, x = fitting(name)
     head = [module for module in net.modules() if isinstance(module, nn.Linear)][-1]
     expected = call(name, net, x, 1)
@@ -150,8 +150,8 @@ def test_constant_added_to_the_logits(name):
     torch.testing.assert_close(call(name, net, x, 1), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_each_failure_would_be_seen():
-    """What a peer does, done here: each comparison above can tell it from the right map."""
+def test_each_failure_would_be_detected():
+    """The peers' errors, made here: each comparison above tells them from the right map."""
     net, x = residual(), pictures()
     scores = net(x).detach()[:, 1]
     drops = explain("channel_effects", net, x, 1).raw

@@ -1,4 +1,4 @@
-"""smooth: hand loops, maps moved back, promises."""
+"""smooth: hand loops, maps warped back, contract checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLASSES = [2, 0, 5]
 FLIPS = Augment(zoom=0, turn=0, shift=0)
 
 
-def hand(method, net, x, classes, noise, samples, seed, **options):
+def noisy_maps(method, net, x, classes, noise, samples, seed, **options):
     generator = torch.Generator().manual_seed(seed)
     spans = x.amax((1, 2, 3), keepdim=True) - x.amin((1, 2, 3), keepdim=True)
     draws = [torch.randn(x.shape[1:], generator=generator).double() for _ in range(samples)]
@@ -28,7 +28,7 @@ def hand(method, net, x, classes, noise, samples, seed, **options):
 )
 def test_noise_by_a_hand_loop(name, options):
     net, x = curved(), pictures()
-    maps = hand(METHODS[name], net, x, CLASSES, 0.2, 5, 3, **options)
+    maps = noisy_maps(METHODS[name], net, x, CLASSES, 0.2, 5, 3, **options)
     found = smooth(name, noise=0.2, samples=5, seed=3)(net, x, CLASSES, **options)
     torch.testing.assert_close(found.mean, maps.mean(0), rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(found.std, maps.std(0), rtol=1e-8, atol=1e-12)
@@ -42,20 +42,20 @@ def test_names_methods_and_callables_are_the_same():
         assert torch.equal(smooth(form, noise=0.1, samples=3)(net, x, CLASSES).mean, first.mean)
 
 
-def test_one_sample_has_no_deviation():
+def test_one_sample_has_zero_deviation():
     for varied in ({"noise": 0.2}, {"augment": True}):
         found = smooth("saliency", samples=1, **varied)(curved(), pictures(), 1)
         assert not found.std.any() and found.n == 1 and found.mean.any()
 
 
-def test_the_gradient_of_a_linear_model_does_not_deviate():
+def test_the_gradient_of_a_linear_model_has_zero_deviation():
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures()
     found = smooth("saliency", noise=0.5, samples=6)(net, x, CLASSES)
     assert found.std.max() < 1e-14
     torch.testing.assert_close(found.mean, saliency(net, x, CLASSES), rtol=1e-12, atol=1e-14)
 
 
-def test_classes_are_those_of_the_clean_pictures():
+def test_classes_are_those_of_the_clean_images():
     net, x = curved(), pictures(6)
     net.head.bias.data.zero_()
     classes = net(x).argmax(1).tolist()
@@ -65,11 +65,11 @@ def test_classes_are_those_of_the_clean_pictures():
         assert torch.equal(f(net, x).mean, f(net, x, classes).mean)
 
 
-# Maps moved back
+# Maps warped back
 
 
 def mirrored():
-    """A network that cannot tell left from right: even kernels, pooled head."""
+    """A mirror-invariant network: symmetric kernels, pooled head."""
     net = plain()
     with torch.no_grad():
         for conv in (net.conv1, net.conv2):
@@ -78,7 +78,7 @@ def mirrored():
     return net
 
 
-def test_flips_of_a_network_that_cannot_tell_left_from_right_do_not_deviate():
+def test_flips_of_a_mirror_invariant_network_have_zero_deviation():
     net, x = mirrored(), pictures()
     for name, options in (("saliency", {}), ("grad_cam", {"layer": "conv2"})):
         found = smooth(name, augment=FLIPS, samples=4)(net, x, CLASSES, **options)
@@ -95,15 +95,15 @@ def test_flips_by_a_hand_loop():
     torch.testing.assert_close(found.std, maps.std(0), rtol=1e-8, atol=1e-13)
 
 
-def waves(height=48, width=96):
-    """A picture without anything finer than 20 pixels, not square."""
+def smooth_image(height=48, width=96):
+    """An image without details finer than 20 pixels, not square."""
     y, z = torch.arange(height).double()[:, None], torch.arange(width).double()
     picture = torch.sin(2 * math.pi * (y / 31 + z / 23)) + torch.cos(2 * math.pi * (y / 41 - z / 37))
     return picture.expand(1, 3, height, width).clone()
 
 
-def itself(model, images, target=None):
-    """A "method" whose map is the picture: where it comes back from must not show."""
+def image_as_map(model, images, target=None):
+    """A "method" whose map is the image: warped back, it must be the original image."""
     return images.mean(1)
 
 
@@ -117,18 +117,18 @@ def itself(model, images, target=None):
     ],
     ids=["zoom", "turn", "shift", "all"],
 )
-def test_what_was_moved_comes_back_to_its_place(augment):
-    net, x = plain(), waves()
-    found = smooth(itself, augment=augment, samples=8)(net, x, 1)
+def test_maps_are_warped_back_to_the_image(augment):
+    net, x = plain(), smooth_image()
+    found = smooth(image_as_map, augment=augment, samples=8)(net, x, 1)
     inner = (slice(None), slice(14, -14), slice(24, -24))
     assert rel(found.mean[inner], x.mean(1)[inner]) < 0.03
     assert found.std[inner].mean() < 0.03 * float(x.std())
-    still = torch.stack([itself(net, each) for each in moved(x, augment)])
+    still = torch.stack([image_as_map(net, each) for each in augmented_images(x, augment)])
     assert still.std(0)[inner].mean() > 0.1 * float(x.std()), "the pictures must have been moved"
 
 
-def moved(x, augment):
-    """The pictures that the method saw."""
+def augmented_images(x, augment):
+    """The images that the method was called with."""
     seen = []
 
     def watch(model, images, target=None):
@@ -139,44 +139,44 @@ def moved(x, augment):
     return seen
 
 
-def test_every_place_counts_the_samples_that_saw_it_and_no_others():
-    """Up to the border: what a sample shows from outside the picture must not come back as the picture."""
-    x = waves()
-    found = smooth(itself, augment=Augment(zoom=0, turn=0, shift=0.3), samples=8)(plain(), x, 1)
+def test_each_pixel_averages_only_the_samples_that_contain_it():
+    """Up to the border: a sample's padding must not enter the average."""
+    x = smooth_image()
+    found = smooth(image_as_map, augment=Augment(zoom=0, turn=0, shift=0.3), samples=8)(plain(), x, 1)
     seen = found.mean != 0
     assert seen.double().mean() > 0.9 and rel(found.mean[seen], x.mean(1)[seen]) < 0.03
 
 
-def test_a_turn_keeps_distances_in_pixels():
-    """Two spots, one in each of two channels, 30 pixels apart in a picture twice as wide as high."""
+def test_rotation_keeps_distances_in_pixels():
+    """Two spots, one in each of two channels, 30 pixels apart in an image twice as wide as high."""
     y, z = torch.arange(48).double()[:, None], torch.arange(96).double()
     spots = [torch.exp(-((y - 24) ** 2 + (z - at) ** 2) / 8) for at in (33, 63)]
     x = torch.stack([*spots, torch.zeros_like(spots[0])])[None]
-    for picture in moved(x, Augment(flip=False, zoom=0, turn=40, shift=0)):
+    for picture in augmented_images(x, Augment(flip=False, zoom=0, turn=40, shift=0)):
         weights = picture[0, :2] / picture[0, :2].sum((1, 2), keepdim=True)
         (top, left), (bottom, right) = [(float((w * y).sum()), float((w * z).sum())) for w in weights]
         assert math.hypot(bottom - top, right - left) == pytest.approx(30, abs=0.5)
 
 
-def test_a_coarse_map_comes_back_like_a_fine_one():
-    """The places of a 16 x 32 grid are those of the picture: the same turn moves both alike."""
+def test_a_coarse_map_is_warped_back_like_a_fine_one():
+    """A 16 x 32 grid covers the image: the same rotation warps both alike."""
 
     def coarse(model, images, target=None):
         return nn.functional.avg_pool2d(images, 3).mean(1)
 
-    x = waves()
+    x = smooth_image()
     found = smooth(coarse, augment=Augment(flip=True, zoom=0.1, turn=15, shift=0.05), samples=8)(plain(), x, 1)
     inner = (slice(None), slice(4, -4), slice(8, -8))
     assert rel(found.mean[inner], coarse(None, x)[inner]) < 0.1
 
 
-def test_places_that_never_were_in_the_picture_are_zero_and_others_count_only_what_saw_them():
-    """A map of ones stays a map of ones wherever anything maps back, whatever share of the samples did."""
+def test_pixels_outside_all_samples_are_zero_and_others_average_the_samples_that_contain_them():
+    """A map of ones stays one at each pixel that any sample contains, whatever their number."""
 
     def ones(model, images, target=None):
         return torch.ones_like(images[:, 0])
 
-    x = waves()
+    x = smooth_image()
     one = smooth(ones, augment=Augment(flip=False, zoom=0, turn=45, shift=0.3), samples=1)(plain(), x, 1)
     assert set(one.mean.round(decimals=9).unique().tolist()) == {0.0, 1.0}
     many = smooth(ones, augment=Augment(flip=False, zoom=0, turn=45, shift=0.3), samples=12)(plain(), x, 1)
@@ -196,7 +196,7 @@ def test_baselines_by_hand():
     assert found.n == 3
 
 
-# Progress, promises, wrong use
+# Progress, contract checks, wrong use
 
 
 def test_progress_stops_also_within_a_long_method():
@@ -218,12 +218,12 @@ def test_progress_stops_also_within_a_long_method():
     assert first.n == 1 and first.mean.any()
 
 
-def test_a_budget_ends_it_with_what_there_is():
+def test_a_budget_returns_the_partial_map():
     found = smooth("saliency", noise=0.1, samples=10_000)(curved(), pictures(), 1, budget=0.05)
     assert 1 <= found.n < 10_000
 
 
-def test_what_progress_raises_reaches_the_caller():
+def test_an_exception_in_progress_reaches_the_caller():
     def fail(partial):
         raise KeyError("stop")
 
@@ -234,7 +234,7 @@ def test_what_progress_raises_reaches_the_caller():
 @pytest.mark.parametrize(
     ("name", "varied"), [("saliency", {"noise": 0.2}), ("grad_cam", {"augment": True}), ("grad_cam", {"noise": 0.3})]
 )
-def test_it_keeps_all_promises(name, varied):
+def test_a_smoothed_method_passes_all_checks(name, varied):
     smoothed = smooth(name, samples=2, **varied)
 
     def mean(model, images, target=None, **options):

@@ -17,7 +17,7 @@ CLASSES = [2, 0, 5]
 
 
 class Corners(nn.Module):
-    """Row P103's linear model on 4 pixels, in any unit."""
+    """Row P103's linear model on 4 pixels, in any unit of the score."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Pairs(nn.Module):
 
 
 def rows_through(net, work):
-    """Pictures that went through `net` while `work` ran."""
+    """Number of images that passed `net` while `work` ran."""
     seen = []
     handle = net.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
     work()
@@ -49,7 +49,7 @@ def rows_through(net, work):
 @pytest.mark.parametrize("scale", [1.0, 0.01, 1e-6, 300.0])
 @pytest.mark.parametrize("samples", [1000, 12])
 def test_p103_lime_is_exact_on_a_linear_model_at_every_scale(scale, samples):
-    """Row P103: a peer's lasso shrinks the coefficients, and at 0.01 gives 0, 0, 0, 0 without a word."""
+    """Row P103: a peer's lasso shrinks the coefficients, and at 0.01 gives 0, 0, 0, 0 without a warning."""
     x = torch.ones(1, 1, 2, 2, dtype=torch.float64)
     expected = scale * torch.tensor([[[1.0, 2.0], [-3.0, 4.0]]], dtype=torch.float64)
     torch.testing.assert_close(lime(Corners(scale), x, 0, masks=(2, 2), samples=samples), expected, rtol=1e-3, atol=0)
@@ -74,7 +74,7 @@ def test_lime_by_weighted_least_squares_on_all_coalitions():
         everything = [s for size in range(7) for s in itertools.combinations(range(6), size)] + [tuple(range(6))]
         z = torch.tensor([[float(k in s) for k in range(6)] for s in everything]).double()
         y = torch.tensor([value_of(net, x[n], c, labels, s) for s in everything]).double()
-        # Cosine distance to the whole picture.
+        # Cosine distance to the full coalition.
         cosine = torch.tensor([(len(s) / 6) ** 0.5 for s in everything]).double()
         root = torch.exp(-((1 - cosine) ** 2) / width**2).sqrt()[:, None]
         design = torch.cat([z, torch.ones(len(z), 1).double()], 1)
@@ -82,7 +82,7 @@ def test_lime_by_weighted_least_squares_on_all_coalitions():
         torch.testing.assert_close(found[n], over_area(solved, labels), rtol=1e-6, atol=1e-9)
 
 
-def test_lime_ridge_shrinks_in_shares_not_in_units():
+def test_lime_ridge_shrinkage_does_not_depend_on_the_units_of_the_score():
     net, x = settle(Weighted((3, 12, 16), 6).double()), pictures(1)
     plain, shrunk = (lime(net, x, 1, masks=(2, 3), ridge=ridge) for ridge in (0.0, 1.0))
     assert 0.2 < float(shrunk.norm() / plain.norm()) < 0.8
@@ -91,7 +91,7 @@ def test_lime_ridge_shrinks_in_shares_not_in_units():
     torch.testing.assert_close(lime(net, x, 1, masks=(2, 3), ridge=1.0), 1000 * shrunk, rtol=1e-9, atol=1e-9)
 
 
-def test_p102_kernel_shap_is_exact_where_all_coalitions_can_be_tried():
+def test_p102_kernel_shap_is_exact_where_all_coalitions_are_evaluated():
     """Row P102: 4 features, 16 evaluations; a peer draws 25 and is 20% off."""
     net, x = curved(), pictures()
     expected = shapley_map(net, x, CLASSES, 2, 2)
@@ -111,16 +111,16 @@ def test_kernel_shap_is_efficient_however_few_samples(samples):
         torch.testing.assert_close(found.sum((1, 2)), lost, rtol=1e-9, atol=1e-12)
 
 
-def test_kernel_shap_of_pairs_is_exact_from_pairs_of_coalitions():
-    """Covert and Lee 2021: with each coalition its complement, a game without interactions of three has no error."""
+def test_kernel_shap_with_paired_coalitions_is_exact_for_pairwise_interactions():
+    """Covert and Lee 2021: with each coalition its complement, a game without third-order interactions has no error."""
     x = pictures(1)
     found = kernel_shap(Pairs(), x, 0, masks=(4, 4), samples=400)
     exact = shapley_sampling(Pairs(), x, 0, masks=(4, 4), samples=2)
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-11)
 
 
-def test_kernel_shap_nears_the_exact_values():
-    """Six players in 40 samples: the mean over seeds comes near, nearer than each."""
+def test_kernel_shap_approaches_the_exact_values():
+    """Six players in 40 samples: the mean over seeds is near, nearer than each run."""
     net, x = curved(), pictures(1)
     expected = shapley_map(net, x, CLASSES[:1])
     each = torch.stack([kernel_shap(net, x, 2, masks=(2, 3), samples=40, seed=seed) for seed in range(20)])
@@ -132,7 +132,7 @@ def test_shapley_sampling_is_exact_where_all_coalitions_cost_no_more():
     net, x = curved(), pictures()
     expected = shapley_map(net, x, CLASSES)
     torch.testing.assert_close(shapley_sampling(net, x, CLASSES, masks=(2, 3)), expected, rtol=1e-9, atol=1e-12)
-    # 13 orders of 5 steps cost 65 evaluations, all coalitions but two 62.
+    # 13 permutations of 5 steps cost 65 evaluations, all coalitions but two 62.
     found = shapley_sampling(net, x, CLASSES, masks=(2, 3), samples=13)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -148,8 +148,8 @@ def test_shapley_sampling_is_unbiased_on_six_players():
         assert ((each.mean(0) - expected).abs() <= 4 * error).all()
 
 
-def test_an_order_and_its_reverse_are_exact_for_interactions_of_two():
-    """Mitchell et al. 2022: what a pair shares goes to one of both in the order, to the other in its reverse."""
+def test_a_permutation_and_its_reverse_are_exact_for_pairwise_interactions():
+    """Mitchell et al. 2022: a pairwise interaction goes to one player in a permutation, to the other in its reverse."""
     net, x = Pairs(), pictures(1)
     first, second = (shapley_sampling(net, x, 0, masks=(4, 4), samples=2, seed=seed) for seed in (1, 2))
     torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
@@ -185,7 +185,7 @@ def test_feature_ablation_agrees_with_captum():
 
 
 def test_feature_ablation_with_overlapping_masks():
-    """Each mask's own loss over its own weight; where two overlap their shares add up."""
+    """Each mask's score drop divided by its weight; where two overlap their values add."""
     net, x = settle(Weighted((1, 2, 2), 2).double()), pictures(1, 1, 2, 2)
     masks = torch.tensor([[[1.0, 1.0], [0.0, 0.0]], [[0.5, 0.0], [0.5, 0.0]]])
     terms = (net.fc.weight[1].view(2, 2) * x[0, 0]).detach()
