@@ -1,4 +1,4 @@
-"""Targets: what each makes of an output, by hand, and how they read."""
+"""Targets: their values by hand, and their reprs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_frozen_equal_and_readable(target):
     assert target == eval(repr(target), vars(explainers)), "the repr is the call that makes it"
 
 
-def test_targets_are_targets_of_every_gradient_method():
+def test_saliency_of_each_target_is_its_gradient():
     net, x = curved(), pictures()
     for target, scalar in [
         (Probability(3), lambda y: y.softmax(1)[:, 3].sum()),
@@ -94,8 +94,8 @@ def test_targets_are_targets_of_every_gradient_method():
         torch.testing.assert_close(saliency(net, x, target), expected)
 
 
-def test_targets_in_perturbation_methods_keep_to_their_picture():
-    """Variants of a picture are scored with that picture's own class or embedding."""
+def test_perturbed_images_are_scored_with_the_target_of_their_image():
+    """Variants of an image are scored with that image's own class or embedding."""
     net, x = curved(), pictures()
     options = {"window": 4, "stride": 4, "batch_size": 5}
     for per_batch, singles in [
@@ -132,7 +132,7 @@ def test_contrast_out_of_range_names_the_count():
         saliency(curved(), pictures(), Contrast(1, 70))
 
 
-def test_dictionary_output_reaches_the_callable_whole_and_once():
+def test_dictionary_output_reaches_the_callable_unchanged_and_once():
     net, x, seen = settle(DictNet().double()), pictures(), []
 
     def target(output):

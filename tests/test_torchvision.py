@@ -81,7 +81,7 @@ def uninitialised() -> Iterator[None]:
 
 
 def settle_fast(net: nn.Module) -> nn.Module:
-    """Seeded weights, biases and batch-norm statistics; layer scales of a half, so that every branch counts."""
+    """Seeded weights, biases and batch-norm statistics; layer scales of a half, so that every branch contributes."""
     generator = torch.Generator().manual_seed(0)
     pool = torch.randn(1 << 20, generator=generator)
 
@@ -117,7 +117,7 @@ def build(name: str) -> nn.Module:
 def by_hand(
     net: nn.Module, layer: nn.Module, x: Tensor, class_: int, layout: str, grid: tuple[int, int], extra: int
 ) -> Tensor:
-    """The row's own recipe: forward hook that stores and hands on a clone, one gradient, weights times activations."""
+    """A forward hook that stores and returns a clone, one gradient, weights times activations."""
     box: list[Tensor] = []
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def test_default_layer_grad_cam_and_saliency(name):
         ("swin_t", ["features.1", "features.3", "features.5"]),
     ],
 )
-def test_stages_end_as_their_family_does(name, layers):
+def test_the_last_layer_of_each_stage_by_family(name, layers):
     net = build(name)
     stages = [layer.name for layer in list_layers(net, torch.randn(1, 3, 64, 96)) if layer.stage]
     assert [each for each in stages if each in layers] == layers

@@ -1,4 +1,4 @@
-"""The measuring instrument itself: each kind of trace is noticed."""
+"""The test helper itself: each kind of side effect is detected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from traces import Marker, differences, graphs_alive, snapshot, tensors_alive
         lambda net, x: random.random(),
     ],
 )
-def test_each_trace_is_seen(leave):
+def test_each_side_effect_is_detected(leave):
     net, x = residual(), pictures()
     before = snapshot(net, x)
     assert not differences(before, snapshot(net, x))

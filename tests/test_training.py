@@ -1,4 +1,4 @@
-"""Gradient hooks for training: figures known in advance, the order of blocks, norms over all parameters, no trace."""
+"""Gradient hooks for training: closed forms, the order of blocks, norms over all parameters, no side effects."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def gradients(net: nn.Module, *batches: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
-# Known in advance
+# Closed forms
 
 
 def test_doubling_a_gradient_and_taking_the_hook_off():
@@ -77,7 +77,7 @@ def test_doubling_a_gradient_and_taking_the_hook_off():
     assert is_close(v.grad, [1, 2, 3])
 
 
-def test_a_square():
+def test_the_gradient_of_a_square():
     v = leaf(7, 8, 9)
     (2 * v**2).backward(torch.tensor([1.0, 2, 3]).double())
     assert is_close(v.grad, [28, 64, 108])
@@ -160,7 +160,7 @@ def test_a_convolution_of_ones():
 
 
 def test_descent_on_a_sum_of_squares():
-    """The gradient is 2(X - b): each step shortens the way to b by 1 - 2/1000, so the loss falls by its square."""
+    """The gradient is 2(X - b): each step scales the distance to b by 1 - 2/1000, and the loss by its square."""
     X, b = nn.Parameter(torch.full((100,), 100.0).double()), torch.ones(100).double()
     optimizer, losses = torch.optim.SGD([X], lr=1 / 1000), []
     with record_gradients({"X": X}) as log:
@@ -214,11 +214,11 @@ def test_pre_hook_changes_the_input_forward_hook_the_output_backward_hook_sees_b
     assert is_close(seen.grad_input["0"], [[40, 60]]) and is_close(x.grad, [[40, 60]])
 
 
-# Two widespread beliefs
+# Two common misconceptions
 
 
 def test_a_hook_need_not_clone():
-    """`grad * 3` makes a new tensor: what came in is the same afterwards, for the others who use it."""
+    """`grad * 3` makes a new tensor: the incoming gradient is unchanged for its other users."""
     x = leaf(1, 2)
     y = x * 1
     came = []
@@ -274,7 +274,7 @@ def total_norm(net: nn.Module) -> float:
 
 
 def test_norm_when_a_parameter_gets_no_gradient():
-    """Waiting for a count of all parameters would never clip."""
+    """Waiting for the gradients of all parameters would never clip."""
     net, x = small(), batch()
     with clip_gradients(net, norm=0.5):
         for wanted in ([0, 1], [0, 1, 2, 3], [0, 1]):
@@ -285,7 +285,7 @@ def test_norm_when_a_parameter_gets_no_gradient():
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_norm_of_what_two_passes_accumulate(to_none):
+def test_norm_of_gradients_accumulated_over_two_passes(to_none):
     """It is the sum that is clipped: clipping each pass alone would reach twice the norm."""
     net, one, two = small(), batch(1), batch(2, size=9.0)
     whole = gradients(net, one, two)
@@ -313,7 +313,7 @@ def test_norm_over_a_kept_graph():
 
 
 def test_norm_where_passes_reach_different_parameters():
-    """The second pass reaches the first layer alone; the other's gradient from before counts and is clipped anew."""
+    """The second pass reaches the first layer alone; the other's earlier gradient counts and is clipped again."""
     net, one, two = small(), batch(1), batch(2)
     net(one).pow(2).sum().backward()
     net[0](two).pow(2).sum().backward()
@@ -369,7 +369,7 @@ def test_norm_under_checkpointing():
 
 
 def test_scale_is_a_learning_rate_for_each_parameter():
-    """SGD with factors equals SGD with a group of its own for each layer."""
+    """SGD with scaled gradients equals SGD with one learning rate per layer."""
     one, two, x = small(), small(), batch()
     optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
     groups = torch.optim.SGD(
@@ -385,7 +385,7 @@ def test_scale_is_a_learning_rate_for_each_parameter():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-def test_freeze_stops_what_it_names():
+def test_freeze_keeps_the_named_parameters():
     net, x = small(), batch()
     before = [p.detach().clone() for p in net.parameters()]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -397,7 +397,7 @@ def test_freeze_stops_what_it_names():
     assert all(p.requires_grad for p in net.parameters())
 
 
-def test_noise_has_its_deviation_its_seed_and_its_own_generator():
+def test_noise_has_the_given_deviation_and_seed_and_its_own_generator():
     v, w = nn.Parameter(torch.zeros(20_000)), nn.Parameter(torch.zeros(20_000))
 
     def drawn(seed: int, *params: nn.Parameter) -> torch.Tensor:
@@ -437,8 +437,8 @@ def test_blocks_act_in_the_order_of_entry():
     assert run(double(), clip_gradients([v], norm=3)) == pytest.approx(3)
 
 
-def test_what_follows_a_norm_sees_it():
-    """A record entered after the clip sees clipped gradients, one entered before it what came in; edits likewise."""
+def test_edits_and_records_after_a_norm_see_clipped_gradients():
+    """A record entered after the clip sees clipped gradients, one entered before it unclipped ones; edits likewise."""
     net, x = small(), batch()
     length = float(torch.nn.utils.get_total_norm(gradients(net, x)))
     with record_gradients(net) as before, clip_gradients(net, norm=0.5), record_gradients(net) as between:
@@ -489,7 +489,7 @@ def hooks_on(net: nn.Module) -> int:
 
 @each_block
 @pytest.mark.parametrize("fails", ["nothing", "the block", "the forward", "the backward"])
-def test_nothing_is_left_whatever_fails(block, fails):
+def test_no_side_effect_is_left_after_any_failure(block, fails):
     net, x = plain(), pictures()
 
     def broken(*_: object) -> None:
@@ -536,8 +536,8 @@ def test_another_threads_training_step_is_not_disturbed(block):
     net.zero_grad()
 
 
-def test_a_record_behind_a_norm_sees_only_what_arrived():
-    """The other layer's gradient is clipped anew, which is no new gradient."""
+def test_a_record_after_a_norm_holds_only_new_gradients():
+    """The other layer's gradient is clipped again, which is no new gradient."""
     net = small()
     with clip_gradients(net, norm=0.5), record_gradients(net) as log:
         net(batch()).pow(2).sum().backward()
@@ -545,7 +545,7 @@ def test_a_record_behind_a_norm_sees_only_what_arrived():
     assert [row.name for row in log.rows if row.step == 1] == ["0.weight", "0.bias"]
 
 
-def test_a_norms_copies_go_with_its_block():
+def test_copies_kept_for_a_norm_are_freed_at_the_end_of_its_block():
     from explainers.hooks.gradient_queue import queue_of_this_thread
 
     net, queue = small(), queue_of_this_thread()
@@ -557,7 +557,7 @@ def test_a_norms_copies_go_with_its_block():
     assert not queue.edits
 
 
-def test_threads_that_python_did_not_start_are_the_engines():
+def test_hooks_run_in_threads_that_python_did_not_start():
     """On an accelerator hooks run in the engine's own threads, whoever called backward."""
     import _thread
 
@@ -574,7 +574,7 @@ def test_threads_that_python_did_not_start_are_the_engines():
 
 
 @each_block
-def test_nothing_is_kept_alive(block):
+def test_blocks_do_not_keep_the_model_alive(block):
     net, x = plain(), pictures()
     with block(net):
         net(x).sum().backward()
@@ -641,7 +641,7 @@ def test_wrong_use_is_refused_on_entry(block, words):
     assert hooks_on(net) == 0
 
 
-def test_params_are_whatever_an_optimiser_takes():
+def test_params_take_every_form_that_an_optimiser_takes():
     net = small()
     forms = (
         net,
@@ -660,7 +660,7 @@ def test_params_are_whatever_an_optimiser_takes():
         pass
 
 
-def test_the_documents_example_runs(capsys):
+def test_the_example_in_the_guide_runs(capsys):
     block = re.search(r"```python\n(.*?)```", GUIDE, re.S)
     assert block
     exec(compile(block.group(1), "training.md", "exec"), {})

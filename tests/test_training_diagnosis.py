@@ -1,4 +1,4 @@
-"""`diagnose_training`: each illness made on purpose, found by its code; a healthy run without findings."""
+"""`diagnose_training`: each failure made on purpose and found by its code; a healthy run without findings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_healthy_run_has_no_findings():
     assert diagnose_training(GradientLog()) == []
 
 
-def test_too_large_a_rate_explodes_and_the_remedy_cures_it():
+def test_gradients_explode_at_too_large_a_learning_rate_and_not_with_the_remedy():
     def run(**clip: float) -> list[Finding]:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(4, 1))
@@ -65,7 +65,7 @@ def test_too_large_a_rate_explodes_and_the_remedy_cures_it():
     assert run(**options) == []
 
 
-def test_the_stated_rate_of_growth_is_the_limit():
+def test_the_threshold_of_exploding_is_the_stated_growth():
     """Over 20 steps a factor of q each gives q^19: 1.12 stays below 10, 1.14 does not."""
 
     def growing(factor: float) -> GradientLog:
@@ -78,13 +78,13 @@ def test_the_stated_rate_of_growth_is_the_limit():
     assert by_code(diagnose_training(growing(1.12), window=30)).keys() == {"exploding"}
 
 
-def test_one_outlier_and_falling_norms_do_not_explode():
+def test_one_outlier_and_falling_norms_are_not_exploding():
     assert diagnose_training(log_of(*((k, "w", 50.0 if k == 12 else 1.0) for k in range(40)))) == []
     assert diagnose_training(log_of(*((k, "w", 0.5**k) for k in range(40)))) == []
     assert diagnose_training(log_of((0, "w", 1.0), (1, "w", 100.0))) == [], "two points are no trend"
 
 
-def test_deep_sigmoids_vanish_and_names_are_right():
+def test_gradients_vanish_in_deep_sigmoid_networks_naming_the_layers():
     net = mlp(8, nn.Sigmoid)
     with record_gradients(net) as log:
         descend(net, 10, 0.01)
@@ -98,7 +98,7 @@ def test_deep_sigmoids_vanish_and_names_are_right():
     assert "vanishing" not in by_code(diagnose_training(log))
 
 
-def test_the_ratio_of_first_to_last_layer_is_the_limit():
+def test_the_threshold_of_vanishing_is_the_ratio_of_first_to_last_layer():
     """Root mean squares: 0.0005 beside 1; what was healthy more than twenty steps ago does not count."""
     rows = [(k, name, norm) for k in range(30) for name, norm in (("a.w", 1.0 if k < 18 else 5e-4), ("b.w", 1.0))]
     log = log_of(*rows)
@@ -120,7 +120,7 @@ def test_large_layers_are_compared_by_their_mean():
 def test_dead_units_are_found():
     net = mlp(2, nn.ReLU)
     with torch.no_grad():
-        net[0].bias[:12] = -100.0  # these never switch on
+        net[0].bias[:12] = -100.0  # these units are never active
     with record_gradients(net) as log:
         descend(net, 5, 0.001)
     found = by_code(diagnose_training(log))["dead"]
@@ -129,7 +129,7 @@ def test_dead_units_are_found():
     assert by_code(diagnose_training(log, dead=0.9)).keys().isdisjoint({"dead"})
 
 
-def test_a_frozen_layer_is_said_to_be_one_and_does_not_vanish():
+def test_a_frozen_layer_is_reported_as_frozen_and_not_as_vanishing():
     net = mlp(1, nn.Tanh)
     with freeze(net, "0.*"), record_gradients(net) as log:
         descend(net, 5, 0.01)
@@ -138,7 +138,7 @@ def test_a_frozen_layer_is_said_to_be_one_and_does_not_vanish():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_first_step_and_tensor_that_are_not_finite(value):
+def test_the_first_non_finite_step_and_tensor_are_named(value):
     log = log_of((0, "b", 1.0), (0, "a", 1.0), (1, "b", 1.0), (1, "a", value), (2, "b", value), (2, "a", value))
     found = by_code(diagnose_training(log))["non_finite"]
     assert "'a'" in found.sentence and "step 1" in found.sentence
@@ -167,7 +167,7 @@ def test_growth_before_a_nan_is_named_as_its_cause():
     assert found["non_finite"].remedy == found["exploding"].remedy and "clip" in found["non_finite"].sentence
 
 
-def test_what_was_not_recorded_is_not_judged():
+def test_statistics_that_were_not_recorded_give_no_findings():
     net = mlp(8, nn.Sigmoid)
     with freeze(net, "4.*"), record_gradients(net, statistics=("mean",)) as log:
         descend(net, 5, 0.01)
@@ -175,7 +175,7 @@ def test_what_was_not_recorded_is_not_judged():
 
 
 def test_remedies_are_calls_that_exist():
-    """Whoever follows one writes what stands there."""
+    """The names in a remedy are public functions."""
     import explainers
 
     found = diagnose_training(

@@ -1,4 +1,4 @@
-"""CAM methods on transformers and their kin as torchvision and others write them: layers, grids, axes, dead patches."""
+"""CAM methods on transformers of torchvision and others: layers, grids, axes, patches without gradient."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_default_layer_and_grid_are_inferred(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rows_and_columns_are_the_pictures(name):
+def test_rows_and_columns_are_those_of_the_image(name):
     """Light one patch of a dark picture: the layer's change peaks in its cell, row by row and column by column."""
     build, size, _ = NETWORKS[name]
     net = build()
@@ -101,7 +101,7 @@ LAST = "encoder.layers.encoder_layer_2"
 
 
 @pytest.mark.parametrize("asked", [LAST, f"{LAST}.ln_2", f"{LAST}.mlp", "encoder.ln", "encoder"])
-def test_p82_patches_that_nothing_reads_are_replaced_by_the_layer_before(asked):
+def test_p82_patches_without_gradient_fall_back_to_the_layer_before(asked):
     """Oracle: the map of the layer before, named by hand; the finding names both and carries the remedy."""
     net, x = vit(), pictures(2, 3, 64, 64)
     _, g, _ = act_grad(net, net.get_submodule(asked), x, [1, 2])
@@ -120,8 +120,8 @@ def test_p82_patches_that_nothing_reads_are_replaced_by_the_layer_before(asked):
     assert torch.equal(again.raw, e.raw) and "token_only_gradient" not in [each.code for each in again.findings[0]]
 
 
-def test_p82_in_batches_alone_and_in_sweeps_alike():
-    """A sweep keeps the name asked for; a picture alone has the map of its batch; other layers are untouched."""
+def test_p82_batches_single_images_and_sweeps_agree():
+    """A sweep keeps the name asked for; a single image has the map of its batch; other layers are unaffected."""
     net, x = vit(), pictures(2, 3, 64, 64)
     first = "encoder.layers.encoder_layer_0"
 
@@ -134,7 +134,7 @@ def test_p82_in_batches_alone_and_in_sweeps_alike():
     assert "token_only_gradient" not in [each.code for each in explain("grad_cam", net, x, 1, layer=first).findings[0]]
 
 
-def test_p82_a_score_of_nothing_is_no_unread_patch():
+def test_p82_a_zero_gradient_everywhere_keeps_the_layer():
     """Where the class token has no gradient either, the layer is as asked and the finding is the zero gradient."""
     net, x = vit(), pictures(1, 3, 64, 64)
 
@@ -144,7 +144,7 @@ def test_p82_a_score_of_nothing_is_no_unread_patch():
 
 
 @pytest.mark.parametrize("name", ["softmax written out", "registers", "distillation token", "patches by reshape"])
-def test_p82_other_spellings(name):
+def test_p82_other_implementations(name):
     build, size, layer = NETWORKS[name]
     net, x = build(), pictures(1, 3, *size)
 
@@ -153,7 +153,7 @@ def test_p82_other_spellings(name):
     assert e.layer == layer and e.raw.any() and e.findings[0][0].code == "token_only_gradient"
 
 
-def test_pooled_patches_count_to_the_end():
+def test_pooled_patches_have_a_gradient_in_the_last_block():
     net, x = plain_vit(4, "patches"), pictures(1, 3, 32, 128)
 
     assert explain("grad_cam", net, x, 1, layer="blocks.1").layer == "blocks.1"

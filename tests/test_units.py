@@ -1,4 +1,4 @@
-"""Targets inside the network: why a channel fired, and what of a class's map passes chosen channels."""
+"""Targets inside the network: the activation of a channel, and a class's attribution through chosen channels."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_gradient_of_a_unit_is_autograds(at):
     assert expected.any()
 
 
-def test_the_strongest_cell_is_that_of_the_clean_picture():
-    """Covered pictures may peak elsewhere; they are asked about the cell that was strongest before."""
+def test_the_strongest_cell_is_that_of_the_clean_image():
+    """Occluded images may peak elsewhere; they are scored at the clean image's strongest cell."""
     net, x = plain(), pictures(n=1)
     row, column = divmod(int(activation(net, x, 2)[0].argmax()), 8)
 
@@ -102,7 +102,7 @@ def test_a_unit_of_a_layer_without_a_grid():
         (unit("conv2", 0, at="top"), "'max'"),
     ],
 )
-def test_what_a_unit_cannot_be_is_refused(target, words):
+def test_impossible_units_are_refused(target, words):
     with pytest.raises(BadTarget, match=words):
         explainers.saliency(plain(), pictures(), target)
 
@@ -112,14 +112,14 @@ def test_an_unknown_layer_of_a_unit_is_refused_with_the_nearest():
         explainers.saliency(plain(), pictures(), unit("conv3", 0))
 
 
-# What passes chosen channels
+# Attribution through chosen channels
 
 
 @pytest.mark.parametrize("name", GRADIENT[:4])
 def test_maps_of_all_channels_sum_to_the_whole_map(name):
     """Every path of `plain` passes conv1, so its six channels share the map among them."""
     net, x = plain(), pictures()
-    # Without steps, the points of the whole map are chosen by its gap, which a part has not.
+    # Without steps, the points of the whole map are chosen by its completeness gap, which a part does not have.
     same = {"steps": 50} if name == "integrated_gradients" else {}
     whole = explainers.METHODS[name](net, x, 2, **same)
 
@@ -130,7 +130,7 @@ def test_maps_of_all_channels_sum_to_the_whole_map(name):
 
 
 def test_a_cam_through_channels_of_a_later_layer():
-    """Oracle: the gradient at conv2's output with all other channels zero, pulled back by hand."""
+    """Oracle: the gradient at conv2's output with all other channels zero, and its VJP, by hand."""
     net, x = plain(), pictures()
     a = net[:1](x).detach().requires_grad_()
     passed = net[2](net[1](a))
@@ -145,7 +145,7 @@ def test_a_cam_through_channels_of_a_later_layer():
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_the_share_that_goes_around_is_stated():
+def test_the_share_that_bypasses_the_layer_is_reported():
     """In a residual block the skip goes around the block's own convolutions, and nothing goes around the block."""
     net, x = residual(), pictures()
 
@@ -157,8 +157,8 @@ def test_the_share_that_goes_around_is_stated():
     assert not [f for f in inside.findings[0] if f.code == "bypass"]
 
 
-def test_the_share_that_goes_around_by_hand():
-    """Oracle: ||whole - what passes all channels|| / ||whole||."""
+def test_the_bypassing_share_by_hand():
+    """Oracle: ||map - map through all channels|| / ||map||."""
     net, x = residual(), pictures(n=1)
     whole = explainers.saliency(net, x, 1)
     inside = explainers.saliency(net, x, Through(1, "layer2.conv1", range(6)))
@@ -193,7 +193,7 @@ def test_a_layer_before_the_explained_one_is_refused_for_through():
         explainers.grad_cam(plain(), pictures(), Through(1, "conv1", 0), layer="conv2")
 
 
-def test_units_and_through_leave_nothing_behind():
+def test_units_and_through_have_no_side_effects():
     net: Residual = residual()
     hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules())
     explainers.saliency(net, pictures(), unit("layer1", 0))

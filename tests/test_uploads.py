@@ -1,6 +1,6 @@
 """Hostile and unusual picture files, each built here from bytes: right pixels come out, or one sentence.
 
-The pictures carry four marks (each quarter has a colour of its own), so that a wrong turn, a wrong channel or a wrong
+The pictures carry four marks (each quarter has a colour of its own), so that a rotation, a wrong channel or a wrong
 background shows in the pixels and not only in the size.
 """
 
@@ -129,7 +129,7 @@ def test_the_content_decides_and_not_the_name(tmp_path):
     assert "a web page" in refusal(page)
 
 
-def test_a_picture_of_two_pictures_from_a_phone_opens_as_its_first():
+def test_a_jpeg_of_several_pictures_opens_as_its_first():
     """MPO: a JPEG with a second one behind it (depth, gain map)."""
     data = saved(scene(), "MPO", save_all=True, append_images=[Image.new("RGB", (48, 32), "black")], quality=95)
     assert_scene(open_picture(data))
@@ -141,7 +141,7 @@ def test_an_animation_shows_its_first_frame(kind):
     assert_scene(open_picture(saved(scene(), kind, save_all=True, append_images=others)))
 
 
-def test_grey_and_black_and_white_become_grey_rgb():
+def test_grey_and_bilevel_pictures_become_grey_rgb():
     ramp = Image.linear_gradient("L").resize((64, 64))
     assert open_picture(saved(ramp, "PNG")).tobytes() == ramp.convert("RGB").tobytes()
     dots = ramp.convert("1")
@@ -149,7 +149,7 @@ def test_grey_and_black_and_white_become_grey_rgb():
 
 
 def test_cmyk_is_not_shown_as_a_negative():
-    """Adobe's CMYK JPEGs are stored inverted; without a profile Pillow's plain conversion is the truth."""
+    """Adobe's CMYK JPEGs are stored inverted; without a profile Pillow's plain conversion is the reference."""
     inks = scene().convert("CMYK")
     assert_scene(open_picture(saved(inks, "TIFF")))
     assert_scene(open_picture(saved(inks, "JPEG", quality=95)))
@@ -218,7 +218,7 @@ def test_shrinking_does_not_mix_in_the_colour_under_the_transparent_part(monkeyp
     assert min(min(channel) for channel in small.getextrema()) >= 254
 
 
-# Deep greys
+# More than 8 bits
 
 
 def test_sixteen_bits_keep_the_range_of_their_type_when_they_use_it():
@@ -259,7 +259,7 @@ def test_thirty_two_bits_and_floats():
     assert [picture.getpixel((x, 0))[0] for x in range(3)] == [0, 133, 255]
 
 
-def test_values_that_are_not_finite_become_the_minimum():
+def test_non_finite_values_become_the_minimum():
     values = np.array([[np.nan, np.inf, -np.inf, 2.0, 6.0]], np.float32)
     picture = open_picture(saved(Image.fromarray(values), "TIFF"))
     assert [picture.getpixel((x, 0))[0] for x in range(5)] == [0, 0, 0, 0, 255]
@@ -273,13 +273,13 @@ def test_sixteen_bits_a_colour_keep_their_colour():
     assert near(picture.getpixel((0, 0)), (255, 0, 128), 1) and near(picture.getpixel((1, 0)), (0, 255, 1), 1)
 
 
-# Turned by the camera
+# EXIF orientation
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", *(("AVIF",) if features.check("avif") else ())])
 @pytest.mark.parametrize("turn", range(1, 9))
 def test_every_orientation_comes_out_upright(kind, turn):
-    """Oracle: the scene is turned the other way by hand before it is saved with the note."""
+    """Oracle: the inverse rotation is applied by hand before the scene is saved with the tag."""
     undo = {
         2: [Image.Transpose.FLIP_LEFT_RIGHT],
         3: [Image.Transpose.ROTATE_180],
@@ -307,7 +307,7 @@ def test_an_orientation_that_does_not_exist_is_ignored(turn):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_broken_note_about_orientation_is_ignored():
+def test_a_damaged_orientation_tag_is_ignored():
     for note in (
         b"Exif\x00\x00",
         b"Exif\x00\x00MM\x00*\xff\xff\xff\xff",
@@ -317,7 +317,7 @@ def test_a_broken_note_about_orientation_is_ignored():
     assert_scene(open_picture(saved(scene(), "PNG", exif=b"Exif\x00\x00M\xffT*\x00\x00\x00\x08")))
 
 
-def test_a_turned_and_shrunk_picture_is_both(monkeypatch):
+def test_orientation_is_applied_to_reduced_pictures(monkeypatch):
     monkeypatch.setattr(limits, "SIDE", 32)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -359,7 +359,7 @@ def test_an_embedded_profile_is_applied_under_transparency_and_after_a_palette()
 @pytest.mark.parametrize(
     "profile", [b"", b"nonsense", b"\x00" * 200, swapped_profile()[:300], b"\xff" * (limits.PROFILE + 1)]
 )
-def test_a_broken_profile_is_passed_over(profile):
+def test_a_damaged_profile_is_ignored(profile):
     assert_scene(open_picture(saved(scene(), "TIFF", icc_profile=profile)))
 
 
@@ -368,7 +368,7 @@ def test_a_profile_of_megabytes_is_not_even_parsed(monkeypatch):
     assert_scene(open_picture(saved(scene(), "PNG", icc_profile=swapped_profile())))
 
 
-def test_a_profile_for_other_inks_is_passed_over():
+def test_a_profile_of_another_colour_space_is_ignored():
     assert_scene(open_picture(saved(scene().convert("CMYK"), "TIFF", icc_profile=swapped_profile())))
 
 
@@ -409,7 +409,7 @@ def test_a_panorama_is_kept_within_the_working_pixels(monkeypatch):
     assert abs(picture.width / picture.height - 6000 / 306) < 0.1
 
 
-# Bombs: refused by what they declare, before a pixel is decoded
+# Decompression bombs: refused by the size they declare, before a pixel is decoded
 
 
 def declared(kind: str, width: int, height: int) -> bytes:
@@ -449,7 +449,7 @@ def test_a_bomb_is_refused_before_it_is_decoded(kind, sides, monkeypatch):
     assert "64 million" in sentence and "pixels" in sentence
 
 
-def test_a_bomb_in_the_strict_world_of_warnings_as_errors():
+def test_a_bomb_is_refused_where_warnings_are_errors():
     """Where warnings are errors Pillow's own warning arrives as one."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -457,7 +457,7 @@ def test_a_bomb_in_the_strict_world_of_warnings_as_errors():
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_a_real_bomb_of_zeros_is_not_unpacked():
+def test_a_real_bomb_of_zeros_is_not_decompressed():
     """10,000 x 10,000 zeros in 450 kB: 100 MB when decoded, and a tenth of a second if anything were."""
     rows = zlib.compressobj(1)
     data = b"".join(rows.compress(bytes(10001 * 100)) for _ in range(100)) + rows.flush()
@@ -468,7 +468,7 @@ def test_a_real_bomb_of_zeros_is_not_unpacked():
     assert time.thread_time() - started < 0.1
 
 
-def test_text_that_unpacks_to_gigabytes_is_not_unpacked():
+def test_text_that_expands_to_gigabytes_is_not_decompressed():
     """PNG may carry compressed text and profiles; Pillow stops them at a megabyte."""
     bomb = zlib.compress(bytes(40 * limits.MB), 1)
     for extra in (
@@ -495,8 +495,8 @@ def test_a_jpeg_of_endless_scans_is_refused_unread():
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP"])
-def test_a_file_of_endless_blocks_is_given_up_in_time(kind, monkeypatch):
-    """Every decoder loop that Python runs must meet the clock: chunks, segments, comments, runs."""
+def test_a_file_of_endless_blocks_is_refused_at_the_time_limit(kind, monkeypatch):
+    """Every decoder loop that Python runs must check the time limit: chunks, segments, comments, runs."""
     monkeypatch.setattr(limits, "DECODE_SECONDS", 0.15)
     grey = saved(scene().convert("L"), kind)
     if kind == "PNG":
@@ -517,7 +517,7 @@ def test_a_file_of_endless_blocks_is_given_up_in_time(kind, monkeypatch):
     assert time.thread_time() - started < 1.5
 
 
-def test_a_picture_so_narrow_that_resizing_it_would_explode_is_refused():
+def test_a_picture_too_narrow_to_be_resized_is_refused():
     assert "60000 x 1 pixels" in refusal(saved(Image.new("L", (60000, 1)), "PNG"))
     assert "1 x 21 pixels" in refusal(saved(Image.new("L", (1, 21)), "PNG"))
     assert open_picture(saved(Image.new("L", (1, 20)), "PNG")).size == (1, 20)
@@ -530,7 +530,7 @@ def test_a_picture_without_pixels_is_refused():
             assert "damaged" in (said := refusal(declared(kind, *size))) or "times the other" in said, kind
 
 
-# What is not a picture
+# Files that are no picture
 
 
 @pytest.mark.parametrize(
@@ -556,7 +556,7 @@ def test_a_picture_without_pixels_is_refused():
         (bytes(range(1, 200)), "not a picture of a known format"),
     ],
 )
-def test_what_is_no_picture_is_named(data, said):
+def test_files_of_other_types_are_refused_naming_their_type(data, said):
     sentence = refusal(data)
     assert said in sentence and "Choose a photograph in JPEG, PNG, WebP" in sentence
 
@@ -571,7 +571,7 @@ def test_a_file_that_ends_too_early_is_refused_and_never_half_shown(kind, share)
     assert "damaged or ends too early" in sentence and kind.lower() in sentence.lower()
 
 
-def test_only_a_signature_is_called_damaged():
+def test_a_signature_without_a_picture_is_reported_as_damaged():
     for start in (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\x00", b"MM\x00*", b"RIFF____WEBP"):
         assert "damaged" in refusal(start + bytes(100))
 
@@ -606,13 +606,13 @@ def test_folders_pipes_devices_and_missing_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "source", [0, 1, 3.5, True, [], ["a.png"], {"path": "a.png"}, object(), ("a",), bytearray(b"x")]
 )
-def test_what_is_no_path_is_refused(source):
+def test_a_value_that_is_no_path_is_refused(source):
     """A number would be taken by open() for an open file of this process."""
     assert "uploaded" in refusal(source)
 
 
 @pytest.mark.parametrize("source", [None, "", b""])
-def test_nothing_is_refused_with_what_to_do(source):
+def test_no_file_is_refused_with_the_remedy(source):
     assert "Choose a photograph" in refusal(source)
 
 
@@ -687,14 +687,14 @@ def test_nothing_else_is_found(folder):
         inside_uploads(folder / "abc" / "gone.png")
 
 
-def test_a_symbolic_upload_folder_is_no_obstacle(folder, monkeypatch):
+def test_the_upload_folder_may_be_a_symbolic_link(folder, monkeypatch):
     """On macOS the folder for temporary files is itself a link."""
     os.symlink(folder, folder.parent / "alias")
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(folder.parent / "alias"))
     assert inside_uploads(folder.parent / "alias" / "abc" / "photo.png").name == "photo.png"
 
 
-# Everything at once
+# Fuzzing and threads
 
 
 def mutations(seeds: list[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
@@ -760,14 +760,14 @@ def survives(data: bytes) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_damaged_files_end_as_a_picture_or_a_sentence():
+def test_damaged_files_give_a_picture_or_a_refusal():
     """The long run behind this: `python -m tests.test_uploads 5000`."""
     ends = [survives(data) for data in mutations(fuzz_seeds(), 400, random.Random(20))]
     assert ends.count("picture") > 40 and ends.count("refused") > 40, "both ends must have been reached"
 
 
-def test_many_at_once_do_not_disturb_each_other():
-    """Pillow is given no global setting, so threads cannot meet in one."""
+def test_concurrent_threads_do_not_affect_each_other():
+    """No global setting of Pillow is changed, so threads share none."""
     files = [saved(scene((200, 160)), kind) for kind in uploads.FORMATS]
     failures: list[BaseException] = []
 

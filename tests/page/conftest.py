@@ -100,7 +100,7 @@ def browser():
 
 
 class Visit:
-    """A page of the app with what it asked for and what it complained about."""
+    """A page of the app, with its requests and its console errors."""
 
     def __init__(self, page, address: str) -> None:
         self.page, self.address = page, address
@@ -171,7 +171,7 @@ class Visit:
         page.locator("#hl-picture input[type=file]").first.set_input_files(str(path))
 
     def check(self) -> None:
-        """Nothing left the host, and nothing was complained about."""
+        """No request to another host, and no error in the console."""
         foreign = [url for url in self.requests if not url.startswith((self.address, "data:", "blob:"))]
         assert not foreign, foreign
         assert not self.errors, self.errors

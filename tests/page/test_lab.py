@@ -12,7 +12,7 @@ from tests.page.test_page import HOSTILE
 
 
 def opened(visit: Visit, part: str = "One expression") -> Any:
-    """The page with the lab's part in front."""
+    """The page with this part of the lab open."""
     page = visit.open().page
     page.get_by_role("tab", name="Gradient lab").click()
     page.get_by_role("tab", name=part).click()
@@ -46,7 +46,7 @@ def test_an_experiment_is_drawn_and_its_code_does_the_same(visit: Visit) -> None
     assert scope["x"].grad.item() == 55 and not scope["a"].is_leaf and scope["grads"]["a"].item() == 15
 
 
-def test_an_own_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit) -> None:
+def test_a_custom_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit) -> None:
     page = opened(visit)
     visit.painted("expression", 0)
     page.locator("#hl-expression textarea").focus()
@@ -67,7 +67,7 @@ def test_an_own_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit) 
     assert not amount.is_visible(), "no control that does nothing"
 
 
-def test_no_label_of_the_graph_lies_on_another(visit: Visit) -> None:
+def test_labels_of_the_graph_do_not_overlap(visit: Visit) -> None:
     page = opened(visit)
     visit.painted("expression", 0)
     for program, count in (("x = 2\nx*x*x + x*x", 9), ("x = (1, 2, 3)\ny = (4, 5, 6)\na = x + y\nb = x * y\na * b", 7)):
@@ -84,7 +84,7 @@ def test_no_label_of_the_graph_lies_on_another(visit: Visit) -> None:
                 assert beside or below, program
 
 
-def test_what_cannot_be_read_is_said_with_its_place_and_stays_text(visit: Visit) -> None:
+def test_errors_in_an_expression_name_their_position_and_stay_text(visit: Visit) -> None:
     page = opened(visit)
     visit.painted("expression", 0)
     field, line = page.locator("#hl-expression textarea"), page.locator("#hl-expression .hl-line")
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_said_with_its_place_and_stays_text(visit: Visit)
         assert line.get_attribute("data-kind") == "error" and page.evaluate("window.__xss") is None, text
 
 
-def test_a_run_is_drawn_while_it_goes_and_diagnosed(visit: Visit) -> None:
+def test_a_run_is_drawn_live_and_diagnosed(visit: Visit) -> None:
     page = opened(visit, "A network in training")
 
     visit.after(lambda: page.get_by_role("button", name="Learning rate too high").click(), "training")
@@ -135,7 +135,7 @@ def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
     assert page.get_by_role("button", name="Start").is_enabled()
 
 
-def test_a_number_out_of_range_is_refused_in_words(visit: Visit) -> None:
+def test_a_number_out_of_range_is_refused_with_a_sentence(visit: Visit) -> None:
     page = opened(visit, "A network in training")
     page.locator("#hl-training input[name=steps]").fill("100000")
     visit.after(lambda: page.get_by_role("button", name="Start").click(), "training")
@@ -144,7 +144,7 @@ def test_a_number_out_of_range_is_refused_in_words(visit: Visit) -> None:
     assert page.get_by_role("button", name="Start").is_enabled()
 
 
-def test_a_picture_is_measured_at_every_layer_and_follows_the_class(visit: Visit) -> None:
+def test_gradients_of_an_image_at_every_layer_follow_the_class(visit: Visit) -> None:
     page = opened(visit, "A picture")
     visit.painted("depth", 0)
     line = page.locator("#hl-depth .hl-line")
@@ -164,7 +164,7 @@ def test_a_picture_is_measured_at_every_layer_and_follows_the_class(visit: Visit
     )
 
 
-def test_the_lab_is_narrow_and_dark(browser: Any, app: str) -> None:
+def test_the_lab_on_a_narrow_screen_and_in_dark_mode(browser: Any, app: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     visit = Visit(context.new_page(), app)
     page = opened(visit)

@@ -1,4 +1,4 @@
-"""The canvas with a map over a picture: it draws what the library draws, and what its controls say."""
+"""The canvas with a map over a picture: it draws what the library draws, as its controls are set."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_pages_colour_bar_is_the_librarys(visit: Visit, colours: str, fine: 
     assert np.abs(np.array(found) - bar_colours(256, colours, fine).flatten().numpy().astype(int)).max() <= 2
 
 
-def test_the_rules_are_the_same_numbers(visit: Visit) -> None:
+def test_the_page_uses_the_librarys_drawing_constants(visit: Visit) -> None:
     visit.page.goto(visit.address)
 
     found = visit.page.evaluate("import(new URL('hl/paint.js', document.baseURI)).then((m) => m.RULE)")
@@ -93,7 +93,7 @@ def test_the_rules_are_the_same_numbers(visit: Visit) -> None:
     assert found == pytest.approx(RULE)
 
 
-def test_a_saved_picture_is_the_librarys_overlay_of_the_saved_map(visit: Visit) -> None:
+def test_a_saved_image_is_the_librarys_overlay_of_the_saved_map(visit: Visit) -> None:
     """Oracle: `explainers.overlay` of the photograph alone (opacity 0) and of the `.npy`, as the page saves both."""
     visit.open()
     slider = visit.page.locator("#hl-overlay input[name=opacity]")
@@ -114,7 +114,7 @@ def saved(visit: Visit, button: str) -> bytes:
     return Path(download.value.path()).read_bytes()
 
 
-def test_the_photograph_is_one_hold_away(visit: Visit) -> None:
+def test_holding_shows_the_photograph_alone(visit: Visit) -> None:
     """By pointer on its button, by P on the canvas; the picture held is the one at opacity 0."""
     visit.open()
     page, canvas = visit.page, visit.page.locator("#hl-overlay canvas").first
@@ -144,7 +144,7 @@ def shot(visit: Visit) -> str:
     return visit.page.evaluate("document.querySelector('#hl-overlay canvas').toDataURL()")
 
 
-def test_pixels_are_drawn_by_size_until_signs_are_asked_for(visit: Visit) -> None:
+def test_pixel_attributions_are_drawn_as_magnitudes_unless_signed(visit: Visit) -> None:
     visit.open("?method=input_x_gradient")
     signed = visit.page.locator("#hl-overlay input[name=signed]")
     ends = visit.page.locator("#hl-overlay .hl-ends span")
@@ -159,8 +159,8 @@ def test_pixels_are_drawn_by_size_until_signs_are_asked_for(visit: Visit) -> Non
     assert "99.5th percentile" in visit.page.locator("#hl-overlay .hl-scale .hl-quiet").inner_text()
 
 
-def test_read_out_of_a_fine_map_is_the_map_itself(visit: Visit) -> None:
-    """Oracle: the saved map's own value, while blurred sizes are drawn."""
+def test_the_values_read_from_a_fine_map_are_not_blurred(visit: Visit) -> None:
+    """Oracle: the value of the saved map, while blurred magnitudes are drawn."""
     visit.open("?method=input_x_gradient")
     values = np.load(io.BytesIO(saved(visit, "Save .npy")))
     canvas, read = visit.page.locator("#hl-overlay canvas").first, visit.page.locator("#hl-overlay output")
@@ -175,7 +175,7 @@ def test_read_out_of_a_fine_map_is_the_map_itself(visit: Visit) -> None:
     assert top == pytest.approx(view(torch.from_numpy(values), signed=False).high, rel=1e-3)
 
 
-def test_the_canvas_has_the_screens_own_pixels(browser, app: str) -> None:
+def test_the_canvas_has_the_resolution_of_the_screen(browser, app: str) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, device_scale_factor=2)
     visit = Visit(context.new_page(), app).open()
 

@@ -86,7 +86,7 @@ def test_a_click_on_a_predicted_class_explains_it(visit: Visit) -> None:
     assert visit.page.locator("#hl-bars button[aria-pressed=true] .hl-name").inner_text() == name
 
 
-def test_a_click_on_a_stage_moves_there(visit: Visit) -> None:
+def test_a_click_on_a_stage_selects_its_layer(visit: Visit) -> None:
     visit.open()
     stage = visit.page.locator("#hl-strip button").nth(1)
 
@@ -237,7 +237,7 @@ def test_a_file_that_is_no_picture_gets_a_sentence(visit: Visit, tmp_path: Path,
     ]  # the browser's own preview of it
 
 
-def test_hostile_names_are_only_text(visit: Visit, tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_text(visit: Visit, tmp_path: Path) -> None:
     """File names, and every name that a link can carry."""
     for text in HOSTILE:
         name = urllib.parse.quote(text)
@@ -254,7 +254,7 @@ def test_hostile_names_are_only_text(visit: Visit, tmp_path: Path) -> None:
         assert visit.page.evaluate("window.__xss") is None, text
 
 
-def test_a_link_to_an_unknown_model_is_answered_in_words(visit: Visit) -> None:
+def test_a_link_to_an_unknown_model_is_refused_with_a_sentence(visit: Visit) -> None:
     visit.page.goto(visit.address + "/?model=resnet5000")
 
     visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'", timeout=PATIENCE)
@@ -262,7 +262,7 @@ def test_a_link_to_an_unknown_model_is_answered_in_words(visit: Visit) -> None:
     assert "resnet5000" in visit.status and "resnet50" in visit.status.replace("resnet5000", "")
 
 
-def test_a_model_that_cannot_be_fetched_is_answered_in_words(visit: Visit) -> None:
+def test_a_model_that_cannot_be_downloaded_is_refused_with_a_sentence(visit: Visit) -> None:
     visit.open()
 
     visit.choose("model", "ResNet-18")
@@ -326,7 +326,7 @@ def test_without_a_picture_the_page_says_what_to_do(visit: Visit) -> None:
     assert "click an example" in visit.page.locator("#hl-overlay .hl-empty").inner_text()
 
 
-def test_narrow_and_dark(browser, app: str) -> None:
+def test_a_narrow_screen_and_dark_mode(browser, app: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     visit = Visit(context.new_page(), app).open()
     page = visit.page
@@ -354,7 +354,7 @@ def test_colours_in_the_browser_are_the_librarys(visit: Visit) -> None:
         assert max(abs(a - b) for a, b in zip(found, wanted, strict=True)) <= 2, name
 
 
-def test_on_a_space_nothing_is_asked_of_other_hosts(browser, tmp_path: Path) -> None:
+def test_on_a_space_no_other_host_is_requested(browser, tmp_path: Path) -> None:
     with served(tmp_path, SPACE_ID="somebody/hooklens", SYSTEM="spaces") as address:
         context = browser.new_context()
         visit = Visit(context.new_page(), address).open()
@@ -362,7 +362,7 @@ def test_on_a_space_nothing_is_asked_of_other_hosts(browser, tmp_path: Path) -> 
         context.close()
 
 
-def test_planes_are_paged_through(visit: Visit) -> None:
+def test_every_plane_is_shown_in_pages(visit: Visit) -> None:
     """Feature maps, Token PCA and factorizations show every plane, not a mean over them."""
     visit.open("?method=token_pca")
     page = visit.page
