@@ -69,10 +69,11 @@ def _prepared(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
 
 
 def grad_cam(name: str) -> Contenders:
-    """Grad-CAM at the last stage."""
+    """Grad-CAM at the last stage, and `explain` with it: scores, figures, findings and the runner-up's map."""
     net, x, stages, contenders = _prepared(name)
     last = stages[-1]
     contenders[OURS] = lambda: explainers.grad_cam(net, x, CLASS, layer=last)
+    contenders[f"{OURS}, explain"] = lambda: explainers.explain("grad_cam", net, x, CLASS, layer=last)
     return contenders | peers.grad_cams(net, x, CLASS, [last])
 
 

@@ -384,6 +384,8 @@ def _picked(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:
     Errors   BadTarget for a class that the scores do not have
     """
     count = scores.shape[1]
+    if isinstance(classes, int) and classes < count:
+        return scores[:, classes]
     for index in (classes,) if isinstance(classes, int) else classes:
         if index >= count:
             raise BadTarget(_out_of_range(index, count))

@@ -91,14 +91,20 @@ def _inspect(given: nn.Module) -> EvalView:
     usable = True
     modules: list[nn.Module] = [model]
     seen, attributes = {id(model)}, set[str]()
-    for module in modules:  # grows as it goes; a call on a small network waits for this loop
-        if usable and kind is None:
-            usable = not module.training and getattr(module, "_compiled_call_impl", None) is None
-            for table in (module._parameters, module._buffers):
-                for tensor in table.values():
-                    if tensor is not None and tensor.is_inference():
-                        usable = False
-        children = module._modules
+    for module in modules:  # grows as it goes; a call on a small network waits for this loop, so it reads tables alone
+        table = module.__dict__
+        if kind is None and "_modules" in table:
+            children = table["_modules"]
+            if usable and (table["training"] or table.get("_compiled_call_impl") is not None):
+                usable = False
+            for tensors in (table["_parameters"], table["_buffers"]):
+                if tensors and usable:
+                    for tensor in tensors.values():
+                        if tensor is not None and tensor.is_inference():
+                            usable = False
+        else:
+            children = module._modules  # scripted code keeps its modules elsewhere
+            usable = usable and not (kind is None and module.training)
         if children:
             attributes.update(children.keys())
             for child in children.values():
