@@ -95,7 +95,7 @@ def _inspect(given: nn.Module) -> EvalView:
         table = module.__dict__
         if kind is None and "_modules" in table:
             children = table["_modules"]
-            if usable and (table["training"] or table.get("_compiled_call_impl") is not None):
+            if usable and (module.training or table.get("_compiled_call_impl") is not None):
                 usable = False
             for tensors in (table["_parameters"], table["_buffers"]):
                 if tensors and usable:
