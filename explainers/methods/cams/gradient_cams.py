@@ -5,7 +5,7 @@ Most of these maps are one expression of two tensors (`FORMULAS`):
     A  activations of the layer   (n, k, h, w)
     G  ∂y / ∂A                    (n, k, h, w), y the target's score, in logits unless the target says otherwise
 
-With `relu=False` they give the signed sum before the final ReLU.
+`@method` applies the final ReLU; `relu=False` leaves it out.
 """
 
 from __future__ import annotations
