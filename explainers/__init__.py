@@ -47,21 +47,10 @@ from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
 from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
 from explainers.options import Choice, Option, Range
+from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.loop import Partial
 from explainers.registry import METHODS, Method
-from explainers.targets import (
-    BoxScores,
-    Contrast,
-    Logit,
-    LogProbability,
-    MaskScores,
-    Probability,
-    Similarity,
-    Sum,
-    Through,
-    Unit,
-    unit,
-)
+from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
     add_gradient_noise,
     clip_gradients,

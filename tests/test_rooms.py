@@ -26,7 +26,7 @@ LAZY = {("explainers/maps/overlays.py", "PIL"), ("explainers/explanation/result.
 """Imported inside a function or for types alone, so that the library needs torch and nothing else."""
 
 ORDER = [
-    {"errors", "options", "targets", "findings"},
+    {"errors", "options", "targets", "output_targets", "findings"},
     {"hooks"},
     {"network"},
     {"layers"},
