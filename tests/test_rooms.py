@@ -262,6 +262,16 @@ def test_serving_does_not_wait_for_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_gradio_is_set_up_before_it_is_imported() -> None:
+    """Analytics off, and no type stubs: writing them costs a second at every start, and leaves a file in the tree."""
+    stub = ROOT / "ui" / "tabs" / "components.pyi"
+    stub.unlink(missing_ok=True)
+    code = "import os, sys, ui.page; sys.exit(os.environ.get('GRADIO_ANALYTICS_ENABLED') != 'False')"
+
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    assert not stub.exists()
+
+
 def test_no_file_or_package_is_named_like_a_public_function() -> None:
     """A module `overlay.py` would overwrite the function `overlay` on the package when it is imported."""
     import explainers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from ui.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
@@ -13,7 +14,6 @@ from ui import limits, words
 from ui.engine import model_cache, runs
 from ui.lab.tab import Lab
 from ui.serving import endpoints
-from ui.serving.gradio_setup import gradio as gr
 from ui.serving.guard import Guard, install_no_links
 from ui.tabs import picture_panel
 from ui.tabs.api_tab import Api
