@@ -100,24 +100,7 @@ def method(
     def join(function: F) -> F:
         options, parameters = options_of(function), inspect.signature(function).parameters
         relu = parameters["relu"].default if "relu" in parameters else None
-
-        @functools.wraps(function)
-        def method(model: nn.Module, images: Tensor, target: TargetLike = None, **keywords: Any) -> Any:
-            with one_call(model) as view:
-                if view.checked is not images:
-                    check_images(model, images)
-                    view.checked = images
-                rectify, given = bool(relu), keywords
-                if keywords:
-                    rectify, given = _checked(function, options, parameters, keywords)
-                if (through := given.pop("through", None)) is not None:
-                    target = _restricted(target, through)
-                if given.get("progress") is not None:
-                    given["progress"] = _outside(given["progress"], rectify)
-                raw = function(model, images, target, **given)
-                note_raw(raw)
-                return raw.relu() if rectify else raw
-
+        called = _validated(function, options, parameters)
         METHODS[function.__name__] = Method(
             name=function.__name__,
             title=title,
@@ -125,7 +108,7 @@ def method(
             returns=returns,
             paper=paper,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            function=method,
+            function=called,
             options=options,
             takes_layer="layer" in parameters,
             signed=signed and not relu,
@@ -139,9 +122,32 @@ def method(
             needs=needs,
             caution=caution,
         )
-        return cast(F, method)
+        return cast(F, called)
 
     return join
+
+
+def _validated(
+    function: Callable[..., Any], options: Mapping[str, Option], parameters: Mapping[str, inspect.Parameter]
+) -> Callable[..., Any]:
+    """The function as users call it: model, images and options are checked first, the final ReLU is applied last."""
+
+    @functools.wraps(function)
+    def method(model: nn.Module, images: Tensor, target: TargetLike = None, **keywords: Any) -> Any:
+        with one_call(model) as view:
+            if view.checked is not images:
+                check_images(model, images)
+                view.checked = images
+            rectify, given = _checked(function, options, parameters, keywords)
+            if (through := given.pop("through", None)) is not None:
+                target = _restricted(target, through)
+            if given.get("progress") is not None:
+                given["progress"] = _outside(given["progress"], rectify)
+            raw = function(model, images, target, **given)
+            note_raw(raw)
+            return raw.relu() if rectify else raw
+
+    return method
 
 
 def _checked(

@@ -82,7 +82,8 @@ def layer_layout(
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
     if layer is None:
-        layer = default_name(profile(view, images), images)
+        layers = profile(view, images)
+        layer = layers.default or default_name(layers, images)
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
         layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
@@ -105,7 +106,7 @@ def _profiled_layout(view: EvalView, images: Tensor, point: HookPoint, spatial: 
         return LayerLayout(point.name, point.module, point.call, "NCHW")
     if named.grid is None and spatial:
         raise NothingSpatial(nothing_spatial(point.name, named.shape))
-    return layout_of(named, view.network) if named.grid else LayerLayout(point.name, point.module, point.call)
+    return layout_of(named, point) if named.grid else LayerLayout(point.name, point.module, point.call)
 
 
 def stages(model: nn.Module, images: Tensor) -> list[LayerName]:

@@ -56,12 +56,11 @@ class Layer:
             raise NothingSpatial(nothing_spatial(self.name, self.shape))
         images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
         network = eval_view(model).network
-        return receptive_field(network, images, layout_of(self, network), cell)
+        return receptive_field(network, images, layout_of(self, find_hook_point(network, self.name)), cell)
 
 
-def layout_of(layer: Layer, network: nn.Module) -> LayerLayout:
+def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:
     """The layer's layout, with the point of the network where its hook goes."""
-    point = find_hook_point(network, layer.name)
     return LayerLayout(point.name, point.module, point.call, layer.layout, layer.extra_tokens, layer.grid)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -39,7 +40,7 @@ class Page:
         return self.seen[-1]
 
 
-class Tab:
+class Tab(ABC):
     """A tab of the page: `build` makes its components, `wire`, called after all are built, connects their events."""
 
     title: ClassVar[str]
@@ -49,11 +50,11 @@ class Tab:
         self.page = page
         self.build()
 
+    @abstractmethod
     def build(self) -> None:
         """Lay the tab out; its components become attributes."""
-        raise NotImplementedError
 
-    def wire(self) -> None:
+    def wire(self) -> None:  # noqa: B027 a tab may only show something
         """Connect the components' events to handlers; nothing for a tab that only shows something."""
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from explainers.findings import note_finding
 from explainers.hooks.capture import capture
-from explainers.hooks.locate import why_no_hooks
+from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.lookup import list_layers
 from explainers.layers.profile import Layer, layout_of
 from explainers.maps.resize import resize
@@ -143,7 +143,7 @@ def _maps(layer: Layer | None, network: nn.Module, part: Tensor) -> Tensor | Non
     """The part as [N, K, h, w], None where the layer has no grid."""
     if layer is None or layer.grid is None:
         return None
-    return layout_of(layer, network).to_maps(part)
+    return layout_of(layer, find_hook_point(network, layer.name)).to_maps(part)
 
 
 def _spread(maps: Tensor, size: tuple[int, int]) -> Tensor:
