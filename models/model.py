@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 from PIL import Image
 from torch import Tensor, nn
@@ -11,52 +13,116 @@ from torchvision.transforms import functional as F
 
 MAX_ASPECT = 4
 """More elongated pictures are cropped first: resizing the shorter side of a 20,000 x 1 picture takes gigabytes."""
+MODES = {1: "L", 3: "RGB"}
+"""The colour mode of a photograph by the number of the network's channels; any other number takes tensors."""
+
+Picture = TypeVar("Picture", Image.Image, Tensor, Image.Image | Tensor)
+Task = Literal["classification", "segmentation", "detection"]
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """torchvision's preprocessing: shorter side to `resize`, centre crop of `side`, (x - mean) / std of x in [0, 1]."""
+    """torchvision's preprocessing: resize, centre crop, (x - mean) / std of x in [0, 1]; one mean and std a channel.
 
-    side: int
-    resize: int
+    `resize` is the length of the shorter side, or (height, width) whatever the picture's aspect ratio; `side` the
+    input's height and width, or (height, width).
+    """
+
+    side: int | tuple[int, int]
+    resize: int | tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: InterpolationMode = InterpolationMode.BILINEAR
 
-    def tensor(self, photo: Image.Image) -> Tensor:
-        """The photograph as the network's input.
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the network's input in pixels."""
+        return (self.side, self.side) if isinstance(self.side, int) else self.side
 
-        Returns  float32 [1, 3, side, side], equal to the weights' own `transforms()`
+    @property
+    def channels(self) -> int:
+        """Channels of the network's input."""
+        return len(self.mean)
+
+    def tensor(self, picture: Image.Image | Tensor) -> Tensor:
+        """The picture as the network's input.
+
+        `picture` is a photograph (for one or three channels), or a float tensor [channels, height, width] in the unit
+        of `mean` and `std`, such as the bands of a satellite image.
+
+        Returns  float32 [1, channels, height, width]; of a photograph, equal to the weights' own `transforms()`
+        Errors   ValueError for a photograph where the network takes another number of channels, and for other shapes
         """
-        resized = F.resize(_limit_aspect(photo), [self.resize], interpolation=self.interpolation, antialias=True)
-        cropped = F.center_crop(resized, [self.side])
-        return F.normalize(F.to_tensor(cropped), list(self.mean), list(self.std))[None]
+        picture = limit_aspect(self._checked(picture))
+        resize = [self.resize] if isinstance(self.resize, int) else list(self.resize)
+        resized = F.resize(picture, resize, interpolation=self.interpolation, antialias=True)
+        cropped = F.center_crop(resized, list(self.size))
+        values = cropped if isinstance(cropped, Tensor) else F.to_tensor(cropped)
+        return F.normalize(values, list(self.mean), list(self.std))[None]
+
+    def _checked(self, picture: Image.Image | Tensor) -> Image.Image | Tensor:
+        """The photograph in the network's colour mode; the tensor as it is."""
+        if isinstance(picture, Tensor):
+            if picture.ndim != 3 or len(picture) != self.channels or not picture.is_floating_point():
+                raise ValueError(
+                    f"A picture of {picture.dtype} {list(picture.shape)} was given, and this network takes "
+                    f"{self.channels} channels: give floats [{self.channels}, height, width] in the unit of mean and "
+                    "std (8-bit values divided by 255)."
+                )
+            return picture.float()
+        if self.channels not in MODES:
+            raise ValueError(
+                f"A photograph ({picture.mode}) was given, and this network takes {self.channels} channels: give a "
+                f"float tensor [{self.channels}, height, width] of its bands."
+            )
+        return picture.convert(MODES[self.channels])
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of the centre crop in the picture's own pixels, as fractions of a pixel."""
-        scale = self.resize / min(width, height)
-        # torchvision rounds the longer side down, and the crop's corner to integer pixels of the resized picture.
-        w, h = (self.resize if side == min(width, height) else int(side * scale) for side in (width, height))
-        left, top = round((w - self.side) / 2), round((h - self.side) / 2)
+        if isinstance(self.resize, int):
+            scale = self.resize / min(width, height)
+            # torchvision rounds the longer side down, and the crop's corner to integer pixels of the resized picture.
+            w, h = (self.resize if side == min(width, height) else int(side * scale) for side in (width, height))
+        else:
+            h, w = self.resize
+        rows, columns = self.size
+        left, top = round((w - columns) / 2), round((h - rows) / 2)
         scale_x, scale_y = width / w, height / h
-        return left * scale_x, top * scale_y, (left + self.side) * scale_x, (top + self.side) * scale_y
+        return left * scale_x, top * scale_y, (left + columns) * scale_x, (top + rows) * scale_y
 
     def crop(self, photo: Image.Image) -> Image.Image:
-        """The centre crop at the picture's own resolution: square, RGB; maps are drawn over it."""
-        photo = _limit_aspect(photo)
-        size = max(1, round(self.side * min(photo.size) / self.resize))
-        return photo.resize((size, size), Image.Resampling.BICUBIC, box=self.region(*photo.size))
+        """What the network sees of a photograph, at its own resolution, RGB; maps are drawn over it.
+
+        Square where the input is square and the picture is not distorted. Where the network sees more than the
+        picture, the margin is black.
+        """
+        photo = limit_aspect(photo.convert("RGB"))
+        left, top, right, bottom = box = self.region(*photo.size)
+        size = max(1, round(right - left)), max(1, round(bottom - top))
+        if isinstance(self.resize, int):
+            # The resized picture's longer side is rounded: one scale for both sides keeps a square square.
+            rows, columns = (side * min(photo.size) / self.resize for side in self.size)
+            size = max(1, round(columns)), max(1, round(rows))
+        beyond = max(-left, -top, right - photo.width, bottom - photo.height)
+        if beyond > 0.01:  # less is the rounding of floats
+            margin = math.ceil(beyond)
+            wider = Image.new("RGB", (photo.width + 2 * margin, photo.height + 2 * margin))
+            wider.paste(photo, (margin, margin))
+            photo, box = wider, (left + margin, top + margin, right + margin, bottom + margin)
+        return photo.resize(size, Image.Resampling.BICUBIC, box=box)
 
 
-def _limit_aspect(photo: Image.Image) -> Image.Image:
-    """RGB, centre-cropped to an aspect ratio of at most MAX_ASPECT."""
-    photo = photo.convert("RGB")
-    width, height = photo.size
+def limit_aspect(picture: Picture) -> Picture:
+    """The picture, centre-cropped to an aspect ratio of at most MAX_ASPECT."""
+    width, height = picture.size if isinstance(picture, Image.Image) else (picture.shape[2], picture.shape[1])
     longest = MAX_ASPECT * min(width, height)
     if max(width, height) <= longest:
-        return photo
+        return picture
     left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
-    return photo.crop((left, top, left + min(width, longest), top + min(height, longest)))
+    right, bottom = left + min(width, longest), top + min(height, longest)
+    if isinstance(picture, Image.Image):
+        return picture.crop((left, top, right, bottom))
+    return picture[:, top:bottom, left:right]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +135,31 @@ class Model:
     labels: list[str] = field(repr=False)
     """Class names in the order of the network's outputs; not always distinct."""
     preparation: Preparation
+    task: Task = "classification"
+    """What the network gives: scores of classes, of classes at every pixel, or boxes with classes and scores."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the network's input."""
+        return self.preparation.channels
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the network's input in pixels."""
+        return self.preparation.size
 
     @property
     def side(self) -> int:
-        """Height and width of the network's input in pixels."""
-        return self.preparation.side
+        """Height and width of the network's input in pixels; the longer of both where it is not square."""
+        return max(self.preparation.size)
 
     def crop(self, photo: Image.Image) -> Image.Image:
-        """The part of the photograph that the network sees, at the photograph's own resolution (square, RGB)."""
+        """The part of the photograph that the network sees, at the photograph's own resolution, RGB."""
         return self.preparation.crop(photo)
 
-    def prepare(self, photo: Image.Image) -> Tensor:
-        """The photograph as the network's input, float32 [1, 3, side, side]."""
-        return self.preparation.tensor(photo)
+    def prepare(self, picture: Image.Image | Tensor) -> Tensor:
+        """The picture as the network's input, float32 [1, channels, height, width].
+
+        Errors   ValueError for a photograph where the network does not take one or three channels, and for other shapes
+        """
+        return self.preparation.tensor(picture)

@@ -135,6 +135,49 @@ def test_crop_is_what_the_network_sees(side: int, resize: int, width: int, heigh
     assert (shown - preparation.tensor(picture))[..., inner, inner].abs().max() < allowed
 
 
+@pytest.mark.parametrize("channels", [1, 2, 4, 13])
+def test_an_input_has_as_many_channels_as_the_network(channels: int) -> None:
+    """Oracle: torchvision's own steps, band by band; a photograph fits one or three channels alone."""
+    mean, std = tuple(0.1 * k for k in range(channels)), tuple(1.0 + k for k in range(channels))
+    preparation = Preparation(16, 20, mean, std)
+    bands = torch.rand(channels, 30, 50)
+
+    actual = preparation.tensor(bands)
+
+    resized = torchvision.transforms.functional.resize(bands, [20], antialias=True)
+    each = torchvision.transforms.functional.center_crop(resized, [16])
+    expected = torch.stack([(each[k] - mean[k]) / std[k] for k in range(channels)])[None]
+    torch.testing.assert_close(actual, expected)
+    assert preparation.channels == channels and Model("m", torch.nn.Identity(), [], preparation).channels == channels
+    if channels == 1:
+        grey = preparation.tensor(photo(50, 30))
+        torch.testing.assert_close(grey, preparation.tensor(photo(50, 30).convert("L")))
+    else:
+        with pytest.raises(ValueError, match=f"takes {channels} channels: give a float tensor"):
+            preparation.tensor(photo(50, 30))
+    for wrong in (bands[:, 0], torch.rand(channels + 1, 30, 50), (bands * 255).byte()):
+        with pytest.raises(ValueError, match=f"takes {channels} channels: give floats"):
+            preparation.tensor(wrong)
+
+
+@pytest.mark.parametrize("size", [(48, 80), (80, 48)])
+@pytest.mark.parametrize("resize", [90, (60, 100), (48, 80)])
+def test_an_input_need_not_be_square(size: tuple[int, int], resize: int | tuple[int, int]) -> None:
+    """Oracle: coordinates as colours, as above; an input larger than the resized picture has a black margin."""
+    x, y = torch.meshgrid(torch.linspace(0.2, 1, 300), torch.linspace(0.2, 1, 200), indexing="xy")
+    picture = torchvision.transforms.functional.to_pil_image((torch.stack([x, y, x * 0]) * 255).round().byte())
+    preparation = Preparation(size, resize, (0.0,) * 3, (1.0,) * 3)
+
+    tensor, crop = preparation.tensor(picture), preparation.crop(picture)
+
+    assert tensor.shape == (1, 3, *size) and preparation.size == size
+    shown = torchvision.transforms.functional.pil_to_tensor(crop).float()[None] / 255
+    shown = torch.nn.functional.interpolate(shown, size, mode="bilinear", antialias=True, align_corners=False)
+    inner = (tensor[0, 0] > 0) & (shown[0, 0] > 0.15)
+    inner &= torch.nn.functional.avg_pool2d(inner[None].float(), 5, 1, 2)[0] == 1
+    assert inner.float().mean() > 0.4 and (shown - tensor)[..., inner].abs().max() < 0.02
+
+
 def test_crop_has_the_resolution_of_the_photograph() -> None:
     """A crop at integer pixels is not resampled: 224/256 of 512 pixels are 448."""
     picture = photo(1024, 512)

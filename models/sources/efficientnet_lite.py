@@ -69,7 +69,7 @@ class EfficientNetLite(Source):
             weights="TensorFlow",
             classes=1000,
             megabytes=MEGABYTES,
-            side=PREPARATION.side,
+            side=max(PREPARATION.size),
             cached=weights_file() is not None,
             fetched=False,
             accuracy=TOP1,

@@ -13,7 +13,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from models.downloads import Progress
-from models.model import Model
+from models.model import Model, Task
 
 
 class ModelUnavailable(RuntimeError):
@@ -33,13 +33,16 @@ class ModelInfo:
     megabytes: float
     """Size of the file of weights."""
     side: int
-    """Height and width of the input in pixels."""
+    """Height and width of the input in pixels; the longer of both where it is not square."""
     cached: bool
     """Whether it loads without a download."""
     fetched: bool
     """Whether the weights are downloaded; False where an installed package holds them."""
     accuracy: float | None
     """ImageNet-1k top-1 accuracy on the validation set in percent, as published with the weights."""
+    task: Task = "classification"
+    channels: int = 3
+    """Channels of the input."""
 
 
 class Source(ABC):

@@ -115,7 +115,7 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     model = models.load_model(name, progress=progress)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = model.network.to(device)
-    picture = torch.zeros(1, 3, model.side, model.side, device=device)
+    picture = torch.zeros(1, model.channels, *model.size, device=device)
     layers = explainers.list_layers(network, picture, spatial=True)
     titles = {info.name: info.title for info in models.list_models()}
     default = explainers.default_layer(network, picture)
