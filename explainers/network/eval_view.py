@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.network.checkpoints import DirectCheckpoints
 
 
 @dataclass(eq=False)
@@ -45,6 +46,7 @@ class EvalView:
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)
+_direct_checkpoints = DirectCheckpoints(_current.get)
 
 
 def eval_view(model: nn.Module) -> EvalView:
@@ -65,9 +67,11 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         return
     view = _inspect(model)
     token = _current.set(view)
+    _direct_checkpoints.count(1)
     try:
         yield view
     finally:
+        _direct_checkpoints.count(-1)
         _current.reset(token)
 
 

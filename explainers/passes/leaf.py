@@ -24,7 +24,7 @@ class LayerLeaf:
 
     def hook(self, output: Any) -> Tensor:
         """Record the output as a leaf, or as a point on the graph of an earlier leaf, and return a clone."""
-        tensor = tensor_of(self.layout.name, output)
+        tensor = output if isinstance(output, Tensor) else tensor_of(self.layout.name, output)
         if self.instead is not None:
             tensor = self.instead(tensor)
         if not tensor.requires_grad:
