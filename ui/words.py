@@ -104,7 +104,7 @@ def planes(step: Answer) -> dict[str, Any]:
 
 def model_choice(info: models.ModelInfo) -> str:
     """A model in the list: title, accuracy, size of the download."""
-    accuracy = f" · {info.accuracy:.1f}% top-1" if info.accuracy else ""
+    accuracy = f" · {info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
     missing = f"{info.megabytes:.0f} MB to download" if info.fetched else "not installed"
     return f"{info.title}{accuracy} · {'ready' if info.cached else missing}"
 

@@ -39,10 +39,12 @@ class ModelInfo:
     fetched: bool
     """Whether the weights are downloaded; False where an installed package holds them."""
     accuracy: float | None
-    """ImageNet-1k top-1 accuracy on the validation set in percent, as published with the weights."""
+    """In percent on the validation set of what the weights were made for, as published with them; see `measure`."""
     task: Task = "classification"
     channels: int = 3
     """Channels of the input."""
+    measure: str = "top-1"
+    """What `accuracy` is: "top-1" of ImageNet-1k, "mIoU" of segmentation, "box mAP" of detection on COCO."""
 
 
 class Source(ABC):

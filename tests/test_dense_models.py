@@ -1,0 +1,113 @@
+"""torchvision's segmentation networks and detectors as models: the list, the preprocessing, the network and its names.
+
+What the engine and the API make of them: tests/test_dense_answers.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from torchvision.models import get_model, get_model_weights
+
+import models
+from models import downloads
+from models.sources.torchvision_dense import preparation_of, weights_by_name
+from models.sources.torchvision_titles import title_of
+
+SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
+DETECTION = torchvision.models.list_models(module=torchvision.models.detection)
+
+
+@pytest.fixture(autouse=True)
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, no network, any checksum: no published weights are at hand."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("HOOKLENS_OFFLINE", "1")
+    for name in ("HOOKLENS_MODEL", "HOOKLENS_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(downloads, "digest_of", lambda url: "")
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def photo(width: int, height: int) -> Image.Image:
+    values = torch.rand(3, height, width, generator=torch.Generator().manual_seed(0))
+    return torchvision.transforms.functional.to_pil_image(values)
+
+
+def cached_random(name: str) -> torch.nn.Module:
+    """Random weights of that network in the cache, under the published name."""
+    torch.manual_seed(0)
+    network = get_model(name, weights=None, weights_backbone=None, num_classes=len(models.labels(name)))
+    torch.save(network.state_dict(), downloads.path_of(get_model_weights(name).DEFAULT.url))
+    return network.eval()
+
+
+def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers() -> None:
+    found = models.list_models()
+    tasks = [info.task for info in found]
+    names = {task: {info.name for info in found if info.task == task} for task in set(tasks)}
+
+    assert tasks == sorted(tasks, key=["classification", "segmentation", "detection"].index)
+    assert names["segmentation"] == set(SEGMENTATION) and len(SEGMENTATION) >= 6
+    assert names["detection"] == {name for name in DETECTION if "keypoint" not in name} and len(DETECTION) >= 12
+    by_name = {info.name: info for info in found}
+    small, boxes = by_name["lraspp_mobilenet_v3_large"], by_name["ssdlite320_mobilenet_v3_large"]
+    assert (small.classes, small.side, small.accuracy, small.measure) == (21, 520, 57.9, "mIoU")
+    assert (boxes.classes, boxes.side, boxes.accuracy, boxes.measure) == (91, 320, 21.3, "box mAP")
+    titles = [title_of(name) for name in weights_by_name()]
+    assert len(set(titles)) == len(titles) and not set(titles) & set(weights_by_name())
+
+
+@pytest.mark.parametrize(("width", "height"), [(90, 70), (70, 110), (64, 64)])
+def test_segmentation_is_prepared_by_the_weights_own_transforms(width: int, height: int) -> None:
+    picture = photo(width, height)
+    preparation = preparation_of("lraspp_mobilenet_v3_large")
+
+    actual = preparation.tensor(picture)
+
+    expected = get_model_weights("lraspp_mobilenet_v3_large").DEFAULT.transforms()(picture)[None]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+    assert preparation.crop(picture).size == picture.size and preparation.region(width, height)[2:] == (width, height)
+
+
+@pytest.mark.parametrize("name", [name for name in DETECTION if "keypoint" not in name])
+def test_a_detector_gets_pixels_at_the_size_that_it_would_resize_them_to(name: str) -> None:
+    """Oracle: the network's own transform, which then changes nothing but the normalisation."""
+    with torch.device("meta"):
+        own = get_model(name, weights=None, weights_backbone=None).transform
+    preparation = preparation_of(name)
+    short = own.fixed_size[0] if own.fixed_size else min(own.min_size)
+
+    assert preparation.size == (short, short)
+    exact = preparation.tensor(photo(short + 40, short))
+    torch.testing.assert_close(exact, torchvision.transforms.functional.to_tensor(photo(short + 40, short))[None])
+    assert preparation.tensor(photo(300, 200)).shape == (1, 3, short, short * 3 // 2)
+
+
+@pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"])
+def test_a_loaded_network_answers_as_torchvisions(name: str) -> None:
+    network = cached_random(name)
+
+    model = models.load_model(name)
+    images = model.prepare(photo(80, 60))
+    actual, expected = model.network(images), network(images if model.task == "segmentation" else [*images])
+
+    assert model.task == ("segmentation" if name in SEGMENTATION else "detection")
+    assert model.labels[0] == "__background__" and len(model.labels) == len(models.labels(name))
+    assert not any(parameter.requires_grad for parameter in model.network.parameters())
+    if model.task == "detection":
+        assert actual[0].keys() == {"boxes", "labels", "scores"}
+        actual, expected = actual[0], expected[0]
+    for key in expected:
+        torch.testing.assert_close(actual[key], expected[key])
+
+
+def test_missing_weights_say_so() -> None:
+    with pytest.raises(models.ModelUnavailable, match=r"LR-ASPP MobileNetV3 large"):
+        models.load_model("lraspp_mobilenet_v3_large")
