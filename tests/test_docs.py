@@ -79,11 +79,16 @@ def test_the_readme_example_runs(
 
 
 def test_every_python_block_is_run_by_a_test() -> None:
-    """README: the example above and the call of a server (tests/page); docs/training.md: tests/test_training.py."""
+    """README: the example above and the call of a server (tests/page); docs/training.md: tests/test_training.py;
+    docs/torch_batch_norm.md: tests/test_batch_norm_backward.py."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = {page.name: page.read_text(encoding="utf-8").count("```python") for page in pages}
 
-    assert {name: count for name, count in blocks.items() if count} == {"README.md": 2, "training.md": 1}
+    assert {name: count for name, count in blocks.items() if count} == {
+        "README.md": 2,
+        "torch_batch_norm.md": 1,
+        "training.md": 1,
+    }
 
 
 def test_the_first_screen_has_what_a_newcomer_needs() -> None:

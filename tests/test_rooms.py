@@ -43,7 +43,8 @@ MOST_LINES = 400
 
 REGISTERING = ("register_hook", "register_prehook", "register_forward", "register_full_backward", "register_backward")
 REGISTERING += ("register_module_", "register_multi_grad_hook", "register_post_accumulate_grad_hook")
-HOOK_FILES = {f"explainers/{name}.py" for name in ("hooks/calls", "hooks/capture", "hooks/edit", "backward/relu_rules")}
+HOOK_FILES = {f"explainers/hooks/{name}.py" for name in ("calls", "capture", "edit")}
+HOOK_FILES |= {"explainers/network/batch_norm.py", "explainers/backward/relu_rules.py"}
 MODULE_HOOK_FILES = {"explainers/hooks/calls.py"}
 """Hooks on modules begin in one file; hooks on tensors and on nodes of the graph in those that need them."""
 

@@ -23,6 +23,7 @@ from explainers.findings import is_recording, note_finding, note_gradient, note_
 from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
+from explainers.network.batch_norm import guard_batch_norms
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.fused_copy import FusedCopy, channels_last, faster_in_bf16, fused_copy
 from explainers.options import LayerName
@@ -255,18 +256,19 @@ class Run:
         """
         layouts = list({layout.name: layout for layout in layouts}.values())
         names = [layout.name for layout in layouts]
+        precision = nullcontext if self.precision == "float32" else self.autocast
 
         def build() -> tuple[Any, list[Tensor]]:
             leaves = [LayerLeaf(layout, (instead or {}).get(layout.name)) for layout in layouts]
             edits = [(leaf.layout, leaf.hook) for leaf in leaves]
-            with torch.no_grad(), self.autocast(), replaced_outputs(self.network, edits):
+            with torch.no_grad(), precision(), replaced_outputs(self.network, edits):
                 # A copy of the images: the network may work in place.
                 output = self.forward(batch.clone() if batch is self.images else batch)
             return output, [leaf.single_output() for leaf in leaves]
 
         own = pictures is None and instead is None
         output, activations = self._graph((*names,), build) if own else build()
-        with torch.enable_grad(), self.autocast():
+        with torch.enable_grad(), precision():
             scores = self.score(output, pictures)
             gradients = self.vjp(scores.sum(), activations)
         return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
@@ -275,6 +277,7 @@ class Run:
         """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
         if not total.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves]
+        guard_batch_norms(total)
         if self._through is None or self._through_layout is None:
             again = self.view.graphs is not None
             return list(torch.autograd.grad(total, leaves, retain_graph=again, materialize_grads=True))

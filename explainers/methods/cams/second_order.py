@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from explainers.errors import BadTarget
 from explainers.findings import note_gradient, note_layer
 from explainers.hooks.calls import replaced_outputs
+from explainers.network.batch_norm import guard_batch_norms
 from explainers.options import LayerName
 from explainers.passes.at_layer import layer_with_patch_gradients
 from explainers.passes.attention_ops import scaled_dot_product_attention
@@ -51,6 +52,7 @@ def curved_activations(
 
 
 def _gradient(value: Tensor, leaf: Tensor, vector: Tensor | None = None, *, create_graph: bool = False) -> Tensor:
+    guard_batch_norms(value)
     (gradient,) = torch.autograd.grad(value, leaf, vector, create_graph=create_graph, allow_unused=True)
     return torch.zeros_like(leaf) if gradient is None else gradient
 
