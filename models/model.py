@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+import torch
 from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
@@ -15,6 +16,8 @@ MAX_ASPECT = 4
 """More elongated pictures are cropped first: resizing the shorter side of a 20,000 x 1 picture takes gigabytes."""
 MODES = {1: "L", 3: "RGB"}
 """The colour mode of a photograph by the number of the network's channels; any other number takes tensors."""
+TOPS = {kind: torch.iinfo(kind).max for kind in (torch.uint8, torch.int8, torch.uint16, torch.int16)}
+"""What the integers of a picture are divided by: the largest of their type."""
 
 Picture = TypeVar("Picture", Image.Image, Tensor, Image.Image | Tensor)
 Task = Literal["classification", "segmentation", "detection"]
@@ -44,11 +47,17 @@ class Preparation:
         """Channels of the network's input."""
         return len(self.mean)
 
+    @property
+    def raw(self) -> bool:
+        """Whether `mean` or `std` exceed 1: they are then of a picture's own values, and not of values in [0, 1]."""
+        return any(abs(value) > 1 for value in (*self.mean, *self.std))
+
     def tensor(self, picture: Image.Image | Tensor) -> Tensor:
         """The picture as the network's input.
 
-        `picture` is a photograph (for one or three channels), or a float tensor [channels, height, width] in the unit
-        of `mean` and `std`, such as the bands of a satellite image.
+        `picture` is a photograph (for one or three channels), or an array or tensor [channels, height, width], such as
+        the bands of a satellite image. Its floats are in the unit of `mean` and `std`; its integers of 8 or 16 bits are
+        divided by the largest of their type, unless `mean` and `std` are of the picture's own values (`raw`).
 
         Returns  float32 [1, channels, height, width]; of a photograph, equal to the weights' own `transforms()`
         Errors   ValueError for a photograph where the network takes another number of channels, and for other shapes
@@ -62,14 +71,16 @@ class Preparation:
 
     def _checked(self, picture: Image.Image | Tensor) -> Image.Image | Tensor:
         """The photograph in the network's colour mode; the tensor as it is."""
-        if isinstance(picture, Tensor):
-            if picture.ndim != 3 or len(picture) != self.channels or not picture.is_floating_point():
+        if not isinstance(picture, Image.Image):
+            bands = torch.as_tensor(picture)
+            if bands.ndim != 3 or len(bands) != self.channels or not (bands.is_floating_point() or bands.dtype in TOPS):
                 raise ValueError(
-                    f"A picture of {picture.dtype} {list(picture.shape)} was given, and this network takes "
+                    f"A picture of {bands.dtype} {list(bands.shape)} was given, and this network takes "
                     f"{self.channels} channels: give floats [{self.channels}, height, width] in the unit of mean and "
-                    "std (8-bit values divided by 255)."
+                    "std, or integers of 8 or 16 bits."
                 )
-            return picture.float()
+            top = 1 if self.raw else TOPS.get(bands.dtype, 1)
+            return bands.float() / top
         if self.channels not in MODES:
             raise ValueError(
                 f"A photograph ({picture.mode}) was given, and this network takes {self.channels} channels: give a "

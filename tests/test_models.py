@@ -155,7 +155,14 @@ def test_an_input_has_as_many_channels_as_the_network(channels: int) -> None:
     else:
         with pytest.raises(ValueError, match=f"takes {channels} channels: give a float tensor"):
             preparation.tensor(photo(50, 30))
-    for wrong in (bands[:, 0], torch.rand(channels + 1, 30, 50), (bands * 255).byte()):
+    for kind in (torch.uint8, torch.uint16, torch.int16):
+        whole = (bands * torch.iinfo(kind).max).round().to(kind)
+        raw = Preparation(16, 20, (100.0,) * channels, std)
+        assert raw.raw and (preparation.raw == (channels > 1)) and not torch.is_floating_point(whole)
+        unit = Preparation(16, 20, (0.0,) * channels, (1.0,) * channels)
+        torch.testing.assert_close(unit.tensor(whole.numpy()), unit.tensor(bands), atol=0.003, rtol=0)
+        torch.testing.assert_close(raw.tensor(whole), raw.tensor(whole.float()))
+    for wrong in (bands[:, 0], torch.rand(channels + 1, 30, 50), (bands * 255).long()):
         with pytest.raises(ValueError, match=f"takes {channels} channels: give floats"):
             preparation.tensor(wrong)
 

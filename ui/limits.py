@@ -20,6 +20,9 @@ WORK_PIXELS = 12_000_000  # pixels after decoding, which matters for panoramas o
 RATIO = 20  # longer side / shorter side: resizing 60000x1 to a 256-pixel short side would need 11 GB
 DECODE_SECONDS = 20.0  # files made of millions of tiny blocks take minutes to read; photographs take under two seconds
 SCANS = 100  # scans of a progressive JPEG; encoders write about ten, each costs a pass over all pixels
+BANDS = 512  # bands of a TIFF or NPY picture; hyperspectral cameras give about 250
+BAND_VALUES = 40_000_000  # width x height x bands; as float32 they take 160 MB
+BAND_BYTES = 80 * MB  # of the same values as the file's own type; an uncompressed file is smaller anyway
 PROFILE = 4 * MB  # bytes of a colour profile; larger ones are ignored
 
 # One request. 64 kB is what a multipart envelope may add to the picture.

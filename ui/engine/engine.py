@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +24,7 @@ from ui.engine import model_cache, network_calls
 from ui.engine.messages import Answer, Refining, Refused, Settings, Stages, Step, Waiting
 from ui.engine.request import Request
 from ui.engine.runs import Run
-from ui.serving import uploads
+from ui.serving import bands, uploads
 
 if TYPE_CHECKING:
     import torch
@@ -164,10 +165,25 @@ def prepared(settings: Settings, request: Request) -> tuple[Image.Image, torch.T
 
     Errors   Refused where there is no picture, or where it cannot be opened
     """
+    return opened(settings, request)[1:]
+
+
+def opened(settings: Settings, request: Request) -> tuple[Settings, Image.Image, torch.Tensor]:
+    """As `prepared`, with the settings, which now say what was done with a picture of bands."""
+    import torch  # torch takes seconds to start
+
     if request.picture is None:
         raise Refused(words.NO_PICTURE)
-    photo = uploads.open_picture(request.picture)
-    return photo, settings.loaded.model.prepare(photo)
+    model, data = settings.loaded.model, uploads.read(request.picture)
+    found = bands.open_bands(data, model.channels, raw=model.preparation.raw, asked=request.bands)
+    if found is None:
+        photo = uploads.open_picture(data)
+        if model.channels not in (1, 3):
+            raise Refused(bands.WRONG_COUNT.format(channels=model.channels, bands=3))
+        return settings, photo, model.prepare(photo)
+    notes = (*settings.notes, found.note) if found.note else settings.notes
+    settings = replace(settings, bands=found.choice, notes=notes)
+    return settings, found.photo, model.prepare(torch.from_numpy(found.values))
 
 
 def class_of(settings: Settings, images: torch.Tensor) -> int:
@@ -186,7 +202,7 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
     yield settings
     if request.picture is None:
         return
-    photo, images = prepared(settings, request)
+    settings, photo, images = opened(settings, request)
     seen = settings.loaded.model.crop(photo)
     with turn:
         answer = yield from _explained(settings, seen, images, run, request.plane)

@@ -36,6 +36,23 @@ class Loaded:
 
 
 @dataclass(frozen=True)
+class BandChoice:
+    """Which three bands of a picture are shown, counted from 1, and what was done with its values."""
+
+    three: tuple[int, int, int]
+    count: int
+    about: str
+    """The number of bands, their type, their size and the range of their values."""
+    use: str
+    """What the network gets of the bands; empty where there is nothing to choose."""
+
+    @property
+    def text(self) -> str:
+        """As a `Request` asks for it: "3,2,1 of 5"."""
+        return f"{','.join(map(str, self.three))} of {self.count}"
+
+
+@dataclass(frozen=True)
 class Settings:
     """A request with its names resolved. `target` None means the top prediction."""
 
@@ -45,6 +62,8 @@ class Settings:
     method: explainers.Method
     options: dict[str, Any]
     notes: tuple[str, ...] = ()
+    bands: BandChoice | None = None
+    """Of a picture of bands, once it was opened."""
 
     @property
     def takes_layer(self) -> bool:

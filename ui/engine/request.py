@@ -9,7 +9,7 @@ from typing import Any
 from ui import words
 from ui.engine import model_cache
 from ui.engine.messages import Refused
-from ui.serving import uploads
+from ui.serving import bands, uploads
 
 NAMES = ("model", "layer", "target", "method")
 """The settings that are names, in the order of the page and of links."""
@@ -31,26 +31,30 @@ class Request:
     """Unknown names become the default without a note."""
     plane: int | None = None
     """The plane of a method that gives several; None for the one with the largest norm."""
+    bands: str = ""
+    """The bands of a picture to show as red, green and blue: "3,2,1"; "3,2,1 of 5" holds for five bands alone."""
 
     @property
     def signature(self) -> str:
         """Equal for questions with the same answer."""
-        settings = [self.picture, *(getattr(self, name) for name in NAMES), self.options]
+        settings = [self.picture, *(getattr(self, name) for name in NAMES), self.options, self.bands]
         return json.dumps(settings, sort_keys=True, default=str)
 
 
 def from_form(picture: str | None, *values: Any) -> Request:
-    """The page's form: the picture, then `NAMES`, then the value of the options' component.
+    """The page's form: the picture, then `NAMES`, the bands' component where there is one, the options' component.
 
     Errors   Refused for a picture that is not an upload of this server
     """
-    *names, form = values
+    names, (*picker, form) = values[: len(NAMES)], values[len(NAMES) :]
     named = {name: value or "" for name, value in zip(NAMES, names, strict=True)}
+    picked = picker[0].get("text") if picker and isinstance(picker[0], dict) else None
     form = form if isinstance(form, dict) else {}
     options = form.get("values")
     return Request(
-        None if picture is None else str(uploads.inside_uploads(picture)),
+        None if picture is None else _uploaded(picture),
         **named,
+        bands=picked if isinstance(picked, str) and len(picked) <= LONGEST else "",
         options=options if isinstance(options, dict) else {},
         # After a change of model, the form may still hold layer and class names of the previous one.
         forgiving=bool(form.get("model")) and form["model"] != (named["model"] or model_cache.first_model()),
@@ -78,7 +82,12 @@ def _picture(image: Any) -> str:
     path = image.get("path") if isinstance(image, dict) else getattr(image, "path", None)
     if not isinstance(path, str):
         raise Refused(words.UPLOAD_A_FILE)
-    return str(uploads.inside_uploads(path))
+    return _uploaded(path)
+
+
+def _uploaded(path: str) -> str:
+    """The uploaded file; of a preview, the file that it shows."""
+    return str(bands.original(uploads.inside_uploads(path)))
 
 
 def _name(argument: str, value: Any) -> str:

@@ -22,6 +22,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ def open_picture(source: str | os.PathLike[str] | bytes) -> Image.Image:
     Returns  an RGB picture, upright, on white, in sRGB; its shorter side is at most `limits.SIDE`.
     Errors   Refused, with a sentence for the visitor.
     """
-    data = source if isinstance(source, bytes) else _read(source)
+    data = source if isinstance(source, bytes) else read(source)
     if not data:
         raise Refused(EMPTY)
     if len(data) > limits.FILE:
@@ -119,8 +120,15 @@ def open_picture(source: str | os.PathLike[str] | bytes) -> Image.Image:
         raise Refused(NOT_A_PICTURE.format(kind=_kind(data), choose=_CHOOSE))
     if kind == "JPEG" and data.count(b"\xff\xda") > limits.SCANS:
         raise Refused(TOO_SLOW)
-    try:
+    with decoding(kind):
         return _decode(data)
+
+
+@contextlib.contextmanager
+def decoding(kind: str) -> Iterator[None]:
+    """Every error of a decoder becomes a sentence, Refused; `kind` names the format."""
+    try:
+        yield
     except Refused:
         raise
     except _Timeout:
@@ -129,6 +137,24 @@ def open_picture(source: str | os.PathLike[str] | bytes) -> Image.Image:
         raise Refused(TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)) from None
     except Exception as error:  # damaged files make decoders raise a dozen kinds of error
         raise Refused(DAMAGED.format(kind=kind)) from error
+
+
+def one_large(values: int) -> contextlib.AbstractContextManager[object]:
+    """Large pictures are decoded one at a time."""
+    return _one_large if values > limits.HUGE else contextlib.nullcontext()
+
+
+class Timed:
+    """Decodes TIFF pictures of one file, all of them within the time of one."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + limits.DECODE_SECONDS
+
+    def __call__(self, data: bytes) -> Image.Image:
+        """The loaded picture, in its own mode."""
+        with Image.open(_TimedBytes(data, self._end - time.monotonic()), formats=("TIFF",)) as picture:
+            picture.load()
+            return picture.copy()
 
 
 def inside_uploads(path: str | os.PathLike[str]) -> Path:
@@ -173,8 +199,11 @@ class _TimedBytes(io.BytesIO):
         return super().read(size)
 
 
-def _read(source: Any) -> bytes:
-    """The bytes of a regular file, never more than one over the limit."""
+def read(source: Any) -> bytes:
+    """The bytes of a regular file, never more than one over the limit.
+
+    Errors   Refused for what is no readable file, and for one over the limit
+    """
     if source is None or source == "":
         raise Refused(NOTHING)
     if not isinstance(source, (str, os.PathLike)):  # a number would be taken for an open file
@@ -225,11 +254,11 @@ def _kind(data: bytes) -> str:
 def _decode(data: bytes) -> Image.Image:
     with Image.open(_TimedBytes(data, limits.DECODE_SECONDS), formats=FORMATS) as picture:
         width, height = picture.size
-        _check_size(width, height)
+        check_size(width, height)
         scale = min(1.0, limits.SIDE / min(width, height), math.sqrt(limits.WORK_PIXELS / (width * height)))
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         profile = picture.info.get("icc_profile")
-        with _one_large if width * height > limits.HUGE else contextlib.nullcontext():
+        with one_large(width * height):
             picture.draft(picture.mode, size)  # JPEG alone listens
             picture.load()
             orientation = _orientation(picture)
@@ -243,7 +272,8 @@ def _decode(data: bytes) -> Image.Image:
     return upright
 
 
-def _check_size(width: int, height: int) -> None:
+def check_size(width: int, height: int) -> None:
+    """Errors   Refused for more pixels than are read, and for pictures that are nearly lines"""
     if width * height > limits.PIXELS:
         raise Refused(TOO_LARGE.format(width=width, height=height, limit=limits.PIXELS // 10**6))
     if max(width, height) > limits.RATIO * min(width, height):

@@ -1,0 +1,284 @@
+"""Pictures of N bands: their range of values, the bands shown, and what a network of C channels gets of them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from models import Model, Preparation
+from tests.band_files import npy_file, tiff_file, values
+from ui import limits
+from ui.engine import engine, model_cache, runs
+from ui.engine.messages import Answer, Loaded, Refused
+from ui.engine.request import Request, from_api, from_form
+from ui.serving import bands
+
+
+@pytest.mark.parametrize(
+    "array, raw, factor, said",
+    [
+        (np.array([[0, 51], [102, 255]], "u1"), False, 1 / 255, "0 to 255 are divided by 255, the largest of the type"),
+        (np.array([[0, 51], [102, 65535]], "u2"), False, 1 / 65535, "divided by 65,535"),
+        (np.array([[-32768, 51], [102, 32767]], "i2"), False, 1 / 32767, "-32768 to 32767 are divided by 32,767"),
+        (np.array([[0, 51], [102, 4000]], "u2"), False, 1 / 65535, "the network gets a dark picture"),
+        (np.array([[0, 0.5], [0.25, 1]], "f4"), False, 1, "0 to 1 stay as they are"),
+        (np.array([[0, 51], [102, 4000]], "u2"), True, 1, "the network's mean and std are in that unit"),
+        (np.array([[0, 51], [102, 4000.5]], "f4"), True, 1, "0 to 4000.5 stay as they are"),
+    ],
+)
+def test_the_range_of_values(array: np.ndarray, raw: bool, factor: float, said: str) -> None:
+    actual, how = bands.scaled(array[None], raw)
+
+    np.testing.assert_allclose(actual[0], array.astype("f8") * factor, rtol=1e-6)
+    assert actual.dtype == "float32" and said in how
+
+
+def test_other_numbers_map_smallest_to_largest() -> None:
+    actual, how = bands.scaled(np.array([[[-2, 3], [8, 0]]], "f4"), False)
+    np.testing.assert_allclose(actual[0], [[0, 0.5], [1, 0.2]])
+    assert "-2 to 8 are mapped to 0 to 1" in how
+    for number in (np.nan, np.inf, -np.inf):
+        actual, how = bands.scaled(np.array([[[-2, number], [8, 0]]], "f4"), False)
+        np.testing.assert_allclose(actual[0], [[0, 0], [1, 0.2]])
+        assert "not finite count as the smallest" in how
+    np.testing.assert_array_equal(bands.scaled(np.full((1, 2, 2), 7.0), False)[0], np.zeros((1, 2, 2)))
+    np.testing.assert_array_equal(bands.scaled(np.full((1, 2, 2), np.nan), False)[0], np.zeros((1, 2, 2)))
+    np.testing.assert_allclose(bands.scaled(np.array([[[0, 100], [50, 25]]], "i8"), False)[0][0, 0], [0, 1])
+
+
+@pytest.mark.parametrize(
+    "asked, count, channels, expected, noted",
+    [
+        ("", 5, 5, (1, 2, 3), False),
+        ("", 13, 13, (4, 3, 2), False),
+        ("", 13, 3, (4, 3, 2), False),
+        ("", 5, 1, (1, 1, 1), False),
+        ("", 3, 1, (1, 2, 3), False),
+        ("", 2, 2, (1, 2, 2), False),
+        ("", 1, 1, (1, 1, 1), False),
+        ("5, 3,1", 5, 5, (5, 3, 1), False),
+        ("5,3,1 of 5", 5, 5, (5, 3, 1), False),
+        ("5,3,1 of 13", 5, 5, (1, 2, 3), False),
+        ("6,3,1", 5, 5, (1, 2, 3), True),
+        ("0,3,1", 5, 5, (1, 2, 3), True),
+        ("5,3", 5, 5, (1, 2, 3), True),
+        ("<img>", 5, 5, (1, 2, 3), True),
+    ],
+)
+def test_the_bands_shown(asked: str, count: int, channels: int, expected: Any, noted: bool) -> None:
+    three, note = bands.chosen(asked, count, channels)
+
+    assert three == expected and bool(note) == noted
+    assert not noted or f"bands 1 to {count}" in note
+
+
+def test_what_each_network_gets() -> None:
+    """N channels: all bands in their order; three: those chosen; one: their luminance, or the band itself."""
+    array = values("u1", 5)
+    data = tiff_file(array)
+    whole = bands.open_bands(data, 5, asked="5,4,3")
+    colours = bands.open_bands(data, 3, asked="5,1,2")
+    grey, luma = bands.open_bands(data, 1, asked="4,4,4"), bands.open_bands(data, 1, asked="1,2,3")
+    assert whole and colours and grey and luma
+
+    np.testing.assert_allclose(whole.values, array / 255, rtol=1e-6)
+    np.testing.assert_allclose(colours.values, array[[4, 0, 1]] / 255, rtol=1e-6)
+    np.testing.assert_allclose(grey.values, array[[3]] / 255, rtol=1e-6)
+    photo = Image.fromarray(np.moveaxis(array[:3], 0, -1))
+    assert np.abs(luma.values[0] * 255 - np.asarray(photo.convert("L"))).max() <= 1
+    assert whole.photo.size == (50, 33) and whole.choice.text == "5,4,3 of 5"
+    assert "all 5 bands" in whole.choice.use and "these three" in colours.choice.use
+    with pytest.raises(Refused, match="takes 4 bands; the picture has 5. Give a TIFF or NPY with 4 bands"):
+        bands.open_bands(data, 4)
+
+
+def test_the_photograph_is_stretched_between_percentiles() -> None:
+    ramp = np.linspace(1000, 1200, 33 * 50).reshape(33, 50).astype("u2")
+    ramp[0, 0], ramp[0, 1] = 65535, 0
+    found = bands.open_bands(npy_file(np.stack([ramp] * 5)), 5)
+    assert found is not None
+    seen = np.asarray(found.photo)[..., 0]
+
+    low, high = np.percentile(ramp, [2, 98])
+    np.testing.assert_allclose(seen, ((ramp.astype("f8") - low) / (high - low) * 255).clip(0, 255), atol=1)
+    plain = bands.open_bands(npy_file(values("u1", 3)), 3)
+    assert plain is not None  # eight bits of red, green and blue are a photograph already
+    np.testing.assert_array_equal(np.moveaxis(np.asarray(plain.photo), -1, 0), values("u1", 3))
+
+
+def test_photographs_stay_photographs() -> None:
+    """For a network of three channels, a picture for the eye is read as every other upload."""
+    rgb, grey = Image.new("RGB", (9, 8), "red"), Image.new("L", (9, 8), 7)
+    for picture, kind in itertools.product((rgb, grey, rgb.convert("RGBA"), rgb.convert("CMYK")), ("TIFF", "PNG")):
+        if (picture.mode, kind) == ("CMYK", "PNG"):
+            continue
+        file = io.BytesIO()
+        picture.save(file, kind)
+        assert bands.open_bands(file.getvalue(), 3) is None
+    assert bands.open_bands(tiff_file(values("u2", 3), colours=2), 3) is None
+    assert bands.open_bands(b"", 3) is None and bands.open_bands(b"text", 5) is None
+    near_infrared = bands.open_bands(tiff_file(values("u1", 4), colours=2, extra=(0,)), 3)
+    assert near_infrared is not None and near_infrared.choice.count == 4
+    transparent = tiff_file(
+        values("u1", 4), colours=2, extra=(2,)
+    )  # how many programs write red, green, blue, infrared
+    assert bands.open_bands(transparent, 3) is None
+    four = bands.open_bands(transparent, 4)
+    assert four is not None and len(four.values) == 4
+
+
+def test_a_large_picture_is_reduced_like_a_photograph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SIDE", 20)
+    found = bands.open_bands(npy_file(np.full((5, 60, 90), 51, "u1")), 5)
+    assert found is not None
+
+    assert found.values.shape == (5, 20, 30) and found.photo.size == (30, 20)
+    np.testing.assert_allclose(found.values, 0.2, rtol=1e-6)
+
+
+# Through the engine
+
+
+def network(channels: int) -> torch.nn.Module:
+    """A small random convolutional network with biases, by its number of channels."""
+    torch.manual_seed(channels)
+    layers = [torch.nn.Conv2d(channels, 8, 3, 2, 1), torch.nn.ReLU(), torch.nn.Conv2d(8, 16, 3, 2, 1), torch.nn.ReLU()]
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 4)]
+    return torch.nn.Sequential(*layers, *head).eval().requires_grad_(False)
+
+
+def model(channels: int) -> Model:
+    """A model of four classes at 32 pixels."""
+    preparation = Preparation(32, 36, (0.4,) * channels, (0.2,) * channels)
+    return Model(f"bands{channels}", network(channels), list("abcd"), preparation)
+
+
+@pytest.fixture(params=[1, 3, 4, 5])
+def loaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Loaded:
+    """A network of that many channels, the only one of the page."""
+    return installed(request.param, monkeypatch)
+
+
+def installed(channels: int, monkeypatch: pytest.MonkeyPatch) -> Loaded:
+    import explainers
+
+    made = model(channels)
+    images = torch.zeros(1, channels, 32, 32)
+    layers = explainers.list_layers(made.network, images, spatial=True)
+    default = explainers.default_layer(made.network, images)
+    found = Loaded(made.name, made.name, made, list("abcd"), layers, default, torch.device("cpu"))
+    monkeypatch.setattr(model_cache, "_loaded", {made.name: found})
+    monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
+    return found
+
+
+def answered(request: Request) -> Answer:
+    with runs.begin(None) as run:
+        return next(step for step in engine.explain(request, run) if isinstance(step, Answer))
+
+
+METHODS = [
+    "grad_cam",
+    "integrated_gradients",
+    "input_x_gradient",
+    "smooth_grad",
+    "occlusion",
+    "lrp",
+    "rise",
+    "deep_lift",
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_kind_of_method_answers(loaded: Loaded, tmp_path: Path, method: str) -> None:
+    channels = loaded.model.channels
+    path = tmp_path / "scene.npy"
+    path.write_bytes(npy_file(values("u1", channels, 40, 60)))
+
+    answer = answered(Request(str(path), method=method))
+
+    assert answer.map.isfinite().all() and answer.map.ndim == 2
+    assert answer.seen.mode == "RGB" and answer.seen.size[0] == answer.seen.size[1]
+    if channels != 3:
+        assert answer.settings.bands is not None and answer.settings.bands.count == channels
+
+
+def test_the_network_gets_the_bands_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From the file to the network's input: as `Model.prepare` in code makes it of the same array."""
+    loaded = installed(5, monkeypatch)
+    array = values("u2", 5, 40, 60)
+    for name, data in (
+        ("a.tif", tiff_file(array)),
+        ("b.npy", npy_file(array)),
+        ("c.npy", npy_file(np.moveaxis(array, 0, -1))),
+    ):
+        (tmp_path / name).write_bytes(data)
+        settings = engine.resolve(Request(model=loaded.name))
+        photo, images = engine.prepared(settings, Request(str(tmp_path / name)))
+        torch.testing.assert_close(images, loaded.model.prepare(array))
+        assert photo.size == (60, 40)
+
+
+def test_a_photograph_and_a_network_of_other_channels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    picture = Image.fromarray(np.moveaxis(values("u1", 3), 0, -1))
+    picture.save(tmp_path / "photo.png")
+    request = Request(str(tmp_path / "photo.png"))
+    grey = installed(1, monkeypatch)
+    _, images = engine.prepared(engine.resolve(request), request)
+    torch.testing.assert_close(images, grey.model.prepare(picture.convert("L")))
+    installed(4, monkeypatch)
+    with pytest.raises(
+        Refused, match="This network takes 4 bands; the picture has 3. Give a TIFF or NPY with 4 bands."
+    ):
+        engine.prepared(engine.resolve(request), request)
+
+
+def test_unknown_bands_are_noted_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed(5, monkeypatch)
+    (tmp_path / "a.npy").write_bytes(npy_file(values()))
+
+    answer = answered(Request(str(tmp_path / "a.npy"), bands="7,7,7"))
+
+    assert answer.settings.bands is not None and answer.settings.bands.three == (1, 2, 3)
+    assert any("no bands “7,7,7”" in note for note in answer.settings.notes)
+
+
+def test_form_and_api_ask_for_the_same_bands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy_file(values()))
+    form = from_form(str(path), "", "", "", "", {"text": "3,2,1"}, {})
+
+    assert form == from_api({"path": str(path)}, bands="3,2,1") and form.bands == "3,2,1"
+    assert from_form(str(path), "", "", "", "", {}) == from_form(str(path), "", "", "", "", None, {})
+    assert form.signature != from_form(str(path), "", "", "", "", {}).signature
+    for wrong in ({"text": 5}, {"text": "x" * 300}, [], "3,2,1"):
+        assert from_form(str(path), "", "", "", "", wrong, {}).bands == ""
+
+
+def test_a_preview_stands_for_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    array = values("u2", 5)
+    for name, data in (("a.tif", tiff_file(array)), ("b.npy", npy_file(array)), ("c.tif", tiff_file(array[:1]))):
+        path = tmp_path / name
+        path.write_bytes(data)
+        shown = bands.preview(path, 5)
+        assert shown is not None and shown.parent == tmp_path
+        with Image.open(shown) as picture:
+            assert (picture.format, picture.mode, picture.size) == ("PNG", "RGB", (50, 33))
+        assert from_form(str(shown), "", "", "", "", {}).picture == str(path)
+    (tmp_path / "photo.png").write_bytes((tmp_path / "a.tif.preview.png").read_bytes())
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
+    assert bands.preview(tmp_path / "photo.png") is None and bands.preview(tmp_path / "broken.npy") is None
+    alone = tmp_path / "gone.tif.preview.png"
+    alone.write_bytes((tmp_path / "photo.png").read_bytes())
+    assert bands.original(alone) == alone
+    (tmp_path / "link.tif").symlink_to("/etc/hostname")
+    assert bands.original(tmp_path / "link.tif.preview.png") == tmp_path / "link.tif.preview.png"
