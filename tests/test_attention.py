@@ -9,8 +9,8 @@ import torch
 import torchvision
 from nets import ClassToken, pictures, residual, settle
 from oracles.attention import attend_by_hand, class_row, slopes_by_hand, two_blocks, wide_pictures
+from token_nets import PlainViT, conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 from torch import Tensor, nn
-from transformers import PlainViT, conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
 from explainers import (
     METHODS,

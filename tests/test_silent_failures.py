@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from calls import small
 from nets import Activated, pictures, residual, settle
 from oracles.attention import two_blocks, wide_pictures
+from token_nets import swin_v1, vit
 from torch import Tensor, nn
-from transformers import swin_v1, vit
 
 from explainers import METHODS, UnsupportedModel, UnsupportedOperation, explain, saliency
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from nets import act_grad, pictures
+from token_nets import conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 from torch import Tensor
-from transformers import conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
 from explainers import (
     METHODS,
