@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     import models
-    from ui.engine.messages import Answer, Channel, Channels, Settings
+    from ui.engine.messages import Answer, Channel, Channels, Found, Refining, Scene, Settings
 
 TITLE = "Hooklens"
 TAGLINE = "See what an image network looked at, layer by layer."
@@ -22,6 +22,7 @@ LAYER, CLASS, METHOD, EXAMPLE = "layer", "class", "method", "example"
 TOP, TOP_CHOICE = "the top prediction", "Top prediction"
 PICTURE_ALT = "The picture that is explained"
 PLACEHOLDER = "Drop a picture here\nor click to choose one"
+BANDS_TITLE = "Bands shown as red, green and blue"
 NO_OPTIONS = "This method has no options."
 STRIP_TITLE = "Grad-CAM at every stage; click one to select its layer"
 BARS_TITLE = "Predictions"
@@ -137,17 +138,28 @@ def method_choice(method: Any) -> str:
     return method.title if method.family == "cam" else f"{method.title} · {method.family}"
 
 
-def class_name(settings: Settings, target: int | None) -> str:
-    """The class in a sentence."""
-    return TOP if target is None else settings.loaded.names[target]
+def subject(step: Answer | Refining) -> str:
+    """What is explained, in a sentence."""
+    return step.name or TOP
 
 
-def overlay(settings: Settings, target: int | None, plane: torch.Tensor) -> dict[str, str]:
+def unit(settings: Settings) -> str:
+    """The unit of the map's values: a detector's target is a score and no logit."""
+    return settings.method.unit.replace("logit", measure(settings))
+
+
+def measure(settings: Settings) -> str:
+    """What the target is measured in."""
+    return "score" if settings.loaded.model.task == "detection" else "logit"
+
+
+def overlay(step: Answer | Refining, plane: torch.Tensor) -> dict[str, str]:
     """The overlay's alternative text, unit and hint."""
+    settings = step.settings
     place = f" at layer {settings.layer}" if settings.takes_layer else ""
-    subject = f" for {class_name(settings, target)}" if settings.method.reads_class else ""
-    alt = f"{settings.method.title}{place}{subject}; {_strongest(plane)}."
-    return {"alt": alt, "unit": settings.method.unit, "hint": HINT}
+    whom = f" for {subject(step)}" if settings.method.reads_class else ""
+    alt = f"{settings.method.title}{place}{whom}; {_strongest(plane)}."
+    return {"alt": alt, "unit": unit(settings), "hint": HINT}
 
 
 def _strongest(plane: torch.Tensor) -> str:
@@ -155,12 +167,13 @@ def _strongest(plane: torch.Tensor) -> str:
     return f"strongest at row {row + 1} of {plane.shape[0]}, column {column + 1} of {plane.shape[1]}"
 
 
-def file_name(settings: Settings, target: int | None) -> str:
+def file_name(step: Answer | Refining) -> str:
     """The stem of a saved map's file name."""
+    settings = step.settings
     parts = [settings.loaded.name, settings.method.name]
     if settings.takes_layer:
         parts.append(settings.layer)
-    parts.append(class_name(settings, target) if target is not None else "top")
+    parts.append(step.name or "top")
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("_") for part in parts)[:120]
 
 
@@ -181,8 +194,8 @@ def channel(step: Channel) -> dict[str, Any]:
         ("Smallest", f"{float(plane.min()):.4g}"),
         ("Zeros", f"{100 * float((plane == 0).float().mean()):.0f}%"),
     ]
-    if step.effect is not None:
-        facts.append((f"Effect on {class_name(settings, step.target)}", f"{step.effect:+.4g} logit"))
+    if step.effect is not None and step.subject:
+        facts.append((f"Effect on {step.subject.name}", f"{step.effect:+.4g} {measure(settings)}"))
     alt = f"Channel {step.number} of layer {settings.layer}; {_strongest(plane)}."
     return {"title": f"Channel {step.number}", "alt": alt, "unit": "", "hint": HINT, "facts": facts}
 
@@ -192,12 +205,72 @@ def channels(step: Channels, sort: str) -> str:
     settings = step.settings
     shown = f"{step.total}" if step.pages == 1 else f"{len(step.numbers)} of {step.total}"
     height, width = step.maps.shape[1:]
+    whom = step.subject.name if step.subject else TOP
     how = {
         "activation": "by mean activation",
-        "effect": f"by the drop of the logit of {class_name(settings, step.target)} when a channel is set to zero",
+        "effect": f"by the drop of the {measure(settings)} of {whom} when a channel is set to zero",
         "number": "by number",
     }[sort]
     return f"{settings.layer}: {shown} channels, {height} × {width}, {how}. Each has its own colour range."
+
+
+def unsuitable(title: str, reason: str, default: str) -> str:
+    """When a method was asked for that cannot explain the network."""
+    return plain(f"{title} is not for this network: {reason}") + f" Shown instead: {default}."
+
+
+COMPARES_CLASSES = (
+    "It compares the scores of classes for a whole picture; a detection or a region has a score of its own alone."
+)
+
+# What networks for segmentation and detection find
+
+ONLY_BACKGROUND = (
+    "The network sees nothing but background in this picture: none of its classes has a pixel. Choose another picture, "
+    "or the background itself."
+)
+NO_EFFECTS = "Nothing was found in this picture, so no channel has an effect on it. Sort by mean activation."
+THINGS = {"detection": ("Objects found", "Object"), "segmentation": ("Regions found, by their share", "Region")}
+"""The title of the list, and the label of the choice of a target."""
+STRONGEST = {"detection": "Strongest detection", "segmentation": "Largest region"}
+
+
+def nothing_found(settings: Settings, strongest: list[Found]) -> str:
+    """When no detection has the score that was asked for; `strongest` of all, where there is one."""
+    found = f"; the strongest detection is {strongest[0].name} with {strongest[0].share:.2f}" if strongest else ""
+    return (
+        f"No object found with a score of at least {settings.min_score:g}{found}. Lower min score under Options, or "
+        "choose another picture."
+    )
+
+
+def not_in_picture(settings: Settings, found: list[str], default: str) -> str:
+    """When what was asked for is not among what was found."""
+    floor = f" with a score of at least {settings.min_score:g}" if settings.loaded.model.task == "detection" else ""
+    names = ", ".join(found[:6]) + (" and more" if len(found) > 6 else "")
+    name = settings.names["target"]
+    return f"There is no “{short(name)}” in this picture{floor}. Found: {names}. Shown instead: {default}."
+
+
+def no_detections(output: Any) -> str:
+    """When a network that is declared a detector gives something else."""
+    return (
+        f"The detector gave a {type(output).__name__}; it must give a list with one dictionary of boxes, labels and "
+        "scores for each picture, as torchvision's do."
+    )
+
+
+def no_pixel_scores(output: Any) -> str:
+    """When a network that is declared one for segmentation gives something else."""
+    return (
+        f"The segmentation network gave a {type(output).__name__} without scores [N, classes, height, width], as a "
+        'tensor, as {"out": scores} or as its logits.'
+    )
+
+
+def scene(step: Scene, ident: int) -> dict[str, Any]:
+    """The status line where nothing is explained."""
+    return status("done", step.sentence, ident=ident)
 
 
 def status(kind: str, *parts: str | dict[str, Any], ident: int, fraction: float | None = None) -> dict[str, Any]:
@@ -233,8 +306,9 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
     settings = step.settings
     parts: list[str | dict[str, Any]] = [settings.method.title]
     if settings.method.reads_class:
-        parts += [" for ", strong(class_name(settings, step.target))]
-        parts.append(f" ({100 * step.confidence:.0f}%)" if step.confidence >= 0.01 else " (under 1%)")
+        parts += [" for ", strong(subject(step))]
+        share = f"{100 * step.confidence:.0f}%" if step.confidence >= 0.01 else "under 1%"
+        parts.append(f" ({share}{' of the pixels' if settings.loaded.model.task == 'segmentation' else ''})")
     if step.planes:
         pager = planes(step)
         parts.append(f", {pager['word'].lower()} {step.plane + pager['first']} {pager['count']},")

@@ -72,7 +72,7 @@ class TorchvisionDense(Source):
                 weights=weights.name,
                 classes=len(weights.meta["categories"]),
                 megabytes=round(_file_size(weights) / 1e6, 1),
-                side=preparation_of(name).side,
+                side=preparation_of(name).size[0],
                 cached=downloads.cached(weights.url, _file_size(weights)),
                 fetched=True,
                 accuracy=figures[measure],

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from PIL import Image
 
 from ui import limits, words
-from ui.engine import model_cache, network_calls
-from ui.engine.messages import Answer, Refining, Refused, Settings, Stages, Step, Waiting
+from ui.engine import model_cache, network_calls, scene
+from ui.engine.messages import Answer, Loaded, Refining, Refused, Scene, Settings, Stages, Step, Subject, Waiting
 from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.serving import bands, uploads
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     import explainers
+    from explainers.options import Option
 
 R = TypeVar("R")
 log = logging.getLogger("hooklens")
@@ -50,11 +51,11 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
         raise Refused(words.plain(str(error))) from None
     notes: list[str] = []
     layer = _find(request.layer, [known.name for known in loaded.layers], loaded.default, words.LAYER, notes)
-    target = _class(request.target, loaded.names, notes)
-    methods = {method.name: method for method in model_cache.list_methods(loaded, layer)}
-    method = methods[_find(request.method, list(methods), next(iter(methods)), words.METHOD, notes)]
-    options = _options(request.options, method, notes)
-    return Settings(loaded, layer, target, method, options, () if request.forgiving else tuple(notes))
+    wanted, rank = scene.parsed(request.target, loaded)
+    target = _class(wanted, loaded.names, notes)
+    method = _method(request, loaded, layer, notes)
+    options = _options(request.options, {**method.options, **scene.options(loaded)}, notes)
+    return Settings(loaded, layer, target, method, options, () if request.forgiving else tuple(notes), rank=rank)
 
 
 def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]) -> str:
@@ -62,6 +63,21 @@ def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]
         return name or default
     notes.append(words.not_found(kind, name, difflib.get_close_matches(name, known, 3, 0.5), default))
     return default
+
+
+def _method(request: Request, loaded: Loaded, layer: str, notes: list[str]) -> explainers.Method:
+    import explainers  # torch takes seconds to start
+
+    methods = {method.name: method for method in model_cache.list_methods(loaded, layer)}
+    default = model_cache.default_method(loaded, list(methods))
+    name = request.method
+    if request.forgiving and name in model_cache.DEFAULTS:
+        name = default  # what the page chose by itself for the model before
+    known = explainers.METHODS.get(name)
+    if known and (reason := model_cache.why_not(known, loaded, layer)):
+        notes.append(words.unsuitable(known.title, reason, methods[default].title))
+        name = default
+    return methods[_find(name, list(methods), default, words.METHOD, notes)]
 
 
 def _class(name: str, names: list[str], notes: list[str]) -> int | None:
@@ -79,15 +95,15 @@ def _class(name: str, names: list[str], notes: list[str]) -> int | None:
     return None
 
 
-def _options(options: dict[str, Any], method: explainers.Method, notes: list[str]) -> dict[str, Any]:
-    """The options that this method has, with valid values; the others are left out.
+def _options(options: dict[str, Any], known: dict[str, Option], notes: list[str]) -> dict[str, Any]:
+    """Those of the known options that have valid values; the others are left out.
 
     `precision` defaults to "auto" where the method offers it.
     """
-    precision = method.options.get("precision")
+    precision = known.get("precision")
     valid: dict[str, Any] = {"precision": "auto"} if precision and "auto" in precision.choices else {}
     for name, value in options.items():
-        option = method.options.get(name)
+        option = known.get(name)
         if option is None or value is None:
             continue
         try:
@@ -186,15 +202,21 @@ def opened(settings: Settings, request: Request) -> tuple[Settings, Image.Image,
     return settings, found.photo, model.prepare(torch.from_numpy(found.values))
 
 
-def class_of(settings: Settings, images: torch.Tensor) -> int:
-    """The requested class, or the top prediction."""
-    if settings.target is not None:
-        return settings.target
-    return int(network_calls.scores(settings.loaded.name, images).argmax())
+def subject_of(settings: Settings, seen: Image.Image, images: torch.Tensor) -> Subject | None:
+    """What is explained: the requested class, or the top prediction; what is found in a picture, or nothing."""
+    if settings.loaded.finds:
+        chosen = scene.look(settings, seen, images).chosen
+        return Subject(chosen.name, chosen.label, chosen.target) if chosen else None
+    label = settings.target
+    if label is None:
+        label = int(network_calls.scores(settings.loaded.name, images).argmax())
+    return Subject(settings.loaded.names[label], label, label)
 
 
 def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
     """Answer a request: its resolved settings, partial maps of long methods, the map, all stages of the network.
+
+    Of a network that finds things, what it found comes before the map; where that is nothing, there is no map.
 
     Errors   Refused, and those of the library; `sentence_of` has their sentences
     """
@@ -205,7 +227,12 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
     settings, photo, images = opened(settings, request)
     seen = settings.loaded.model.crop(photo)
     with turn:
-        answer = yield from _explained(settings, seen, images, run, request.plane)
+        around = scene.look(settings, seen, images) if settings.loaded.finds else None
+        if around:
+            yield around
+            if around.chosen is None:
+                return
+        answer = yield from _explained(settings, seen, images, run, request.plane, around)
         yield answer
         swept = _stages(answer, images) if stages and not run.stopped() else None
         if swept:
@@ -213,28 +240,34 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
 
 
 def _explained(
-    settings: Settings, seen: Image.Image, images: torch.Tensor, run: Run, plane: int | None
+    settings: Settings, seen: Image.Image, images: torch.Tensor, run: Run, plane: int | None, around: Scene | None
 ) -> Generator[Step, None, Answer]:
+    settings = around.settings if around else settings
     method, began, share = settings.method, time.monotonic(), 1.0
-    options = {**settings.options, "layer": settings.layer} if method.takes_layer else settings.options
-    work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=settings.target, **options)
+    options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
+    target = around.chosen.target if around and around.chosen else settings.target
+    work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=target, **options)
 
     def refining(step: Any) -> Refining:
         nonlocal share
         share = step.fraction
-        return Refining(settings, seen, None if step.map is None else _plane(step.map), share, time.monotonic() - began)
+        drawn = None if step.map is None else _plane(step.map)
+        return Refining(settings, seen, drawn, share, time.monotonic() - began, around)
 
     if method.long:
-        yield Refining(settings, seen, None, 0.0, 0.0)
+        yield Refining(settings, seen, None, 0.0, 0.0, around)
         explanation = yield from stream(lambda report: work(progress=report), run, refining)
     else:
         explanation = work()
-    scores = explanation.scores
-    scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
+    probabilities = None
+    if around is None:
+        scores = explanation.scores
+        scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
+        probabilities = scores.softmax(0)
     number = _plane_number(explanation.raw[0], plane) if method.planes else 0
     drawn = _plane(explanation.raw[:, number] if method.planes else explanation.map)
     share = share if run.stopped() else 1.0
-    return Answer(settings, seen, explanation, scores.softmax(0), drawn, number, share, run.cancelled)
+    return Answer(settings, seen, explanation, probabilities, drawn, number, share, run.cancelled, around)
 
 
 def _plane_number(planes: torch.Tensor, number: int | None) -> int:
@@ -264,7 +297,8 @@ def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
     if len(names) < 2:
         return None
     try:
-        maps = network_calls.sweep(loaded.name, images, answer.target, names)
+        target = answer.thing.target if answer.scene else answer.target
+        maps = network_calls.sweep(loaded.name, images, target, names)
     except explainers.ExplainerError:
         return None
     return Stages(answer.settings, answer.seen, {name: _plane(plane) for name, plane in maps.items()})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ui import words
 from ui.engine import engine, network_calls
-from ui.engine.messages import Channel, Channels, Refused, Settings, Step, Waiting
+from ui.engine.messages import Channel, Channels, Loaded, Refused, Settings, Step, Subject, Waiting
 from ui.engine.request import Request
 from ui.engine.runs import Run
 
@@ -25,13 +25,15 @@ def page(request: Request, run: Run, *, sort: str = "activation", number: int = 
     Errors   as `engine.explain`
     """
     settings = yield from engine.settled(request, run)
-    loaded, (_, images) = settings.loaded, engine.prepared(settings, request)
+    loaded, (photo, images) = settings.loaded, engine.prepared(settings, request)
     with engine.turn:
         maps = network_calls.features(loaded.name, images, settings.layer)
-        target = engine.class_of(settings, images)
+        subject = engine.subject_of(settings, loaded.model.crop(photo), images)
         effects = None
         if sort == "effect":
-            effects = yield from _effects(settings, images, target, run)
+            if subject is None:
+                raise Refused(words.NO_EFFECTS)
+            effects = yield from _effects(settings, images, subject, run)
     means = maps.mean((1, 2))
     keys = {"effect": effects, "number": None}.get(sort, means)
     order = range(len(maps)) if keys is None else keys.argsort(descending=True, stable=True).tolist()
@@ -44,16 +46,18 @@ def page(request: Request, run: Run, *, sort: str = "activation", number: int = 
         maps[numbers],
         means[numbers].tolist(),
         None if effects is None else effects[numbers].tolist(),
-        target,
+        subject,
         number,
         pages,
         len(maps),
     )
 
 
-def _effects(settings: Settings, images: torch.Tensor, target: int, run: Run) -> Generator[Step, None, torch.Tensor]:
+def _effects(
+    settings: Settings, images: torch.Tensor, subject: Subject, run: Run
+) -> Generator[Step, None, torch.Tensor]:
     def work(report: Callable[[Any], bool]) -> torch.Tensor:
-        return network_calls.effects(settings.loaded.name, images, target, settings.layer, report)
+        return network_calls.effects(settings.loaded.name, images, subject.target, settings.layer, report)
 
     effects = yield from engine.stream(work, run, lambda partial: Waiting(words.EFFECTS, partial.fraction))
     if run.stopped():
@@ -75,18 +79,31 @@ def channel(request: Request, number: int, run: Run) -> Iterator[Step]:
         maps = network_calls.features(loaded.name, images, layer.name)
         if not 0 <= number < len(maps):
             raise Refused(words.no_channel(number, layer.name, len(maps)))
-        target = engine.class_of(settings, images)
-        effect = network_calls.effect(loaded.name, images, target, layer.name, channel_axis(layer.layout), number)
-        box = _receptive_field(layer, maps[number], loaded.model.side)
-    yield Channel(settings, loaded.model.crop(photo), number, maps[number], effect, target, box)
+        seen, effect = loaded.model.crop(photo), None
+        if subject := engine.subject_of(settings, seen, images):
+            axis = channel_axis(layer.layout)
+            effect = network_calls.effect(loaded.name, images, subject.target, layer.name, axis, number)
+        box = _receptive_field(_layer_for(loaded, layer, images), maps[number], images)
+    yield Channel(settings, seen, number, maps[number], effect, subject, box)
+
+
+def _layer_for(loaded: Loaded, layer: explainers.Layer, images: torch.Tensor) -> explainers.Layer:
+    """The layer as it is for these images, where they have another size than those that the layers are listed for."""
+    import explainers  # torch takes seconds to start
+
+    if tuple(images.shape[-2:]) == tuple(loaded.model.size):
+        return layer
+    listed = explainers.list_layers(loaded.model.network, images.to(loaded.device), spatial=True)
+    return next((each for each in listed if each.name == layer.name), layer)
 
 
 def _receptive_field(
-    layer: explainers.Layer, plane: torch.Tensor, side: int
+    layer: explainers.Layer, plane: torch.Tensor, images: torch.Tensor
 ) -> tuple[float, float, float, float] | None:
     """That of the largest cell of `plane` [h, w], in parts of the input; None where the network has none."""
     try:
         left, top, right, bottom = layer.receptive_field(divmod(int(plane.argmax()), plane.shape[1]))
     except (ValueError, RuntimeError):
         return None
-    return left / side, top / side, right / side, bottom / side
+    height, width = images.shape[-2:]
+    return left / width, top / height, right / width, bottom / height

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import explainers
     import models
+    from explainers.targets import Target
 
 
 TOP = 5  # classes listed
@@ -34,6 +35,15 @@ class Loaded:
     default: str
     device: torch.device
 
+    @property
+    def finds(self) -> bool:
+        """Whether the network finds things in a picture (regions, objects) instead of naming the whole."""
+        return self.model.task != "classification"
+
+
+MIN_SCORE = "min_score"
+"""The option of every request to a detector: detections below this score are left out."""
+
 
 @dataclass(frozen=True)
 class BandChoice:
@@ -54,7 +64,7 @@ class BandChoice:
 
 @dataclass(frozen=True)
 class Settings:
-    """A request with its names resolved. `target` None means the top prediction."""
+    """A request with its names resolved. `target` None means the top prediction, or the first thing found."""
 
     loaded: Loaded
     layer: str
@@ -64,6 +74,17 @@ class Settings:
     notes: tuple[str, ...] = ()
     bands: BandChoice | None = None
     """Of a picture of bands, once it was opened."""
+    rank: int = 0
+    """Which thing of that class, counted from 1; 0 for the strongest detection, or all pixels of the class."""
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The options that are the method's own."""
+        return {name: value for name, value in self.options.items() if name in self.method.options}
+
+    @property
+    def min_score(self) -> float:
+        return float(self.options.get(MIN_SCORE, 0.5))
 
     @property
     def takes_layer(self) -> bool:
@@ -72,8 +93,54 @@ class Settings:
     @property
     def names(self) -> dict[str, str]:
         """The fields of a `Request` that ask for just this."""
-        target = "" if self.target is None else self.loaded.names[self.target]
+        target = "" if self.target is None else ranked(self.loaded.names[self.target], self.rank)
         return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
+
+
+def ranked(name: str, rank: int) -> str:
+    """The name of one of several things of a class, as a request writes it: "dog#2"."""
+    return f"{name}#{rank}" if rank else name
+
+
+@dataclass(frozen=True)
+class Found:
+    """A detection, or pixels of one class: all of them, or a connected region."""
+
+    name: str
+    """As a request's target: "dog", "dog#2"."""
+    label: int
+    rank: int
+    share: float
+    """The score of a detection; the part of the picture's pixels."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom in parts of what the network saw."""
+    target: Target = field(repr=False)
+    mask: torch.Tensor | None = field(default=None, repr=False)
+    """Its pixels [h, w]; None for a detection."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a segmentation network or a detector finds in the picture; comes before any map.
+
+    `chosen` is the one to be explained; None where nothing is found, as `sentence` says.
+    """
+
+    settings: Settings
+    seen: Image.Image
+    found: tuple[Found, ...]
+    chosen: Found | None
+    sentence: str = ""
+    remedy: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is explained: its name, the index of its class, and the target for the library."""
+
+    name: str
+    label: int
+    target: int | Target = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -93,6 +160,12 @@ class Refining:
     map: torch.Tensor | None
     fraction: float
     seconds: float
+    scene: Scene | None = None
+
+    @property
+    def name(self) -> str:
+        """What is being explained; empty for the top prediction."""
+        return self.scene.chosen.name if self.scene and self.scene.chosen else self.settings.names["target"]
 
 
 @dataclass(frozen=True)
@@ -102,13 +175,14 @@ class Answer:
     settings: Settings
     seen: Image.Image
     explanation: explainers.Explanation
-    probabilities: torch.Tensor
-    """Softmax of the network's scores, [K]."""
+    probabilities: torch.Tensor | None
+    """Softmax of the network's scores, [K]; None where there is a `scene`."""
     map: torch.Tensor
     plane: int = 0
     """Which of `planes` the map is."""
     share: float = 1.0
     by_visitor: bool = False
+    scene: Scene | None = None
 
     @property
     def planes(self) -> int:
@@ -118,18 +192,33 @@ class Answer:
     @property
     def target(self) -> int:
         """The class that was explained."""
+        if self.probabilities is None:
+            return self.thing.label
         return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
+
+    @property
+    def thing(self) -> Found:
+        """The detection or region that was explained, where there is a `scene`."""
+        assert self.scene is not None and self.scene.chosen is not None, "an answer without a target"
+        return self.scene.chosen
+
+    @property
+    def name(self) -> str:
+        """What was explained, as a request's target."""
+        return self.thing.name if self.scene else self.settings.loaded.names[self.target]
 
     @property
     def top(self) -> list[tuple[int, float]]:
         """The most likely classes and their probabilities."""
+        if self.probabilities is None:
+            return []
         top = self.probabilities.topk(min(TOP, len(self.probabilities)))
         return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
 
     @property
     def confidence(self) -> float:
-        """The probability of the target."""
-        return float(self.probabilities[self.target])
+        """The probability of the target; the score of a detection; the part of the pixels."""
+        return self.thing.share if self.probabilities is None else float(self.probabilities[self.target])
 
     @property
     def options(self) -> dict[str, Any]:
@@ -155,7 +244,7 @@ class Channels:
     maps: torch.Tensor
     means: list[float]
     effects: list[float] | None
-    target: int
+    subject: Subject | None
     page: int
     pages: int
     total: int
@@ -170,8 +259,8 @@ class Channel:
     number: int
     map: torch.Tensor
     effect: float | None
-    target: int
+    subject: Subject | None
     box: tuple[float, float, float, float] | None
 
 
-Step = Waiting | Refining | Answer | Stages | Settings | Channels | Channel
+Step = Waiting | Scene | Refining | Answer | Stages | Settings | Channels | Channel

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 CAPACITY = 3
 MAPS = ("grid", "pixels", "heat", "features")
+DEFAULTS = ("grad_cam", "hires_cam")
+"""The first method for a class of a picture, and for a thing in it: Grad-CAM weighs whole channels, so that its map of
+one object lights up all objects of that class; HiResCAM keeps each cell's own gradient.
+"""
+COMPARING = frozenset({"finer_cam"})
+"""Methods that compare a class's score with those of other classes: an object or a region has one score alone."""
 
 log = logging.getLogger("hooklens")
 wanted = threading.Event()
@@ -145,5 +151,17 @@ def list_methods(loaded: Loaded, layer: str | None = None) -> list[explainers.Me
     """The methods that return a map for this model at this layer."""
     import explainers  # torch takes seconds to start
 
-    network = loaded.model.network
-    return [m for m in explainers.METHODS.values() if m.returns in MAPS and m.applies(network, layer or None) is None]
+    return [m for m in explainers.METHODS.values() if m.returns in MAPS and why_not(m, loaded, layer) is None]
+
+
+def default_method(loaded: Loaded, listed: list[str]) -> str:
+    """The first choice among the methods listed for this model."""
+    wanted = DEFAULTS[loaded.finds]
+    return wanted if wanted in listed else listed[0]
+
+
+def why_not(method: explainers.Method, loaded: Loaded, layer: str | None = None) -> str | None:
+    """None where the method can explain this model at this layer, else a sentence that says why not."""
+    if loaded.finds and method.name in COMPARING:
+        return words.COMPARES_CLASSES
+    return method.applies(loaded.model.network, layer or None)

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ui import limits
+from ui import limits, words
 from ui.engine import model_cache
+from ui.engine.messages import Refused
 
 if TYPE_CHECKING:
     import torch
 
     import explainers
+    from explainers.targets import Target
 
 try:
     import spaces
@@ -43,6 +45,8 @@ def _on_cpu(value: Any) -> Any:
         return value.cpu()
     if isinstance(value, dict):
         return {name: _on_cpu(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_on_cpu, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         tensors = {name: field.cpu() for name, field in fields.items() if isinstance(field, torch.Tensor)}
@@ -80,20 +84,27 @@ def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:
     return run(name, explainers.feature_maps, images, layer=layer)[0].float()
 
 
-def effects(name: str, images: torch.Tensor, target: int, layer: str, progress: Callable[[Any], bool]) -> torch.Tensor:
-    """The drop of the class's logit without each channel, float32 [K]."""
+def effects(
+    name: str,
+    images: torch.Tensor,
+    target: int | Target,
+    layer: str,
+    progress: Callable[[Any], bool],
+) -> torch.Tensor:
+    """The drop of the target's score without each channel, float32 [K]."""
     import explainers  # torch takes seconds to start
 
     return run(name, explainers.channel_effects, images, target=target, layer=layer, **_reporting(progress))[0].float()
 
 
-def effect(name: str, images: torch.Tensor, target: int, layer: str, axis: int, channel: int) -> float:
-    """The drop of the class's logit without one channel, from two forward passes."""
-    ablated = run(name, _ablated, images, layer=layer, axis=axis, channel=channel)
-    return float(scores(name, images)[target] - ablated[0, target])
+def effect(name: str, images: torch.Tensor, target: int | Target, layer: str, axis: int, channel: int) -> float:
+    """The drop of the target's score without one channel, from two forward passes."""
+    return float(run(name, _effect, images, target=target, layer=layer, axis=axis, channel=channel))
 
 
-def _ablated(network: Any, images: torch.Tensor, layer: str, axis: int, channel: int) -> torch.Tensor:
+def _effect(
+    network: Any, images: torch.Tensor, target: int | Target, layer: str, axis: int, channel: int
+) -> torch.Tensor:
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
@@ -103,11 +114,14 @@ def _ablated(network: Any, images: torch.Tensor, layer: str, axis: int, channel:
         output.select(axis, channel).zero_()
         return output
 
-    with torch.inference_mode(), explainers.edit_outputs(network, {layer: ablate}):
-        return network(images)
+    score = explainers.Logit(target) if isinstance(target, int) else target
+    with torch.inference_mode():
+        whole = score(network(images))
+        with explainers.edit_outputs(network, {layer: ablate}):
+            return (whole - score(network(images)))[0]
 
 
-def sweep(name: str, images: torch.Tensor, target: int, layers: list[str]) -> dict[str, torch.Tensor]:
+def sweep(name: str, images: torch.Tensor, target: int | Target, layers: list[str]) -> dict[str, torch.Tensor]:
     """Grad-CAM at several layers from one pass."""
     import explainers  # torch takes seconds to start
 
@@ -117,6 +131,35 @@ def sweep(name: str, images: torch.Tensor, target: int, layers: list[str]) -> di
 def scores(name: str, images: torch.Tensor) -> torch.Tensor:
     """The network's scores for the one picture, float32 [K]."""
     return run(name, _forward, images)[0].float()
+
+
+def detections(name: str, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Boxes [n, 4] in pixels of the input, labels [n] and scores [n] of what a detector finds in the one picture.
+
+    Errors   Refused for an output that is not torchvision's: a list with a dictionary of the three for each picture
+    """
+    found = run(name, _forward, images)
+    rows = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else None
+    if not isinstance(rows, dict) or not {"boxes", "labels", "scores"} <= rows.keys():
+        raise Refused(words.no_detections(found))
+    return rows["boxes"].float(), rows["labels"].long(), rows["scores"].float()
+
+
+def pixel_classes(name: str, images: torch.Tensor) -> torch.Tensor:
+    """The class of every pixel of a segmentation network's output for the one picture, int64 [h, w].
+
+    A network with a single channel says yes or no: its class is 0, and -1 where the score is not positive.
+
+    Errors   Refused for an output that has no scores [1, K, h, w]
+    """
+    output = run(name, _forward, images)
+    held = (
+        next((output[key] for key in ("out", "logits") if key in output), None) if isinstance(output, dict) else output
+    )
+    scores = held if hasattr(held, "ndim") else getattr(output, "logits", None)
+    if scores is None or scores.ndim != 4:
+        raise Refused(words.no_pixel_scores(output))
+    return scores[0].argmax(0) if scores.shape[1] > 1 else (scores[0, 0] > 0).long() - 1
 
 
 def _forward(network: Any, images: torch.Tensor) -> torch.Tensor:

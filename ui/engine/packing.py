@@ -2,7 +2,7 @@
 
 Maps travel as base64 of little-endian floats (a JSON list of 224 x 224 numbers takes a second to paint), pictures as
 JPEG in a data URL. No field is called `path` or `url`: gradio rewrites those. Final maps are float32, so that the
-read-out and the `.npy` file are exact; large partial maps are float16.
+read-out and the `.npy` file are exact; large partial maps, and final ones of more than 512 x 512, are float16.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ui import words
-from ui.engine.messages import Answer, Channel, Channels, Refining, Settings, Stages
+from ui.engine import scene
+from ui.engine.messages import Answer, Channel, Channels, Refining, Scene, Settings, Stages
 
 if TYPE_CHECKING:
     import torch
 
 LARGEST = 768  # pixels of a picture's longer side
 SMALL = 64 * 64  # values; partial maps up to this are float32 too
+LARGE = 512 * 512  # values; final maps above this are float16: as float32 they would be more than the page can hold
+OUTLINE = 320  # pixels of the longer side of the regions that are sent
+COLOURS = 10  # colours of classes, see static/things.js
 CELL = 16  # pixels of a channel's longer side in the sheet
 _count = itertools.count(1)
 
@@ -42,7 +46,7 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False) -
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     packed: dict[str, Any] = {"h": values.shape[-2], "w": values.shape[-1], "lo": low, "hi": high, "signed": low < 0}
     packed["by_size"] = by_size
-    if exact or values.numel() <= SMALL:
+    if values.numel() <= (LARGE if exact else SMALL):
         return packed | {"b64": _text(values.numpy().tobytes()), "dtype": "float32"}
     scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1]: halves end at 65,504 and lose small numbers
     return packed | {"b64": _text((values / scale).half().numpy().tobytes()), "dtype": "float16", "scale": scale}
@@ -66,11 +70,12 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "v": 1,
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
-        "about": _about(settings, step.target, step.plane),
+        "about": _about(settings, step.name, step.plane),
         "map": floats(step.map, by_size=settings.method.by_size),
         "crop": picture(step.seen),
-        "name": words.file_name(settings, step.target),
-        "words": words.overlay(settings, step.target, step.map),
+        "name": words.file_name(step),
+        "words": words.overlay(step, step.map),
+        **_things(step.scene),
     }
 
 
@@ -89,21 +94,70 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
         "v": 1,
         "id": ident,
         "state": "partial",
-        "about": _about(settings, settings.target),
+        "about": _about(settings, step.name),
         "map": floats(step.map, exact=False, by_size=settings.method.by_size),
         "crop": picture(step.seen, 384),
-        "name": words.file_name(settings, settings.target),
-        "words": words.overlay(settings, settings.target, step.map),
+        "name": words.file_name(step),
+        "words": words.overlay(step, step.map),
+        **_things(step.scene),
     }
 
 
-def _about(settings: Settings, target: int | None, plane: int = 0) -> str:
+def _about(settings: Settings, name: str, plane: int = 0) -> str:
     """The identity of a map: colour limits and read-out stay while it is the same."""
-    return f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{target}/{plane}"
+    return f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{name}/{plane}"
+
+
+def picture_alone(step: Scene, ident: int) -> dict[str, Any]:
+    """What the network saw, and what it found there; no map."""
+    alt = {"alt": step.sentence, "unit": "", "hint": ""}
+    return {"v": 1, "id": ident, "state": "done", "crop": picture(step.seen), "words": alt, **_things(step)}
+
+
+def found(step: Scene, ident: int) -> dict[str, Any]:
+    """The list of what was found, as that of the most likely classes."""
+    items = [
+        {"index": k, "name": each.name, "share": each.share, "colour": each.label % COLOURS}
+        for k, each in enumerate(step.found)
+    ]
+    title, _ = words.THINGS[step.settings.loaded.model.task]
+    chosen = step.found.index(step.chosen) if step.chosen else None
+    return {"id": ident, "chosen": chosen, "items": items, "title": title}
+
+
+def _things(step: Scene | None) -> dict[str, Any]:
+    """Boxes, or a plane with the number of the smallest region at each pixel, that a click on the picture chooses."""
+    if step is None:
+        return {}
+    items = [
+        {"name": each.name, "box": each.box, "colour": each.label % COLOURS, "share": each.share, "label": each.label}
+        for each in step.found
+    ]
+    masks = [each.mask for each in step.found if each.mask is not None]
+    things = {"items": items, "chosen": step.found.index(step.chosen) if step.chosen else None}
+    return {"things": things | ({"plane": _regions(masks)} if masks else {})}
+
+
+def _regions(masks: list[torch.Tensor]) -> dict[str, Any]:
+    """The last of the masks at each pixel, counted from 1, 0 for none: bytes [h, w] with no side above `OUTLINE`."""
+    import torch  # torch takes seconds to start
+
+    height, width = masks[0].shape
+    scale = min(1.0, OUTLINE / max(height, width))
+    rows, columns = (
+        ((torch.arange(max(1, round(scale * side))) + 0.5) / scale).long().clamp(max=side - 1)
+        for side in (height, width)
+    )
+    plane = torch.zeros(len(rows), len(columns), dtype=torch.uint8)
+    for number, mask in enumerate(masks[:255], 1):
+        plane[mask[rows[:, None], columns]] = number
+    return {"h": len(rows), "w": len(columns), "b64": _text(plane.numpy().tobytes())}
 
 
 def classes(step: Answer, ident: int) -> dict[str, Any]:
-    """The most likely classes."""
+    """The most likely classes, or what was found."""
+    if step.scene:
+        return found(step.scene, ident)
     names = step.settings.loaded.names
     items = [{"index": index, "name": names[index], "share": share} for index, share in step.top]
     return {"id": ident, "chosen": step.target, "items": items}
@@ -120,6 +174,14 @@ def findings(step: Answer, ident: int) -> dict[str, Any]:
             item |= {"remedy": dict(finding.remedy), "label": words.remedy(finding.remedy)}
         items.append(item)
     return {"id": ident, "items": items}
+
+
+def bands(settings: Settings, asked: str, ident: int) -> dict[str, Any]:
+    """The picker of a picture's bands; for a photograph it is hidden, and keeps what was `asked` for another picture."""
+    choice = settings.bands
+    if choice is None:
+        return {"id": ident, "text": asked}
+    return {"id": ident, "text": choice.text, **vars(choice)}
 
 
 def stages(step: Stages, ident: int) -> dict[str, Any]:
@@ -176,10 +238,10 @@ def channel(step: Channel, ident: int) -> dict[str, Any]:
 
 
 def schema(settings: Settings) -> list[dict[str, Any]]:
-    """The method's options as `options.js` draws them; those whose default no form can hold are left out."""
+    """The options of method and network as `options.js` draws them, without those whose default no form can hold."""
     return [
         {**vars(option), "default": _plain(option.default), "choices": list(option.choices)}
-        for option in settings.method.options.values()
+        for option in (*scene.options(settings.loaded).values(), *settings.method.options.values())
         if option.default is None or _plain(option.default) is not None
     ]
 

@@ -1,0 +1,260 @@
+"""Segmentation networks and detectors in the engine and the API: what is found, what is explained, what is said.
+
+The blobs of tests/dense_nets.py are found where they were painted, so that every answer is known beforehand.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+
+import explainers
+from models import zoo
+from models.model import Model
+from models.sources.torchvision_dense import SOURCE, preparation_of, weights_by_name
+from tests import dense_nets
+from ui import words
+from ui.engine import engine, features, model_cache, runs
+from ui.engine.messages import Answer, Channel, Channels, Refining, Refused, Scene, Settings, Stages
+from ui.engine.request import Request
+
+
+@pytest.fixture(autouse=True)
+def offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both blob models, and a cache of their own."""
+    monkeypatch.setattr(zoo, "SOURCES", (*zoo.SOURCES, dense_nets.Blobs()))
+    monkeypatch.setattr(model_cache, "_loaded", model_cache._loaded.copy())
+    monkeypatch.setattr(model_cache, "ready", ready := model_cache.threading.Event())
+    ready.set()
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> str:
+    path = tmp_path / "scene.png"
+    dense_nets.scene().save(path)
+    return str(path)
+
+
+def steps(request: Request, function: Any = engine.explain, **more: Any) -> dict[type, Any]:
+    """The last step of each kind."""
+    with runs.begin(None) as run:
+        return {type(step): step for step in function(request, run=run, **more)}
+
+
+def names(scene: Scene) -> list[str]:
+    return [each.name for each in scene.found]
+
+
+def ask(picture: str, model: str, **more: Any) -> dict[type, Any]:
+    return steps(Request(picture, model=f"blobs_{model}", **more))
+
+
+def test_detections_are_found_and_the_strongest_is_explained(picture: str) -> None:
+    """Oracle: the boxes as painted, to a cell of the network's grid."""
+    found = ask(picture, "detection")
+    scene, answer = found[Scene], found[Answer]
+
+    assert names(scene) == ["red blob", "green blob", "red blob#2"] and scene.chosen is scene.found[0]
+    assert scene.found[0].box == pytest.approx((160 / 256, 24 / 192, 216 / 256, 80 / 192), abs=16 / 192)
+    assert answer.name == "red blob" and answer.target == 1 and answer.confidence == scene.found[0].share
+    expected = explainers.hires_cam(*asked(found), layer=answer.settings.layer)
+    torch.testing.assert_close(answer.map, expected[0])
+    row, column = divmod(int(answer.map.argmax()), answer.map.shape[1])
+    left, top, right, bottom = scene.found[0].box
+    assert left <= (column + 0.5) / answer.map.shape[1] <= right and top <= (row + 0.5) / answer.map.shape[0] <= bottom
+
+
+def test_the_map_is_that_of_the_box_and_label_by_overlap(picture: str) -> None:
+    """A second detection of the class has a map of its own, in its own box; Grad-CAM's is in the stronger one."""
+    found = ask(picture, "detection", target="red blob#2")
+    answer, stages = found[Answer], found[Stages]
+
+    assert answer.name == "red blob#2" and answer.settings.names["target"] == "red blob#2"
+    assert asked(found)[2].overlap == 0.5 and asked(found)[2].labels == (1,)
+    column = int(answer.map.argmax()) % answer.map.shape[1]
+    assert (column + 0.5) / answer.map.shape[1] < 112 / 256, "the larger, paler one is on the left"
+    assert len(stages.maps) >= 2
+    other = ask(picture, "detection", target="red blob#2", method="grad_cam")[Answer]
+    assert int(other.map.argmax()) % other.map.shape[1] > column
+    for name, plane in stages.maps.items():
+        torch.testing.assert_close(plane, explainers.grad_cam(*asked(found), layer=name)[0])
+
+
+def test_regions_are_classes_and_their_connected_parts(picture: str) -> None:
+    """Oracle: the areas of the ellipses as painted."""
+    found = ask(picture, "segmentation")
+    scene, answer = found[Scene], found[Answer]
+
+    assert names(scene) == ["red blob", "red blob#1", "red blob#2", "green blob", "__background__"]
+    areas = {each.name: each.share for each in scene.found}
+    assert areas["red blob#1"] == pytest.approx(3.1416 * 48 * 48 / (256 * 192), rel=0.15)
+    assert areas["red blob"] == pytest.approx(areas["red blob#1"] + areas["red blob#2"], rel=0.02)
+    classes = {each.label: each.share for each in scene.found if not each.rank}
+    assert sum(classes.values()) == pytest.approx(1)
+    network, images, _ = asked(found)
+    mask = network(images)["out"][0].argmax(0) == 1
+    expected = explainers.hires_cam(network, images, explainers.MaskScores(mask, 1), layer=answer.settings.layer)
+    torch.testing.assert_close(answer.map, expected[0])
+    assert line(answer).startswith(f"HiResCAM for red blob ({100 * areas['red blob']:.0f}% of the pixels) at ")
+
+
+def line(answer: Answer) -> str:
+    return "".join(part if isinstance(part, str) else part["text"] for part in words.answer_parts(answer))
+
+
+@pytest.mark.parametrize("target, chosen", [("red blob#2", 2), ("green blob", 3), ("green blob#1", 3), ("3", None)])
+def test_a_region_is_asked_for_by_its_name(picture: str, target: str, chosen: int | None) -> None:
+    found = ask(picture, "segmentation", target=target)
+    scene, answer = found[Scene], found[Answer]
+
+    if chosen is None:
+        assert scene.chosen is scene.found[0] and "no “blue blob” in this picture" in answer.settings.notes[0]
+    else:
+        assert scene.chosen is scene.found[chosen] and not answer.settings.notes
+
+
+@pytest.mark.parametrize("model", ["detection", "segmentation"])
+@pytest.mark.parametrize(
+    "target, note",
+    [
+        ("blue blob", "in this picture"),
+        ("red blob#9", "in this picture"),
+        ("purple blob", "no class called “purple blob”"),
+    ],
+)
+def test_what_is_not_there_is_a_note(picture: str, model: str, target: str, note: str) -> None:
+    found = ask(picture, model, target=target)
+
+    assert note in " ".join(found[Answer].settings.notes) and found[Answer].name == "red blob"
+
+
+def test_an_empty_detection_is_a_sentence_with_a_remedy_and_no_map(tmp_path: Path) -> None:
+    path = str(tmp_path / "pale.png")
+    dense_nets.blobs(("#b04040", (40, 40, 140, 140))).save(path)
+
+    found = ask(path, "detection")
+    scene = found[Scene]
+
+    assert Answer not in found and Stages not in found and scene.chosen is None and not scene.found
+    assert scene.sentence.startswith(
+        "No object found with a score of at least 0.5; the strongest detection is red blob"
+    )
+    lowered = ask(path, "detection", options=scene.remedy)
+    assert lowered[Answer].name == "red blob" and lowered[Answer].map.max() > 0
+    assert lowered[Answer].settings.min_score == scene.remedy["min_score"] < 0.5
+
+    dense_nets.blobs().save(path)
+    nothing = ask(path, "detection")[Scene]
+    assert nothing.sentence.startswith("No object found with a score of at least 0.5. ") and not nothing.remedy
+    grey = ask(path, "segmentation")
+    assert names(grey[Scene]) == ["__background__"] and Answer not in grey and "background" in grey[Scene].sentence
+    assert ask(path, "segmentation", target="__background__")[Answer].map.isfinite().all()
+
+
+@pytest.mark.parametrize("model", ["detection", "segmentation"])
+def test_every_listed_method_answers_or_refuses_in_a_sentence(picture: str, model: str) -> None:
+    loaded = model_cache.load(f"blobs_{model}")
+    listed = model_cache.list_methods(loaded)
+    quick = {"samples": 4, "steps": 4, "iterations": 4, "window": 32, "stride": 32}
+
+    assert {"grad_cam", "saliency", "occlusion", "rise"} <= {method.name for method in listed}
+    assert ("d_rise" in {method.name for method in listed}) == (model == "detection")
+    refused = {}
+    for method in listed:
+        options = {name: value for name, value in quick.items() if name in method.options}
+        try:
+            answer = ask(picture, model, method=method.name, options=options)[Answer]
+        except explainers.ExplainerError as error:
+            refused[method.name] = error
+        else:
+            assert answer.map.ndim == 2 and answer.name == "red blob"
+    # Their own sentences, about this network's operations; none for want of class scores.
+    assert set(refused) <= {"cam", "deep_lift", "deep_lift_shap"}, refused
+    assert {type(error).__name__ for error in refused.values()} <= {"UnsupportedModel", "UnsupportedOperation"}, refused
+
+
+def test_a_detection_that_vanishes_or_moves_away_counts_nothing(picture: str) -> None:
+    """The target on perturbed pictures: painted over; replaced by another class; an object elsewhere."""
+    network, images, target = asked(ask(picture, "detection"))
+    clean = float(target(network(images)))
+    variants = images.repeat(3, 1, 1, 1)
+    variants[0, :, :48, 72:] = 0.47
+    variants[1] = variants[1].roll(1, 0)
+    variants[2] = images[0].flip(-1)
+
+    assert clean == pytest.approx(float(network(images)[0]["scores"][0]))
+    assert target(network(variants)).tolist() == [0, 0, 0]
+
+
+def test_stop_keeps_the_partial_map_of_a_detector(picture: str) -> None:
+    request = Request(picture, model="blobs_detection", method="occlusion", options={"window": 8, "stride": 2})
+    seen = []
+    with runs.begin(None) as run:
+        for step in engine.explain(request, run):
+            seen.append(step)
+            if isinstance(step, Refining) and step.map is not None:
+                run.stop()
+
+    answer = next(step for step in seen if isinstance(step, Answer))
+    assert answer.share < 1 and answer.by_visitor and answer.map.isfinite().all()
+    assert all(step.name == "red blob" for step in seen if isinstance(step, Refining))
+
+
+def test_a_method_that_compares_classes_is_refused_with_its_reason(picture: str) -> None:
+    found = ask(picture, "detection", method="finer_cam")
+
+    (note,) = found[Answer].settings.notes
+    assert note.startswith("Finer-CAM is not for this network: It compares") and found[Answer].map.max() > 0
+
+
+@pytest.mark.parametrize("model", ["detection", "segmentation"])
+def test_channels_have_effects_on_what_was_found(picture: str, model: str) -> None:
+    """Oracle: without its red channel the network loses the whole score of a red blob; the others matter little."""
+    request = Request(picture, model=f"blobs_{model}", layer="backbone.2")
+
+    sheet = steps(request, features.page, sort="effect")[Channels]
+    one = steps(request, features.channel, number=0)[Channel]
+
+    assert sheet.numbers[0] == 0 and sheet.effects[0] > 0.4 and sheet.subject.name == "red blob"
+    assert one.effect == pytest.approx(sheet.effects[0], rel=1e-5)
+    assert one.box is not None and all(-0.01 <= side <= 1.01 for side in one.box)
+
+
+def test_channels_are_shown_where_nothing_was_found(tmp_path: Path) -> None:
+    path = str(tmp_path / "grey.png")
+    dense_nets.blobs().save(path)
+    request = Request(path, model="blobs_detection", layer="backbone.2")
+
+    assert steps(request, features.page)[Channels].subject is None
+    assert steps(request, features.channel, number=0)[Channel].effect is None
+    with pytest.raises(Refused, match="Nothing was found"):
+        steps(request, features.page, sort="effect")
+
+
+@pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"])
+def test_torchvisions_own_networks_are_explained(monkeypatch: pytest.MonkeyPatch, picture: str, name: str) -> None:
+    """Random weights, from the request to map and strip; the picture is not square."""
+    torch.manual_seed(0)
+    weights, task = weights_by_name()[name]
+    count = len(weights.meta["categories"])
+    network = torchvision.models.get_model(name, weights=None, weights_backbone=None, num_classes=count)
+    model = Model(name, network, weights.meta["categories"], preparation_of(name), task)
+    monkeypatch.setattr(SOURCE, "load", lambda *_: model)
+
+    found = steps(Request(picture, model=name, options={"min_score": 0.01} if task == "detection" else {}))
+
+    answer = found[Answer]
+    assert answer.map.ndim == 2 and answer.map.isfinite().all() and answer.map.shape[0] < answer.map.shape[1]
+    assert answer.explanation.statistics and found[Scene].chosen.name == answer.name
+    assert found[Settings].layer.startswith("backbone") and len(found[Stages].maps) >= 2
+
+
+def asked(found: dict[type, Any]) -> tuple[Any, torch.Tensor, Any]:
+    """Network, input and target of an answer."""
+    scene = found[Scene]
+    model = scene.settings.loaded.model
+    return model.network, model.prepare(scene.seen), scene.chosen.target
