@@ -4,26 +4,61 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from typing import Any
+
+OWN = ("weights", "labels", "mean", "std", "size")
+"""The flags that say something about the model."""
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """The command line's settings.
 
-    Errors   SystemExit with a usage line for flags that do not exist
+    Errors   SystemExit with a usage line for flags that do not exist and for values that cannot be right
     """
     parser = argparse.ArgumentParser(prog="app.py", description=__doc__)
     parser.add_argument(
         "--model",
         default="auto",
-        help="first model: efficientnet_lite0, resnet50 … (default: HOOKLENS_MODEL, else the one on board)",
+        help="first model: efficientnet_lite0, resnet50 …, timm:NAME, hf:NAME or hf:FOLDER, package.module:factory or "
+        "folder/file.py:factory (default: HOOKLENS_MODEL, else the one on board)",
     )
+    parser.add_argument("--weights", type=_file, help="its weights: .safetensors, or a state dict of torch.save")
+    parser.add_argument("--labels", type=_file, help="its class names: a text file, one a line, or JSON")
+    parser.add_argument("--mean", type=_numbers, help="mean of pixels in [0, 1], one a channel: 0.485,0.456,0.406")
+    parser.add_argument("--std", type=_numbers, help="standard deviation, likewise: 0.229,0.224,0.225")
+    parser.add_argument("--size", type=_size, help="pixels of its input: 224, or height x width: 160x224")
     parser.add_argument(
         "--host", default=None, help="address to listen on (default: this machine only; 0.0.0.0 for everybody)"
     )
     parser.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
     parser.add_argument("--offline", action="store_true", help="never fetch anything")
-    return parser.parse_args(given)
+    settings = parser.parse_args(given)
+    said = [f"--{name}" for name in OWN if getattr(settings, name) is not None]
+    if said and settings.model == os.environ.get("HOOKLENS_MODEL", "auto") == "auto":
+        parser.error(f"{', '.join(said)}: say which network with --model, such as package.module:factory or resnet18")
+    return settings
+
+
+def _file(text: str) -> str:
+    if not os.path.isfile(os.path.expanduser(text)):
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    return os.path.expanduser(text)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0.485,0.456,0.406") from None
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    parts = re.fullmatch(r"([1-9]\d{0,3})(?:x([1-9]\d{0,3}))?", text)
+    if not parts:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: give pixels, as 224 or 160x224 (height x width)")
+    height, width = parts.groups()
+    return (int(height), int(width)) if width else int(height)
 
 
 def main(given: list[str] | None = None) -> None:
@@ -33,7 +68,8 @@ def main(given: list[str] | None = None) -> None:
         os.environ["HOOKLENS_OFFLINE"] = "1"
     from ui import page  # after the settings above, which it reads when it is imported
 
-    page.serve(page.build(), model=settings.model, host=settings.host, port=settings.port)
+    own = {name: getattr(settings, name) for name in OWN if getattr(settings, name) is not None}
+    page.serve(page.build(), model=settings.model, own=own, host=settings.host, port=settings.port)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Image classifiers with their weights, preprocessing and class names: list them, load them by name.
+"""Image networks with their weights, preprocessing and class names: list them, load them by name, or your own.
 
 model = load_model()                     # EfficientNet-Lite0, or what HOOKLENS_MODEL names
 logits = model.network(model.prepare(photo))
@@ -12,18 +12,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from models.model import Model, Preparation
     from models.sources.source import ModelInfo, ModelUnavailable
-    from models.zoo import default_name, first_ready, labels, list_models, load_model, missing_onboard
+    from models.zoo import (
+        add,
+        default_name,
+        first_ready,
+        labels,
+        list_models,
+        load_model,
+        load_offered,
+        missing_onboard,
+    )
 
 __all__ = [
     "Model",
     "ModelInfo",
     "ModelUnavailable",
     "Preparation",
+    "add",
     "default_name",
     "first_ready",
     "labels",
     "list_models",
     "load_model",
+    "load_offered",
     "missing_onboard",
 ]
 

@@ -110,10 +110,11 @@ class Preparation:
         photo = limit_aspect(photo.convert("RGB"))
         left, top, right, bottom = box = self.region(*photo.size)
         size = max(1, round(right - left)), max(1, round(bottom - top))
-        if isinstance(self.resize, int):
-            # The resized picture's longer side is rounded: one scale for both sides keeps a square square.
-            rows, columns = (side * min(photo.size) / self.resize for side in self.size)
-            size = max(1, round(columns)), max(1, round(rows))
+        scale = (right - left) / self.size[1], (bottom - top) / self.size[0]
+        if abs(scale[0] / scale[1] - 1) < 0.02:
+            # The resized picture's longer side was rounded: one scale for both sides keeps a square square.
+            one = min(photo.size) / self.resize if isinstance(self.resize, int) else (scale[0] + scale[1]) / 2
+            size = max(1, round(self.size[1] * one)), max(1, round(self.size[0] * one))
         beyond = max(-left, -top, right - photo.width, bottom - photo.height)
         if beyond > 0.01:  # less is the rounding of floats
             margin = math.ceil(beyond)
@@ -148,6 +149,8 @@ class Model:
     preparation: Preparation
     task: Task = "classification"
     """What the network gives: scores of classes, of classes at every pixel, or boxes with classes and scores."""
+    notes: tuple[str, ...] = ()
+    """What was assumed or left out while loading it, a sentence each."""
 
     @property
     def channels(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ui.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
@@ -112,15 +114,21 @@ def theme() -> gr.themes.Base:
 
 
 def serve(
-    demo: gr.Blocks, *, model: str = "auto", host: str | None = None, port: int | None = None, block: bool = True
+    demo: gr.Blocks,
+    *,
+    model: str = "auto",
+    own: Mapping[str, Any] | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    block: bool = True,
 ) -> str:
-    """Serve the page, then load torch in the background.
+    """Serve the page, then load torch in the background; `own` is what `models.add` takes besides the model's name.
 
     Returns  the address, when `block` is False; else at the end of the server
     Errors   OSError when the port is taken
     """
     if limits.SHARED_GPU:
-        model_cache.start(model, 0.0)  # models must be on the GPU's list before the server runs
+        model_cache.start(model, 0.0, own)  # models must be on the GPU's list before the server runs
         model_cache.ready.wait()
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
     _, address, _ = demo.launch(
@@ -149,7 +157,7 @@ def serve(
     )
     print(words.served(address), flush=True)
     if not limits.SHARED_GPU:
-        model_cache.start(model)
+        model_cache.start(model, own=own)
     if block:
         with contextlib.suppress(KeyboardInterrupt):
             demo.block_thread()

@@ -7,5 +7,5 @@ from importlib import import_module
 
 from models.sources.source import Source
 
-FILES = ("efficientnet_lite", "torchvision_classifiers", "torchvision_dense")
+FILES = ("efficientnet_lite", "torchvision_classifiers", "torchvision_dense", "timm_models", "hf_models", "factories")
 SOURCES: tuple[Source, ...] = tuple(import_module(f"{__name__}.{file}").SOURCE for file in FILES)

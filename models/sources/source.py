@@ -64,6 +64,13 @@ class Source(ABC):
         Errors   ModelUnavailable, with the reason alone
         """
 
+    def build(self, name: str, classes: int | None) -> Model:
+        """The network of a name as `load`, without its weights, for weights of the user's own; `classes` outputs.
+
+        Errors   ModelUnavailable
+        """
+        raise ModelUnavailable(f"{name!r} has its own weights and takes no others")
+
     def names(self) -> Mapping[str, str]:
         """Every accepted name with the listed name that it stands for."""
         return {info.name: info.name for info in self.list()}
@@ -75,6 +82,25 @@ class Source(ABC):
     def labels(self, name: str) -> Sequence[str]:
         """Class names in the order of the network's outputs."""
         return self.load(name).labels
+
+
+class OpenSource(Source):
+    """A source of names that nobody can list: those of a package, of folders, of the user's own functions.
+
+    Such a name reads files and may run code. It is for a program and for the owner of a host: visitors never get here.
+    """
+
+    def list(self) -> Iterator[ModelInfo]:
+        """None."""
+        return iter(())
+
+    @abstractmethod
+    def accepts(self, name: str) -> bool:
+        """Whether a name is written as this source's are; nothing is imported or read."""
+
+    def ready(self, name: str) -> bool:
+        """Whether the model loads without a download."""
+        return True
 
 
 class no_random_init(TorchFunctionMode):

@@ -9,8 +9,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from models import settings
 from ui import words
@@ -35,15 +35,19 @@ wanted = threading.Event()
 ready = threading.Event()
 _started = 0.0
 _requested = settings.AUTO
+_own: Mapping[str, Any] = {}
 _errors: list[str] = []
 _loaded: OrderedDict[str, Loaded] = OrderedDict()
 _lock = threading.RLock()
 
 
-def start(model: str = settings.AUTO, delay: float = 3.0) -> None:
-    """Import torch and load the first model in a thread, as soon as a page is open or after `delay` seconds."""
-    global _started, _requested
-    _requested = model or settings.AUTO
+def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any] | None = None) -> None:
+    """Import torch and load the first model in a thread, as soon as a page is open or after `delay` seconds.
+
+    `model` is the owner's to name: `timm:`, `hf:` or a function of their own too; `own` is what `models.add` takes.
+    """
+    global _started, _requested, _own
+    _requested, _own = model or settings.AUTO, own or {}
 
     def load() -> None:
         global _started
@@ -63,14 +67,16 @@ def _prepare() -> None:
     import explainers  # noqa: F401  imported here so that the first request does not wait for it
     import models  # torch takes seconds to start
 
-    name = models.default_name(_requested)
-    if name == models.first_ready() and (missing := models.missing_onboard()):
-        _errors.append(missing)
+    name = ""
     try:
-        load(name)
+        name = models.add(settings.first_model(_requested), **_own) if _own else models.default_name(_requested)
+        if name == models.first_ready() and (missing := models.missing_onboard()):
+            _errors.append(missing)
+        _errors.extend(load(name).model.notes)
     except models.ModelUnavailable as error:
+        log.error("%s", error)
         _errors.append(words.plain(str(error)))
-        if other := models.first_ready():
+        if (other := models.first_ready()) and other != name:
             load(other)
 
 
@@ -109,7 +115,10 @@ def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
 
 
 def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loaded:
-    """The model of that name, loaded once, after a download if needed; the default and the last few loaded are kept."""
+    """The model of that name, loaded once, after a download if needed; the default and the last few loaded are kept.
+
+    The name may be a visitor's: only offered ones are loaded.
+    """
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
@@ -118,7 +127,7 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     with _lock:
         if name in _loaded:
             return _loaded[name]
-    model = models.load_model(name, progress=progress)
+    model = models.load_offered(name, progress=progress)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = model.network.to(device)
     picture = torch.zeros(1, model.channels, *model.size, device=device)
