@@ -157,7 +157,7 @@ def network(channels: int) -> torch.nn.Module:
 def model(channels: int) -> Model:
     """A model of four classes at 32 pixels."""
     preparation = Preparation(32, 36, (0.4,) * channels, (0.2,) * channels)
-    return Model(f"bands{channels}", network(channels), list("abcd"), preparation)
+    return Model(f"bands{channels}", network(channels), ["forest", "water", "field", "town"], preparation)
 
 
 @pytest.fixture(params=[1, 3, 4, 5])
@@ -173,7 +173,7 @@ def installed(channels: int, monkeypatch: pytest.MonkeyPatch) -> Loaded:
     images = torch.zeros(1, channels, 32, 32)
     layers = explainers.list_layers(made.network, images, spatial=True)
     default = explainers.default_layer(made.network, images)
-    found = Loaded(made.name, made.name, made, list("abcd"), layers, default, torch.device("cpu"))
+    found = Loaded(made.name, made.name, made, made.labels, layers, default, torch.device("cpu"))
     monkeypatch.setattr(model_cache, "_loaded", {made.name: found})
     monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
     return found

@@ -11,6 +11,7 @@ from ui.engine.request import LONGEST, NAMES, Request
 
 PARAMETERS = {name: {"target": "class"}.get(name, name) for name in NAMES}
 """The query parameter of each setting."""
+BANDS = "bands"
 OPTIONS = 2000  # characters of the options, a JSON object
 
 
@@ -24,7 +25,8 @@ def read(query: Mapping[str, str]) -> tuple[Request, examples.Example, list[str]
     example = known.get(name, first)
     notes = [words.not_found(words.EXAMPLE, name, [], first.id)] if name and name not in known else []
     names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
-    return Request(str(example.path), **names, options=_options(query.get("options", ""))), example, notes
+    options, bands = _options(query.get("options", "")), _short(query, BANDS)
+    return Request(str(example.path), **names, options=options, bands=bands), example, notes
 
 
 def _short(query: Mapping[str, str], parameter: str) -> str:
@@ -48,8 +50,9 @@ COPY = """(example, ...values) => {
   url.hash = "";
   const read = (text) => (typeof text === "string" && text ? JSON.parse(text) : {});
   const { chosen } = read(example), options = read(values.pop()).values || {};
+  const [bands] = (read(values.pop()).text || "").split(" of ");
   const names = PARAMETERS.map((name, k) => [name, values[k]]);
-  for (const [name, value] of [["example", chosen], ...names]) if (value) url.searchParams.set(name, value);
+  for (const [name, value] of [["example", chosen], ...names, ["bands", bands]]) if (value) url.searchParams.set(name, value);
   if (Object.keys(options).length) url.searchParams.set("options", JSON.stringify(options));
   history.replaceState(null, "", url);
   const more = chosen ? "" : " Your own picture is not part of it.";
@@ -57,4 +60,4 @@ COPY = """(example, ...values) => {
   if (!navigator.clipboard) return Promise.resolve(say("Copy this link:"));
   return navigator.clipboard.writeText(url.href).then(() => say("Link copied."), () => say("Copy this link:"));
 }""".replace("PARAMETERS", json.dumps(list(PARAMETERS.values())))
-"""The browser's side: takes the example, `NAMES` and the options; writes the address bar and the clipboard."""
+"""The browser's side: takes the example, `NAMES`, the bands and the options; writes the address bar and the clipboard."""

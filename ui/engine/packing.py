@@ -176,12 +176,12 @@ def findings(step: Answer, ident: int) -> dict[str, Any]:
     return {"id": ident, "items": items}
 
 
-def bands(settings: Settings, asked: str, ident: int) -> dict[str, Any]:
-    """The picker of a picture's bands; for a photograph it is hidden, and keeps what was `asked` for another picture."""
+def bands(settings: Settings, asked: str) -> dict[str, Any]:
+    """The picker of a picture's bands; of a photograph it is hidden, and keeps what was `asked` for another one."""
     choice = settings.bands
     if choice is None:
-        return {"id": ident, "text": asked}
-    return {"id": ident, "text": choice.text, **vars(choice)}
+        return {"text": asked}
+    return {"text": choice.text, **vars(choice), "three": list(choice.three)}
 
 
 def stages(step: Stages, ident: int) -> dict[str, Any]:

@@ -45,15 +45,22 @@ def _sentences(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def explain(
-    image: FileData, model: str = "", method: str = "", layer: str = "", target: str = "", options: dict | None = None
+    image: FileData,
+    model: str = "",
+    method: str = "",
+    layer: str = "",
+    target: str = "",
+    options: dict | None = None,
+    bands: str = "",
 ) -> dict:
     """Explain one picture: the map as .npy, the overlay as PNG, predictions, statistics and findings.
 
     image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class
     name or index, empty for the top prediction. options: the method's options by name. Methods that give several
     planes have them all in the map, [planes, height, width]; the overlay shows the one with the largest norm.
+    bands: of a TIFF or NPY picture of more than three bands, those to show as red, green and blue: "3,2,1".
     """
-    request = from_api(image, options, model=model, layer=layer, target=target, method=method)
+    request = from_api(image, options, model=model, layer=layer, target=target, method=method, bands=bands)
     answer = _last(engine.explain, request, Answer, stages=False)
     _no_notes(answer.settings)
     values = answer.explanation.raw[0] if answer.planes else answer.map
@@ -67,6 +74,7 @@ def explain(
         "findings": [
             {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in explanation.findings[0]
         ],
+        "bands": engine.plain(vars(answer.settings.bands)) if answer.settings.bands else None,
         "seconds": explanation.seconds,
         "share": answer.share,
         "shape": list(values.shape),

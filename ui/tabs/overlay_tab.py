@@ -45,11 +45,12 @@ class Overlay(Tab):
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
         loaded = page.demo.load(self.opened, None, [panel.picture, panel.examples], **AT_ONCE)
         loaded.then(self.first, None, outputs, **shared)
-        clicked = [panel.examples, panel.top, panel.notice, self.bars, self.findings, self.strip]
+        clicked = [panel.bands, panel.examples, panel.top, panel.notice, self.bars, self.findings, self.strip]
         changed = [panel.picture, *panel.named.values()]
         events = [*(each.input for each in changed), panel.explain.click, *(each.select for each in clicked)]
         turned = [*panel.outputs, panel.top]
-        turn = gr.on(events, self.turn, [panel.options, panel.top], turned, trigger_mode="multiple", **AT_ONCE)
+        shown_now = [panel.picture, panel.bands, panel.options, panel.top]
+        turn = gr.on(events, self.turn, shown_now, turned, trigger_mode="multiple", **AT_ONCE)
         turn.then(self.again, [*panel.inputs, panel.top], outputs, trigger_mode="always_last", **shared)
         self.planes.select(self.plane, panel.inputs, shown, trigger_mode="always_last", **shared)
 
@@ -66,16 +67,19 @@ class Overlay(Tab):
             stored = None
         yield from job(request.session_hash, lambda run: self._steps(question, {}, run, notes, stored), self._refused)
 
-    def turn(self, event: gr.EventData, request: gr.Request, form: Any, top: Any) -> Updates:
+    def turn(
+        self, event: gr.EventData, request: gr.Request, picture: str | None, picker: Any, form: Any, top: Any
+    ) -> Updates:
         """The unqueued step before every question: end this visitor's run; apply the click."""
         runs.stop(request.session_hash)
         panel = self.panel
-        if event.target is panel.picture:
-            return {panel.examples: {"chosen": None}}
-        if event.target is panel.explain and isinstance(top, dict):
+        target = event.target.elem_id  # Gradio copies a component that it has updated: it is not always the panel's
+        if target == panel.picture.elem_id:
+            return picture_panel.pictured(picture, form, picker, panel)
+        if target == panel.explain.elem_id and isinstance(top, dict):
             return {panel.top: {**top, "signature": None}}
         nothing = {panel.options: gr.skip()}  # gradio takes an empty dictionary for a value
-        if event.target in panel.named.values():
+        if target in [choice.elem_id for choice in panel.named.values()]:
             return nothing
         return nothing | picture_panel.changes(event_data(event), panel, form)
 
@@ -91,7 +95,7 @@ class Overlay(Tab):
             if isinstance(shown, dict) and shown.get("signature") == question.signature:
                 yield {self.status: gr.skip()}
             else:
-                yield from self._steps(question, form[-1], run)
+                yield from self._steps(question, form[-1], run, picker=form[-2])
 
         yield from job(request.session_hash, steps, lambda sentence: self._refused(sentence, shown))
 
@@ -109,7 +113,13 @@ class Overlay(Tab):
     # Steps as updates
 
     def _steps(
-        self, question: Request, form: Any, run: Run, notes: Iterable[str] = (), stored: dict[str, Any] | None = None
+        self,
+        question: Request,
+        form: Any,
+        run: Run,
+        notes: Iterable[str] = (),
+        stored: dict[str, Any] | None = None,
+        picker: Any = None,
     ) -> Iterator[Updates]:
         """A question on its way: settings, partial maps, the map, the strip of stages."""
         if stored:
@@ -127,11 +137,15 @@ class Overlay(Tab):
                 yield self._refining(step, ident)
             elif isinstance(step, Answer):
                 answer = step
-                yield self._answered(step, notes, ident)
+                yield {
+                    **self._answered(step, notes, ident),
+                    **picture_panel.picked(step.settings, question, picker, self.panel),
+                }
             elif isinstance(step, Stages):
                 yield {self.strip: packing.stages(step, ident)}
         if answer and answer.share >= 1 and not run.cancelled:  # complete, with its strip: not to be computed again
-            question = replace(question, **answer.settings.names, options=answer.settings.options)
+            bands = answer.settings.bands.text if answer.settings.bands else question.bands
+            question = replace(question, **answer.settings.names, options=answer.settings.options, bands=bands)
             yield {self.panel.top: packing.classes(answer, packing.number()) | {"signature": question.signature}}
 
     def _resolved(self, settings: Settings, question: Request, form: Any) -> Updates:

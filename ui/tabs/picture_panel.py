@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,9 @@ import gradio as gr
 
 from ui import examples, links, words
 from ui.engine import model_cache, packing, runs
-from ui.engine.messages import Loaded, Settings
+from ui.engine.messages import Loaded, Refused, Settings
 from ui.engine.request import NAMES, Request, split
+from ui.serving import bands, uploads
 from ui.tabs.components import Choice, Picture, canvas
 
 SOURCES = ["upload", "clipboard", "webcam"]
@@ -21,6 +23,7 @@ class Panel:
     """The column's components."""
 
     picture: Picture
+    bands: gr.HTML
     examples: gr.HTML
     model: Choice
     notice: gr.HTML
@@ -42,7 +45,7 @@ class Panel:
     @property
     def inputs(self) -> list[Any]:
         """The settings, as `from_form` takes them."""
-        return [self.picture, *self.named.values(), self.options]
+        return [self.picture, *self.named.values(), self.bands, self.options]
 
     @property
     def outputs(self) -> list[Any]:
@@ -64,6 +67,7 @@ def build() -> Panel:
         alt_text=words.PICTURE_ALT,
         placeholder=words.PLACEHOLDER,
     )
+    picker = canvas("bands", "hl-bands", title=words.BANDS_TITLE)
     strip = canvas("examples", "hl-examples", items=items)
     with gr.Column(elem_id="hl-settings"):
         model = Choice([], label=words.MODEL_LABEL, elem_id="hl-model", interactive=True)
@@ -81,7 +85,7 @@ def build() -> Panel:
         stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=70, size="md")
         link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
     linked = canvas("linked", "hl-linked")
-    return Panel(picture, strip, model, notice, layer, target, top, method, options, explain, stop, link, linked)
+    return Panel(picture, picker, strip, model, notice, layer, target, top, method, options, explain, stop, link, linked)
 
 
 def wire(panel: Panel) -> None:
@@ -94,6 +98,25 @@ def wire(panel: Panel) -> None:
 def stopped(request: gr.Request) -> None:
     """End this visitor's run; its own handler shows the best map so far."""
     runs.stop(request.session_hash)
+
+
+def picked(settings: Settings, request: Request, picker: Any, panel: Panel) -> dict[Any, Any]:
+    """The picker of bands for the picture that was opened; it stays where it says so already, as a visitor left it."""
+    packed = packing.bands(settings, request.bands)
+    stands = isinstance(picker, dict) and {**picker, "id": 0} == {**packed, "id": 0}
+    return {} if stands else {panel.bands: {**packed, "id": packing.number()}}
+
+
+def pictured(path: str | None, form: Any, picker: Any, panel: Panel) -> dict[Any, Any]:
+    """What another picture means for the column: no example, bands unknown yet, a PNG of what no browser shows."""
+    kept = picker.get("text") if isinstance(picker, dict) else None
+    updates: dict[Any, Any] = {panel.examples: {"chosen": None}, panel.bands: {"text": kept}}
+    name = form.get("model") if isinstance(form, dict) else None
+    channels = model_cache.load(name).model.channels if isinstance(name, str) and model_cache.has(name) else None
+    with contextlib.suppress(Refused):  # the answer says why
+        if path and (shown := bands.preview(uploads.inside_uploads(path), channels)):
+            updates[panel.picture] = str(shown)
+    return updates
 
 
 def changes(data: dict[str, Any], panel: Panel, form: Any) -> dict[Any, Any]:
