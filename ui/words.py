@@ -229,9 +229,12 @@ ONLY_BACKGROUND = (
     "The network sees nothing but background in this picture: none of its classes has a pixel. Choose another picture, "
     "or the background itself."
 )
+AT_LOWER_SCORE = "With a lower min score the strongest detection is explained."
 NO_EFFECTS = "Nothing was found in this picture, so no channel has an effect on it. Sort by mean activation."
 THINGS = {"detection": ("Objects found", "Object"), "segmentation": ("Regions found, by their share", "Region")}
 """The title of the list, and the label of the choice of a target."""
+HIDE = {"detection": "Boxes", "segmentation": "Regions"}
+"""The switch that hides them on the picture."""
 STRONGEST = {"detection": "Strongest detection", "segmentation": "Largest region"}
 
 
@@ -268,7 +271,7 @@ def no_pixel_scores(output: Any) -> str:
     )
 
 
-def scene(step: Scene, ident: int) -> dict[str, Any]:
+def nothing(step: Scene, ident: int) -> dict[str, Any]:
     """The status line where nothing is explained."""
     return status("done", step.sentence, ident=ident)
 

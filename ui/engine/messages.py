@@ -197,6 +197,12 @@ class Answer:
         return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
 
     @property
+    def names(self) -> dict[str, str]:
+        """The fields of a `Request` that ask for just this; a target that was not found is none of them."""
+        names = self.settings.names
+        return {**names, "target": self.name} if self.scene and names["target"] else names
+
+    @property
     def thing(self) -> Found:
         """The detection or region that was explained, where there is a `scene`."""
         assert self.scene is not None and self.scene.chosen is not None, "an answer without a target"
@@ -222,8 +228,9 @@ class Answer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that the method took, defaults included."""
-        return {n: value for n, value in self.explanation.options.items() if n in self.settings.method.options}
+        """The options that method and network took, defaults included."""
+        own = {name: value for name, value in self.settings.options.items() if name not in self.settings.method.options}
+        return own | {n: value for n, value in self.explanation.options.items() if n in self.settings.method.options}
 
 
 @dataclass(frozen=True)

@@ -125,12 +125,29 @@ def found(step: Scene, ident: int) -> dict[str, Any]:
     return {"id": ident, "chosen": chosen, "items": items, "title": title}
 
 
+def reason(step: Scene, ident: int) -> dict[str, Any]:
+    """As findings: the notes on the request, and a button where a changed request finds something."""
+    items: list[dict[str, Any]] = [{"sentence": note} for note in step.settings.notes]
+    if step.remedy:
+        item = {"sentence": words.AT_LOWER_SCORE, "remedy": step.remedy, "label": words.remedy(step.remedy)}
+        items.append(item)
+    return {"id": ident, "items": items}
+
+
 def _things(step: Scene | None) -> dict[str, Any]:
     """Boxes, or a plane with the number of the smallest region at each pixel, that a click on the picture chooses."""
     if step is None:
         return {}
     items = [
-        {"name": each.name, "box": each.box, "colour": each.label % COLOURS, "share": each.share, "label": each.label}
+        {
+            "name": each.name,
+            "box": each.box,
+            "colour": each.label % COLOURS,
+            "share": each.share,
+            "label": each.label,
+            "whole": each.mask is not None and not each.rank,
+            "ground": scene.is_background(step.settings.loaded, each.label),
+        }
         for each in step.found
     ]
     masks = [each.mask for each in step.found if each.mask is not None]

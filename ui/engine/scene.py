@@ -62,7 +62,7 @@ def look(settings: Settings, seen: Image.Image, images: torch.Tensor) -> Scene:
         remedy = _lower(everything)
     else:
         found, remedy = _regions(settings, images), {}
-        default = next((each for each in found if settings.loaded.names[each.label] not in BACKGROUND), None)
+        default = next((each for each in found if not is_background(settings.loaded, each.label)), None)
         sentence = words.ONLY_BACKGROUND
     chosen = default
     if settings.target is not None:
@@ -84,6 +84,11 @@ def _lower(everything: list[Found]) -> dict[str, float]:
     return {MIN_SCORE: score} if score >= 0.05 else {}
 
 
+def least_overlap(settings: Settings) -> float:
+    """The overlap from which a detection is the one that is explained; D-RISE's own target has none."""
+    return 0.0 if settings.method.name == "d_rise" else 0.5
+
+
 def _detections(settings: Settings, images: torch.Tensor) -> list[Found]:
     """The detections, strongest first, `MOST` at most."""
     import torch  # torch takes seconds to start
@@ -91,7 +96,7 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[Found]:
     import explainers  # torch takes seconds to start
 
     boxes, labels, scores = network_calls.detections(settings.loaded.name, images)
-    overlap = 0.0 if settings.method.name == "d_rise" else 0.5  # D-RISE's own target has no least overlap
+    overlap = least_overlap(settings)
     sides = torch.tensor([*images.shape[:1:-1]] * 2)
     counts: dict[int, int] = {}
     found = []
@@ -112,15 +117,15 @@ def _regions(settings: Settings, images: torch.Tensor) -> list[Found]:
 
     classes = network_calls.pixel_classes(settings.loaded.name, images)
     labels, counts = torch.unique(classes[classes >= 0], return_counts=True)
-    names = settings.loaded.names
+    loaded = settings.loaded
     order = sorted(
-        zip(labels.tolist(), counts.tolist(), strict=True), key=lambda pair: (names[pair[0]] in BACKGROUND, -pair[1])
+        zip(labels.tolist(), counts.tolist(), strict=True), key=lambda pair: (is_background(loaded, pair[0]), -pair[1])
     )
     parts = _connected(classes)
     found = []
     for label, _ in order[:MOST]:
-        masks = [classes == label, *(mask for of, mask in parts if of == label and names[label] not in BACKGROUND)]
-        found += [_region(settings.loaded, label, rank, mask) for rank, mask in enumerate(masks)]
+        masks = [classes == label, *(mask for of, mask in parts if of == label and not is_background(loaded, label))]
+        found += [_region(loaded, label, rank, mask) for rank, mask in enumerate(masks)]
     return found
 
 
@@ -151,6 +156,11 @@ def _region(loaded: Loaded, label: int, rank: int, mask: torch.Tensor) -> Found:
     box = (int(columns[0]) / width, int(rows[0]) / height, (int(columns[-1]) + 1) / width, (int(rows[-1]) + 1) / height)
     target = explainers.MaskScores(mask, label)
     return Found(ranked(_class_name(loaded, label), rank), label, rank, float(mask.float().mean()), box, target, mask)
+
+
+def is_background(loaded: Loaded, label: int) -> bool:
+    """Whether this class of a segmentation network is what belongs to none of the others."""
+    return loaded.model.task == "segmentation" and _class_name(loaded, label) in BACKGROUND
 
 
 def _class_name(loaded: Loaded, label: int) -> str:

@@ -18,7 +18,7 @@ from gradio.utils import get_upload_folder
 
 from ui import words
 from ui.engine import engine, features, model_cache, runs
-from ui.engine.messages import Answer, Channels, Refused, Settings
+from ui.engine.messages import Answer, Channels, Found, Refused, Scene, Settings
 from ui.engine.request import Request, from_api
 
 SORTS = ("activation", "effect", "number")
@@ -58,18 +58,23 @@ def explain(
     image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class
     name or index, empty for the top prediction. options: the method's options by name. Methods that give several
     planes have them all in the map, [planes, height, width]; the overlay shows the one with the largest norm.
+    Of a detector or a segmentation network, predictions are what it found, with boxes in parts of the overlay; target
+    is the name of one of them ("dog", "dog#2"), empty for the first, and options may hold a detector's min_score. Where
+    nothing is found, map and overlay are null and a finding says why.
     bands: of a TIFF or NPY picture of more than three bands, those to show as red, green and blue: "3,2,1".
     """
     request = from_api(image, options, model=model, layer=layer, target=target, method=method, bands=bands)
-    answer = _last(engine.explain, request, Answer, stages=False)
+    answer = _last(engine.explain, request, (Scene, Answer), stages=False)
     _no_notes(answer.settings)
+    if isinstance(answer, Scene):
+        return _nothing(answer)
     values = answer.explanation.raw[0] if answer.planes else answer.map
     names, explanation = answer.settings.loaded.names, answer.explanation
     return {
         **_resolved(answer.settings),
-        "target": {"index": answer.target, "name": names[answer.target], "probability": answer.confidence},
+        "target": _thing(answer.thing) if answer.scene else _class(answer.target, names, answer.confidence),
         "options": {name: engine.plain(value) for name, value in answer.options.items()},
-        "predictions": [{"index": k, "name": names[k], "probability": share} for k, share in answer.top],
+        "predictions": _found(answer.scene) if answer.scene else [_class(k, names, share) for k, share in answer.top],
         "statistics": {name: engine.plain(value) for name, value in explanation.statistics[0].items()},
         "findings": [
             {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in explanation.findings[0]
@@ -98,7 +103,7 @@ def feature_maps(
     rows = [sheet.numbers.index(number) for number in chosen]
     return {
         **_resolved(sheet.settings),
-        "target": sheet.target,
+        "target": sheet.subject.label if sheet.subject else None,
         "channels": chosen,
         "mean": [sheet.means[row] for row in rows],
         "effect": None if sheet.effects is None else [sheet.effects[row] for row in rows],
@@ -177,7 +182,39 @@ def _no_notes(settings: Settings) -> None:
         raise Refused(" ".join(settings.notes).split(" Shown instead")[0])
 
 
-def _last(function: Callable[..., Iterator[Any]], request: Request, kind: type, **named: Any) -> Any:
+def _class(index: int, names: list[str], probability: float) -> dict[str, Any]:
+    return {"index": index, "name": names[index], "probability": probability}
+
+
+def _thing(found: Found) -> dict[str, Any]:
+    """A detection with its score, or a region with its share of the pixels; the box is left, top, right, bottom."""
+    measure = "score" if found.mask is None else "share"
+    return {"index": found.label, "name": found.name, measure: found.share, "box": list(found.box)}
+
+
+def _found(scene: Scene) -> list[dict[str, Any]]:
+    return [_thing(each) for each in scene.found]
+
+
+def _nothing(scene: Scene) -> dict[str, Any]:
+    """The answer to a picture in which nothing was found that could be explained: the same fields, no map."""
+    finding = {"code": "nothing_found", "sentence": scene.sentence, "remedy": engine.plain(scene.remedy)}
+    return {
+        **_resolved(scene.settings),
+        "target": None,
+        "options": {name: engine.plain(value) for name, value in scene.settings.options.items()},
+        "predictions": _found(scene),
+        "statistics": {},
+        "findings": [finding],
+        "seconds": 0.0,
+        "share": 1.0,
+        "shape": [],
+        "map": None,
+        "overlay": None,
+    }
+
+
+def _last(function: Callable[..., Iterator[Any]], request: Request, kind: Any, **named: Any) -> Any:
     """The last step of that kind; an unknown name ends the work before it begins."""
     last = None
     with runs.begin(None) as run:

@@ -1,5 +1,8 @@
-// The five most likely classes: as buttons below the picture, or as bars beside the map.
+// The five most likely classes: as buttons below the picture, or as bars beside the map; or what was found in a picture.
+import { COLOURS } from "./things.js";
 import { follow, make, painted } from "./wire.js";
+
+const SHORT = 5;                                         // buttons below the picture
 
 function percent(share) {
   return share >= 0.9995 ? "100%" : share >= 0.1 ? `${(100 * share).toFixed(0)}%` : share >= 0.001 ? `${(100 * share).toFixed(1)}%` : "<0.1%";
@@ -8,20 +11,26 @@ function percent(share) {
 export function mount(element, props, trigger, watch) {
   const host = element.firstElementChild;
   const root = make("div", {});
-  if (props.title) host.append(make("h3", { class: "hl-title", text: props.title }));
+  const title = make("h3", { class: "hl-title", text: props.title, hidden: !props.title });
+  host.append(title);
   host.append(root);
   root.classList.add(props.look === "bars" ? "hl-bars" : "hl-chips");
   root.setAttribute("role", "group");
-  root.setAttribute("aria-label", "Predicted classes");
   follow(props, watch, ["value"], () => {
     const since = performance.now();
     const value = props.value || { items: [] };
     const at = [...root.children].indexOf(document.activeElement);
-    root.replaceChildren(...value.items.map((item) => {
+    const items = props.look === "bars" ? value.items : value.items.filter((item, k) => k < SHORT || item.index === value.chosen);
+    if (props.title) title.textContent = value.title || props.title;
+    root.setAttribute("aria-label", value.title || "Predicted classes");
+    root.replaceChildren(...items.map((item) => {
       const chosen = item.index === value.chosen;
       const button = make("button", { type: "button", "aria-pressed": String(chosen), "data-index": item.index,
         title: `Explain ${item.name}`, onclick: () => trigger("select", { target: item.name }) },
         make("span", { class: "hl-name", text: item.name }), make("span", { class: "hl-share", text: percent(item.share) }));
+      if (item.colour !== undefined) {
+        button.querySelector(".hl-name").prepend(make("i", { class: "hl-swatch", style: `background:${COLOURS[item.colour]}` }));
+      }
       if (props.look === "bars") {
         const fill = make("i", { class: "hl-fill" });
         fill.style.width = `${100 * item.share}%`;

@@ -3,14 +3,14 @@ import { NAMES } from "./colours.js";
 import { field, histogram, peak } from "./field.js";
 import { RULE, bar, view } from "./paint.js";
 import { Surface, picture } from "./surface.js";
+import { Things } from "./things.js";
 import { follow, make, npy, painted, save, short } from "./wire.js";
 
 const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 class View {
-  constructor(element, props) {
-    this.element = element;
-    this.props = props;
+  constructor(element, props, trigger) {
+    Object.assign(this, { element, props, trigger });
     this.map = null;
     this.cell = null;
     this.own = null;                                   // colour limits set by the visitor
@@ -18,7 +18,7 @@ class View {
     this.bare = false;                                 // while the photograph alone is shown
     this.build(element.firstElementChild);
     this.surface = new Surface(this.canvas);
-    new ResizeObserver(() => this.map && this.surface.fit() && this.colour()).observe(this.canvas);
+    new ResizeObserver(() => this.surface.fit() && (this.map ? this.colour() : this.surface.alone())).observe(this.canvas);
   }
 
   build(root) {
@@ -29,6 +29,7 @@ class View {
     this.facts = make("dl", { class: "hl-facts" });
     this.empty = make("p", { class: "hl-empty", text: this.props.empty });
     this.frame = make("div", { class: "hl-frame" }, this.canvas, this.field, this.box, this.empty);
+    this.things = new Things(this.frame, this.props.things || {});
     this.read = make("output", { class: "hl-read", "aria-live": "polite" });
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
     this.ends = make("div", { class: "hl-ends" });
@@ -64,17 +65,22 @@ class View {
       make("div", { class: "hl-limits", role: "group", "aria-label": "Limits" }, make("span", { text: "Limits" }),
         this.low, make("span", { text: "to" }), this.high, reset),
       make("label", { class: "hl-tick" }, this.smooth, make("span", { text: "Smooth" })),
-      this.signs,
+      this.signs, this.things.label,
       make("div", { class: "hl-saves" }, ...this.buttons));
   }
 
   listen() {
-    const over = (event) => {
-      if (!this.map) return;
+    const place = (event) => {
       const rect = this.canvas.getBoundingClientRect();
-      const at = (part, whole, cells) => Math.min(cells - 1, Math.max(0, Math.floor((part / whole) * cells)));
-      this.point(at(event.clientY - rect.top, rect.height, this.map.h), at(event.clientX - rect.left, rect.width, this.map.w));
+      return [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
     };
+    const over = (event) => {
+      const [x, y] = place(event), at = (part, cells) => Math.min(cells - 1, Math.max(0, Math.floor(part * cells)));
+      this.canvas.style.cursor = this.things.take(x, y) ? "pointer" : "";
+      if (this.map) this.point(at(y, this.map.h), at(x, this.map.w), x, y);
+      else this.read.textContent = this.things.point(x, y);
+    };
+    this.canvas.addEventListener("click", (event) => this.take(...place(event)));
     this.canvas.addEventListener("pointermove", over);
     this.canvas.addEventListener("pointerdown", over);
     this.canvas.addEventListener("pointerleave", () => { if (document.activeElement !== this.canvas) this.point(null); });
@@ -87,6 +93,7 @@ class View {
     for (const name of ["keyup", "blur"]) this.canvas.addEventListener(name, () => this.held(false));
     this.canvas.addEventListener("keydown", (event) => {
       if (event.key.toLowerCase() === "p" && !event.ctrlKey && !event.metaKey && !event.altKey) return bare(event, true);
+      if (event.key === "Enter" && this.cell) return this.take(...this.middle(...this.cell));
       const step = KEYS[event.key];
       if (!step || !this.map) return;
       event.preventDefault();
@@ -102,21 +109,23 @@ class View {
     const value = this.props.value;
     const same = this.value && value && this.value.about === value.about;
     this.value = value;
-    if (!value || !value.map) return this.clear(value, since);
+    this.things.show(value && value.things);
+    if (!value || !(value.map || value.crop)) return this.clear(value, since);
     const image = value.crop ? await picture(value.crop.src) : this.surface.image;
     if (this.value !== value) return;                  // a newer answer came while this picture was decoded
     this.surface.image = image;
     if (!same) {
       this.own = null;
       this.cell = null;
-      this.signed.checked = !value.map.by_size || this.tint.value === "signed";
+      this.signed.checked = !(value.map && value.map.by_size) || this.tint.value === "signed";
     }
     this.frame.style.aspectRatio = String(1 / this.surface.ratio);
     this.empty.hidden = true;
-    this.frame.dataset.state = value.state || "done";
+    this.frame.dataset.state = value.map ? value.state || "done" : "alone";
     this.canvas.setAttribute("aria-label", value.words.alt);
-    for (const button of this.buttons) button.disabled = false;
-    this.lay(field(value.map));
+    for (const button of this.buttons) button.disabled = !value.map;
+    if (value.map) this.lay(field(value.map));
+    else this.alone();
     this.describe(value);
     painted(this.element, value.id, since);
   }
@@ -128,6 +137,29 @@ class View {
     this.surface.fit();
     this.colour();
     this.point(...(this.cell || [null]));
+  }
+
+  /** The photograph without a map: nothing was found in it that could be explained. */
+  alone() {
+    this.map = null;
+    this.signs.hidden = true;
+    this.surface.fit();
+    this.surface.alone();
+    this.ends.replaceChildren();
+    this.bar.getContext("2d").clearRect(0, 0, this.bar.width, this.bar.height);
+    this.drawing.textContent = "";
+    this.point(null);
+  }
+
+  /** Ask for the thing at this point of the picture. */
+  take(x, y) {
+    const target = this.things.take(x, y);
+    if (target) this.trigger("select", { target });
+  }
+
+  /** The middle of a cell, in parts of the picture. */
+  middle(row, column) {
+    return [(column + 0.5) / this.map.w, (row + 0.5) / this.map.h];
   }
 
   /** A channel's heading, figures, and the receptive field of its strongest cell. */
@@ -219,11 +251,12 @@ class View {
     return parts.length ? `Drawn: ${parts.join(", ")}. Read-out and .npy hold the map itself.` : "";
   }
 
-  /** Mark cell (row, column) and show its value; null removes the mark. */
-  point(row, column) {
+  /** Mark cell (row, column) and show its value, and what is at (x, y) there; null removes the mark. */
+  point(row, column, x, y) {
     const { map, box } = this;
     if (row === null || row === undefined || !map) {
       this.cell = null;
+      this.things.point(null);
       box.hidden = true;
       this.read.textContent = map ? this.value.words.hint : "";
       return;
@@ -231,9 +264,9 @@ class View {
     this.cell = [row, column];
     box.hidden = false;
     box.style.cssText = `left:${(100 * column) / map.w}%;top:${(100 * row) / map.h}%;width:${100 / map.w}%;height:${100 / map.h}%`;
-    const unit = this.value.words.unit;
+    const unit = this.value.words.unit, thing = this.things.point(...(x === undefined ? this.middle(row, column) : [x, y]));
     this.read.textContent =
-      `${short(map.values[row * map.w + column])}${unit ? ` ${unit}` : ""} at row ${row + 1}, column ${column + 1} of ${map.h} × ${map.w}`;
+      `${short(map.values[row * map.w + column])}${unit ? ` ${unit}` : ""} at row ${row + 1}, column ${column + 1} of ${map.h} × ${map.w}${thing ? ` · ${thing}` : ""}`;
   }
 
   async png() {
@@ -247,6 +280,6 @@ class View {
 }
 
 export function mount(element, props, trigger, watch) {
-  const view = new View(element, props);
+  const view = new View(element, props, trigger);
   follow(props, watch, ["value"], () => view.show());
 }

@@ -6,13 +6,15 @@ import { follow, make, painted } from "./wire.js";
 const SIDE = 96 * Math.min(3, Math.ceil(window.devicePixelRatio || 1));
 
 function thumbnail(canvas, image, packed) {
+  const high = Math.max(1, Math.round(image && image.naturalWidth ? (SIDE * image.naturalHeight) / image.naturalWidth : SIDE));
+  canvas.height = high;
   const context = canvas.getContext("2d", { willReadFrequently: true });
   context.imageSmoothingQuality = "high";
   context.fillStyle = "#808080";
-  context.fillRect(0, 0, SIDE, SIDE);
-  if (image) context.drawImage(image, 0, 0, SIDE, SIDE);
-  const pixels = context.getImageData(0, 0, SIDE, SIDE);
-  draw(pixels.data, SIDE, SIDE, view(field(packed)));
+  context.fillRect(0, 0, SIDE, high);
+  if (image) context.drawImage(image, 0, 0, SIDE, high);
+  const pixels = context.getImageData(0, 0, SIDE, high);
+  draw(pixels.data, SIDE, high, view(field(packed)));
   context.putImageData(pixels, 0, 0);
 }
 

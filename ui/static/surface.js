@@ -47,6 +47,15 @@ export class Surface {
     context.drawImage(this.drawn, 0, 0);
   }
 
+  /** Draw the photograph without a map. */
+  alone() {
+    this.look = null;
+    if (!this.image) return;
+    const context = this.canvas.getContext("2d");
+    [context.globalAlpha, context.imageSmoothingQuality] = [1, "high"];
+    context.drawImage(this.image, 0, 0, this.canvas.width, this.canvas.height);
+  }
+
   clear() {
     this.look = null;
     this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from ui import words
-from ui.engine import packing
+from ui.engine import packing, scene
 from ui.engine.messages import Settings
 from ui.tabs.components import canvas
 from ui.tabs.tab import Tab
@@ -29,8 +29,20 @@ from PIL import Image
 model = load_model(%r)
 photo = Image.open("photo.jpg")
 images = model.prepare(photo)
-e = explainers.explain(%s)
+%se = explainers.explain(%s)
 e.overlay(model.crop(photo))[0].save("overlay.png")"""
+
+DETECTION = """found = model.network(images)[0]  # the strongest first
+k = %s
+target = explainers.BoxScores(found["boxes"][k, None], (int(found["labels"][k]),), overlap=%s)
+"""
+
+SEGMENTATION = """output = model.network(images)
+scores = output["out"] if isinstance(output, dict) else output
+classes = scores[0].argmax(0)
+label = %s
+target = explainers.MaskScores(%s, label)
+"""
 
 SHELL = """file=$(curl -s -F files=@photo.jpg {origin}gradio_api/upload | tr -d '[]"')
 event=$(curl -s {origin}gradio_api/call/explain -H 'Content-Type: application/json' \\
@@ -55,7 +67,7 @@ def snippets(settings: Settings) -> dict[str, Any]:
     """The settings as code; `snippets.js` puts the page's address in the place of {origin}."""
     items = (
         (*words.PYTHON, PYTHON % _keywords(settings)),
-        (*words.LIBRARY, LIBRARY % (settings.loaded.name, _call(settings))),
+        (*words.LIBRARY, LIBRARY % (settings.loaded.name, _target(settings), _call(settings))),
         (*words.SHELL, SHELL % _positional(settings)),
     )
     return {
@@ -71,12 +83,31 @@ def _keywords(settings: Settings) -> str:
     return "".join(f"    {name}={value!r},\n" for name, value in arguments.items() if value)
 
 
+def _target(settings: Settings) -> str:
+    """The lines that make the target of what a network found; none for a class."""
+    label, rank = settings.target, settings.rank
+    if settings.loaded.model.task == "detection":
+        which = f'(found["labels"] == {label}).nonzero()[{max(rank, 1) - 1}, 0]  # {settings.names["target"]}'
+        return DETECTION % ("0" if label is None else which, scene.least_overlap(settings))
+    if settings.loaded.model.task == "segmentation":
+        largest = "int(classes[classes > 0].mode().values)  # the largest but the background"
+        mask = "classes == label"
+        if rank:
+            mask = f"explainers.regions(({mask}).float(), classes.shape)[{rank - 1}].mask"
+        return SEGMENTATION % (largest if label is None else f"{label}  # {settings.loaded.names[label]}", mask)
+    return ""
+
+
 def _call(settings: Settings) -> str:
     """The arguments of `explainers.explain`."""
-    options = settings.options if settings.target is None else {"target": settings.target, **settings.options}
+    options = {name: repr(value) for name, value in settings.method_options.items()}
     if settings.takes_layer:
-        options = {"layer": settings.layer, **options}
-    named = "".join(f", {name}={value!r}" for name, value in options.items())
+        options = {"layer": repr(settings.layer), **options}
+    if settings.loaded.finds:
+        options = {"target": "target", **options}
+    elif settings.target is not None:
+        options = {"target": repr(settings.target), **options}
+    named = "".join(f", {name}={value}" for name, value in options.items())
     return f"{settings.method.name!r}, model.network, images{named}"
 
 

@@ -10,7 +10,7 @@ import gradio as gr
 
 from ui import landing, links, words
 from ui.engine import engine, model_cache, packing, runs
-from ui.engine.messages import Answer, Refining, Settings, Stages, Waiting
+from ui.engine.messages import Answer, Refining, Scene, Settings, Stages, Waiting
 from ui.engine.request import NAMES, Request, from_form
 from ui.engine.runs import Run
 from ui.tabs import picture_panel
@@ -28,7 +28,7 @@ class Overlay(Tab):
         self.panel, self.status = self.page.panel, self.page.status
         with gr.Row(elem_id="hl-view"):
             with gr.Column(scale=3, min_width=320):
-                self.view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY)
+                self.view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY, things=words.HIDE)
                 self.planes = canvas("planes", "hl-planes")
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
@@ -45,7 +45,8 @@ class Overlay(Tab):
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
         loaded = page.demo.load(self.opened, None, [panel.picture, panel.examples], **AT_ONCE)
         loaded.then(self.first, None, outputs, **shared)
-        clicked = [panel.bands, panel.examples, panel.top, panel.notice, self.bars, self.findings, self.strip]
+        clicked = [panel.bands, panel.examples, panel.top, panel.notice]
+        clicked += [self.view, self.bars, self.findings, self.strip]
         changed = [panel.picture, *panel.named.values()]
         events = [*(each.input for each in changed), panel.explain.click, *(each.select for each in clicked)]
         turned = [*panel.outputs, panel.top]
@@ -133,6 +134,8 @@ class Overlay(Tab):
                 yield {self.status: words.landed(stored["status"], step.sentence, ident)}
             elif isinstance(step, Waiting):
                 yield {self.status: words.status("busy", step.sentence, ident=ident, fraction=step.fraction)}
+            elif isinstance(step, Scene):
+                yield self._found(step, question, ident)
             elif isinstance(step, Refining):
                 yield self._refining(step, ident)
             elif isinstance(step, Answer):
@@ -145,7 +148,7 @@ class Overlay(Tab):
                 yield {self.strip: packing.stages(step, ident)}
         if answer and answer.share >= 1 and not run.cancelled:  # complete, with its strip: not to be computed again
             bands = answer.settings.bands.text if answer.settings.bands else question.bands
-            question = replace(question, **answer.settings.names, options=answer.settings.options, bands=bands)
+            question = replace(question, **answer.names, options=answer.settings.options, bands=bands)
             yield {self.panel.top: packing.classes(answer, packing.number()) | {"signature": question.signature}}
 
     def _resolved(self, settings: Settings, question: Request, form: Any) -> Updates:
@@ -156,6 +159,22 @@ class Overlay(Tab):
             updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.findings, self.panel.top])
             updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
             updates[self.view] = {"id": ident}
+        return updates
+
+    def _found(self, step: Scene, question: Request, ident: int) -> Updates:
+        """What there is to choose from; where nothing is explained, the picture and the reason."""
+        found = packing.found(step, ident)
+        updates = {self.bars: found, self.panel.top: found, **picture_panel.found(step, question, self.panel)}
+        if step.chosen is None:
+            updates |= {
+                self.status: words.nothing(step, ident),
+                self.view: packing.picture_alone(step, ident),
+                self.findings: packing.reason(step, ident),
+                self.planes: None,
+                self.strip: {"id": packing.number(), "stages": []},
+                self.panel.stop: gr.update(interactive=False),
+                **{seen: {"key": str(ident)} for seen in self.page.seen},
+            }
         return updates
 
     def _refining(self, step: Refining, ident: int) -> Updates:

@@ -10,7 +10,7 @@ import gradio as gr
 
 from ui import examples, links, words
 from ui.engine import model_cache, packing, runs
-from ui.engine.messages import Loaded, Refused, Settings
+from ui.engine.messages import Loaded, Refused, Scene, Settings
 from ui.engine.request import NAMES, Request, split
 from ui.serving import bands, uploads
 from ui.tabs.components import Choice, Picture, canvas
@@ -85,7 +85,9 @@ def build() -> Panel:
         stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=70, size="md")
         link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
     linked = canvas("linked", "hl-linked")
-    return Panel(picture, picker, strip, model, notice, layer, target, top, method, options, explain, stop, link, linked)
+    return Panel(
+        picture, picker, strip, model, notice, layer, target, top, method, options, explain, stop, link, linked
+    )
 
 
 def wire(panel: Panel) -> None:
@@ -145,7 +147,10 @@ def resolved(settings: Settings, request: Request, form: Any, panel: Panel) -> d
     if form.get("model") != loaded.name:
         updates |= offered(panel, value=loaded.name)
         updates[panel.layer] = gr.update(choices=layers(loaded), value=names["layer"])
-        updates[panel.target] = gr.update(choices=[(words.TOP_CHOICE, ""), *loaded.names], value=names["target"])
+        choices = [(words.STRONGEST.get(loaded.model.task, words.TOP_CHOICE), "")]
+        choices += [names["target"]] * bool(names["target"]) if loaded.finds else loaded.names
+        label = words.THINGS[loaded.model.task][1] if loaded.finds else words.CLASS_LABEL
+        updates[panel.target] = gr.update(choices=choices, value=names["target"], label=label)
     else:
         for name in ("layer", "target"):
             if getattr(request, name) != names[name]:
@@ -158,6 +163,13 @@ def resolved(settings: Settings, request: Request, form: Any, panel: Panel) -> d
     if options != form:
         updates[panel.options] = options
     return updates
+
+
+def found(step: Scene, request: Request, panel: Panel) -> dict[Any, Any]:
+    """What was found in the picture, to choose from."""
+    first = words.STRONGEST[step.settings.loaded.model.task]
+    value = step.chosen.name if step.chosen and request.target else ""
+    return {panel.target: gr.update(choices=[(first, ""), *(each.name for each in step.found)], value=value)}
 
 
 def offered(panel: Panel, **chosen: str) -> dict[Any, Any]:
