@@ -8,6 +8,8 @@ is the whole declaration: type, range and default are in the signature.
 from __future__ import annotations
 
 import inspect
+import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -68,6 +70,8 @@ class Option:
                 raise BadOption(
                     f"{self.name}={value!r} is not possible. {hint}Choose one of {', '.join(self.choices)}."
                 )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise BadOption(f"{self.name}={value!r} is not finite. Give a finite number.")
         elif self.kind == "bool":
             if not isinstance(value, bool):
                 raise BadOption(f"{self.name}={value!r} is not possible. Give True or False.")
@@ -82,7 +86,7 @@ class Option:
             fits = isinstance(number, types) and not isinstance(number, bool)
             if not fits or not (low is None or low <= number) or not (high is None or number <= high):
                 word = "a whole number" if self.kind == "int" else "a number"
-                raise BadOption(f"{self.name}={value!r} is not possible. Give {word} from {low:g} to {high:g}.")
+                raise BadOption(f"{self.name}={value!r} is not possible. Give {word} from {low:.10g} to {high:.10g}.")
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
@@ -108,6 +112,27 @@ def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
     pair = any(get_origin(member) is tuple for member in types)
     number = "int" if integer else "float"
     return Option(name, default, number, bounds.low, bounds.high, step, help=bounds.help, pair=pair)
+
+
+def whole_number(value: Any) -> int | None:
+    """The value as an int, None where it is none: no bool, no float, nothing with a dimension."""
+    # `__index__` admits the integers of NumPy and tensors of one integer; a bool is a mistake.
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool") or getattr(value, "ndim", False):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def whole_numbers(values: Any) -> tuple[int, ...] | None:
+    """A list, tuple, range, array or tensor of one dimension as ints; None where it is anything else."""
+    if hasattr(values, "dtype") and hasattr(values, "tolist"):  # an array of NumPy or of another library
+        values = values.tolist()
+    if not isinstance(values, (list, tuple, range)):
+        return None
+    numbers = tuple(map(whole_number, values))
+    return None if None in numbers else numbers  # type: ignore[return-value]
 
 
 Precision = Annotated[

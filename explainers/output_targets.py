@@ -10,20 +10,43 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadTarget
-from explainers.targets import Target, out_of_range
+from explainers.options import whole_number, whole_numbers
+from explainers.outputs import class_maps_of, described_output, tensors_in
+from explainers.targets import Target, other_count, out_of_range
 
 
 @dataclass(frozen=True, eq=False)
 class Similarity(Target):
-    """Cosine similarity of the model's output [N, D] to an `embedding` [D] or [N, D]."""
+    """Cosine similarity of the model's output [N, D] to an `embedding` [D], or to one for each image, [N, D].
+
+    Where the output holds several tensors, the one that has rows of D numbers is compared.
+    """
 
     embedding: Tensor
 
+    def __post_init__(self) -> None:
+        embedding = _tensor("embedding", self.embedding, "a tensor [D] or [N, D]")
+        if embedding.ndim not in (1, 2) or not embedding.numel():
+            raise BadTarget(f"embedding has shape {tuple(embedding.shape)}. Give [D], or [N, D] for N images.")
+        if not bool((embedding.reshape(-1, embedding.shape[-1]).norm(dim=1) > 0).all()):
+            raise BadTarget("embedding is zero, and zero has no direction to be similar to. Give another.")
+        object.__setattr__(self, "embedding", embedding)
+
+    def check(self, count: int) -> None:
+        if self.embedding.ndim == 2 and len(self.embedding) not in (1, count):
+            raise other_count(f"{len(self.embedding)} embeddings were", count, "one [D] for all")
+
     def __call__(self, output: Any) -> Tensor:
         """[N], in [-1, 1]."""
-        return torch.cosine_similarity(
-            output.flatten(1), self.embedding.to(output).reshape(-1, output.flatten(1).shape[1]), dim=1
-        )
+        length = self.embedding.shape[-1]
+        found = [tensor.flatten(1) for _, tensor in tensors_in(output) if tensor[0].numel() == length]
+        if len(found) != 1:
+            raise BadTarget(
+                f"The embedding has {length} numbers, and the model gave {described_output(output)}, where "
+                f"{len(found) or 'no'} tensors have as many for each image. Give an embedding of the output's length, "
+                "or forward= with a function from the images to the output that is meant."
+            )
+        return torch.cosine_similarity(found[0], self.embedding.to(found[0]).reshape(-1, length), dim=1)
 
     def rows(self, pictures: Sequence[int]) -> Target:
         if self.embedding.ndim < 2 or len(self.embedding) == 1:
@@ -36,20 +59,50 @@ class Similarity(Target):
 
 @dataclass(frozen=True, eq=False)
 class MaskScores(Target):
-    """Mean logit of `class_` over the pixels of a `mask` [H, W], for segmentation output [N, K, H, W] or {"out":
-    ...}.
+    """Mean logit of `class_` over the pixels of a `mask` [H, W], or of one for each image, [N, H, W].
+
+    For segmentation output [N, K, H, W], {"out": ...} or what has `logits`, of the mask's own size. The mask's values
+    are weights, 0 outside.
     """
 
     mask: Tensor
     class_: int
 
+    def __post_init__(self) -> None:
+        mask, class_ = _tensor("mask", self.mask, "a tensor [H, W]"), whole_number(self.class_)
+        if mask.ndim not in (2, 3) or not mask.numel():
+            raise BadTarget(f"mask has shape {tuple(mask.shape)}. Give [H, W], or [N, H, W] for N images.")
+        if bool((mask < 0).any()):
+            raise BadTarget(f"mask holds {float(mask.min()):.3g}. Give weights of at least 0.")
+        if not bool(mask.flatten(-2).any(-1).all()):
+            raise BadTarget("mask holds no pixel. Give one that is above 0 somewhere.")
+        if class_ is None:
+            raise BadTarget(f"class_={self.class_!r} is not possible. Give the index of one class.")
+        object.__setattr__(self, "mask", mask)
+        object.__setattr__(self, "class_", class_)
+
+    def check(self, count: int) -> None:
+        if self.mask.ndim == 3 and len(self.mask) not in (1, count):
+            raise other_count(f"{len(self.mask)} masks were", count, "one [H, W] for all")
+
     def __call__(self, output: Any) -> Tensor:
         """[N], in logits."""
-        scores = output["out"] if isinstance(output, dict) else output
+        scores = class_maps_of(output)
         if not 0 <= self.class_ < scores.shape[1]:
             raise BadTarget(out_of_range(self.class_, scores.shape[1]))
+        size = tuple(scores.shape[-2:])
+        if tuple(self.mask.shape[-2:]) != size:
+            raise BadTarget(
+                f"mask has {tuple(self.mask.shape[-2:])} pixels, the model's output {size}. Give a mask of that size, "
+                f"for example torch.nn.functional.interpolate(mask[None, None].float(), {size})[0, 0]."
+            )
         weights = self.mask.to(scores)
-        return (scores[:, self.class_] * weights).sum((1, 2)) / weights.sum().clamp(min=1)
+        return (scores[:, self.class_] * weights).sum((1, 2)) / weights.sum((-2, -1))
+
+    def rows(self, pictures: Sequence[int]) -> Target:
+        if self.mask.ndim < 3 or len(self.mask) == 1:
+            return self
+        return MaskScores(self.mask[list(pictures)], self.class_)
 
     def __repr__(self) -> str:
         return f"MaskScores({int(self.mask.count_nonzero())} pixels, class_={self.class_})"
@@ -60,15 +113,38 @@ class BoxScores(Target):
     """For a torchvision detector: the scores of the detections that match given boxes.
 
     `boxes` [M, 4] as (left, top, right, bottom) and `labels` [M]; a detection of the same label counts by its
-    overlap (intersection over union) where that is at least `overlap`.
+    overlap (intersection over union) where that is at least `overlap`. A picture without such a detection scores 0.
     """
 
     boxes: Tensor
     labels: tuple[int, ...]
     overlap: float = 0.5
 
+    def __post_init__(self) -> None:
+        boxes, one = _tensor("boxes", self.boxes, "a tensor [M, 4]"), whole_number(self.labels)
+        labels = whole_numbers(self.labels) if one is None else (one,)
+        if boxes.ndim != 2 or boxes.shape[1] != 4 or not len(boxes):
+            raise BadTarget(
+                f"boxes has shape {tuple(boxes.shape)}. Give [M, 4]: (left, top, right, bottom) in pixels for each box."
+            )
+        if not bool((boxes[:, 2:] > boxes[:, :2]).all()):
+            raise BadTarget("A box ends before it begins. Give (left, top, right, bottom), right above left.")
+        if labels is None or len(labels) != len(boxes):
+            raise BadTarget(f"labels={self.labels!r} does not go with {len(boxes)} boxes. Give one label for each box.")
+        overlap = self.overlap
+        if isinstance(overlap, bool) or not isinstance(overlap, (int, float)) or not 0 <= overlap <= 1:
+            raise BadTarget(f"overlap={overlap!r} is not possible. Give a number from 0 to 1.")
+        object.__setattr__(self, "boxes", boxes)
+        object.__setattr__(self, "labels", labels)
+
     def __call__(self, output: Any) -> Tensor:
         """[N], between 0 and the number of boxes."""
+        if not isinstance(output, (list, tuple)) or not output or not all(map(_are_detections, output)):
+            raise BadTarget(
+                f"The model gave {described_output(output)}; BoxScores reads detections, a list of one dict a picture "
+                "with boxes, labels and scores. Give a target function that turns this output into one score for each "
+                "image."
+            )
         return torch.stack([self._of_picture(found) for found in output])
 
     def _of_picture(self, found: dict[str, Tensor]) -> Tensor:
@@ -86,8 +162,30 @@ class BoxScores(Target):
         return f"BoxScores({len(self.labels)} boxes, labels={self.labels})"
 
 
+def _are_detections(found: Any) -> bool:
+    """Whether this is a detector's answer for one picture: of each detection a box, a label and a score."""
+    if not isinstance(found, dict) or not all(isinstance(found.get(k), Tensor) for k in ("boxes", "labels", "scores")):
+        return False
+    count = len(found["scores"])
+    return found["boxes"].shape == (count, 4) and found["labels"].shape == found["scores"].shape == (count,)
+
+
 def _overlap(box: Tensor, boxes: Tensor) -> Tensor:
     sides = (torch.minimum(box[2:], boxes[:, 2:]) - torch.maximum(box[:2], boxes[:, :2])).clamp(min=0)
     shared = sides.prod(1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     return shared / ((box[2:] - box[:2]).prod() + areas - shared)
+
+
+def _tensor(name: str, given: Any, form: str) -> Tensor:
+    """What was given as a detached tensor of finite numbers; lists and arrays are taken too.
+
+    Errors   BadTarget
+    """
+    try:
+        tensor = given.detach() if isinstance(given, Tensor) else torch.tensor(given)
+    except (TypeError, ValueError, RuntimeError) as reason:
+        raise BadTarget(f"{name} is a {type(given).__name__}; give {form}.") from reason
+    if tensor.is_complex() or not bool(tensor.isfinite().all()):
+        raise BadTarget(f"{name} holds numbers that are not finite and real; give {form} without them.")
+    return tensor if tensor.is_floating_point() else tensor.float()

@@ -169,6 +169,10 @@ def _checked(
                 f"{function.__name__} has no option {name!r}. {nearest(name, possible)}It takes "
                 f"{', '.join(possible) or 'none'}."
             )
+        elif name == "layer" and not (value is None or isinstance(value, (str, nn.Module))):
+            raise TypeError(f"layer is {value!r}; give a name from list_layers(model, images) or the module itself.")
+        elif name == "progress" and not (value is None or callable(value)):
+            raise BadOption(f"progress={value!r} is not possible. Give a function of a Partial, or None.")
     given = dict(keywords)
     rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
     return rectify, given
@@ -211,22 +215,13 @@ def check_images(model: nn.Module, images: Tensor) -> None:
             f"images is a {type(images).__name__}; give a float tensor [N, C, H, W], normalised for the model."
         )
     if images.ndim != 4 or 0 in images.shape:
-        remedy = (
-            "Add the batch dimension: images[None]."
-            if images.ndim == 3
-            else "Give a tensor [N, C, H, W] with at least one image."
-        )
-        raise BadImages(f"images has shape {tuple(images.shape)}. {remedy}")
+        raise BadImages(f"images has shape {tuple(images.shape)}. {_form_of_images(images)}")
+    if images.is_meta or images.layout != torch.strided:
+        kind = "on the meta device, which holds no values" if images.is_meta else "sparse"
+        raise BadImages(f"images is {kind}. Give a dense tensor [N, C, H, W] on the model's device.")
     if not images.is_floating_point():
         raise BadImages(
             f"images is {images.dtype}. Give normalised floats, for example (images.float() / 255 - mean) / std."
-        )
-    # A finite sum has finite terms, and takes a tenth of the time; one that is not may merely have overflowed.
-    if not math.isfinite(float(images.sum())) and not bool(torch.isfinite(images).all()):
-        n, c, h, w = (int(i) for i in (~torch.isfinite(images)).nonzero()[0])
-        raise BadImages(
-            f"images holds {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite "
-            f"values."
         )
     own = None
     for parameter in model.parameters():
@@ -237,8 +232,30 @@ def check_images(model: nn.Module, images: Tensor) -> None:
         raise BadImages(
             f"images is on {images.device}, the model on {own.device}. Give images.to({str(own.device)!r})."
         )
+    # A finite sum has finite terms, and takes a tenth of the time; one that is not may merely have overflowed.
+    if not math.isfinite(float(images.sum())) and not bool(torch.isfinite(images).all()):
+        n, c, h, w = (int(i) for i in (~torch.isfinite(images)).nonzero()[0])
+        raise BadImages(
+            f"images holds {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite "
+            f"values."
+        )
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
         raise BadImages(f"images is {images.dtype}, the model {own.dtype}. Give images.to({own.dtype}).")
+
+
+def _form_of_images(images: Tensor) -> str:
+    """What to write instead of images of another number of dimensions, or of none."""
+    shape = tuple(images.shape)
+    if 0 in shape:
+        return "Give a tensor [N, C, H, W] with at least one image of at least one pixel."
+    if images.ndim == 3:
+        return "It must have 4 dimensions, [N, C, H, W]. Add the batch dimension: images[None]."
+    if images.ndim > 4:
+        remedy = "images[0]" if set(shape[:-4]) == {1} and images.ndim == 5 else f"images.reshape(-1, *{shape[-3:]})"
+        return (
+            f"It must have 4 dimensions, [N, C, H, W]: single pictures, not clips or batches of batches. Give {remedy}."
+        )
+    return "It must have 4 dimensions, [N, C, H, W]: pictures, channels, rows and columns."
 
 
 def find(name: str) -> Method:

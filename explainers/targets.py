@@ -7,7 +7,6 @@ that every noisy or masked variant of an image is scored for the same class.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadTarget
-from explainers.options import LayerName
+from explainers.options import LayerName, whole_number, whole_numbers
+from explainers.outputs import scores_of
 
 TargetFunction = Callable[[Any], Tensor]
 TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
@@ -33,18 +33,28 @@ class Target:
         """The same target for a batch whose rows are variants of these images."""
         return self
 
+    def check(self, count: int) -> None:
+        """Refuse, before any work, what cannot give one score for each of `count` images.
+
+        Errors   BadTarget
+        """
+
 
 @dataclass(frozen=True)
 class _OfClasses(Target):
     classes: int | tuple[int, ...]
 
     def __init__(self, classes: int | Sequence[int] | Tensor) -> None:
-        object.__setattr__(self, "classes", _class_indices(classes))
+        object.__setattr__(self, "classes", class_indices(classes))
 
     def rows(self, pictures: Sequence[int]) -> Target:
         if isinstance(self.classes, int):
             return self
         return type(self)([self.classes[i] for i in pictures])
+
+    def check(self, count: int) -> None:
+        if not isinstance(self.classes, int) and len(self.classes) != count:
+            raise other_count(f"{len(self.classes)} classes were", count, "one class for all (an int)")
 
 
 class Logit(_OfClasses):
@@ -79,8 +89,13 @@ class Contrast(Target):
     against: int | tuple[int, ...]
 
     def __init__(self, class_: int, against: int | Sequence[int]) -> None:
-        object.__setattr__(self, "class_", _class_indices(class_))
-        object.__setattr__(self, "against", _class_indices(against))
+        own, others = class_indices(class_), class_indices(against)
+        if not isinstance(own, int):
+            raise BadTarget(f"class_ is {class_!r}; Contrast takes one class for all images. Give an int.")
+        if others in ((), own, (own,)):
+            raise BadTarget(f"against is {against!r}; give one class other than {own}, or several.")
+        object.__setattr__(self, "class_", own)
+        object.__setattr__(self, "against", others)
 
     def __call__(self, output: Any) -> Tensor:
         """[N], in logits."""
@@ -97,8 +112,17 @@ class Sum(Target):
 
     targets: tuple[Target, ...]
 
-    def __init__(self, *targets: Target | int) -> None:
-        object.__setattr__(self, "targets", tuple(Logit(t) if isinstance(t, int) else t for t in targets))
+    def __init__(self, *targets: Target | int | Sequence[int] | Tensor | TargetFunction) -> None:
+        if not targets or any(each is None for each in targets):
+            raise BadTarget(f"Sum{targets!r} adds nothing. Give one target or more: Sum(Logit(3), Logit(4)).")
+        given = tuple(as_target(each) for each in targets)
+        for each in given:
+            if isinstance(each, (Unit, Through)):
+                raise BadTarget(
+                    f"Sum adds targets of the model's output, and {type(each).__name__} is one of a layer. Explain it "
+                    "alone."
+                )
+        object.__setattr__(self, "targets", given)
 
     def __call__(self, output: Any) -> Tensor:
         """[N]."""
@@ -109,6 +133,10 @@ class Sum(Target):
 
     def rows(self, pictures: Sequence[int]) -> Target:
         return Sum(*(each.rows(pictures) for each in self.targets))
+
+    def check(self, count: int) -> None:
+        for each in self.targets:
+            each.check(count)
 
 
 @dataclass(frozen=True)
@@ -123,6 +151,17 @@ class Unit(Target):
     at: tuple[int, int] | str | None = None
     cells: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
+    def check(self, count: int) -> None:
+        if whole_number(self.channel) is None:
+            raise BadTarget(f"channel={self.channel!r} is not possible. Give the number of one channel, from 0.")
+        named = self.at is None or (isinstance(self.at, str) and self.at == "max")
+        if not named and self._cell() is None:
+            raise BadTarget(f"at={self.at!r} is not possible. Give None, a cell (row, column), or 'max'.")
+
+    def _cell(self) -> tuple[int, ...] | None:
+        cell = None if isinstance(self.at, str) else whole_numbers(self.at)
+        return cell if cell is not None and len(cell) == 2 else None
+
     def fixed(self, maps: Tensor, count: int) -> Unit:
         """With "max" resolved to the strongest cell of each image, so that its variants are scored at the same one."""
         channel, at = self._channel(maps), self.at
@@ -130,16 +169,15 @@ class Unit(Target):
         if at is None:
             return self
         if isinstance(at, str):
-            if at != "max":
-                raise BadTarget(f"at={at!r} is not possible. Give None, a cell (row, column), or 'max'.")
             peaks = channel.flatten(1).argmax(1).tolist()
             return replace(self, cells=tuple(divmod(peak, width) for peak in peaks))
-        if len(at) != 2 or not (0 <= at[0] < height and 0 <= at[1] < width):
+        row, column = self._cell() or (-1, -1)
+        if not (0 <= row < height and 0 <= column < width):
             raise BadTarget(
                 f"Cell {at} does not exist: layer {self.layer!r} has rows 0 to {height - 1} and columns 0 to "
                 f"{width - 1}."
             )
-        return replace(self, cells=((int(at[0]), int(at[1])),) * count)
+        return replace(self, cells=((row, column),) * count)
 
     def __call__(self, output: Any) -> Tensor:
         """[N], in the layer's own units; `output` is the layer's, [N, K, h, w]."""
@@ -154,9 +192,10 @@ class Unit(Target):
 
     def _channel(self, maps: Tensor) -> Tensor:
         maps = maps[:, :, None, None] if maps.ndim == 2 else maps
-        if isinstance(self.channel, bool) or not 0 <= self.channel < maps.shape[1]:
+        channel = whole_number(self.channel)
+        if channel is None or not 0 <= channel < maps.shape[1]:
             raise BadTarget(_no_channel(self.channel, self.layer, maps.shape[1]))
-        return maps[:, self.channel]
+        return maps[:, channel]
 
 
 def unit(layer: LayerName, channel: int, at: tuple[int, int] | str | None = None) -> Unit:
@@ -183,10 +222,19 @@ class Through(Target):
     channels: tuple[int, ...]
 
     def __init__(self, target: TargetLike, layer: LayerName, channels: int | Sequence[int]) -> None:
-        chosen = (channels,) if isinstance(channels, int) else tuple(channels)
+        one = whole_number(channels)
+        chosen = whole_numbers(channels) if one is None else (one,)
+        if not chosen:
+            raise BadTarget(f"channels={channels!r} is not possible. Give one channel of {layer!r}, or several: [17].")
+        if isinstance(target, Through):
+            raise BadTarget("The target is a Through already. Give through=(layer, channels) for one layer alone.")
         object.__setattr__(self, "target", target)
         object.__setattr__(self, "layer", layer)
         object.__setattr__(self, "channels", chosen)
+
+    def check(self, count: int) -> None:
+        if self.target is not None:
+            as_target(self.target, count)
 
     def only(self, gradient: Tensor, axis: int) -> Tensor:
         """The gradient at the layer, zero in all other channels.
@@ -195,7 +243,7 @@ class Through(Target):
         """
         count = gradient.shape[axis]
         for channel in self.channels:
-            if isinstance(channel, bool) or not isinstance(channel, int) or not 0 <= channel < count:
+            if not 0 <= channel < count:
                 raise BadTarget(_no_channel(channel, self.layer, count))
         kept = torch.zeros_like(gradient).movedim(axis, 0)
         chosen = list(dict.fromkeys(self.channels))
@@ -214,29 +262,34 @@ class _Function(Target):
         return getattr(self.function, "__name__", repr(self.function))
 
 
-def fix(target: TargetLike, output: Any, count: int) -> Target:
+def as_target(target: Any, count: int | None = None) -> Target:
+    """A class, classes, a target or a function as a `Target`, checked for `count` images where that is given.
+
+    Errors   TypeError for anything else; BadTarget for classes that cannot be, and for another number than `count`
+    """
+    if isinstance(target, type):
+        raise TypeError(f"target is the class {target.__name__}; give one of it, such as Logit(3).")
+    if not callable(target):
+        target = Logit(target)
+    elif not isinstance(target, Target):
+        return _Function(target)
+    fits = isinstance(target, Logit) and (isinstance(target.classes, int) or len(target.classes) == count)
+    if count is not None and not fits:
+        target.check(count)
+    return target
+
+
+def fix(target: Target | None, output: Any, count: int) -> Target:
     """The target with its classes fixed: None becomes each picture's top class in `output`.
 
-    Errors   BadTarget for a class out of range, a wrong number of classes, or an output that is not [N, K]
+    Errors   BadTarget for a class out of range, or an output that is not [N, K]
     """
     if target is None:
         return Logit(scores_of(output).argmax(1))
-    if callable(target):
-        if not isinstance(target, Target):
-            return _Function(target)
-        if isinstance(target, Unit):
-            return target.fixed(output, count)
-        if not isinstance(target, _OfClasses):
-            return target
-    else:
-        target = Logit(target)
-    given = target.classes
-    if not isinstance(given, int) and len(given) != count:
-        raise BadTarget(
-            f"{len(given)} classes were given for {count} image{'s' * (count > 1)}. "
-            "Give one class for all (an int) or one for each image."
-        )
-    _picked(scores_of(output), given)
+    if isinstance(target, Unit):
+        return target.fixed(output, count)
+    if isinstance(target, _OfClasses):
+        _picked(scores_of(output), target.classes)
     return target
 
 
@@ -249,20 +302,6 @@ def evaluate(target: Target, output: Any, count: int) -> Tensor:
     return scores
 
 
-def scores_of(output: Any) -> Tensor:
-    """The [N, K] scores in a model's output (a tensor, or what has `logits`, as GoogLeNet's named tuple)."""
-    scores = output if isinstance(output, Tensor) else getattr(output, "logits", output)
-    if not isinstance(scores, Tensor) or scores.ndim != 2:
-        found = (
-            f"a tensor of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(output).__name__}"
-        )
-        raise BadTarget(
-            f"The model gave {found}, not scores [N, K]. Give a target function that turns this output into one score "
-            "for each image, for example lambda output: output['out'][:, 3].mean((1, 2))."
-        )
-    return scores
-
-
 def described(target: Target, count: int) -> list[int] | str:
     """Class indices where the target is plain logits, else its repr."""
     if isinstance(target, Logit):
@@ -270,32 +309,35 @@ def described(target: Target, count: int) -> list[int] | str:
     return repr(target)
 
 
-def _class_indices(classes: int | Sequence[int] | Tensor) -> int | tuple[int, ...]:
+def other_count(given: str, count: int, instead: str) -> BadTarget:
+    """The error for another number of classes, embeddings or masks than there are images."""
+    return BadTarget(f"{given} given for {count} image{'s' * (count > 1)}. Give {instead} or one for each image.")
+
+
+def class_indices(classes: Any) -> int | tuple[int, ...]:
+    """One class for all pictures, or one a picture: whole numbers, sequences of them, tensors and arrays.
+
+    Errors   BadTarget for a negative class or a tensor of anything but class indices; TypeError for anything else
+    """
     if isinstance(classes, Tensor):
-        if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1:
+        if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1 or classes.is_meta:
             raise BadTarget(
-                f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)}; "
+                f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)} on {classes.device}; "
                 "give class indices as a 1-d LongTensor."
             )
         if classes.ndim == 1 and bool((classes >= 0).all()):
             return tuple(classes.tolist())
-        classes = classes.tolist()
-    if isinstance(classes, (list, tuple, range)):
-        return tuple(_class_index(each, classes) for each in classes)
-    return _class_index(classes, classes)
-
-
-def _class_index(index: Any, given: Any) -> int:
-    # `__index__` admits NumPy's integers and single-element integer tensors; a bool is a mistake.
-    if isinstance(index, bool) or not hasattr(index, "__index__") or (isinstance(index, Tensor) and index.ndim):
+    one = whole_number(classes)
+    several = whole_numbers(classes) if one is None else (one,)
+    if several is None:
         raise TypeError(
-            f"target is {given!r}; give a class index, one index for each image, a Target such as Logit(3), "
+            f"target is {classes!r}; give a class index, one index for each image, a Target such as Logit(3), "
             "or a function from the model's output to [N]."
         )
-    index = operator.index(index)
-    if index < 0:
-        raise BadTarget(f"Class {index} is negative; classes count from 0.")
-    return index
+    for index in several:
+        if index < 0:
+            raise BadTarget(f"Class {index} is negative; classes count from 0.")
+    return several if one is None else one
 
 
 def _picked(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:

@@ -22,13 +22,13 @@ ALLOWED = {
 }
 """What a room may import besides the standard library; where nothing is said, anything but the rooms in FORBIDDEN."""
 FORBIDDEN = {"ui": {"benchmarks", "tests", "app"}, "benchmarks": {"tests", "app", "ui"}}
-LAZY = {("explainers/maps/overlays.py", "PIL"), ("explainers/explanation/result.py", "PIL")}
+LAZY = {(f"explainers/{name}.py", "PIL") for name in ("maps/overlays", "maps/photographs", "explanation/result")}
 LAZY |= {("models/sources/timm_models.py", "timm"), ("models/sources/hf_models.py", "transformers")}
 LAZY |= {("models/sources/hub.py", "huggingface_hub")}
 """Imported inside a function or for types alone, so that the library needs torch alone, and models no extra."""
 
 ORDER = [
-    {"errors", "options", "targets", "output_targets", "findings"},
+    {"errors", "options", "outputs", "targets", "output_targets", "findings"},
     {"hooks"},
     {"network"},
     {"layers"},

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from explainers.checks import results, robustness  # noqa: F401  they enter the checks
 from explainers.checks.context import CHECKS, Context, Fail, Outcome, Skip
+from explainers.errors import no_module
 from explainers.registry import METHODS
 
 
@@ -73,6 +74,8 @@ def check_explainer(
         >>> bool(check_explainer(grad_cam))
         True
     """
+    if model is not None and not isinstance(model, nn.Module):
+        raise no_module(model)
     began = time.perf_counter()
     known = METHODS.get(getattr(function, "__name__", ""))
     if known is not None and known.function is function:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from explainers.checks.context import CLOSE, Context, Fail, Outcome, Skip, agree, check, distance_of, unchanged
 from explainers.checks.fixtures import Fault, Pause
 from explainers.checks.results import attempt, ordinary_use
+from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.layers.default_layer import default_layer
 from explainers.layers.lookup import list_layers
 
@@ -266,10 +267,18 @@ def layers(t: Context) -> Outcome:
         raise Skip("It takes no layer.")
     model, images = t.model(), t.images()
     name = default_layer(model, images)
+    path = name.partition("#")[0]
     by_name = t.call(model, images, 1, layer=name)
-    by_module = t.call(model, images, 1, layer=model.get_submodule(name))
-    agree(by_module, by_name, "A layer by its name and by its module", 0.0)
-    error = attempt(t, t.model(), images, 1, layer=f"{name}x")
-    if not isinstance(error, REFUSALS) or repr(name) not in str(error):
-        raise Fail(f"layer={name + 'x'!r} was not refused with {name!r} as a suggestion.")
-    return None, f"{name!r} is found by name and by module, and suggested for a wrong name."
+    if path == name:
+        module = find_hook_point(unwrap(model), name).module
+        agree(t.call(model, images, 1, layer=module), by_name, "A layer by its name and by its module", 0.0)
+    else:
+        # The module runs again elsewhere, so without the call's number it names several layers.
+        error = attempt(t, t.model(), images, 1, layer=path)
+        if not isinstance(error, REFUSALS) or repr(name) not in str(error):
+            raise Fail(f"layer={path!r}, which runs repeatedly, was not refused with {name!r} among its calls.")
+    error = attempt(t, t.model(), images, 1, layer=f"{path}x")
+    if not isinstance(error, REFUSALS) or repr(path) not in str(error):
+        raise Fail(f"layer={path + 'x'!r} was not refused with {path!r} as a suggestion.")
+    how = "by name and by module" if path == name else "by the name of its call"
+    return None, f"{name!r} is found {how}, and suggested for a wrong name."

@@ -50,7 +50,11 @@ class Explanation:
         return resize(self.map, size)
 
     def overlay(
-        self, photos: Image.Image | Sequence[Image.Image], *, signed: bool | None = None, **options: Any
+        self,
+        photos: Image.Image | Tensor | Sequence[Image.Image | Tensor],
+        *,
+        signed: bool | None = None,
+        **options: Any,
     ) -> list[Image.Image]:
         """Each photo (the region that the network saw) under its map; the options are those of `overlay`.
 
@@ -61,7 +65,8 @@ class Explanation:
         """
         if signed is None:
             signed = not self.by_size or options.get("colours") == "signed"
-        several = list(photos) if isinstance(photos, Sequence) else [photos]
+        batch = photos if isinstance(photos, Sequence) or getattr(photos, "ndim", 0) == 4 else [photos]
+        several: list[Any] = list(batch)  # type: ignore[arg-type]
         if len(several) != len(self.map):
             raise ValueError(
                 f"{len(several)} photos were given for {len(self.map)} maps. Give one photo for each image, in order."

@@ -13,10 +13,10 @@ from explainers.explanation.diagnosis import diagnose, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
 from explainers.layers.profile import Layer, known_profile
-from explainers.maps.resize import rank_correlation, reduce_channels
+from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.nan_check import first_broken_layer
-from explainers.options import LayerName
+from explainers.options import LayerName, whole_number
 from explainers.registry import Method, find
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, described
 
@@ -55,6 +55,10 @@ def explain(
     keywords = dict(options) if layer is None else {**options, "layer": layer}
     if through is not None:
         keywords["through"] = through
+    if reduce is not None and reduce not in REDUCTIONS:
+        raise BadOption(f"reduce={reduce!r} is not possible. Choose one of {', '.join(REDUCTIONS)}.")
+    if trained_size is not None and (whole_number(trained_size) or 0) < 1:
+        raise BadOption(f"trained_size={trained_size!r} is not possible. Give a side in pixels, or None.")
     how = reduce or chosen.reduce
     with one_call(model) as view:
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in ("grid", "pixels", "heat")

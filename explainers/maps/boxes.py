@@ -42,10 +42,11 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
         >>> [region.box for region in regions(heat, (224, 224))]
         [(96, 64, 160, 128)]
     """
-    if not 0 < threshold <= 1:
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
         raise BadOption(f"threshold={threshold!r} is not possible. Give a fraction of the maximum above 0, at most 1.")
-    if map.ndim != 2 or not bool(map.isfinite().all()):
-        raise ValueError(f"regions takes one finite map [h, w], not {tuple(map.shape)}. Of a batch give map[i].")
+    if not isinstance(map, Tensor) or map.ndim != 2 or not bool(map.isfinite().all()):
+        given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
+        raise ValueError(f"regions takes one finite map [h, w], not {given}. Of a batch give map[i].")
     values = resize(map[None], size)[0]
     top, total = float(values.max()), float(values.clamp(min=0).sum())
     if top <= 0:

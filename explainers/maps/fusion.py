@@ -33,8 +33,9 @@ def fuse(
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in HOWS:
         raise BadOption(f"how={how!r} is not possible. Choose one of {', '.join(HOWS)}.")
-    if not layers or any(m.ndim != 3 or len(m) != len(layers[0]) for m in layers):
-        shapes = ", ".join(str(tuple(m.shape)) for m in layers) or "none"
+    fits = all(isinstance(m, Tensor) and m.ndim == 3 and len(m) == len(layers[0]) for m in layers)
+    if not layers or not fits:
+        shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"
         raise BadOption(f"The maps have shapes {shapes}. Give one or more maps [N, h, w] of the same N images.")
     if size is None:
         size = (max(m.shape[1] for m in layers), max(m.shape[2] for m in layers))

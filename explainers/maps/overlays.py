@@ -31,6 +31,8 @@ from torch.nn import functional
 
 from explainers.errors import BadOption
 from explainers.maps.colour_maps import BLUE, RED, colour_map
+from explainers.maps.photographs import picture as draw_picture
+from explainers.maps.photographs import pixels
 from explainers.maps.resize import blur, enlarge
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ def colour_limits(values: Tensor, colours: str | None = None, *, signed: bool = 
 
 
 def overlay(
-    photo: Image.Image,
+    photo: Image.Image | Tensor,
     map: Tensor,
     *,
     opacity: float = 1.0,
@@ -164,8 +166,9 @@ def overlay(
     signed: bool = True,
     smooth: bool = True,
 ) -> Image.Image:
-    """Draw a map over its photograph, resized to it.
+    """Draw a map over its photograph, resized to it: a Pillow image, or a tensor or array of its pixels.
 
+    Of pixels [3, H, W], [H, W, 3] and [H, W] are accepted, in uint8 or as floats from 0 to 1.
     `opacity` blends from the photograph (0) to the map over the muted photograph (1). `signed=False` draws magnitudes,
     in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without blur.
 
@@ -173,7 +176,8 @@ def overlay(
              photograph bit for bit. `limits` are the values at both ends of the colour map, which makes images
              comparable; values beyond have the end's colour. "signed" is symmetric about zero, up to the larger limit.
     Errors   ValueError for a map that is not `[h, w]`; BadOption for an opacity outside [0, 1], another colour map, or
-             limits without order; TypeError for a photograph with more than 8 bits a channel.
+             limits without order; TypeError and ValueError for a photograph that is none, or normalised for a model,
+             or has more than 8 bits a channel.
 
     Example
         >>> from PIL import Image
@@ -181,16 +185,16 @@ def overlay(
         >>> overlay(photo, grad_cam(model, images, 281, layer="layer4")[0]).size
         (640, 480)
     """
-    if not 0 <= opacity <= 1:
+    if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
         raise BadOption(f"opacity={opacity!r} is not possible. Give a number from 0 to 1.")
     chosen = view(map, colours=colours, limits=limits, signed=signed, smooth=smooth)
-    picture = _pixels(photo)
+    picture = pixels(photo)
     if opacity == 0:
-        return _picture(picture)
+        return draw_picture(picture)
     original = picture[..., :3].float()
     drawn = _drawn(original, chosen)
     picture[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
-    return _picture(picture)
+    return draw_picture(picture)
 
 
 def _drawn(photo: Tensor, chosen: View) -> Tensor:
@@ -289,7 +293,7 @@ def colour_bar(
     picture = Image.new("RGB", (width, height), paper)
     left, strip = 8, height - 24
     bar = bar_colours(width - 2 * left, name, fine)
-    picture.paste(_picture(bar.expand(strip, -1, -1)), (left, 4))
+    picture.paste(draw_picture(bar.expand(strip, -1, -1)), (left, 4))
     ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
     marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (f"{ends[1]} {unit}".rstrip(), 1.0)]
     _labels(ImageDraw.Draw(picture), marks, (left, strip + 7, width - left), ink)
@@ -344,27 +348,8 @@ def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _checked(limits: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(value) for value in limits)
+    pair = limits if isinstance(limits, (tuple, list)) and len(limits) == 2 else (math.nan, math.nan)
+    low, high = (float(value) if hasattr(value, "__float__") else math.nan for value in pair)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise BadOption(f"limits={tuple(limits)!r} are not possible. Give (low, high), both finite, low below high.")
+        raise BadOption(f"limits={limits!r} are not possible. Give (low, high), both finite, low below high.")
     return low, high
-
-
-def _pixels(photo: Image.Image) -> Tensor:
-    """The photograph as uint8 `[H, W, 3]`, or `[H, W, 4]` with an alpha channel; a copy."""
-    if photo.mode.startswith(("I", "F")):
-        raise TypeError(f"The photograph has mode {photo.mode!r}, above 8 bits a channel. Scale it to 0..255 first.")
-    has_alpha = photo.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in photo.info
-    photo = photo.convert("RGBA" if has_alpha else "RGB")
-    pixels = torch.frombuffer(bytearray(photo.tobytes()), dtype=torch.uint8)
-    return pixels.view(photo.height, photo.width, -1)
-
-
-def _picture(pixels: Tensor) -> Image.Image:
-    """The inverse of `_pixels`, through a shared buffer, which needs no numpy."""
-    from PIL import Image  # an optional package: the library needs torch alone
-
-    height, width, channels = pixels.shape
-    buffer = bytearray(pixels.numel())
-    torch.frombuffer(buffer, dtype=torch.uint8).copy_(pixels.reshape(-1))
-    return Image.frombytes("RGBA" if channels == 4 else "RGB", (width, height), bytes(buffer))

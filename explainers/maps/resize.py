@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.options import whole_numbers
+
 MODES = ("bilinear", "nearest", "area")
 REDUCTIONS = ("sum", "abs_max", "norm")
 
@@ -23,13 +25,15 @@ def resize(maps: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tenso
              the cell that covers the pixel; "area" averages the cells that a pixel covers, for smaller sizes.
     Errors   ValueError for another shape, mode, or a size below 1.
     """
-    if maps.ndim != 3:
-        raise ValueError(f"resize takes maps [N, h, w], not {tuple(maps.shape)}. Give a single map m as m[None].")
+    if not isinstance(maps, Tensor) or maps.ndim != 3:
+        given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+        raise ValueError(f"resize takes maps [N, h, w], not {given}. Give a single map m as m[None].")
     if mode not in MODES:
         raise ValueError(f"There is no mode {mode!r}. Choose one of {', '.join(MODES)}.")
-    height, width = (int(side) for side in size)
-    if height < 1 or width < 1:
-        raise ValueError(f"The size {tuple(size)} has no pixels. Give (height, width), both at least 1.")
+    sides = whole_numbers(size)
+    if sides is None or len(sides) != 2 or min(sides) < 1:
+        raise ValueError(f"The size {size!r} has no pixels. Give (height, width), both at least 1.")
+    height, width = sides
     planes = _widened(maps)[:, None]
     if mode == "bilinear":
         return functional.interpolate(planes, (height, width), mode="bilinear", align_corners=False)[:, 0]
@@ -128,21 +132,14 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.shape != b.shape or a.ndim < 2:
         raise ValueError(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give two of one shape [N, ...].")
-    ranks_a, ranks_b = (_centred_ranks(maps.detach().flatten(1)) for maps in (a, b))
-    lengths = torch.linalg.vector_norm(ranks_a, dim=1) * torch.linalg.vector_norm(ranks_b, dim=1)
-    correlation = (ranks_a * ranks_b).sum(dim=1) / lengths
-    finite = a.flatten(1).isfinite().all(dim=1) & b.flatten(1).isfinite().all(dim=1)
-    return torch.where(finite, correlation.clamp(-1, 1), torch.nan)
-
-
-def _centred_ranks(rows: Tensor) -> Tensor:
-    """Each row's ranks, mean ranks for ties, minus their mean."""
-    rows = rows.double().contiguous()
-    ordered = rows.sort(dim=1).values
-    below = torch.searchsorted(ordered, rows, right=False)
-    upto = torch.searchsorted(ordered, rows, right=True)
-    ranks = (below + upto - 1).double() / 2
-    return ranks - (rows.shape[1] - 1) / 2
+    rows = torch.stack([maps.detach().flatten(1).double() for maps in (a, b)])
+    ordered = rows.sort(dim=2).values
+    below, upto = (torch.searchsorted(ordered, rows, right=right) for right in (False, True))
+    # Ties have their mean rank; ranks are centred about their mean, (n - 1) / 2.
+    first, second = ((below + upto - 1).double() - (rows.shape[2] - 1)) / 2
+    lengths = torch.linalg.vector_norm(first, dim=1) * torch.linalg.vector_norm(second, dim=1)
+    finite = rows.isfinite().all(dim=2).all(dim=0)
+    return torch.where(finite, ((first * second).sum(dim=1) / lengths).clamp(-1, 1), torch.nan)
 
 
 def _widened(values: Tensor) -> Tensor:

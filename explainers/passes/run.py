@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from explainers.errors import BadTarget, NothingSpatial
 from explainers.findings import is_recording, note_finding, note_gradient, note_option, note_scores
 from explainers.hooks.calls import Edit, replaced_outputs
+from explainers.hooks.records import map_tensors
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
 from explainers.network.batch_norm import guard_batch_norms
@@ -28,7 +29,7 @@ from explainers.network.eval_view import EvalView, one_call
 from explainers.network.fused_copy import FusedCopy, channels_last, faster_in_bf16, fused_copy
 from explainers.options import LayerName
 from explainers.passes.leaf import LayerLeaf, tensor_of
-from explainers.targets import Target, TargetLike, Through, Unit, evaluate, fix
+from explainers.targets import Target, TargetLike, Through, Unit, as_target, evaluate, fix
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ class Run:
     network: nn.Module
     given: Tensor
     images: Tensor
-    requested: TargetLike
+    requested: Target | None
     many: bool = False
     precision: str = "float32"
     target: Target | None = None
@@ -67,7 +68,8 @@ class Run:
     def find_target_layer(self) -> None:
         """Find the layer that a `Through` or `Unit` target names, before any hook is there: it may run the network."""
         if isinstance(self.requested, Through):
-            self._through, self.requested = self.requested, self.requested.target
+            self._through, inner = self.requested, self.requested.target
+            self.requested = None if inner is None else as_target(inner)
             self._through_layout = self.layer_layout(self._through.layer)
         if isinstance(self.requested, Unit):
             self._unit_layout = self.layer_layout(self.requested.layer, counted=True, spatial=False)
@@ -140,10 +142,14 @@ class Run:
         count = len(self.images)
         if self.target is None:
             self.target = fix(self.requested, output, count)
+        target = self.target if pictures is None else self.target.rows(pictures)
+        scores = evaluate(target, output, count if pictures is None else len(pictures))
+        if not scores.requires_grad and torch.is_grad_enabled():
+            _refuse_detached(target, output)
         if pictures is not None:
-            return evaluate(self.target.rows(pictures), output, len(pictures))
-        scores = evaluate(self.target, output, count)
-        whole = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+            return scores
+        named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+        whole = output if isinstance(output, Tensor) else named
         known = at_least_float32(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
         note_scores(known, self.target, at_least_float32(scores))
         return scores
@@ -327,6 +333,27 @@ class Run:
             )
 
 
+def _refuse_detached(target: Target, output: Any) -> None:
+    """Refuse a target through which no gradient flows; a score of what is not explained has none either, and may.
+
+    Errors   BadTarget
+    """
+    leaves = 0
+
+    def leaf(tensor: Tensor) -> Tensor:
+        nonlocal leaves
+        leaves += tensor.is_floating_point()
+        return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
+
+    again = map_tensors(output, leaf)
+    if leaves and not target(again).requires_grad:
+        raise BadTarget(
+            f"The target {target!r} gives scores without a gradient: it detaches, or does not read the model's output. "
+            "Leave out detach, item, argmax and no_grad in it, or choose a method without gradients, such as occlusion "
+            "or rise."
+        )
+
+
 @contextmanager
 def open_run(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, many: bool = False, precision: str = "float32"
@@ -337,9 +364,10 @@ def open_run(
     where it is faster too.
     """
     with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
+        requested = None if target is None else as_target(target, len(images))
         view = stack.enter_context(one_call(model))
-        run = Run(view, view.model, view.network, images, images.detach().clone(), target, many, precision)
-        if isinstance(target, (Through, Unit)):
+        run = Run(view, view.model, view.network, images, images.detach().clone(), requested, many, precision)
+        if isinstance(requested, (Through, Unit)):
             run.find_target_layer()
         yield run
 

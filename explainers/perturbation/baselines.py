@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,11 +27,12 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     Gaussian blur, σ a sixteenth of its shorter side · "mean": each channel's mean · "noise": uniform from the image's
     minimum to its maximum.
 
-    Errors   BadOption for an unknown name or a tensor of another shape
+    Errors   BadOption for an unknown name, a tensor of another shape or device, and what is not finite and real
     """
     if baseline is None:
         return torch.zeros_like(images)
     if isinstance(baseline, Tensor):
+        refuse_values("baseline", baseline, images)
         try:
             return baseline.detach().to(images).expand_as(images).clone()
         except RuntimeError as reason:
@@ -38,7 +41,14 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
                 f" Give {tuple(images.shape[1:])}, or one value a channel: {(images.shape[1], 1, 1)}."
             ) from reason
     if isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
+        if not math.isfinite(float(torch.tensor(float(baseline), dtype=images.dtype))):
+            raise BadOption(f"baseline={baseline!r} is not finite in {images.dtype}. Give a finite number.")
         return torch.full_like(images, float(baseline))
+    if not isinstance(baseline, str):
+        raise BadOption(
+            f"baseline is a {type(baseline).__name__}. Give None (zeros), a number, a tensor, or one of "
+            f"{', '.join(NAMES)}; of an array torch.as_tensor(array)."
+        )
     if baseline == "mean":
         return images.mean(dim=(2, 3), keepdim=True).expand_as(images).clone()
     if baseline == "blur":
@@ -52,6 +62,22 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     raise BadOption(
         f"baseline={baseline!r} is not possible. Give None (zeros), a number, a tensor, or one of {', '.join(NAMES)}."
     )
+
+
+def refuse_values(name: str, given: Tensor, images: Tensor) -> None:
+    """Refuse a tensor that the images cannot be blended with.
+
+    Errors   BadOption
+    """
+    if given.dtype == torch.bool or given.is_complex():
+        raise BadOption(f"{name} is {given.dtype}. Give numbers in the images' own units: {images.dtype}.")
+    if given.device != images.device:
+        place = str(images.device)
+        raise BadOption(f"{name} is on {given.device}, the images on {place}. Give {name}.to({place!r}).")
+    wrong = ~given.to(images.dtype).isfinite()
+    if bool(wrong.any()):
+        where = tuple(wrong.nonzero()[0].tolist())
+        raise BadOption(f"{name} holds {given[where].item()} at {where}. Give finite values.")
 
 
 def _blurred(images: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from explainers.errors import BadOption
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, at_least_float32, open_run
-from explainers.perturbation.baselines import NAMES, baseline_of, extremes
+from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -114,6 +115,7 @@ def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[i
     """The number of baselines, and a function that gives a range of them for one image, as rows."""
     x = run.images
     if isinstance(baseline, Tensor):
+        refuse_values("baseline", baseline, x)
         stack = baseline.detach().to(x)
         stack = stack if stack.ndim == 4 else stack[None]
         sizes = [*zip(stack.shape[1:], x.shape[1:], strict=False)]
@@ -121,7 +123,7 @@ def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[i
             shape = ", ".join(map(str, x.shape[1:]))
             raise BadOption(f"baseline has shape {tuple(baseline.shape)}. Give M baselines: [M, {shape}].")
         return len(stack), lambda picture, chunk: stack[chunk.start : chunk.stop].expand(-1, *x.shape[1:])
-    if baseline != "noise":
+    if not (isinstance(baseline, str) and baseline == "noise"):
         one = baseline_of(x, baseline, seed)
         return 1, lambda picture, chunk: one[picture : picture + 1]
     draws, (low, span) = PerImageGenerators(len(x), seed), extremes(x)
@@ -184,7 +186,10 @@ def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> Non
                 f"{name} has shape {tuple(bound.shape)}, which does not broadcast to images {tuple(images.shape)}. "
                 f"Give a number, or one for each channel: [{images.shape[1]}, 1, 1]."
             )
-    elif bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, float))):
+        refuse_values(name, bound, images)
+    elif bound is not None and (
+        isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound)
+    ):
         raise BadOption(
             f"{name}={bound!r} is not possible. Give a number, a tensor, or None for the image's own extreme."
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from explainers.errors import BadTarget
 from explainers.findings import note_scores
+from explainers.outputs import scores_of
 from explainers.passes.run import at_least_float32
 from explainers.targets import (
     Logit,
@@ -23,9 +24,9 @@ from explainers.targets import (
     TargetLike,
     Through,
     Unit,
+    as_target,
     evaluate,
     fix,
-    scores_of,
 )
 
 Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,10 +37,14 @@ Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Derived(Target):
     """`combine` of the wanted target's scores and all scores, on the clean images."""
 
-    wanted: TargetLike
+    wanted: Target | None
     combine: Combine
     needed: bool = True
     """Whether class scores are required; else, where there are none, the wanted target alone is the score."""
+
+    def check(self, count: int) -> None:
+        if self.wanted is not None:
+            self.wanted.check(count)
 
     def __call__(self, output: Any) -> Tensor:
         """[N]."""
@@ -81,8 +86,8 @@ def derived(target: TargetLike, combine: Combine, *, needed: bool = True) -> Tar
             "a function of the scores."
         )
     if isinstance(target, Through):
-        return Through(Derived(target.target, combine, needed), target.layer, target.channels)
-    return Derived(target, combine, needed)
+        return Through(derived(target.target, combine, needed=needed), target.layer, target.channels)
+    return Derived(None if target is None else as_target(target), combine, needed)
 
 
 def residual_softmax(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:

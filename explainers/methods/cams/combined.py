@@ -20,11 +20,12 @@ from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
 from explainers.options import Choice, LayerName, Range, SteadyPrecision
+from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, at_least_float32, maps_of, open_run
 from explainers.registry import check_images, find, method, rectifies
-from explainers.targets import LogProbability, Probability, TargetLike, scores_of
+from explainers.targets import LogProbability, Probability, TargetLike, as_target
 
 
 def sweep(
@@ -55,6 +56,10 @@ def sweep(
     if not chosen.takes_layer:
         raise BadOption(f"{method} has no layer, so it has the same map for all of them. Call it once.")
     check_images(model, images)
+    if target is not None:
+        target = as_target(target, len(images))
+    if layers is not None and (isinstance(layers, (str, nn.Module)) or not len(layers)):
+        raise BadOption(f"layers={layers!r} is not possible. Give a list of one name or more: ['layer3', 'layer4'].")
     names = stages(model, images) if layers is None else list(layers)
     if method not in FORMULAS or set(options) - {"relu"}:
         places = {find_hook_point(unwrap(model), layer).name: layer for layer in names}

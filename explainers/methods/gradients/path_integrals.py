@@ -23,7 +23,7 @@ from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, at_least_float32, open_run
-from explainers.perturbation.baselines import NAMES, baseline_of, extremes
+from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike, Through
@@ -226,11 +226,14 @@ def _baselines(
     Errors   BadOption
     """
     if baselines is not None:
-        if baselines.ndim != 4 or baselines.shape[1:] != x.shape[1:]:
+        shape = tuple(baselines.shape) if isinstance(baselines, Tensor) else None
+        if shape is None or len(shape) != 4 or shape[1:] != x.shape[1:] or not shape[0]:
+            given = f"has shape {shape}" if shape is not None else f"is a {type(baselines).__name__}"
             raise BadOption(
-                f"baselines has shape {tuple(baselines.shape)}. Give images [B, {', '.join(map(str, x.shape[1:]))}], "
-                "of which each sample takes one."
+                f"baselines {given}. Give images [B, {', '.join(map(str, x.shape[1:]))}], of which each sample takes "
+                "one."
             )
+        refuse_values("baselines", baselines, x)
         rows = baselines.detach().to(x)
         waiting: list[list[int]] = [[] for _ in x]
 

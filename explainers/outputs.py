@@ -1,0 +1,145 @@
+"""What a model's output holds: its scores [N, K], and for every other output the target function that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from explainers.errors import BadTarget
+
+_CLASS_MAPS = ("out", "masks", "segmentation")
+_VECTORS = ("pool", "emb")
+
+
+def scores_of(output: Any) -> Tensor:
+    """The [N, K] scores in a model's output: a tensor, or what has `logits`, as GoogLeNet's named tuple.
+
+    Errors   BadTarget with the target function that this output needs
+    """
+    scores = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if scores is None and isinstance(output, dict):
+        scores = output.get("logits")
+    if not isinstance(scores, Tensor) or scores.ndim != 2:
+        raise BadTarget(f"The model gave {described_output(output)}, not scores [N, K]. {_remedy(output)}")
+    return scores
+
+
+def class_maps_of(output: Any) -> Tensor:
+    """The [N, K, H, W] scores in a segmentation network's output: a tensor, {"out": ...}, or what has `logits`.
+
+    Errors   BadTarget
+    """
+    maps = output
+    for name in ("out", "logits"):
+        if not isinstance(maps, Tensor):
+            maps = maps.get(name, maps) if isinstance(maps, dict) else getattr(maps, name, maps)
+    if not isinstance(maps, Tensor) or maps.ndim != 4:
+        raise BadTarget(
+            f"The model gave {described_output(output)}, not a class map [N, K, H, W]. A mask is for segmentation "
+            "networks; give a class, or a target function, for this one."
+        )
+    return maps
+
+
+def tensors_in(output: Any, path: str = "output") -> Iterator[tuple[str, Tensor]]:
+    """Every float tensor in an output that has rows, with the expression that reads it from `output`."""
+    if isinstance(output, Tensor):
+        if output.ndim and output.is_floating_point():
+            yield path, output
+    elif isinstance(output, dict):
+        for name, value in output.items():
+            own = type(output) is not dict and getattr(output, str(name), None) is value
+            yield from tensors_in(value, f"{path}.{name}" if own else f"{path}[{name!r}]")
+    elif isinstance(output, (list, tuple)):
+        names = getattr(output, "_fields", None)
+        for i, value in enumerate(output):
+            place = f"[{-1 if i and i == len(output) - 1 else i}]"
+            yield from tensors_in(value, f"{path}.{names[i]}" if names else f"{path}{place}")
+    elif is_dataclass(output) and not isinstance(output, type):
+        for name, value in vars(output).items():
+            yield from tensors_in(value, f"{path}.{name}")
+
+
+def described_output(output: Any) -> str:
+    """An output in words: its shape, or its type and the tensors in it."""
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {tuple(output.shape)}"
+    found = [f"{path} {tuple(tensor.shape)}" for path, tensor in tensors_in(output)]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"a {type(output).__name__}" + (f" with {', '.join(found[:3])}{more}" if found else "")
+
+
+def _remedy(output: Any) -> str:
+    if key := _list_of_detections(output):
+        return (
+            "For detections give BoxScores(boxes, labels), or a target function, for example, for the sum of all "
+            f"scores: lambda output: torch.stack([each[{key!r}].sum() for each in output])."
+        )
+    found = list(tensors_in(output))
+    if not found:
+        return "Give forward=, a function that takes the images and returns scores [N, K] or another tensor."
+    meaning, code = _one_score(*_most_telling(found))
+    return (
+        "Give a target function that turns this output into one score for each image, for example, for "
+        f"{meaning}: lambda output: {code}."
+    )
+
+
+def _list_of_detections(output: Any) -> str | None:
+    """The key of the scores in a list of one dict a picture, as detectors give them."""
+    if not isinstance(output, (list, tuple)) or not output or not all(isinstance(each, dict) for each in output):
+        return None
+    keys = [key for key, value in output[0].items() if isinstance(value, Tensor) and value.is_floating_point()]
+    shared = [key for key in keys if all(key in each for each in output)]
+    return next((key for key in ("scores", *shared) if key in shared), None)
+
+
+def _most_telling(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
+    """The tensor that a score is best read from: named logits, class maps, vectors, the last of several maps."""
+    rows = [len(tensor) for _, tensor in found]
+    count = max(rows, key=rows.count)
+    fitting = [(path, tensor) for path, tensor in found if len(tensor) == count]
+    for chosen in (
+        [each for each in fitting if "logits" in each[0]],
+        [each for each in fitting if _own_name(each[0]) in _CLASS_MAPS],
+        [each for each in fitting if any(word in _own_name(each[0]) for word in _VECTORS)],
+        [each for each in fitting if each[1].ndim == 2],
+        [each for each in fitting if _own_name(each[0]) == "last_hidden_state"],
+    ):
+        if chosen:
+            return chosen[0]
+    return fitting[-1]
+
+
+def _own_name(path: str) -> str:
+    """`out` of `output['out']`, `pooler_output` of `output.pooler_output`."""
+    return path.rpartition(".")[2].rpartition("[")[2].strip("]'\"")
+
+
+def _one_score(path: str, tensor: Tensor) -> tuple[str, str]:
+    """One score a picture of a tensor [N, ...], in words and in code.
+
+    Of features the strongest: the size of a vector behind a normalisation is the same for every picture.
+    """
+    shape, name = tuple(tensor.shape[1:]), _own_name(path)
+    vector = any(word in name for word in _VECTORS)
+    if not shape:
+        return "the number it gives for each image", path
+    if len(shape) == 1:
+        return ("its strongest feature", f"{path}.amax(1)") if vector else ("class 0", f"{path}[:, 0]")
+    if len(shape) == 2:
+        if "logits" in name:
+            return "class 0 where it is strongest", f"{path}[..., 0].amax(1)"
+        return "its strongest feature, over all tokens", f"{path}.mean(1).amax(1)"
+    if len(shape) == 3:
+        if shape[1:] == (1, 1):
+            flat = f"{path}.flatten(1)"
+            return ("its strongest feature", f"{flat}.amax(1)") if vector else ("class 0", f"{flat}[:, 0]")
+        if "logits" in name or name in _CLASS_MAPS or (path == "output" and shape[0] < shape[1] * shape[2]):
+            return "the mean score of class 0", f"{path}[:, 0].mean((1, 2))"
+        cells = (1, 2) if shape[2] >= 2 * max(shape[:2]) else (2, 3)
+        return "its strongest feature, over all positions", f"{path}.mean({cells}).amax(1)"
+    return "the mean of all its values", f"{path}.flatten(1).mean(1)"
