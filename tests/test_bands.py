@@ -274,11 +274,12 @@ def test_a_preview_stands_for_its_file(tmp_path: Path, monkeypatch: pytest.Monke
         with Image.open(shown) as picture:
             assert (picture.format, picture.mode, picture.size) == ("PNG", "RGB", (50, 33))
         assert from_form(str(shown), "", "", "", "", {}).picture == str(path)
-    (tmp_path / "photo.png").write_bytes((tmp_path / "a.tif.preview.png").read_bytes())
+    (tmp_path / "photo.png").write_bytes((tmp_path / "a.tif.1-2-3.preview.png").read_bytes())
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
     assert bands.preview(tmp_path / "photo.png") is None and bands.preview(tmp_path / "broken.npy") is None
-    alone = tmp_path / "gone.tif.preview.png"
+    alone = tmp_path / "gone.tif.1-2-3.preview.png"
     alone.write_bytes((tmp_path / "photo.png").read_bytes())
     assert bands.original(alone) == alone
     (tmp_path / "link.tif").symlink_to("/etc/hostname")
-    assert bands.original(tmp_path / "link.tif.preview.png") == tmp_path / "link.tif.preview.png"
+    linked = tmp_path / "link.tif.1-2-3.preview.png"
+    assert bands.original(linked) == linked

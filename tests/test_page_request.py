@@ -182,5 +182,5 @@ def test_snippets_call_with_the_settings_on_the_page(ready: None) -> None:
     picture, *values = json.loads(words[words.index("-d", words.index("-H")) + 1])["data"]
     assert picture == {"path": "$file", "meta": {"_type": "gradio.FileData"}}
     order = list(inspect.signature(endpoints.explain).parameters)[1:]
-    assert dict(zip(order, values, strict=True)) == {**names, "options": {"relu": False}}
+    assert dict(zip(order, values, strict=True)) == {**names, "options": {"relu": False}, "bands": ""}
     assert f"target={settings.target}, relu=False)" in library and ast.parse(library)

@@ -52,7 +52,8 @@ COPY = """(example, ...values) => {
   const { chosen } = read(example), options = read(values.pop()).values || {};
   const [bands] = (read(values.pop()).text || "").split(" of ");
   const names = PARAMETERS.map((name, k) => [name, values[k]]);
-  for (const [name, value] of [["example", chosen], ...names, ["bands", bands]]) if (value) url.searchParams.set(name, value);
+  const all = [["example", chosen], ...names, ["bands", bands]];
+  for (const [name, value] of all) if (value) url.searchParams.set(name, value);
   if (Object.keys(options).length) url.searchParams.set("options", JSON.stringify(options));
   history.replaceState(null, "", url);
   const more = chosen ? "" : " Your own picture is not part of it.";
@@ -60,4 +61,4 @@ COPY = """(example, ...values) => {
   if (!navigator.clipboard) return Promise.resolve(say("Copy this link:"));
   return navigator.clipboard.writeText(url.href).then(() => say("Link copied."), () => say("Copy this link:"));
 }""".replace("PARAMETERS", json.dumps(list(PARAMETERS.values())))
-"""The browser's side: takes the example, `NAMES`, the bands and the options; writes the address bar and the clipboard."""
+"""The browser's side: takes the example, `NAMES`, the bands and the options; writes address bar and clipboard."""

@@ -25,7 +25,7 @@ def page(request: Request, run: Run, *, sort: str = "activation", number: int = 
     Errors   as `engine.explain`
     """
     settings = yield from engine.settled(request, run)
-    loaded, (photo, images) = settings.loaded, engine.prepared(settings, request)
+    loaded, (settings, photo, images) = settings.loaded, engine.opened(settings, request)
     with engine.turn:
         maps = network_calls.features(loaded.name, images, settings.layer)
         subject = engine.subject_of(settings, loaded.model.crop(photo), images)

@@ -41,7 +41,8 @@ DARK = 0.1
 """Fraction of an integer type's range below which its use is worth a sentence."""
 SATELLITE = 13
 """Bands of Sentinel-2: red, green and blue are the 4th, 3rd and 2nd."""
-PREVIEW = ".preview.png"
+PREVIEW = re.compile(r"(.+)\.\d+-\d+-\d+\.preview\.png")
+"""The name of a preview: that of its file, and the three bands that it shows."""
 
 
 @dataclass(frozen=True)
@@ -235,8 +236,12 @@ def _stretched(band: np.ndarray) -> np.ndarray:
 # Browsers show neither TIFF nor NPY: the picture's component gets a PNG that lies beside the file.
 
 
-def preview(path: Path, channels: int | None = None) -> Path | None:
-    """A PNG of an uploaded file that no browser shows, written beside it; None for other files and for broken ones."""
+def preview(path: Path, channels: int | None = None, asked: str = "") -> Path | None:
+    """A PNG of an uploaded file that no browser shows, written beside it; None for other files and for broken ones.
+
+    `channels` and `asked` as in `open_bands`.
+    """
+    three = (1, 2, 3)
     with contextlib.suppress(Refused, OSError):
         data = uploads.read(path)
         if not data.startswith((npy.START, *tiff.STARTS)):
@@ -244,12 +249,12 @@ def preview(path: Path, channels: int | None = None) -> Path | None:
         with uploads.decoding("TIFF"):
             values = read(data, channels)
             if values is not None:
-                three, _ = chosen("", len(values), channels)
+                three, _ = chosen(asked, len(values), channels)
                 photo = shown(values, three, plain=values.dtype == "uint8" and len(values) == 3)
         if values is None:
             photo = uploads.open_picture(data)
         photo.thumbnail((limits.SIDE, limits.SIDE))
-        target = path.with_name(path.name + PREVIEW)
+        target = path.with_name(f"{path.name}.{'-'.join(map(str, three))}.preview.png")
         photo.save(target)
         return target
     return None
@@ -257,8 +262,6 @@ def preview(path: Path, channels: int | None = None) -> Path | None:
 
 def original(path: Path) -> Path:
     """The file of which this one is the preview; the path itself for any other file."""
-    if path.name.endswith(PREVIEW):
-        source = path.with_name(path.name.removesuffix(PREVIEW))
-        if source.is_file() and not source.is_symlink():
-            return source
-    return path
+    named = PREVIEW.fullmatch(path.name)
+    source = path.with_name(named[1]) if named else path
+    return source if source.is_file() and not source.is_symlink() else path

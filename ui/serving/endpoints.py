@@ -89,15 +89,22 @@ def explain(
 
 
 def feature_maps(
-    image: FileData, model: str = "", layer: str = "", channels: list[int] | None = None, sort: str = "activation"
+    image: FileData,
+    model: str = "",
+    layer: str = "",
+    channels: list[int] | None = None,
+    sort: str = "activation",
+    bands: str = "",
 ) -> dict:
     """The layer's output for one picture, [channels, height, width] as .npy, with each channel's mean and effect.
 
     channels: which ones, in this order; none for all. sort: "activation", "effect" (on the top class) or "number".
+    bands: as of `explain`.
     """
     if sort not in SORTS:
         raise Refused(words.no_sort(sort, SORTS))
-    sheet = _last(features.page, from_api(image, model=model, layer=layer), Channels, sort=sort, size=1 << 20)
+    request = from_api(image, model=model, layer=layer, bands=bands)
+    sheet = _last(features.page, request, Channels, sort=sort, size=1 << 20)
     _no_notes(sheet.settings)
     chosen = _chosen(channels, sheet)
     rows = [sheet.numbers.index(number) for number in chosen]
@@ -206,6 +213,7 @@ def _nothing(scene: Scene) -> dict[str, Any]:
         "predictions": _found(scene),
         "statistics": {},
         "findings": [finding],
+        "bands": engine.plain(vars(scene.settings.bands)) if scene.settings.bands else None,
         "seconds": 0.0,
         "share": 1.0,
         "shape": [],

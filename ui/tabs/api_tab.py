@@ -32,6 +32,16 @@ images = model.prepare(photo)
 %se = explainers.explain(%s)
 e.overlay(model.crop(photo))[0].save("overlay.png")"""
 
+BANDS = """import explainers
+import numpy
+from models import load_model
+
+model = load_model(%r)
+bands = numpy.load("picture.npy")  # [%d, height, width]
+images = model.prepare(bands%s)
+%se = explainers.explain(%s)
+print(e.map.shape, e.findings)"""
+
 DETECTION = """found = model.network(images)[0]  # the strongest first
 k = %s
 target = explainers.BoxScores(found["boxes"][k, None], (int(found["labels"][k]),), overlap=%s)
@@ -67,7 +77,7 @@ def snippets(settings: Settings) -> dict[str, Any]:
     """The settings as code; `snippets.js` puts the page's address in the place of {origin}."""
     items = (
         (*words.PYTHON, PYTHON % _keywords(settings)),
-        (*words.LIBRARY, LIBRARY % (settings.loaded.name, _target(settings), _call(settings))),
+        (*words.LIBRARY, _library(settings)),
         (*words.SHELL, SHELL % _positional(settings)),
     )
     return {
@@ -76,11 +86,28 @@ def snippets(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _library(settings: Settings) -> str:
+    if settings.bands is None:
+        return LIBRARY % (settings.loaded.name, _target(settings), _call(settings))
+    bands, which = settings.bands, ""
+    if settings.loaded.model.channels == 3:
+        which = str([band - 1 for band in bands.three])
+    elif settings.loaded.model.channels == 1:
+        which = str([bands.three[0] - 1])
+    which = f"[{which}]" if which else ""
+    return BANDS % (settings.loaded.name, bands.count, which, _target(settings), _call(settings))
+
+
 def _keywords(settings: Settings) -> str:
-    arguments = {**settings.names, "options": settings.options}
+    arguments = {**settings.names, "options": settings.options, "bands": _bands(settings)}
     if not settings.takes_layer:
         del arguments["layer"]
     return "".join(f"    {name}={value!r},\n" for name, value in arguments.items() if value)
+
+
+def _bands(settings: Settings) -> str:
+    """The bands shown as red, green and blue; empty for a photograph."""
+    return ",".join(map(str, settings.bands.three)) if settings.bands else ""
 
 
 def _target(settings: Settings) -> str:
@@ -101,12 +128,12 @@ def _target(settings: Settings) -> str:
 def _call(settings: Settings) -> str:
     """The arguments of `explainers.explain`."""
     options = {name: repr(value) for name, value in settings.method_options.items()}
-    if settings.takes_layer:
-        options = {"layer": repr(settings.layer), **options}
     if settings.loaded.finds:
         options = {"target": "target", **options}
     elif settings.target is not None:
         options = {"target": repr(settings.target), **options}
+    if settings.takes_layer:
+        options = {"layer": repr(settings.layer), **options}
     named = "".join(f", {name}={value}" for name, value in options.items())
     return f"{settings.method.name!r}, model.network, images{named}"
 
@@ -114,4 +141,4 @@ def _call(settings: Settings) -> str:
 def _positional(settings: Settings) -> str:
     """The arguments of the endpoint after the picture, as JSON between a shell's single quotes."""
     values = [settings.names[name] for name in ("model", "method", "layer", "target")]
-    return json.dumps([*values, settings.options])[1:-1].replace("'", "'\\''")
+    return json.dumps([*values, settings.options, _bands(settings)])[1:-1].replace("'", "'\\''")

@@ -80,6 +80,8 @@ class Overlay(Tab):
         if target == panel.explain.elem_id and isinstance(top, dict):
             return {panel.top: {**top, "signature": None}}
         nothing = {panel.options: gr.skip()}  # gradio takes an empty dictionary for a value
+        if target == panel.bands.elem_id:
+            return nothing | picture_panel.previewed(picture, form, picker, panel)
         if target in [choice.elem_id for choice in panel.named.values()]:
             return nothing
         return nothing | picture_panel.changes(event_data(event), panel, form)
@@ -153,7 +155,7 @@ class Overlay(Tab):
 
     def _resolved(self, settings: Settings, question: Request, form: Any) -> Updates:
         updates = picture_panel.resolved(settings, question, form, self.panel)
-        updates |= {component: value(settings) for component, value in self.page.resolved.items()}
+        updates |= self._following(settings)
         if question.picture is None:
             ident = packing.number()
             updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.findings, self.panel.top])
@@ -193,7 +195,12 @@ class Overlay(Tab):
             self.panel.stop: gr.update(interactive=False),
             self.panel.top: classes,
             **{seen: {"key": str(ident)} for seen in self.page.seen},
+            **(self._following(settings) if settings.bands else {}),
         }
+
+    def _following(self, settings: Settings) -> Updates:
+        """The components that show the settings."""
+        return {component: value(settings) for component, value in self.page.resolved.items()}
 
     def _drawn(self, step: Answer, ident: int) -> Updates:
         """The map itself, its line and its pager."""

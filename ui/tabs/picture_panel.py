@@ -111,14 +111,25 @@ def picked(settings: Settings, request: Request, picker: Any, panel: Panel) -> d
 
 def pictured(path: str | None, form: Any, picker: Any, panel: Panel) -> dict[Any, Any]:
     """What another picture means for the column: no example, bands unknown yet, a PNG of what no browser shows."""
-    kept = picker.get("text") if isinstance(picker, dict) else None
-    updates: dict[Any, Any] = {panel.examples: {"chosen": None}, panel.bands: {"text": kept}}
+    updates: dict[Any, Any] = {panel.examples: {"chosen": None}, panel.bands: {"text": _text(picker)}}
+    return updates | previewed(path, form, picker, panel)
+
+
+def previewed(path: str | None, form: Any, picker: Any, panel: Panel) -> dict[Any, Any]:
+    """The picture as a PNG of the bands that are picked, where browsers do not show the file; nothing for others."""
     name = form.get("model") if isinstance(form, dict) else None
     channels = model_cache.load(name).model.channels if isinstance(name, str) and model_cache.has(name) else None
     with contextlib.suppress(Refused):  # the answer says why
-        if path and (shown := bands.preview(uploads.inside_uploads(path), channels)):
-            updates[panel.picture] = str(shown)
-    return updates
+        source = bands.original(uploads.inside_uploads(path)) if path else None
+        shown = bands.preview(source, channels, _text(picker)) if source else None
+        return {panel.picture: str(shown)} if shown else {}
+    return {}
+
+
+def _text(picker: Any) -> str:
+    """The bands that the picker asks for, as a `Request` does."""
+    text = picker.get("text") if isinstance(picker, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def changes(data: dict[str, Any], panel: Panel, form: Any) -> dict[Any, Any]:
