@@ -11,7 +11,8 @@ from nets import pictures, settle
 from torch import nn
 
 from explainers import deep_lift, lrp
-from explainers.backward.operations import STRUCTURE, Interception, multi_head
+from explainers.backward.decompositions import multi_head
+from explainers.backward.operations import STRUCTURE, Interception
 from explainers.passes.attention import _Watch
 from explainers.passes.attention_ops import scaled_dot_product_attention
 

@@ -19,32 +19,44 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from explainers.backward.deeplift_rules import LAYERS, RULES, Rule, constant_weights
-from explainers.backward.operations import STRUCTURE, Call, Interception, multi_head
+from explainers.backward.decompositions import DECOMPOSED
+from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights
+from explainers.backward.operations import STRUCTURE, Call, Interception
+from explainers.errors import BadOption, UnsupportedOperation
 from explainers.findings import note_finding, note_gradient
 from explainers.passes.run import Run, at_least_float32
 
 _LINEAR = (
-    "Add Addbmm Addmm AdaptiveAvgPool2D AdaptiveAvgPool3D AvgPool2D AvgPool3D Baddbmm Bmm Convolution "
-    "ConvolutionOverrideable CudnnBatchNorm CudnnConvolution CudnnConvolutionTranspose Cumsum Div Linear "
-    "MiopenBatchNorm MiopenConvolution MkldnnAdaptiveAvgPool2D MkldnnConvolution Mean Mm Mul Mv NativeBatchNorm Neg "
-    "Rsub Sub Sum SumToSize UpsampleBicubic2D UpsampleBilinear2D UpsampleLinear1D UpsampleTrilinear3D"
+    "Add AdaptiveAvgPool2D AdaptiveAvgPool3D AvgPool2D AvgPool3D Col2Im Cumsum IndexAdd MkldnnAdaptiveAvgPool2D Mean "
+    "Neg Rsub ScatterAdd Sub Sum SumToSize Trace UpsampleBicubic2D UpsampleBilinear2D UpsampleLinear1D "
+    "UpsampleTrilinear3D"
 )
-KNOWN = STRUCTURE | frozenset(_LINEAR.split())
+_PRODUCTS = (
+    "Bmm Convolution ConvolutionOverrideable CudnnBatchNorm CudnnConvolution CudnnConvolutionTranspose Dot Linear "
+    "MiopenBatchNorm MiopenConvolution MkldnnConvolution Mm Mul Mv NativeBatchNorm"
+)
+_FACTORS: dict[str, tuple[tuple[int, ...], int]] = dict.fromkeys(_PRODUCTS.split(), ((0, 1), 1))
+_FACTORS |= dict.fromkeys(("Addbmm", "Addmm", "Addmv", "Baddbmm"), ((1, 2), 1))
+_FACTORS |= dict.fromkeys(("Div", "GridSampler2D", "GridSampler3D"), ((1,), 0))
+KNOWN = STRUCTURE | frozenset(_LINEAR.split()) | frozenset(_FACTORS)
 
-_CONTROL_FLOW = "whose control flow differs between input and baseline"
+_OTHER_BASELINE = "Give another baseline: baseline='blur', 'noise' or 'mean', a number or a tensor."
+
+
+class _Diverged(UnsupportedOperation):
+    """Image and baseline did not run through the same operations."""
 
 
 class Rescale(Interception):
     """The mode of both runs: the baseline's records the tape; the image's, inside `replaying`, reads it."""
 
     def __init__(self, network: nn.Module) -> None:
-        super().__init__(network, "DeepLIFT", KNOWN)
+        super().__init__(network, "DeepLIFT", KNOWN, _FACTORS)
         self._replays = False
         self._tape: list[tuple[str, list[Tensor]]] = []
         self._at = 0
         self.rules = {name: self._taped(rule) for name, rule in RULES.items()}
-        self.rules |= {"multi_head_attention_forward": multi_head} | dict.fromkeys(LAYERS, constant_weights)
+        self.rules |= DECOMPOSED | dict.fromkeys(LAYERS, constant_weights) | dict.fromkeys(SELECTIONS, self._select)
 
     @contextmanager
     def replaying(self) -> Iterator[None]:
@@ -59,7 +71,7 @@ class Rescale(Interception):
         finally:
             self._replays = False
         if self._at < len(self._tape):
-            raise self.refuse(self._tape[self._at][0], _CONTROL_FLOW)
+            raise self._diverged(self._tape[self._at][0])
 
     def forget(self) -> None:
         super().forget()
@@ -69,21 +81,69 @@ class Rescale(Interception):
         def run(call: Call) -> Any:
             inputs = call.tensors
             if not self._replays:
-                self._tape.append((call.name, [tensor.detach().clone() for tensor in inputs]))
+                self._record(call.name, inputs)
                 return call.call_original()
-            name, before = self._tape[self._at] if self._at < len(self._tape) else ("", [])
-            if name != call.name or [t.shape for t in before] != [t.shape for t in inputs]:
-                raise self.refuse(call.name, _CONTROL_FLOW)
-            # Each entry is read once, and its memory released.
-            self._tape[self._at] = ("", [])
-            self._at += 1
+            before = self._recorded(call.name, inputs)
             return rule(call, before) if call.depends else call.call_original()
 
         return run
 
+    def _select(self, call: Call) -> Any:
+        """Linear where conditions and indices are those of the baseline."""
+        chosen = [tensor for tensor in call.tensors if not (tensor.is_floating_point() or tensor.is_complex())]
+        if not chosen:
+            return call.call_original()
+        if not self._replays:
+            self._record(call.name, chosen)
+            return call.call_original()
+        before = self._recorded(call.name, chosen)
+        if not call.depends:
+            return call.call_original()
+        if not all(map(torch.equal, chosen, before)):
+            what = "indices" if chosen[0].dtype != torch.bool else "condition"
+            verb = "differ" if what == "indices" else "differs"
+            raise self.refuse(call.name, f"whose {what} {verb} between input and baseline")
+        return call.call_original() if not call.in_place else call.out_of_place()(*call.tensors)
+
+    def _record(self, name: str, inputs: list[Tensor]) -> None:
+        self._tape.append((name, [tensor.detach().clone() for tensor in inputs]))
+
+    def _recorded(self, name: str, inputs: list[Tensor]) -> list[Tensor]:
+        """The baseline's tensors at the same place; each entry is read once, and its memory released."""
+        known, before = self._tape[self._at] if self._at < len(self._tape) else ("", [])
+        if known != name or [tensor.shape for tensor in before] != [tensor.shape for tensor in inputs]:
+            raise self._diverged(name)
+        self._tape[self._at] = ("", [])
+        self._at += 1
+        return before
+
+    def _diverged(self, name: str) -> _Diverged:
+        return _Diverged(str(self.refuse(name, "whose control flow differs between input and baseline")))
+
 
 def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[int] | None = None) -> Tensor:
-    """Multipliers times (input − baseline), [B, C, H, W]; row b of the batch is a variant of image `pictures[b]`."""
+    """Multipliers times (input − baseline), [B, C, H, W]; row b of the batch is a variant of image `pictures[b]`.
+
+    Errors   UnsupportedOperation naming operation and layer; BadOption for a baseline at which the network or the
+             attributions are not finite
+    """
+    try:
+        multipliers, scores, start = _multipliers(run, batch, baseline, pictures)
+    except _Diverged:
+        # A network may keep what its first pass computes (positions, masks): the second pass then needs fewer steps.
+        multipliers, scores, start = _multipliers(run, batch, baseline, pictures)
+    attributions = at_least_float32(multipliers) * (at_least_float32(batch) - at_least_float32(baseline))
+    _refuse_lost(attributions, scores, start)
+    if pictures is None:
+        note_gradient(at_least_float32(multipliers))
+        _note_gap(attributions, scores - start)
+    return attributions
+
+
+def _multipliers(
+    run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[int] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The multipliers, and the scores [B] of batch and baseline."""
     mode = Rescale(run.network)
     try:
         with mode, run.autocast():
@@ -103,11 +163,34 @@ def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[i
             (multipliers,) = run.vjp(scores.sum(), [leaf], note_bypass=False)
     finally:
         mode.forget()
-    attributions = at_least_float32(multipliers) * (at_least_float32(batch) - at_least_float32(baseline))
-    if pictures is None:
-        note_gradient(at_least_float32(multipliers))
-        _note_gap(attributions, at_least_float32(scores) - at_least_float32(start))
-    return attributions
+    return multipliers, at_least_float32(scores), at_least_float32(start)
+
+
+def _refuse_lost(attributions: Tensor, scores: Tensor, start: Tensor) -> None:
+    """Refuse what is no attribution any more: values that are not finite, or that cancel beyond their rounding."""
+    if not bool(scores.isfinite().all()):
+        return  # the network itself fails on the image, which `explain` tells with the layer
+    if not bool(start.isfinite().all()):
+        raise BadOption(
+            f"The network's score is NaN or infinite on the baseline, though not on the image. {_OTHER_BASELINE}"
+        )
+    if not bool(attributions.isfinite().all()):
+        raise BadOption(
+            f"DeepLIFT's attributions from this baseline are NaN or infinite: between it and the image an operation of "
+            f"the network grows beyond any bound. {_OTHER_BASELINE}"
+        )
+    size = torch.maximum(scores.abs(), start.abs())
+    sums, rounding = attributions.flatten(1).sum(1), attributions.flatten(1).abs().sum(1)
+    rounding = rounding * torch.finfo(attributions.dtype).eps
+    lost = ((sums - (scores - start)).abs() > 0.01 * size) & (rounding > 1e-3 * size)
+    if bool(lost.any()):
+        picture = int(lost.nonzero()[0])
+        total, change = float(attributions[picture].abs().sum()), float((scores - start)[picture])
+        raise BadOption(
+            f"DeepLIFT's attributions from this baseline have a size of {total:.3g} in all, for a score that changes "
+            f"by {change:.3g}: they cancel, and rounding is what is left. {_OTHER_BASELINE} Or run it in float64: "
+            f"model.double() and images.double()."
+        )
 
 
 def _detached(value: Any) -> Any:

@@ -3,7 +3,11 @@
     elementwise f      m = Δf / Δx, and the gradient where Δx = 0                  (the rescale rule)
     max pool           Δmax to the winner, by its own Δx
     product a b        m_a = (b + b') / 2 and m_b = (a + a') / 2: the mean over both orders of change
-    norms, softmax     decomposed into products, elementwise powers, exponentials and log sum exp
+    quotient a / b     m_a = 1 / b̄ and m_b = −ȳ / b̄, with means b̄ = (b + b') / 2: the product rule of a = y b, solved
+    norms, softmax     decomposed into products, quotients, elementwise powers, exponentials and log sum exp
+
+The quotient's multipliers stay within those of its two ends. As a product with 1 / b they would not: where a layer
+norm meets a constant baseline, 1 / σ' is 1 / sqrt(eps), and a few such layers give attributions of 1e25 that cancel.
 
 A rule gets the call on the image and the baseline's tensors in the same places; a' is the baseline's a.
 
@@ -19,15 +23,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.backward.operations import Call, with_custom_backward
+from explainers.backward.operations import Call, mark, marked, with_custom_backward
 from explainers.backward.vjp import vjp
 from explainers.passes import attention_ops
 from explainers.passes.run import at_least_float32
 
 ELEMENTWISE = (
-    "abs celu clamp clamp_max clamp_min clip cos elu erf exp expm1 gelu hardshrink hardsigmoid hardswish hardtanh "
-    "leaky_relu log log1p log2 log_sigmoid mish pow prelu rdiv reciprocal relu relu6 rpow rsqrt selu sigmoid silu sin "
-    "softplus softshrink softsign sqrt square tanh tanhshrink threshold"
+    "abs asinh atan ceil celu clamp clamp_max clamp_min clip cos cosh elu erf erfc exp exp2 expm1 floor gelu "
+    "hardshrink hardsigmoid hardswish hardtanh leaky_relu log log10 log1p log2 log_sigmoid mish pow prelu rdiv "
+    "reciprocal relu relu6 round rpow rsqrt selu sigmoid sign silu sin sinh softplus softshrink softsign sqrt square "
+    "tanh tanhshrink threshold trunc"
 )
 _POOLS = "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
 
@@ -47,7 +52,9 @@ def slope(function: Callable[[Tensor], Tensor], x: Tensor, before: Tensor) -> Te
     if not bool(tiny.any()):
         return quotient
     gradients = [_gradient(function, at) for at in (x, before)]
-    return torch.where(tiny, sum(gradients, torch.zeros_like(x)) / 2, quotient)
+    mean = sum(gradients, torch.zeros_like(x)) / 2
+    # The root has an infinite slope at 0. Where nothing changes there, any finite multiplier is exact.
+    return torch.where(tiny, torch.where(mean.isfinite(), mean, 0), quotient)
 
 
 def _gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
@@ -67,7 +74,16 @@ def _elementwise(call: Call, before: list[Tensor]) -> Tensor:
     if any(other.requires_grad for other in others):
         raise call.mode.refuse(f"{call.name} of two values that depend on the image")
     function = call.out_of_place()
-    return elementwise(lambda x: function(x, *(other.detach().to(x.dtype) for other in others)), x, before[0])
+    result = elementwise(lambda x: function(x, *(other.detach().to(x.dtype) for other in others)), x, before[0])
+    return mark(result, "inverse") if is_inverse(call) else result
+
+
+def is_inverse(call: Call) -> bool:
+    """Whether the operation is 1 / x or a negative power of x."""
+    if call.name == "pow":
+        exponent = call.bind_arguments("input", "exponent")[1]
+        return isinstance(exponent, (int, float)) and exponent < 0
+    return call.name in ("rsqrt", "reciprocal", "rdiv")
 
 
 def _winners(x: Tensor, before: Tensor, winner: Tensor, winner_before: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,11 +123,14 @@ def _max_pool(call: Call, before: list[Tensor]) -> Any:
     return with_custom_backward(lambda _: top, scatter, x)
 
 
-def _max(call: Call, before: list[Tensor]) -> Tensor:
-    """`amax` and `amin`, as a max pool over their dimensions."""
+def _max(call: Call, before: list[Tensor]) -> Any:
+    """Maxima and minima over dimensions, as a max pool over them; with indices where torch gives them."""
     x, dims, keepdim = call.bind_arguments("input", "dim", "keepdim", keepdim=False)
-    sign = 1 if call.name == "amax" else -1
-    reduced = [d % x.ndim for d in (dims if isinstance(dims, (tuple, list)) else (dims,))]
+    if isinstance(dims, Tensor) or "other" in call.kwargs:
+        return _larger(call, before)
+    sign = 1 if call.name in ("amax", "max") else -1
+    reduced = [*range(x.ndim)] if dims is None or dims == () else dims if isinstance(dims, (tuple, list)) else [dims]
+    reduced = [d % x.ndim for d in reduced]
     order = [d for d in range(x.ndim) if d not in reduced] + reduced
     values, values_before = (sign * tensor.permute(order).flatten(-len(reduced)) for tensor in (x, before[0]))
     with torch.no_grad():
@@ -123,7 +142,27 @@ def _max(call: Call, before: list[Tensor]) -> Tensor:
         return [gradient.scatter_(-1, at, at_least_float32(g)[..., None] * multipliers).to(g.dtype)]
 
     result = sign * with_custom_backward(lambda _: top[..., 0], scatter, values)
-    return result.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else result
+    result = result.view([1 if d in reduced else n for d, n in enumerate(x.shape)]) if keepdim else result
+    if call.name in ("amax", "amin") or dims is None:
+        return result
+    with torch.no_grad():
+        original = call.call_original()
+    return type(original)((result, original[1]))
+
+
+def _larger(call: Call, before: list[Tensor]) -> Tensor:
+    """The larger of a and b is (a + b + |a − b|) / 2; the smaller has the other sign."""
+    sign = 1 if call.name.startswith("max") else -1
+    a, b = call.tensors
+    change = sign * slope(torch.abs, at_least_float32(a) - b, at_least_float32(before[0]) - before[1])
+
+    def share(g: Tensor) -> list[Tensor]:
+        return [
+            (at_least_float32(g) * (1 + own) / 2).sum_to_size(x.shape).to(x.dtype)
+            for x, own in ((a, change), (b, -change))
+        ]
+
+    return with_custom_backward(call.out_of_place(), share, a, b)
 
 
 # Several inputs
@@ -151,25 +190,52 @@ def product(function: Callable[..., Tensor], factors: Sequence[Tensor], before: 
 def _product(call: Call, before: list[Tensor]) -> Tensor:
     """A product; linear where one factor alone depends on the image."""
     inputs = call.tensors
-    factors = inputs[1:] if call.name in ("baddbmm", "addmm") else inputs[:2]
-    if sum(factor.requires_grad for factor in factors) < 2 and not any(other.requires_grad for other in inputs[2:]):
+    if sum(factor.requires_grad for factor in inputs) < 2:
         return call.call_original() if not call.in_place else call.out_of_place()(*inputs)
+    if any(factor.is_complex() for factor in inputs):
+        raise call.mode.refuse(f"{call.name} of complex numbers")
     if len(inputs) > 2:
         raise call.mode.refuse(f"{call.name} of more than two values that depend on the image")
+    if call.name == "mul":
+        inverse = [marked(factor) == "inverse" for factor in inputs]
+        if inverse[0] != inverse[1]:
+            first, second = (1, 0) if inverse[0] else (0, 1)
+            return scaled(inputs[first], inputs[second], before[first], before[second])
     return product(call.out_of_place(), inputs, before)
+
+
+def scaled(x: Tensor, scale: Tensor, before: Tensor, scale_before: Tensor) -> Tensor:
+    """x s with s = 1 / b, by the quotient's rule: m_x = 2 s s' / (s + s') and m_s = (x' s' + x s) / (s + s').
+
+    It is a product whose two orders of change have the weights s' / (s + s') and s / (s + s'); half each, where b
+    changes its sign.
+    """
+    a, a_before, s, s_before = (at_least_float32(each) for each in (x, before, scale, scale_before))
+    same = (s > 0) == (s_before > 0)
+    total = torch.where(same, s + s_before, 1)
+    first, second = (torch.where(same, each / total, 0.5) for each in (s_before, s))
+
+    def backward(g: Tensor) -> list[Tensor]:
+        g32 = at_least_float32(g)
+        return [
+            (g32 * (first * s + second * s_before)).sum_to_size(x.shape).to(g.dtype),
+            (g32 * (first * a_before + second * a)).sum_to_size(scale.shape).to(g.dtype),
+        ]
+
+    return with_custom_backward(torch.mul, backward, x, scale)
 
 
 def _quotient(call: Call, before: list[Tensor]) -> Tensor:
     """a / b as a times 1 / b."""
-    a, b = call.args[:2]
+    a, b = call.bind_arguments("input", "other")
     if call.kwargs.get("rounding_mode"):
         raise call.mode.refuse("division with rounding")
     if not isinstance(b, Tensor) or not b.requires_grad:
         return call.out_of_place()(*call.tensors)
-    inverse = elementwise(torch.reciprocal, b, before[-1])
+    inverse = mark(elementwise(torch.reciprocal, b, before[-1]), "inverse")
     if not isinstance(a, Tensor) or not a.requires_grad:
         return a * inverse
-    return product(torch.mul, (a, inverse), (before[0], before[-1].reciprocal()))
+    return scaled(a, inverse, before[0], before[-1].reciprocal())
 
 
 def _logsumexp_of(x: Tensor, before: Tensor, dim: int) -> Tensor:
@@ -232,11 +298,16 @@ def _attention(call: Call, before: list[Tensor]) -> Tensor:
     keys, keys_before = key.transpose(-2, -1) * scale, key_before.transpose(-2, -1) * scale
     scores, scores_before = _pair(torch.matmul, (query, keys), (query_before, keys_before))
     mask = attention_ops.causal_mask(scores) if causal else mask
+    no_key: Tensor | None = None
     if mask is not None:
         mask = attention_ops.additive_mask(mask, scores.dtype)
+        no_key = (mask == -torch.inf).all(-1, keepdim=True)
+        mask = mask.masked_fill(no_key, 0)
         scores, scores_before = scores + mask, scores_before + mask
-    weights = _softmax_of(scores, scores_before, -1)
-    return _pair(torch.matmul, (weights, value), (scores_before.softmax(-1), value_before))[0]
+    weights, weights_before = _softmax_of(scores, scores_before, -1), scores_before.softmax(-1)
+    if no_key is not None:  # torch's answer to a query that may attend to no key is 0
+        weights, weights_before = (each.masked_fill(no_key, 0) for each in (weights, weights_before))
+    return _pair(torch.matmul, (weights, value), (weights_before, value_before))[0]
 
 
 def _pair(
@@ -251,11 +322,17 @@ def _pair(
 
 def standardised(x: Tensor, before: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
     """(x − mean) / sqrt(variance + eps) over `dims`, of a difference, its square, a power and a product."""
-    centred, centred_before = x - x.mean(dims, keepdim=True), before - before.mean(dims, keepdim=True)
+    centred, centred_before = (_centred(each, dims) for each in (x, before))
     squares, squares_before = _pair(torch.mul, (centred, centred), (centred_before, centred_before))
     variance, variance_before = squares.mean(dims, keepdim=True), squares_before.mean(dims, keepdim=True)
     scale = elementwise(lambda v: (v + eps).rsqrt(), variance, variance_before)
-    return product(torch.mul, (centred, scale), (centred_before, (variance_before + eps).rsqrt()))
+    return scaled(centred, scale, centred_before, (variance_before + eps).rsqrt())
+
+
+def _centred(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """x − mean, of which the mean is taken again: what is constant is 0 then, and not the first mean's rounding."""
+    x = x - x.mean(dims, keepdim=True)
+    return x - x.detach().mean(dims, keepdim=True)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -271,22 +348,10 @@ def _layer_norm(call: Call, before: list[Tensor]) -> Tensor:
 
 def _group_norm(call: Call, before: list[Tensor]) -> Tensor:
     x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
-    return _grouped(x, before[0], groups, weight, bias, eps)
-
-
-def _grouped(x: Tensor, before: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    x, before = x.unflatten(1, (groups, -1)), before.unflatten(1, (groups, -1))
-    result = standardised(x, before, tuple(range(2, x.ndim)), eps).flatten(1, 2)
+    x, x_before = x.unflatten(1, (groups, -1)), before[0].unflatten(1, (groups, -1))
+    result = standardised(x, x_before, tuple(range(2, x.ndim)), eps).flatten(1, 2)
     shape = (-1, *[1] * (result.ndim - 2))
     return _affine(result, None if weight is None else weight.view(shape), None if bias is None else bias.view(shape))
-
-
-def _instance_norm(call: Call, before: list[Tensor]) -> Tensor:
-    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
-    x, _, _, weight, bias, use_input_stats, _, eps = call.bind_arguments(*names, use_input_stats=True, eps=1e-5)
-    if not use_input_stats:
-        return call.call_original()
-    return _grouped(x, before[0], x.shape[1], weight, bias, eps)
 
 
 def _batch_norm(call: Call, before: list[Tensor]) -> Tensor:
@@ -295,42 +360,14 @@ def _batch_norm(call: Call, before: list[Tensor]) -> Tensor:
     return call.call_original()
 
 
-def _normalize(call: Call, before: list[Tensor]) -> Tensor:
-    """x / max(|x|, eps)."""
-    x, power, dim, eps = call.bind_arguments("input", "p", "dim", "eps", p=2.0, dim=1, eps=1e-12)
-    if power != 2:
-        raise call.mode.refuse(f"normalize with p={power}")
-    squares, squares_before = _pair(torch.mul, (x, x), (before[0], before[0]))
-    total, total_before = squares.sum(dim, keepdim=True), squares_before.sum(dim, keepdim=True)
-
-    def inverse_norm(v: Tensor) -> Tensor:
-        return v.sqrt().clamp(min=eps).reciprocal()
-
-    scale = elementwise(inverse_norm, total, total_before)
-    return product(torch.mul, (x, scale), (before[0], inverse_norm(total_before)))
-
-
-def _glu(call: Call, before: list[Tensor]) -> Tensor:
-    x, dim = call.bind_arguments("input", "dim", dim=-1)
-    (signal, gate), (signal_before, gate_before) = x.chunk(2, dim), before[0].chunk(2, dim)
-    gate = elementwise(torch.sigmoid, gate, gate_before)
-    return product(torch.mul, (signal, gate), (signal_before, gate_before.sigmoid()))
-
-
-def _select(call: Call, before: list[Tensor]) -> Tensor:
-    """Linear where the condition is that of the baseline."""
-    for tensor, tensor_before in zip(call.tensors, before, strict=True):
-        if tensor.dtype == torch.bool and not torch.equal(tensor, tensor_before):
-            raise call.mode.refuse(call.name, "whose condition differs between input and baseline")
-    return call.call_original() if not call.in_place else call.out_of_place()(*call.tensors)
-
-
 RULES: dict[str, Rule] = dict.fromkeys(ELEMENTWISE.split(), _elementwise)
 RULES |= dict.fromkeys(_POOLS.split(), _max_pool) | {"mul": _product, "div": _quotient}
-RULES |= dict.fromkeys(("matmul", "bmm", "mm", "einsum", "baddbmm", "addmm", "bilinear"), _product)
-RULES |= {"softmax": _softmax, "log_softmax": _log_softmax, "logsumexp": _logsumexp, "normalize": _normalize}
+RULES |= dict.fromkeys("bilinear bmm dot einsum inner matmul mm mv outer tensordot".split(), _product)
+RULES |= {"softmax": _softmax, "log_softmax": _log_softmax, "logsumexp": _logsumexp}
 RULES |= {"scaled_dot_product_attention": _attention, "layer_norm": _layer_norm, "group_norm": _group_norm}
-RULES |= {"instance_norm": _instance_norm, "batch_norm": _batch_norm, "glu": _glu}
-RULES |= {"where": _select, "masked_fill": _select, "amax": _max, "amin": _max}
+RULES |= {"batch_norm": _batch_norm}
+RULES |= dict.fromkeys(("amax", "amin", "max", "min"), _max) | dict.fromkeys(("maximum", "minimum"), _larger)
 LAYERS = ["linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))]
 """Linear operations, as long as their weights do not depend on the image."""
+SELECTIONS = ("where", "masked_fill", "masked_select", "gather", "index_select", "take_along_dim", "getitem")
+"""Linear operations, as long as their conditions and indices do not depend on the image."""

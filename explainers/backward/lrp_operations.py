@@ -9,6 +9,8 @@ the call (zennit's canonizer). The other operations, in every spelling:
     products        to the signal; a gate, attention weights or 1/σ is a constant
     norms           linear, with 1/σ constant
 
+What `decompositions` writes in single operations follows these too.
+
 Source   Bach et al. 2015; products, attention, layer norm: Arras et al. 2017, Ali et al. 2022; products of two signals:
          Achtibat et al. 2024, section 3.3.2
 """
@@ -24,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.lrp_rules import (
     Affine,
     RuleMap,
@@ -33,24 +36,30 @@ from explainers.backward.lrp_rules import (
     safe_divide,
     stabilise,
 )
-from explainers.backward.operations import STRUCTURE, Call, Interception, multi_head, plain_name, with_custom_backward
+from explainers.backward.operations import STRUCTURE, Call, Interception, mark, marked, with_custom_backward
 from explainers.passes.run import at_least_float32
 
 _WINNERS = (
-    "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Max Maximum MaxPool2DWithIndices MaxPool2D "
-    "MaxPool3DWithIndices MkldnnMaxPool2D"
+    "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Kthvalue Max Maximum MaxPool2DWithIndices MaxPool2D "
+    "MaxPool3DWithIndices Median MkldnnMaxPool2D Sort Topk"
 )
 KNOWN = STRUCTURE | frozenset(_WINNERS.split())
 
 NEARLY_POSITIVE = (
     "relu relu6 hardtanh threshold clamp clamp_min clip silu gelu mish hardswish softplus sigmoid hardsigmoid".split()
 )
+NEARLY_POSITIVE += ["square", "sqrt", "abs"]
 """Activations with outputs >= 0, or hardly below: what excitation backprop assumes."""
-ACTIVATIONS = [*NEARLY_POSITIVE, *"leaky_relu prelu rrelu elu selu celu tanh softsign".split()]
-_GATES = ("sigmoid", "hardsigmoid", "softmax")
+_SIGNED = "leaky_relu prelu rrelu elu selu celu tanh softsign erf hardshrink softshrink tanhshrink"
+ACTIVATIONS = [*NEARLY_POSITIVE, *_SIGNED.split()]
+_GATES = ("sigmoid", "hardsigmoid")
 _LINEAR = (
-    "mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate"
+    "mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate "
+    "upsample fold"
 )
+_EXCITING = ("addcmul", "glu", "lerp", "norm")
+"""The decompositions in which excitation backprop's inputs are no less positive than elsewhere."""
+_PRODUCTS = ("matmul", "bmm", "mm", "mv", "dot", "inner", "outer", "tensordot", "einsum")
 _SUMS = ("add", "sub", "rsub")
 _LAYERS = {"linear": "Linear"}
 _LAYERS |= {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
@@ -76,14 +85,15 @@ class Relevance(Interception):
         rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(_LAYERS, self._layer)
         rules |= dict.fromkeys(_LINEAR.split(), self._linear)
         rules |= dict.fromkeys(ACTIVATIONS if rule_map else NEARLY_POSITIVE, self._activation)
-        rules |= dict.fromkeys(("matmul", "bmm", "mm", "einsum"), self._bilinear)
-        rules |= {"batch_norm": self._batch_norm, "neg": self._activation}
+        rules |= dict.fromkeys(_PRODUCTS, self._bilinear)
+        rules |= {"batch_norm": self._batch_norm, "neg": self._activation, "pow": self._power}
         rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
         if rule_map is not None:
-            rules |= {"softmax": self._softmax, "scaled_dot_product_attention": self._attention}
-            rules |= {"multi_head_attention_forward": multi_head, "layer_norm": self._layer_norm}
+            rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
+            rules |= {"scaled_dot_product_attention": self._attention, "layer_norm": self._layer_norm}
             rules |= {"group_norm": self._group_norm}
-        self.rules = {name: self._unless_constant(rule) for name, rule in rules.items()}
+        composed = DECOMPOSED if rule_map else {name: DECOMPOSED[name] for name in _EXCITING}
+        self.rules = {name: self._unless_constant(rule) for name, rule in (composed | rules).items()}
 
     def forget(self) -> None:
         super().forget()
@@ -138,7 +148,7 @@ class Relevance(Interception):
                 inputs = inputs - rule(replace(a, weight=-a.weight), r, parameters)
             return [inputs.to(relevance.dtype)]
 
-        return with_custom_backward(lambda _: output, redistribute, x)
+        return _linear_in(with_custom_backward(lambda _: output, redistribute, x), x)
 
     def _with_norm_before(self, affine: Affine, operation: str, options: dict[str, Any]) -> Affine:
         """Merge a batch norm s x + t right before the layer: w (s x + t) + b = (w s) x + (w t + b)."""
@@ -192,20 +202,30 @@ class Relevance(Interception):
         if any(other.requires_grad for other in others):
             raise self.refuse(f"{call.name} of two values that depend on the image")
         result = with_custom_backward(lambda x: function(x, *others), lambda relevance: [relevance], x)
-        result.grad_fn.gate = call.name in _GATES  # type: ignore[union-attr]
-        return result
+        return mark(result, "gate") if call.name in _GATES else result
 
-    def _softmax(self, call: Call) -> Tensor:
-        """As a factor it is a constant; between logits and output it has no rule."""
-        x, dim = call.args[0], call.bind_arguments("input", "dim")[1]
-        name = self.layer()[0]
+    def _power(self, call: Call) -> Tensor:
+        """x^p as an activation; as a factor, of negative p."""
+        exponent = call.bind_arguments("input", "exponent")[1]
+        positive = bool((exponent > 0).all()) if isinstance(exponent, Tensor) else exponent > 0
+        if positive:
+            return self._activation(call)
+        if self.rule_map is None:
+            raise self.refuse("pow with a negative exponent")
+        return self._factor(call)
+
+    def _factor(self, call: Call) -> Tensor:
+        """A softmax, a reciprocal: as a factor it is a constant; between logits and output it has no rule."""
+        function, name = call.out_of_place(), self.layer()[0]
+        what, why = "a division by a value that depends on the image", ""
+        if call.name == "softmax":
+            what, why = "a softmax between logits and output", "which has no LRP rule: explain the logits"
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
-            raise self.refuse("a softmax between logits and output", "which has no LRP rule: explain the logits", name)
+            raise self.refuse(what, why, name)
 
-        result = with_custom_backward(lambda x: torch.softmax(x, dim), redistribute, x)
-        result.grad_fn.gate = True  # type: ignore[union-attr]
-        return result
+        result = with_custom_backward(lambda *inputs: function(*inputs), lambda g: redistribute(g), *call.tensors)
+        return mark(result, "weights" if call.name == "softmax" else "gate")
 
     def _linear(self, call: Call) -> Tensor:
         """A sum with constant weights >= 0: a mean, a pool."""
@@ -225,7 +245,7 @@ class Relevance(Interception):
             z = function(x)
             return z if bias is None else z + bias
 
-        return with_custom_backward(compute, redistribute, x)
+        return _linear_in(with_custom_backward(compute, redistribute, x), x)
 
     def _layer_norm(self, call: Call) -> Tensor:
         names = ("input", "normalized_shape", "weight", "bias", "eps")
@@ -274,7 +294,7 @@ class Relevance(Interception):
             return [(r * share).sum_to_size(shape).to(relevance.dtype) for share, shape in pairs]
 
         total = (x + y).detach()
-        return with_custom_backward(lambda *_: total, redistribute, *inputs)
+        return _linear_in(with_custom_backward(lambda *_: total, redistribute, *inputs), *inputs)
 
     def _mul(self, call: Call) -> Tensor:
         """To the signal; half to each factor where neither is a gate."""
@@ -291,16 +311,20 @@ class Relevance(Interception):
         def redistribute(relevance: Tensor) -> list[Tensor]:
             return [(relevance / len(shapes)).sum_to_size(shape) for shape in shapes]
 
-        return with_custom_backward(lambda *_: product, redistribute, *signals)
+        result = with_custom_backward(lambda *_: product, redistribute, *signals)
+        return _linear_in(result, a, b)
 
     def _div(self, call: Call) -> Tensor:
         """The denominator is a constant."""
         a = call.args[0]
-        depends = call.name == "rdiv" or not (isinstance(a, Tensor) and a.requires_grad)
-        if depends or call.kwargs.get("rounding_mode"):
+        inverse = call.name == "rdiv" or not (isinstance(a, Tensor) and a.requires_grad)
+        if call.kwargs.get("rounding_mode") or (inverse and self.rule_map is None):
             raise self.refuse("a division by a value that depends on the image")
+        if inverse:
+            return self._factor(call)
         quotient, shape = call.out_of_place()(*(tensor.detach() for tensor in call.tensors)), a.shape
-        return with_custom_backward(lambda _: quotient, lambda relevance: [relevance.sum_to_size(shape)], a)
+        result = with_custom_backward(lambda _: quotient, lambda relevance: [relevance.sum_to_size(shape)], a)
+        return _linear_in(result, a)
 
     def _bilinear(self, call: Call) -> Tensor:
         """A matrix product: to the factor that is no attention weight and no constant, or half to each of two."""
@@ -356,12 +380,11 @@ def _unchanged(tensor: Tensor, reference: weakref.ref[Tensor], version: int) -> 
 
 
 def _is_gate(tensor: Tensor) -> bool:
-    """Whether it is the output of a sigmoid or softmax, reshaped or not."""
-    node = tensor.grad_fn
-    while node is not None:
-        if plain_name(node) == "Custom":
-            return bool(node.gate)  # type: ignore[attr-defined]
-        if plain_name(node) not in STRUCTURE or len(node.next_functions) != 1:
-            return False
-        node = node.next_functions[0][0]
-    return False
+    """Whether it is the output of a sigmoid or a reciprocal, reshaped or not, or made of attention weights alone."""
+    return marked(tensor) in ("gate", "weights")
+
+
+def _linear_in(result: Tensor, *inputs: Any) -> Tensor:
+    """A linear operation's result: of attention weights alone it gives such weights, as where heads are mixed."""
+    marks = {marked(each) for each in inputs if isinstance(each, Tensor) and each.requires_grad}
+    return mark(result, "weights") if marks == {"weights"} else result

@@ -3,39 +3,52 @@
 A thread-local function mode gives operations the backward rules of a method. The user's modules are not touched, and
 other threads are not affected. Operations without a rule run as they are; after the forward pass the autograd graph
 behind the output is read, and an operation in it that the method does not know is refused by name. Operations outside
-that graph, such as the queries of an attention whose weights are constants, are never refused.
+that graph, such as the queries of an attention whose weights are constants, are never refused. A user's own
+`torch.autograd.Function` is known by its type, whatever its name, and is always refused: its backward is no rule.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
 
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.passes import attention_ops
 
 VJP = Callable[[Tensor], Sequence[Tensor | None]]
 
 STRUCTURE = frozenset(
-    "Alias AsStrided Cat Clone ConstantPadNd CopySlices Copys Diagonal Expand Flip Gather Im2Col Index IndexSelect "
-    "MaskedFill MaskedSelect PixelShuffle PixelUnshuffle Permute ReflectionPad1D ReflectionPad2D Repeat "
-    "ReplicationPad1D ReplicationPad2D Reshape ReshapeAlias Roll Select Slice Split SplitWithSizes Squeeze Stack T "
-    "ToCopy Transpose Unbind Unfold UnsafeSplit UnsafeView Unsqueeze UpsampleNearest1D UpsampleNearest2D View Where "
+    "Alias AsStrided Cat ChannelShuffle Clone ConstantPadNd CopySlices Copys Diagonal Expand Flip Gather Im2Col Index "
+    "IndexCopy IndexPut IndexSelect MaskedFill MaskedScatter MaskedSelect NativeChannelShuffle PixelShuffle "
+    "PixelUnshuffle Permute ReflectionPad1D ReflectionPad2D ReflectionPad3D Repeat RepeatInterleave ReplicationPad1D "
+    "ReplicationPad2D ReplicationPad3D Reshape ReshapeAlias Roll Rot90 Scatter Select SelectScatter Slice SliceScatter "
+    "Split SplitWithSizes Squeeze Stack T Take ToCopy Transpose Tril Triu Unbind Unfold UnsafeSplit "
+    "UnsafeSplitWithSizes UnsafeView Unsqueeze UpsampleNearest1D UpsampleNearest2D UpsampleNearest3D View Where "
     "AccumulateGrad Custom".split()
 )
 """Graph nodes that move or copy values: under every rule, the relevance of a copy is its original's."""
 
 _CALL = nn.Module._call_impl.__code__
 _DUNDERS = {"__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv", "__pow__": "pow", "__rpow__": "rpow"}
+_DUNDERS |= {"__getitem__": "getitem"}
+_ALIASES = {"multiply": "mul", "divide": "div", "true_divide": "div", "subtract": "sub", "negative": "neg"}
+_ALIASES |= {"absolute": "abs", "special_expit": "sigmoid", "special_softmax": "softmax", "linalg_matmul": "matmul"}
+_ALIASES |= {"special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp", "logsigmoid": "log_sigmoid"}
+_ALIASES |= {"concat": "cat", "concatenate": "cat", "linalg_vector_norm": "norm", "linalg_norm": "norm"}
+_NO_VIEWS = frozenset("copy fill zero requires_grad detach set index_put index_copy masked_scatter setitem".split())
+"""In-place operations that move values, also into a view."""
 
 
 class CustomBackward(torch.autograd.Function):
@@ -43,7 +56,7 @@ class CustomBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
-        ctx.vjp, ctx.gate = vjp, False
+        ctx.vjp, ctx.mark = vjp, ""
         return compute(*inputs)
 
     @staticmethod
@@ -56,37 +69,78 @@ def with_custom_backward(compute: Callable[..., Tensor], vjp: VJP, *inputs: Tens
     return CustomBackward.apply(compute, vjp, *inputs)
 
 
+def mark(tensor: Tensor, word: str) -> Tensor:
+    """Say what an output of `with_custom_backward` is to the operations that take it; `marked` reads it."""
+    if is_own(tensor.grad_fn):
+        tensor.grad_fn.mark = word  # type: ignore[union-attr]
+    return tensor
+
+
+def marked(tensor: Tensor) -> str:
+    """The mark of the operation that made the tensor, reshaped or not; empty where there is none."""
+    node = tensor.grad_fn
+    while node is not None:
+        if is_own(node):
+            return str(node.mark)  # type: ignore[attr-defined]
+        name, parents = plain_name(node), [parent for parent, _ in node.next_functions]
+        if name not in STRUCTURE or (len(parents) != 1 and name != "Copys"):
+            break
+        node = parents[-1]  # in place, the result was copied over what was there
+    return ""
+
+
 class Interception(TorchFunctionMode):
     """Runs a network with `rules`: name of an operation -> function(call) -> output.
 
-    `known` are the graph nodes that keep their own backward; `method` is the method's name in errors.
+    `known` are the graph nodes that keep their own backward. `factors` tells of some how many of the inputs at the
+    places given may depend on the image: a product is linear in one of its factors, a quotient in its numerator.
+    `method` is the method's name in errors.
 
     Errors   UnsupportedOperation for networks that hide their operations
     """
 
-    def __init__(self, network: nn.Module, method: str, known: frozenset[str]) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        method: str,
+        known: frozenset[str],
+        factors: Mapping[str, tuple[tuple[int, ...], int]] | None = None,
+    ) -> None:
         super().__init__()
-        if reason := why_not(network):
+        if reason := why_not(network) or global_hooks():
             raise UnsupportedOperation(reason)
-        self.method, self.known = method, known
+        self.method, self.known, self.factors = method, known, dict(factors or {})
         self.rules: dict[str, Callable[[Call], Any]] = {}
         self._names = {id(module): name for name, module in reversed([*network.named_modules()])}
-        self._unknown: list[tuple[Any, str, str]] = []
+        self._unknown: dict[Any, tuple[str, str]] = {}
+        self._functions: dict[Any, str] = {}
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         call = Call(self, function, *_constants((tuple(args), dict(kwargs or {}))))
+        self._note_functions(call)
+        if call.name == "register_hook":
+            # A user's hook on a tensor waits for gradients, and these are none.
+            return RemovableHandle(OrderedDict())
         rule = self.rules.get(call.name)
         if rule is None:
-            result = call.call_original()
-            self._remember(call, result)
-            return result
+            return self._without_rule(call)
         result = rule(call)
         if not call.in_place or result is call.args[0]:
             return result
         # In place, as the user's code expects: every reference to the tensor sees the change.
         return call.args[0].copy_(result)
+
+    def _without_rule(self, call: Call) -> Any:
+        if call.in_place and call.name not in _NO_VIEWS and call.writes_to_view:
+            # In place, the graph would hold a copy into the base, and the operation itself would not be seen.
+            result = call.out_of_place()(*call.tensors)
+            self._remember(call, result)
+            return call.args[0].copy_(result)
+        result = call.call_original()
+        self._remember(call, result)
+        return result
 
     def layer(self) -> tuple[str, str]:
         """Dotted name and class of the innermost module that is running; empty outside any."""
@@ -112,23 +166,50 @@ class Interception(TorchFunctionMode):
 
         Errors   UnsupportedOperation naming operation and layer
         """
-        unknown = {node: (operation, layer) for node, operation, layer in self._unknown}
-        self._unknown.clear()
+        unknown, self._unknown = self._unknown, {}
         for node in nodes([tensor.grad_fn for tensor in tensors(output)]):
-            name = plain_name(node)
-            if name not in self.known:
-                operation, layer = unknown.get(node, (name, ""))
+            if is_user_function(node):
+                code = getattr(inspect.unwrap(node._forward_cls.forward), "__code__", None)
+                layer = self._functions.get(code, self._functions.get(type(node), ""))
+                raise self.refuse(*user_function(node), layer=layer)
+            if not self._allows(node):
+                operation, layer = unknown.get(node, (plain_name(node), ""))
                 raise self.refuse(operation, layer=layer)
 
     def forget(self) -> None:
         """Release the graph: its nodes and this mode refer to each other."""
         self._unknown.clear()
+        self._functions.clear()
+
+    def _allows(self, node: Any) -> bool:
+        name = plain_name(node)
+        if name not in self.known:
+            return False
+        places, most = self.factors.get(name, ((), 0))
+        parents = node.next_functions
+        return sum(parents[at][0] is not None for at in places if at < len(parents)) <= most
 
     def _remember(self, call: Call, result: Any) -> None:
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            node = tensor.grad_fn if isinstance(tensor, Tensor) else None
-            if node is not None and plain_name(node) not in self.known:
-                self._unknown.append((node, call.name, self.layer()[0]))
+        """Note operation and layer of each node without a rule that the call made."""
+        ends = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
+        if not ends:
+            return
+        starts = {tensor.grad_fn for tensor in call.tensors}
+        for node in nodes(ends, starts):
+            if node not in self._unknown and not self._allows(node):
+                self._unknown[node] = call.name, self.layer()[0]
+
+    def _note_functions(self, call: Call) -> None:
+        """Note the layer of a Function of the user's: by the operations inside it, else by the first that takes it."""
+        for value in call.args:
+            node = value.grad_fn if isinstance(value, Tensor) else None
+            if is_user_function(node):
+                self._functions.setdefault(type(node), self.layer()[0])
+        frame: FrameType | None = None if torch.is_grad_enabled() else sys._getframe(2)
+        while frame is not None and frame.f_code is not _CALL:
+            if frame.f_code not in self._functions:
+                self._functions[frame.f_code] = self.layer()[0]
+            frame = frame.f_back
 
 
 class Call:
@@ -140,7 +221,8 @@ class Call:
         self.mode, self.function, self.args = mode, function, args
         name = getattr(function, "__name__", "")
         is_dunder = name.startswith("__")
-        self.name = _DUNDERS.get(name, name) if is_dunder else name.strip("_")
+        name_alone = _DUNDERS.get(name, name) if is_dunder else name.strip("_")
+        self.name = _ALIASES.get(name_alone, name_alone)
         self.in_place = bool(kwargs.get("inplace")) or (name.endswith("_") and not is_dunder)
         self.kwargs = kwargs
 
@@ -152,11 +234,17 @@ class Call:
         """Whether an argument depends on the image."""
         return any(tensor.requires_grad for tensor in tensors((self.args, self.kwargs)))
 
+    @property
+    def writes_to_view(self) -> bool:
+        """Whether this in-place operation changes a part of another tensor, and can be done out of place."""
+        x = self.args[0] if self.args else None
+        return isinstance(x, Tensor) and x._is_view() and self.depends and hasattr(torch, self.name)
+
     def out_of_place(self) -> Callable[..., Any]:
         """The operation out of place, as a function of its tensor arguments in their order."""
         kwargs = {key: value for key, value in self.kwargs.items() if key != "inplace"}
-        function = self.function
-        if getattr(function, "__name__", "") == f"{self.name}_":
+        function, name = self.function, getattr(self.function, "__name__", "")
+        if name.endswith("_") and not name.startswith("__"):
             function = getattr(torch, self.name, None) or getattr(F, self.name)
         leaves, form = pytree.tree_flatten((self.args, kwargs))
 
@@ -183,12 +271,12 @@ def tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def nodes(roots: Sequence[Any]) -> Iterator[Any]:
-    """Every node of the autograd graph behind `roots`, once."""
-    stack, seen = [*roots], set()
+def nodes(roots: Sequence[Any], ends: Collection[Any] = ()) -> Iterator[Any]:
+    """Every node of the autograd graph behind `roots`, once; none of `ends` and nothing behind them."""
+    stack, seen = [*roots], {None, *ends}
     while stack:
         node = stack.pop()
-        if node is None or node in seen:
+        if node in seen:
             continue
         seen.add(node)
         yield node
@@ -196,9 +284,40 @@ def nodes(roots: Sequence[Any]) -> Iterator[Any]:
 
 
 def plain_name(node: Any) -> str:
-    """ "Relu" of "ReluBackward0"."""
+    """ "Relu" of "ReluBackward0", "Custom" of an operation with a rule, and empty for a Function of the user's."""
+    if isinstance(node, BackwardCFunction):
+        return "Custom" if is_own(node) else ""
     name = node.name().rpartition("::")[2]
     return name.rstrip("0123456789").removesuffix("_copy").replace("Backward", "").strip("_")
+
+
+def is_own(node: Any) -> bool:
+    """Whether the node is one of `with_custom_backward`; Functions are told by their type, since names may be equal."""
+    return getattr(node, "_forward_cls", None) is CustomBackward
+
+
+def is_user_function(node: Any) -> bool:
+    """Whether the node is a Function written in Python, and not one of `with_custom_backward`."""
+    return isinstance(node, BackwardCFunction) and not is_own(node)
+
+
+def user_function(node: Any) -> tuple[str, str]:
+    """A Function of the user's in words, and why no method knows it."""
+    return (
+        f"the torch.autograd.Function {node._forward_cls.__name__!r}",
+        "whose backward is its own and follows no rule",
+    )
+
+
+def global_hooks() -> str | None:
+    """Why a backward hook that is registered for all modules stops every rule; None where there is none."""
+    modules = torch.nn.modules.module
+    if not (modules._global_backward_hooks or modules._global_backward_pre_hooks):
+        return None
+    return (
+        "A backward hook is registered for all modules at once (torch.nn.modules.module.register_module_…), and would "
+        "see or change what the rules pass on. Remove it by its handle's remove(); hooks on single modules may stay."
+    )
 
 
 def _constants(value: Any) -> Any:
@@ -222,24 +341,3 @@ def why_not(model: nn.Module) -> str | None:
         f"The model is {kind}, in whole or in part, so backward rules cannot see its operations. Give the original "
         f"nn.Module, or use saliency or integrated_gradients."
     )
-
-
-def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`F.multi_head_attention_forward` in single operations that the mode sees; the returned weights are constants.
-
-    Errors   UnsupportedOperation for keys other than the tokens'
-    """
-    arguments = attention_ops.multi_head_arguments(call.args, call.kwargs)
-    if name := attention_ops.extra_keys(arguments):
-        raise call.mode.refuse(f"multi-head attention with {name}")
-
-    def attend(
-        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        weights = None
-        if arguments["need_weights"]:
-            weights = attention_ops.attention_weights(query.detach(), key.detach(), mask, is_causal)
-        return F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal), weights
-
-    with call.mode:
-        return attention_ops.multi_head_attention(attend, arguments)

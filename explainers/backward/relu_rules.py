@@ -7,10 +7,11 @@ modules are not touched. Activations for which a rule is not defined are refused
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.backward.operations import nodes
+from explainers.backward.operations import global_hooks, is_user_function, nodes, user_function
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
 
@@ -34,7 +35,7 @@ _OTHERS = {
     "SoftshrinkBackward": "Softshrink",
     "HardshrinkBackward": "Hardshrink",
 }
-_HIDDEN = ("CheckpointFunction", "CompiledFunction", "DifferentiableGraph")
+_HIDDEN = ("CompiledFunction", "DifferentiableGraph")
 _MODULES = (
     nn.SiLU,
     nn.GELU,
@@ -63,13 +64,19 @@ def deconv(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tu
 def at_rectifiers(total: Tensor, rule: Rule) -> None:
     """Put `rule` on every rectifier of the graph behind `total`.
 
-    Errors   UnsupportedOperation for other activations, for graphs that hide their operations (checkpointing,
-             compiled or scripted code), and without any rectifier
+    Errors   UnsupportedOperation for other activations, for graphs that hide their operations (a Function of the
+             user's, compiled or scripted code), and without any rectifier
     """
     rectifiers = []
     for node in nodes([total.grad_fn]):
         name = node.name().rpartition("::")[2]
-        if name.startswith(_RECTIFIERS):
+        if is_user_function(node) and not any(hidden in name for hidden in _HIDDEN):
+            function, why = user_function(node)
+            raise UnsupportedOperation(
+                f"The network uses {function}, {why}. It may hold a ReLU, which guided backpropagation and deconvnet "
+                f"would pass over. Use saliency, smooth_grad or integrated_gradients."
+            )
+        if name.startswith(_RECTIFIERS) or (name.startswith("ClampBackward") and _is_zero(node._saved_min)):
             rectifiers.append(node)
         elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
             raise UnsupportedOperation(not_defined(activation))
@@ -84,6 +91,11 @@ def at_rectifiers(total: Tensor, rule: Rule) -> None:
         )
     for node in rectifiers:
         node.register_hook(rule)
+
+
+def _is_zero(bound: Any) -> bool:
+    """Whether a clamp's lower bound is 0: then it is a ReLU, with or without a ceiling."""
+    return bound is not None and not isinstance(bound, Tensor) and bound == 0
 
 
 def not_defined(activation: str) -> str:
@@ -111,7 +123,7 @@ def apply(model: nn.Module, rule: Rule) -> Callable[[Tensor], None]:
 
     Errors   UnsupportedOperation
     """
-    reason = why_not(model)
+    reason = why_not(model) or global_hooks()
     if reason is not None:
         raise UnsupportedOperation(reason)
     return lambda total: at_rectifiers(total, rule)

@@ -1,9 +1,10 @@
 """The network that a call runs: unwrapped, in evaluation mode and uncompiled, without touching the user's modules.
 
-A model whose modules are all in evaluation mode and uncompiled runs as it is. Otherwise its module tree is copied
-shallowly: new module objects that share every parameter and buffer, with `training` off; only what was made in
-inference mode, which autograd refuses, is copied too. Flipping the flags of the user's own modules, even for a moment,
-would disturb a training step that runs in another thread.
+A model whose modules are all in evaluation mode and uncompiled, without backward hooks, runs as it is. Otherwise its
+module tree is copied shallowly: new module objects that share every parameter and buffer, with `training` off; only
+what was made in inference mode, which autograd refuses, is copied too. The user's backward hooks are left out: they
+wait for a training step's gradients, and would see, or change, those of an explanation. Flipping the flags of the
+user's own modules, even for a moment, would disturb a training step that runs in another thread.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def _inspect(given: nn.Module) -> EvalView:
             children = table["_modules"]
             if usable and (module.training or table.get("_compiled_call_impl") is not None):
                 usable = False
+            if table.get("_backward_hooks") or table.get("_backward_pre_hooks"):
+                usable = False
             for tensors in (table["_parameters"], table["_buffers"]):
                 if tensors and usable:
                     for tensor in tensors.values():
@@ -145,6 +148,8 @@ def view(model: nn.Module) -> nn.Module:
         for name, value in module.__dict__.items():
             if name in ("_parameters", "_buffers"):
                 twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in value.items()}
+            elif name in ("_backward_hooks", "_backward_pre_hooks"):
+                twin.__dict__[name] = type(value)()
             elif name.endswith("_hooks"):
                 twin.__dict__[name] = value.copy()
         twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}

@@ -43,11 +43,12 @@ def deep_lift(
         m_in = m_out (f(x) - f(b)) / (x - b) at an activation f;  result m ∘ (x - b) at the input
 
     The rescale rule, for any activation, as module or function. Max pools pass their difference to the winner; a
-    product gives each factor its difference times the mean of the other; norms, softmax and attention are decomposed
-    into these.
+    product gives each factor its difference times the mean of the other, and a quotient is the product solved for its
+    numerator; norms, softmax and attention are decomposed into these.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline), and `explain` says so where it does not
-    Errors   UnsupportedOperation naming operation and layer
+    Errors   UnsupportedOperation naming operation and layer; BadOption for a baseline at which the network is NaN, or
+             from which the attributions cancel beyond rounding
     Source   Shrikumar et al. 2017, eqs. 1 to 3 and section 3.5.1 (rescale), arXiv:1704.02685
 
     Example
@@ -86,7 +87,8 @@ def deep_lift_shap(
     other value is a single baseline. Stopped early, the mean is over the baselines done.
 
     Returns  (n, c, h, w), in logits; sums to y(x) less the mean score of the baselines
-    Errors   UnsupportedOperation naming operation and layer; BadOption for baselines of another shape
+    Errors   UnsupportedOperation naming operation and layer; BadOption for baselines of another shape, or at which the
+             network is NaN
     Source   Lundberg & Lee 2017, section 4.2, arXiv:1705.07874
 
     Example

@@ -1,0 +1,185 @@
+"""Operations that are several: written in single ones, which the running mode then sees and gives its rules.
+
+A function here takes the call and runs under the call's own mode, in LRP, excitation backprop and both runs of
+DeepLIFT alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from explainers.backward.operations import Call
+from explainers.passes import attention_ops
+
+
+def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
+    """`F.multi_head_attention_forward` in single operations that the mode sees; the returned weights are constants.
+
+    Errors   UnsupportedOperation for keys other than the tokens'
+    """
+    arguments = attention_ops.multi_head_arguments(call.args, call.kwargs)
+    if name := attention_ops.extra_keys(arguments):
+        raise call.mode.refuse(f"multi-head attention with {name}")
+
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        weights = None
+        if arguments["need_weights"]:
+            weights = attention_ops.attention_weights(query.detach(), key.detach(), mask, is_causal)
+        return F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal), weights
+
+    with call.mode:
+        return attention_ops.multi_head_attention(attend, arguments)
+
+
+def _addcmul(call: Call) -> Tensor:
+    """input + value · a b"""
+    x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
+    with call.mode:
+        product = a * b
+        return x + (product if value == 1 else value * product)
+
+
+def _addcdiv(call: Call) -> Tensor:
+    """input + value · a / b"""
+    x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
+    with call.mode:
+        quotient = a / b
+        return x + (quotient if value == 1 else value * quotient)
+
+
+def _addmm(call: Call) -> Tensor:
+    """beta · input + alpha · a b, summed over the batch in `addbmm`."""
+    names = ("input", *(("mat", "vec") if call.name == "addmv" else ("mat1", "mat2")))
+    names = ("input", "batch1", "batch2") if "bmm" in call.name else names
+    x, a, b = call.bind_arguments(*names)
+    beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
+    with call.mode:
+        product = torch.matmul(a, b)
+        product = product.sum(0) if call.name == "addbmm" else product
+        product = product if alpha == 1 else alpha * product
+        return product if beta == 0 else (x if beta == 1 else beta * x) + product
+
+
+def _lerp(call: Call) -> Tensor:
+    """start + weight · (end − start)"""
+    start, end, weight = call.bind_arguments("input", "end", "weight")
+    with call.mode:
+        return start + weight * (end - start)
+
+
+def _norm(call: Call) -> Tensor:
+    """(Σ |x|^p)^(1/p) over the dimensions, in every spelling of a vector's norm; Frobenius' is that of the entries."""
+    x, names = call.tensors[0], ("x", "order", "dim", "keepdim")
+    _, order, dims, keepdim = call.bind_arguments(*names, keepdim=False)
+    order = call.kwargs.get("p", call.kwargs.get("ord", order))
+    of_matrix = isinstance(dims, (tuple, list)) and len(dims) == 2 if dims is not None else x.ndim == 2
+    spelled = getattr(call.function, "__name__", "")
+    if order == "nuc" or (spelled == "linalg_norm" and of_matrix and order not in (None, "fro")) or order == 0:
+        raise call.mode.refuse(f"the norm of order {order}")
+    order = 2 if order in (None, "fro") else float(order)
+    dims = _dimensions(x, dims)
+    with call.mode:
+        x = x if (dtype := call.kwargs.get("dtype")) is None else x.to(dtype)
+        if order == 2:
+            return (x * x).sum(dims, keepdim=keepdim).sqrt()
+        size = x.abs()
+        if math.isinf(order):
+            return size.amax(dims, keepdim) if order > 0 else size.amin(dims, keepdim)
+        return size.sum(dims, keepdim) if order == 1 else (size**order).sum(dims, keepdim) ** (1 / order)
+
+
+def _dimensions(x: Tensor, dims: Any) -> tuple[int, ...]:
+    if dims is None or dims == () or dims == []:
+        return tuple(range(x.ndim))
+    return tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
+
+
+def _moments(call: Call) -> Any:
+    """`var` and `std`, with the mean beside them in `var_mean` and `std_mean`."""
+    x, dims, unbiased, keepdim = call.bind_arguments("input", "dim", "unbiased", "keepdim", keepdim=False)
+    if isinstance(dims, bool):
+        dims, unbiased = None, dims
+    dims = _dimensions(x, call.kwargs.get("axis", dims))
+    correction = call.kwargs.get("correction")
+    correction = (0 if unbiased is False else 1) if correction is None else correction
+    count = math.prod(x.shape[dim] for dim in dims)
+    with call.mode:
+        mean = x.mean(dims, keepdim=True)
+        mean = mean + (x - mean).mean(dims, keepdim=True)  # of what is constant exact, as torch's own is
+        centred = x - mean
+        spread = (centred * centred).sum(dims, keepdim=keepdim) / max(count - correction, 0)
+        spread = spread.sqrt() if call.name.startswith("std") else spread
+        return (spread, mean if keepdim else mean.squeeze(dims)) if call.name.endswith("mean") else spread
+
+
+def _normalize(call: Call) -> Tensor:
+    """x / max(|x|, ε)"""
+    x, order, dim, eps = call.bind_arguments("input", "p", "dim", "eps", p=2.0, dim=1, eps=1e-12)
+    with call.mode:
+        return x / torch.norm(x, order, dim, keepdim=True).clamp(min=eps)
+
+
+def _rms_norm(call: Call) -> Tensor:
+    """w x / sqrt(mean x² + ε)"""
+    x, shape, weight, eps = call.bind_arguments("input", "normalized_shape", "weight", "eps")
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    with call.mode:
+        x = x / ((x * x).mean(tuple(range(-len(shape), 0)), keepdim=True) + eps).sqrt()
+        return x if weight is None else x * weight
+
+
+def _instance_norm(call: Call) -> Tensor:
+    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    x, mean, variance, weight, bias, own, _, eps = call.bind_arguments(*names, use_input_stats=True, eps=1e-5)
+    with call.mode:
+        if own:
+            return F.group_norm(x, x.shape[1], weight, bias, eps)
+        return F.batch_norm(x, mean, variance, weight, bias, eps=eps)
+
+
+def _cosine_similarity(call: Call) -> Tensor:
+    """a b / (max(|a|, ε) max(|b|, ε))"""
+    a, b, dim, eps = call.bind_arguments("x1", "x2", "dim", "eps", dim=1, eps=1e-8)
+    with call.mode:
+        a, b = (v / torch.norm(v, 2, dim, keepdim=True).clamp(min=eps) for v in (a, b))
+        return (a * b).sum(dim)
+
+
+def _glu(call: Call) -> Tensor:
+    """The first half times the sigmoid of the second."""
+    x, dim = call.bind_arguments("input", "dim", dim=-1)
+    with call.mode:
+        signal, gate = x.chunk(2, dim)
+        return signal * gate.sigmoid()
+
+
+def _softmin(call: Call) -> Tensor:
+    x, dim = call.bind_arguments("input", "dim")
+    with call.mode:
+        return torch.softmax(-x, dim)
+
+
+def _local_response_norm(call: Call) -> Tensor:
+    """x / (k + α mean x²)^β, the mean over channels nearby."""
+    x, size, alpha, beta, k = call.bind_arguments("input", "size", "alpha", "beta", "k", alpha=1e-4, beta=0.75, k=1.0)
+    with call.mode:
+        squares = F.pad((x * x).flatten(2)[:, None], (0, 0, size // 2, (size - 1) // 2))
+        mean = F.avg_pool2d(squares, (size, 1), stride=1)[:, 0].view(x.shape)
+        return x / (k + alpha * mean) ** beta
+
+
+DECOMPOSED: dict[str, Callable[[Call], Any]] = {"multi_head_attention_forward": multi_head, "softmin": _softmin}
+DECOMPOSED |= {"addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp, "norm": _norm, "glu": _glu}
+DECOMPOSED |= dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _addmm)
+DECOMPOSED |= dict.fromkeys(("var", "std", "var_mean", "std_mean"), _moments)
+DECOMPOSED |= {"normalize": _normalize, "rms_norm": _rms_norm, "instance_norm": _instance_norm}
+DECOMPOSED |= {"cosine_similarity": _cosine_similarity, "local_response_norm": _local_response_norm}
+"""By torch's name of the operation."""
