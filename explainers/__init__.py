@@ -36,9 +36,8 @@ from explainers.explanation.run import explain
 from explainers.explanation.smoothing import Augment, Smoothed, smooth
 from explainers.hooks.capture import capture, input_gradients
 from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
-from explainers.layers.default_layer import default_layer
-from explainers.layers.lookup import list_layers
-from explainers.layers.profile import Layer
+from explainers.layers.layer import Layer
+from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions
 from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay

@@ -107,7 +107,7 @@ def test_default_layer_of_the_small_nets():
     ids=["resnet18", "mobilenet", "squeezenet", "shufflenet", "mnasnet", "regnet"],
 )
 def test_default_layer_of_families(build, expected):
-    images = torch.randn(1, 3, 64, 96)
+    images = torch.randn(1, 3, 128, 160)
     assert default_layer(build().eval(), images) == expected
 
 

@@ -51,12 +51,12 @@ def expected_layer(name: str, net: nn.Module) -> str:
 
 
 def size(name: str) -> tuple[int, int]:
-    """Height and width: not square where the architecture allows it, and large enough for a grid above 1x1."""
+    """Height and width: not square where the architecture allows it, and large enough for a last grid of 4x4."""
     if name.startswith(("vit", "maxvit")):
         return (224, 224)
     if name == "inception_v3":
-        return (112, 144)
-    return (64, 96)
+        return (172, 204)
+    return (128, 160)
 
 
 class _Skip(TorchFunctionMode):

@@ -33,7 +33,7 @@ NETWORKS = {
     "registers": (lambda: plain_vit(5), (32, 128), "blocks.1.norm1"),
     "distillation token": (lambda: plain_vit(2, "two"), (32, 128), "blocks.1.norm1"),
     "pooled patches": (lambda: plain_vit(0, "patches"), (32, 128), "norm"),
-    "pooled patches, registers": (lambda: plain_vit(4, "patches"), (32, 128), "blocks.1.norm1"),
+    "pooled patches, registers": (lambda: plain_vit(4, "patches"), (32, 128), "norm"),
     "patches by reshape": (lambda: plain_vit(1, cut="reshape"), (32, 128), "blocks.1.norm1"),
 }
 

@@ -12,8 +12,7 @@ from explainers.checks.context import CLOSE, Context, Fail, Outcome, Skip, agree
 from explainers.checks.fixtures import Fault, Pause
 from explainers.checks.results import attempt, ordinary_use
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.layers.default_layer import default_layer
-from explainers.layers.lookup import list_layers
+from explainers.layers.lookup import default_layer, list_layers
 
 REFUSALS = (ValueError, TypeError)
 ORDINARY_USES = 4

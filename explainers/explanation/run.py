@@ -12,7 +12,8 @@ from explainers.errors import BadOption
 from explainers.explanation.diagnosis import diagnose, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
-from explainers.layers.profile import Layer, known_profile
+from explainers.layers.layer import Layer
+from explainers.layers.profile import known_profile
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.nan_check import first_broken_layer

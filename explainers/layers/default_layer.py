@@ -1,79 +1,178 @@
-"""The search for the default layer: the last one with a grid whose positions still affect the score."""
+"""The search for the default layer: the last one with a grid that every path to the score passes.
+
+Left out are layers whose positions nothing reads (only the class token beside them), the head that turns features into
+scores place by place, inner projections of an attention, and layers that only resize.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 
-from explainers.errors import NothingSpatial
-from explainers.layers.profile import (
-    Layer,
-    Profile,
-    is_attention,
-    is_spatial,
-    profile,
-)
+from explainers.layers.axis_rules import Reads
+from explainers.layers.dataflow import Graph
+from explainers.layers.layer import Layer, is_attention, is_rearranging, is_spatial, stages_among
+
+_SMALLEST = 4
+"""Rows and columns of the smallest grid that shows a place."""
 
 
-def default_layer(model: nn.Module, images: Tensor) -> str:
-    """The last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, a ViT's last `ln_1`.
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass: its graph up to the node `end` of the scores, and the node of each layer's output.
 
-    Returns  its name; where a class token stands before the patches, only that token is read after the last block, so
-             there it is the normalised input of that block's attention, the last tensor whose patches affect the score
-    Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
-
-    Example
-        >>> default_layer(model, images)
-        'layer4'
+    `dense` says whether the scores are a picture themselves, as those of a segmentation network.
     """
-    return default_name(profile(model, images), images)
+
+    graph: Graph
+    end: int
+    dense: bool
+    nodes: tuple[int | None, ...]
 
 
-def default_name(layers: Profile, images: Tensor) -> str:
-    if layers.default is None:
-        layers.default = _find_default(layers, images)
-    return layers.default
+def find_default(layers: list[Layer], forward: Pass) -> tuple[int | None, set[str]]:
+    """The index of the default layer, None where no layer has a grid larger than 1 x 1; and the names of all stages,
+    of which it is one.
+    """
+    search = _Search(layers, forward)
+    default = _default(search)
+    stages = {layers[i].name: layers[i].grid for i in search.candidates if layers[i].name in search.stages}
+    if default is not None:
+        stages = {name: grid for name, grid in stages.items() if grid != layers[default].grid}
+        stages[layers[default].name] = layers[default].grid
+    return default, set(stages)
 
 
-def _find_default(layers: Profile, images: Tensor) -> str:
-    behind = _after_the_last_picture(layers)
-    tokens = [layer for layer in behind if layer.layout == "tokens"]
-    if tokens:
-        inputs = attention_inputs(behind) if tokens[-1].extra_tokens else []
-        return (inputs[-1] if inputs else _outermost_name(layers, tokens[-1])).name
-    stages = [layer for layer in layers if layer.stage and is_spatial(layer)]
-    if not stages:
-        raise NothingSpatial(
-            f"No layer of this network has a grid larger than 1x1 for images of shape {tuple(images.shape)}. "
-            "Give larger images, or use an input-gradient method such as saliency."
-        )
-    return _outermost_name(layers, stages[-1]).name
+def _default(search: _Search) -> int | None:
+    passed = [i for i in search.candidates if search.node(i) in search.passed]
+    if not passed or search.share(passed[-1]) < 0.5:
+        # Paths leave early, as where a detector reads several scales: the last stage of the backbone stands for all.
+        passed = search.backbone_stages() or passed
+    fair = [i for i in passed if min(search.layers[i].grid or (0,)) >= _SMALLEST]
+    if not passed:
+        return None
+    return search.outermost(search.normalised(search.stage((fair or passed)[-1], passed)))
 
 
-def _outermost_name(layers: list[Layer], last: Layer) -> Layer:
-    """`features.7` is the last step of `features`: the same tensor under the name that people use."""
-    parents = [
-        layer
-        for layer in layers
-        if last.name.startswith(f"{layer.name}.")
-        and layer.name
-        and layer.shape == last.shape
-        and layer.layout == last.layout
-        and "#" not in layer.name
-    ]
-    return min(parents, key=lambda layer: layer.depth, default=last)
+@dataclass
+class _Search:
+    layers: list[Layer]
+    forward: Pass
 
+    @cached_property
+    def passed(self) -> set[int]:
+        """The nodes that every path from the image to the scores passes."""
+        return self.forward.graph.passed_by_all_paths(self.forward.end)
 
-def _after_the_last_picture(layers: list[Layer]) -> list[Layer]:
-    pictures = [i for i, each in enumerate(layers) if each.layout in ("NCHW", "NHWC") and is_spatial(each)]
-    return layers[pictures[-1] + 1 if pictures else 0 :]
+    @cached_property
+    def stages(self) -> set[str]:
+        """The names of the last outermost calls at each resolution."""
+        return {layer.name for layer in stages_among(self.layers)}
 
+    @cached_property
+    def reads(self) -> dict[int, Reads]:
+        return self.forward.graph.reads(self.forward.end)
 
-def attention_inputs(layers: list[Layer]) -> list[Layer]:
-    """The tokens just before each attention, in order."""
-    found = []
-    for i, each in enumerate(layers):
-        if is_attention(each):
-            # What a module of its own runs inside (qkv, projection) comes before it in the order of calls ended.
-            before = [one for one in layers[:i] if one.layout == "tokens" and not one.name.startswith(f"{each.name}.")]
-            found += before[-1:]
-    return found
+    def node(self, i: int) -> int:
+        """The node of layer i's output; -1 where it is no tensor that depends on the image."""
+        node = self.forward.nodes[i]
+        return -1 if node is None else node
+
+    @cached_property
+    def candidates(self) -> list[int]:
+        """Layers whose positions are read, outside head and attention, in the order of their outputs."""
+        attentions = tuple(f"{layer.path}." for layer in self.layers if is_attention(layer))
+        found = [
+            i
+            for i, layer in enumerate(self.layers)
+            if is_spatial(layer)
+            and not is_rearranging(layer)
+            and self.reads.get(self.node(i)) == Reads.ALL
+            and not layer.path.startswith(attentions)
+            and not self._in_head(i)
+        ]
+        return sorted(found, key=self.node)
+
+    def share(self, i: int) -> float:
+        """The share of the weights of all operations on a grid that stand before layer i's output."""
+        before = sum(weights for node, weights in self._weights.items() if node <= self.node(i))
+        return before / max(1, sum(self._weights.values()))
+
+    @cached_property
+    def _weights(self) -> dict[int, int]:
+        """The parameter values of each operation whose output has a grid and affects the scores."""
+        graph = self.forward.graph
+        return {n: graph.weights[n] for n in sorted(self.reads) if graph.weights[n] and graph.on_grid[n]}
+
+    @cached_property
+    def _module_weights(self) -> Counter[str]:
+        """The same by module: a path with its dot at the end holds all below it; "" holds all."""
+        totals = Counter[str]()
+        for node, weights in self._weights.items():
+            parts = self._module_of(node).split(".")
+            totals.update({".".join(parts[:n]) + "." * bool(n): weights for n in range(len(parts) + 1)})
+        return totals
+
+    def backbone_stages(self) -> list[int]:
+        """The stages of the backbone: the innermost module around the first operation that holds half of the weights of
+        the one around it, and gives no picture itself.
+        """
+        path, pictures = "", {layer.path for layer in self.layers if is_spatial(layer)}
+        parts = self._module_of(min(self._weights, default=0)).split(".")
+        for n in range(1, len(parts)):
+            below = ".".join(parts[:n])
+            if below in pictures or self._module_weights[f"{below}."] < 0.5 * self._module_weights[path]:
+                break
+            path = f"{below}."
+        inside = [i for i in self.candidates if f"{self.layers[i].path}.".startswith(path)]
+        stages = {layer.name for layer in stages_among([self.layers[i] for i in inside])}
+        return [i for i in inside if self.layers[i].name in stages] or inside
+
+    def _in_head(self, i: int) -> bool:
+        return self.node(i) >= self._head[0] or f"{self.layers[i].path}.".startswith(self._head[1])
+
+    @cached_property
+    def _head(self) -> tuple[int, tuple[str, ...]]:
+        """The node of the last operation with weights, where all paths pass it, and the module that is the head.
+
+        Only a dense network has a head with a picture: the largest module around that operation that does not hold the
+        first one too.
+        """
+        weighted = [node for node in self.reads if self.forward.graph.weights[node]]
+        last = max(weighted, default=0)
+        node = last if last in self.passed and last else self.forward.end
+        if not self.forward.dense:
+            return node, ()
+        first, around = (self._module_of(edge).split(".") for edge in (min(weighted, default=0), last))
+        for n in range(1, len(around) + 1):
+            if around[:n] != first[:n]:
+                return node, (".".join(around[:n]) + ".",)
+        return node, ()
+
+    def _module_of(self, node: int) -> str:
+        """The innermost module that ran the operation: the first whose output is not older."""
+        return next((layer.path for i, layer in enumerate(self.layers) if self.node(i) >= node), "")
+
+    def stage(self, i: int, passed: list[int]) -> int:
+        """The last stage at the resolution of layer i, rather than a layer inside the first block of the next."""
+        grid = self.layers[i].grid
+        return next((k for k in passed if self.layers[k].grid == grid and self.layers[k].name in self.stages), i)
+
+    def normalised(self, i: int) -> int:
+        """Where a class token is read out: the normalisation through which alone the patches reach it."""
+        layer = self.layers[i]
+        readers = self.forward.graph.readers(self.node(i), self.forward.end) if layer.extra_tokens else []
+        if len(readers) != 1:
+            return i
+        same = (k for k in self.candidates if self.node(k) == readers[0] and self.layers[k].shape == layer.shape)
+        return next(same, i)
+
+    def outermost(self, i: int) -> int:
+        """`features.7` is the last step of `features`: the same tensor under the name that people use."""
+        same = [
+            k
+            for k in self.candidates
+            if self.node(k) == self.node(i) and self.layers[k].layout == self.layers[i].layout
+        ]
+        return min(same, key=lambda k: ("#" in self.layers[k].name, self.layers[k].depth, k), default=i)

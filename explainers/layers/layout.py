@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from explainers.hooks.locate import HookPoint
+from explainers.layers.axes import Axes, Axis
 
 Grid = tuple[int, int]
 
@@ -41,6 +42,31 @@ class LayerLayout(HookPoint):
 def channel_axis(layout: str) -> int:
     """Where the channels stand in a layer's tensor of that layout."""
     return {"NHWC": 3, "tokens": 2}.get(layout, 1)
+
+
+def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] | None:
+    """Layout, grid and number of extra tokens of an output with these axes; None where it is no picture.
+
+    The rows of the grid are the axis with the largest stride down the picture: smaller strides are places inside a
+    window or a patch, which may stand among the channels.
+    """
+    rows, columns = (max(range(len(axes)), key=lambda i: axes[i].stride(kind), default=0) for kind in "HW")
+    if len(axes) == 4 and (rows, columns) in ((2, 3), (1, 2)) and _runs(axes[rows], "H") and _runs(axes[columns], "W"):
+        layout = "NCHW" if rows == 2 else "NHWC"
+        if not axes[0].kinds & {"H", "W"}:
+            return layout, (shape[rows], shape[columns]), 0
+    if len(axes) == 3 and rows == columns == 1 and not axes[0].kinds & {"H", "W"}:
+        kinds = [factor.kind for factor in axes[1].factors]
+        if kinds == ["H", "W"] and not axes[1].after:
+            height, width = (factor.steps for factor in axes[1].factors)
+            return "tokens", (height, width), axes[1].before
+    return None
+
+
+def _runs(axis: Axis, kind: str) -> bool:
+    """Whether the axis runs along `kind` alone, in order; finer places may follow, as after a pixel shuffle."""
+    first, *rest = axis.factors
+    return first.kind == kind and not axis.before and not axis.after and not any(factor.kind for factor in rest)
 
 
 def nothing_spatial(name: str, shape: tuple[int, ...]) -> str:

@@ -7,17 +7,9 @@ from torch import Tensor, nn
 from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
 from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
-from explainers.layers.default_layer import attention_inputs, default_name
+from explainers.layers.layer import Layer, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.layers.profile import (
-    EXTRA_TOKENS,
-    Layer,
-    always_channels_first,
-    is_attention,
-    is_spatial,
-    layout_of,
-    profile,
-)
+from explainers.layers.profile import Profile, layout_at_any_size, profile
 from explainers.network.eval_view import EvalView
 from explainers.options import LayerName
 
@@ -38,32 +30,74 @@ def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> l
     return [layer for layer in layers if not spatial or is_spatial(layer)]
 
 
+def default_layer(model: nn.Module, images: Tensor) -> str:
+    """The last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, a ViT's last `ln_1`.
+
+    It is the last layer with a grid of at least 4 x 4 (larger than 1 x 1, where there is none) that every path to the
+    score passes. Where a class token stands before the patches, only that token is read after the last block: there it
+    is the normalised input of that block's attention, the last tensor whose patches affect the score. Where paths leave
+    early, as in detectors that read several scales, it is the last stage of the backbone; in segmentation networks that
+    of backbone or decoder, not the head, whose map is that of the logits.
+
+    Returns  its name
+    Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
+
+    Example
+        >>> default_layer(model, images)
+        'layer4'
+    """
+    return _default_name(profile(model, images), images)
+
+
+def _default_name(layers: Profile, images: Tensor) -> str:
+    if layers.default is None:
+        pictures = [layer for layer in layers if len(layer.shape) in (3, 4) and min(layer.shape[1:]) > 1]
+        raise NothingSpatial(_no_default(images, pictures[-1] if pictures else None))
+    return layers.default
+
+
+def _no_default(images: Tensor, unclear: Layer | None) -> str:
+    if unclear is None:
+        why = "Give larger images, or use"
+    else:
+        why = (
+            f"The last with several axes is {unclear.name!r} with {unclear.shape}, whose axes do not run along the "
+            "picture's height and width in order. Use"
+        )
+    return (
+        f"No layer of this network has a grid larger than 1x1 for images of shape {tuple(images.shape)}. {why} an "
+        "input-gradient method such as saliency."
+    )
+
+
 def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple[Grid, int] | None:
     """The grid of the patches among `count` tokens and how many tokens stand before them; None where they are none."""
     layers = profile(model, images)
-    for each in reversed(layers):
-        if each.grid is not None and each.layout == "tokens" and each.shape[1] == count:
-            return each.grid, each.extra_tokens
+    for layer in reversed(layers):
+        if layer.grid is not None and layer.layout == "tokens" and layer.shape[1] == count:
+            return layer.grid, layer.extra_tokens
     # No module may give tokens out: then they are the cells of the last picture of fitting size.
-    for each in reversed(layers):
-        if each.grid is not None and is_spatial(each) and 0 <= count - each.grid[0] * each.grid[1] <= EXTRA_TOKENS:
-            return each.grid, count - each.grid[0] * each.grid[1]
+    for layer in reversed(layers):
+        if layer.grid is not None and is_spatial(layer) and 0 <= count - layer.grid[0] * layer.grid[1] <= _EXTRA_TOKENS:
+            return layer.grid, count - layer.grid[0] * layer.grid[1]
     return None
 
 
-def is_attended_later(model: nn.Module | EvalView, images: Tensor, name: str) -> bool:
-    """Whether an attention over tokens follows the layer `name`, so that every patch can still affect the score."""
-    layers = profile(model, images)
-    index = next((i for i, each in enumerate(layers) if each.name == name), len(layers))
-    return any(is_attention(each) and not name.startswith(f"{each.name}.") for each in layers[index + 1 :])
+# As many class and register tokens as any network is known to put before its patches, and room to spare.
+_EXTRA_TOKENS = 16
+
+
+def is_read(model: nn.Module | EvalView, images: Tensor, name: str) -> bool:
+    """Whether the score depends on the positions of the layer `name`, not only on a class token beside them."""
+    return next((layer.is_read for layer in profile(model, images) if layer.name == name), True)
 
 
 def last_layer_with_patch_gradients(model: nn.Module | EvalView, images: Tensor, name: str) -> str | None:
-    """The input of the last attention before the layer `name`: after it, only the class token may be used."""
+    """The default layer, where it stands before the layer `name`: after it, only the class token may be used."""
     layers = profile(model, images)
-    index = next((i for i, each in enumerate(layers) if each.name == name), 0)
-    earlier = [each.name for each in attention_inputs(layers[:index])]
-    return next((each for each in reversed(earlier) if each != name), None)
+    names = [layer.name for layer in layers]
+    earlier = names[: names.index(name)] if name in names else []
+    return layers.default if layers.default in earlier else None
 
 
 def layer_layout(
@@ -83,14 +117,13 @@ def layer_layout(
         raise UnsupportedModel(no_inner_hooks(view.kind))
     if layer is None:
         layers = profile(view, images)
-        layer = layers.default or default_name(layers, images)
+        layer = layers.default or _default_name(layers, images)
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
         layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
     point = find_hook_point(view.network, layer)
-    if not counted and always_channels_first(view):
-        layout = LayerLayout(point.name, point.module, point.call, "NCHW")
-    else:
+    layout = None if counted else layout_at_any_size(view, point)
+    if layout is None:
         layout = _profiled_layout(view, images, point, spatial)
     view.known[key] = layout
     return layout

@@ -20,7 +20,7 @@ from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.edit import edit_outputs
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import is_attended_later, last_layer_with_patch_gradients, layer_layout
+from explainers.layers.lookup import is_read, last_layer_with_patch_gradients, layer_layout
 from explainers.options import LayerName
 from explainers.passes.leaf import LayerLeaf, tensor_of
 from explainers.passes.run import Run, at_least_float32, maps_of, open_run
@@ -150,7 +150,7 @@ def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout
     Only behind the last attention, and where a class token stands before the patches, it costs a pass to look.
     """
     asked = run.layer_layout(layer)
-    if not _has_class_token(asked) or is_attended_later(run.view, run.images, asked.name):
+    if not _has_class_token(asked) or is_read(run.view, run.images, asked.name):
         return asked
     return layer_before_token_only_gradient(run, asked, run.at([asked], run.images)[asked.name])[0]
 

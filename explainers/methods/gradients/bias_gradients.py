@@ -20,7 +20,7 @@ from explainers.findings import note_finding
 from explainers.hooks.capture import capture
 from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.lookup import list_layers
-from explainers.layers.profile import Layer, layout_of
+from explainers.layers.layer import Layer, layout_of
 from explainers.maps.resize import resize
 from explainers.passes.run import at_least_float32, open_run
 from explainers.registry import check_images, method
