@@ -66,7 +66,9 @@ class Preparation:
         resize = [self.resize] if isinstance(self.resize, int) else list(self.resize)
         resized = F.resize(picture, resize, interpolation=self.interpolation, antialias=True)
         cropped = F.center_crop(resized, list(self.size))
-        values = cropped if isinstance(cropped, Tensor) else F.to_tensor(cropped)
+        values = (
+            cropped if isinstance(cropped, Tensor) else F.to_tensor(cropped) * (TOPS[torch.uint8] if self.raw else 1)
+        )
         return F.normalize(values, list(self.mean), list(self.std))[None]
 
     def _checked(self, picture: Image.Image | Tensor) -> Image.Image | Tensor:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from models import checkpoints
 from models.model import Model, Preparation, Task
-from models.transforms import OwnTransform
 
 UNKNOWN = Preparation(0, 0, (), ())
 """The preparation of a network about which nothing is known."""
@@ -137,10 +136,10 @@ def _preparation(model: Model, given: Given) -> tuple[Preparation, list[str]]:
     mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
     if len(mean) != len(std) or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
         raise Unfit(f"The mean {mean} and std {std} do not fit: give one value a channel, and a std above 0")
+    if given.mean is not None and Preparation(1, 1, mean, std).raw:
+        notes.append("The mean or std exceeds 1: both are taken to be of pixel values from 0 to 255.")
     size = (0, 0) if given.size is None and not known else base.size if given.size is None else _size(given.size)
-    if isinstance(base, OwnTransform) and size == base.size and len(mean) == base.channels:
-        return (base if (mean, std) == (base.mean, base.std) else base.rescaled(mean, std)), notes
-    if known and size == base.size:
+    if known and size == base.size and len(mean) == base.channels:
         return dataclasses.replace(base, mean=mean, std=std), notes
     return _plain(size, mean, std, base), notes
 

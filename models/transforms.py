@@ -34,8 +34,8 @@ class OwnTransform(Preparation):
     """`transform` gives the network's input [C, h, w] of a photograph; everything else was measured (`measured`)."""
 
     transform: Callable[[Image.Image], Tensor] = field(kw_only=True, repr=False)
-    gain: tuple[Tensor, Tensor] | None = field(default=None, kw_only=True, repr=False)
-    """(factor, summand) [C, 1, 1] after the transform, where the user gave another mean or std."""
+    measured: tuple[tuple[float, ...], tuple[float, ...]] = field(kw_only=True, repr=False)
+    """The transform's own mean and std; the user may have given others."""
 
     def tensor(self, picture: Image.Image | Tensor) -> Tensor:
         """The picture as the network's input: of a photograph what the package's own preprocessing gives."""
@@ -43,8 +43,9 @@ class OwnTransform(Preparation):
         if isinstance(picture, Tensor):
             return self._bands(picture)
         values = self.transform(picture)
-        if self.gain is not None:
-            values = values * self.gain[0] + self.gain[1]
+        if (self.mean, self.std) != self.measured:
+            mean, std = (torch.tensor(part)[:, None, None] for part in self.measured)
+            values = F.normalize((values * std + mean) * (255 if self.raw else 1), list(self.mean), list(self.std))
         return values[None]
 
     def _bands(self, picture: Tensor) -> Tensor:
@@ -57,14 +58,8 @@ class OwnTransform(Preparation):
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of what the network sees, in the picture's own pixels."""
-        return _region(self.transform, MODES[self.channels], width, height)
-
-    def rescaled(self, mean: tuple[float, ...], std: tuple[float, ...]) -> OwnTransform:
-        """The same transform with another mean and std."""
-        old, new = ((torch.tensor(m), torch.tensor(s)) for m, s in ((self.mean, self.std), (mean, std)))
-        factor, summand = old[1] / new[1], (old[0] - new[0]) / new[1]
-        gain = factor[:, None, None], summand[:, None, None]
-        return OwnTransform(self.side, self.resize, mean, std, self.interpolation, transform=self.transform, gain=gain)
+        mean, std = self.measured
+        return _region(self.transform, MODES[self.channels], mean[0], std[0], width, height)
 
 
 def measured(transform: Callable[[Image.Image], Tensor], channels: int, side: int = 256) -> OwnTransform:
@@ -82,9 +77,10 @@ def measured(transform: Callable[[Image.Image], Tensor], channels: int, side: in
     if not bool((high - low).abs().min() > 0):
         raise BadTransform("its preprocessing gives the same values for black and white")
     std = 1 / (high - low)
-    mean = -low * std
+    own = _short(-low * std), _short(std)
     size = (black.shape[1], black.shape[2])
-    return OwnTransform(size[0] if size[0] == size[1] else size, size, _short(mean), _short(std), transform=transform)
+    square = size[0] if size[0] == size[1] else size
+    return OwnTransform(square, size, *own, transform=transform, measured=own)
 
 
 def _short(values: Tensor) -> tuple[float, ...]:
@@ -94,26 +90,19 @@ def _short(values: Tensor) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)
 def _region(
-    transform: Callable[[Image.Image], Tensor], mode: str, width: int, height: int
+    transform: Callable[[Image.Image], Tensor], mode: str, mean: float, std: float, width: int, height: int
 ) -> tuple[float, float, float, float]:
-    """What the transform keeps of a picture of this size, from what becomes of two ramps."""
+    """What the transform keeps of a picture of this size, from what becomes of two ramps; to a third of a pixel of the
+    input, which the rounding of grey values to integers costs.
+    """
     ends = []
-    levels = [
-        float(
-            transform(Image.new(mode, (8, 8), (level,) * len(mode) if len(mode) > 1 else level))
-            .double()
-            .flatten(1)[0]
-            .median()
-        )
-        for level in (0, 255)
-    ]
-    for length, shape in ((width, (1, width)), (height, (height, 1))):
-        ramp = LOW + (HIGH - LOW) * (torch.arange(length) + 0.5) / length
-        grey = ramp.view(shape).expand(height, width).round().byte().contiguous()
-        photo = Image.fromarray(grey.numpy()).convert(mode)
-        seen = (transform(photo)[0].double() - levels[0]) / (levels[1] - levels[0]) * 255
-        line = seen.median(0).values if shape[0] == 1 else seen.median(1).values
-        ends.append(_ends(line, length))
+    for upright, length in enumerate((width, height)):
+        ramp = (LOW + (HIGH - LOW) * (torch.arange(length) + 0.5) / length).round().byte()
+        grey = (ramp[:, None] if upright else ramp).expand(height, width).contiguous()
+        seen = (transform(Image.fromarray(grey.numpy()).convert(mode))[0].double() * std + mean) * 255
+        lines = seen.T if upright else seen
+        third = len(lines) // 3  # the margins may be padding
+        ends.append(_ends(lines[third : len(lines) - third].mean(0), length))
     (left, right), (top, bottom) = ends
     return left, top, right, bottom
 

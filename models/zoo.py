@@ -50,11 +50,12 @@ def add(
     Errors   ModelUnavailable for an unknown name
     """
     given = Given(weights, labels, mean, std, size)
-    source, asked = _source(name)
+    source = _open_source(name)
+    found, asked = (source, name) if source else _listed(name)
     public = public_name(asked)
-    if public in _known() and given.weights:
-        public = f"{public}+{Path(given.weights).stem}"
-    _ADDED[public] = Registered(public, asked, source, given)
+    if public in _known():
+        public += f"+{Path(given.weights).stem if given.weights else 'own'}"
+    _ADDED[public] = Registered(public, asked, found, given)
     return public
 
 
@@ -158,7 +159,8 @@ def _load(source: Source, name: str, given: Given, progress: Progress | None) ->
         if ours:
             model.network.eval().requires_grad_(False)
             return model
-        notes = [] if given.weights is None else checkpoints.load(model.network, given.weights)
+        said = [] if given.weights is None else checkpoints.load(model.network, given.weights)
+        notes = [f"{Path(given.weights).name}: {', '.join(said)}."] if given.weights and said else []
         return own.complete(model, given, names, notes)
     except (ModelUnavailable, checkpoints.BadCheckpoint, own.Unfit) as error:
         reason = str(error).rstrip(".")

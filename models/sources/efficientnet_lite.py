@@ -79,6 +79,10 @@ class EfficientNetLite(Source):
         with no_random_init():
             return Model(name, load(), labels(), PREPARATION)
 
+    def build(self, name: str, classes: int | None) -> Model:
+        with no_random_init():
+            return Model(name, EfficientNetLite0(classes or 1000), [] if classes else labels(), PREPARATION)
+
     def missing(self) -> str:
         return "" if weights_file() else NOT_INSTALLED
 

@@ -24,7 +24,7 @@ from models.sources import timm_models
 from models.sources.source import ModelUnavailable, OpenSource
 from models.transforms import BadTransform
 
-NAME = re.compile(r"(?:(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*)|(?P<file>[^:]*\.py|[A-Za-z]:[^:]*\.py)):(?P<of>[\w.]+)")
+NAME = re.compile(r"(?:(?P<file>(?:[A-Za-z]:)?[^:]*\.py)|(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*)):(?P<of>[\w.]+)")
 
 
 class Factories(OpenSource):

@@ -48,6 +48,16 @@ class TorchvisionClassifiers(Source):
             raise ModelUnavailable(str(error)) from error
         return Model(name, network, [*self.labels(name)], preparation_of(weights))
 
+    def build(self, name: str, classes: int | None) -> Model:
+        weights, network = weights_by_name()[name], name.partition(":")[0]
+        outputs = {"num_classes": classes} if classes else {}
+        # These two draw their weights anew by default, which takes seconds.
+        plain = {"init_weights": False} if network in ("googlenet", "inception_v3") else {}
+        with no_random_init():
+            built = get_model(network, weights=None, **outputs, **plain)
+        known = classes in (None, len(weights.meta["categories"]))
+        return Model(name, built, [*self.labels(name)] if known else [], preparation_of(weights))
+
     def names(self) -> Mapping[str, str]:
         """The listed names; the default weights may be spelled out as well (`resnet50:IMAGENET1K_V2`)."""
         table = weights_by_name()
