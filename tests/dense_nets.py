@@ -102,7 +102,7 @@ class Blobs(Source):
     def list(self) -> Iterator[ModelInfo]:
         for name in self.NETWORKS:
             task = name.partition("_")[2]
-            yield ModelInfo(name, f"Blobs ({task})", "by hand", 4, 0.1, SIDE, True, False, None, task)  # type: ignore[arg-type]
+            yield ModelInfo(name, "Blobs", "by hand", 4, 0.1, SIDE, True, False, None, task)  # type: ignore[arg-type]
 
     def load(self, name: str, progress: Progress | None = None) -> Model:
         preparation = WholePicture(SIDE, SIDE, (0.0,) * 3, (1.0,) * 3)

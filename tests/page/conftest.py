@@ -45,14 +45,18 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(folder: Path, **environment: str) -> Iterator[str]:
-    """Run `python app.py` and hand out its address once it answers."""
+def served(folder: Path, *start: str, **environment: str) -> Iterator[str]:
+    """Run `python app.py`, or what `start` says instead, and hand out its address once it answers."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     wanted = {**os.environ, **QUIET, "GRADIO_TEMP_DIR": str(folder / "uploads"), **environment}
     with open(folder / "app.log", "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, env=wanted, stdout=log, stderr=subprocess.STDOUT
+            [sys.executable, *(start or ("app.py",)), "--port", str(port)],
+            cwd=ROOT,
+            env=wanted,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
         try:
             _answers(address, process, folder / "app.log")
@@ -155,7 +159,8 @@ class Visit:
         field = self.page.locator(f"#hl-{name} input").first
         field.click()
         if field.is_editable():
-            field.fill(text)
+            field.press("Control+a")
+            field.press_sequentially(text)  # a list shows a hundred names, and filters at keys alone
         self.page.locator(f"#hl-{name} ul[role=listbox] li").filter(has_text=re.compile(re.escape(text))).first.click()
 
     @property

@@ -185,7 +185,11 @@ def found(step: Scene, request: Request, panel: Panel) -> dict[Any, Any]:
 
 def offered(panel: Panel, **chosen: str) -> dict[Any, Any]:
     """The list of models, and why the first could not be loaded where that is so; `value` chooses one."""
-    listed = [(words.model_choice(info), info.name) for info in model_cache.list_models()]
+    infos = model_cache.list_models()
+    titled = {info.name for info in infos}
+    # A list shows a hundred names until one types: a network's other weights come behind all networks.
+    infos.sort(key=lambda info: info.name.partition(":")[0] in titled - {info.name})
+    listed = [(words.model_choice(info), info.name) for info in infos]
     error = model_cache.loading_error()
     return {
         panel.model: gr.update(choices=listed, **chosen),
