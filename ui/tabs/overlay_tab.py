@@ -43,7 +43,7 @@ class Overlay(Tab):
         outputs += [*page.seen, *page.resolved]
         shared = queued("model", show_progress="minimal", show_progress_on=[self.status])
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
-        loaded = page.demo.load(self.opened, None, [panel.picture, panel.examples], **AT_ONCE)
+        loaded = page.demo.load(self.opened, None, [panel.picture, panel.examples, panel.bands], **AT_ONCE)
         loaded.then(self.first, None, outputs, **shared)
         clicked = [panel.bands, panel.examples, panel.top, panel.notice]
         clicked += [self.view, self.bars, self.findings, self.strip]
@@ -56,9 +56,14 @@ class Overlay(Tab):
         self.planes.select(self.plane, panel.inputs, shown, trigger_mode="always_last", **shared)
 
     def opened(self, request: gr.Request) -> Updates:
-        """When a page opens: the picture that its link names, else the first example."""
-        _, example, _ = links.read(request.query_params)
-        return {self.panel.picture: str(example.path), self.panel.examples: {"chosen": example.id}}
+        """When a page opens: the picture that its link names, else the first example; bands for a picture to come."""
+        asked, example, _ = links.read(request.query_params)
+        panel = self.panel
+        return {
+            panel.picture: str(example.path),
+            panel.examples: {"chosen": example.id},
+            panel.bands: {"text": asked.bands},
+        }
 
     def first(self, request: gr.Request) -> Iterator[Updates]:
         """The answer to the link's request; meanwhile the stored one, where it answers the same."""
