@@ -12,15 +12,18 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, BadOption, nearest, no_module
+from explainers.errors import BadImages, BadOption, UnsupportedModel, nearest, no_module
 from explainers.findings import note_raw, unrecorded
 from explainers.hooks.locate import why_no_hooks
 from explainers.network.eval_view import one_call, outside_call
+from explainers.network.quantized import no_gradient, why_no_gradient
 from explainers.options import LayerName, Option, options_of
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Method:
     unit: str
     scale_free: str
     reads_class: bool
+    gradients: bool
     needs: Callable[[nn.Module], str | None] | None = field(repr=False)
     caution: str = ""
 
@@ -65,6 +69,8 @@ class Method:
         """None where the method can explain this model, else a sentence that says why not."""
         if self.takes_layer and (reason := why_no_hooks(model)):
             return reason
+        if self.gradients and (reason := why_no_gradient(model)):
+            return reason
         return self.needs(model) if self.needs else None
 
 
@@ -83,6 +89,7 @@ def method(
     unit: str = "logit",
     scale_free: str = "",
     reads_class: bool = True,
+    gradients: bool | None = None,
     needs: Callable[[nn.Module], str | None] | None = None,
     caution: str = "",
 ) -> Callable[[F], F]:
@@ -91,8 +98,9 @@ def method(
     `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `reduce` how
     `explain` draws pixels as one map; `unit` what values are measured in; `scale_free` a sentence where they are shares
     or ranks by definition and do not grow with the score; `reads_class` is False where the target plays no part;
-    `needs` gives the reason why the method cannot explain a model, or None; `caution` tells its users, in one sentence,
-    that its maps were measured to be no better than those of a control, and what to take for it.
+    `gradients` says whether it takes any, where its family usually does not or does; `needs` gives the reason why it
+    cannot explain a model, or None; `caution` tells its users, in one sentence, that its maps were measured to be no
+    better than those of a control, and what to take for it.
 
     A function with an option `relu` gives the map before its final ReLU; the decorator applies it, to partial maps too.
     """
@@ -100,7 +108,8 @@ def method(
     def join(function: F) -> F:
         options, parameters = options_of(function), inspect.signature(function).parameters
         relu = parameters["relu"].default if "relu" in parameters else None
-        called = _validated(function, options, parameters)
+        takes = family in _WITH_GRADIENTS if gradients is None else gradients
+        called = _validated(function, options, parameters, takes)
         METHODS[function.__name__] = Method(
             name=function.__name__,
             title=title,
@@ -119,6 +128,7 @@ def method(
             unit="" if scale_free else unit,
             scale_free=scale_free,
             reads_class=reads_class,
+            gradients=takes,
             needs=needs,
             caution=caution,
         )
@@ -128,7 +138,10 @@ def method(
 
 
 def _validated(
-    function: Callable[..., Any], options: Mapping[str, Option], parameters: Mapping[str, inspect.Parameter]
+    function: Callable[..., Any],
+    options: Mapping[str, Option],
+    parameters: Mapping[str, inspect.Parameter],
+    gradients: bool,
 ) -> Callable[..., Any]:
     """The function as users call it: model, images and options are checked first, the final ReLU is applied last."""
 
@@ -138,6 +151,8 @@ def _validated(
             if view.checked is not images:
                 check_images(model, images)
                 view.checked = images
+            if gradients and view.quantized:
+                raise UnsupportedModel(no_gradient(view.quantized))
             rectify, given = _checked(function, options, parameters, keywords)
             if (through := given.pop("through", None)) is not None:
                 target = _restricted(target, through)

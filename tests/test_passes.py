@@ -10,7 +10,7 @@ import torch
 from nets import pictures, residual
 from torch import nn
 
-from explainers import BadTarget, LayerNotFound, explain, grad_cam, score_cam
+from explainers import BadTarget, LayerNotFound, explain, grad_cam, grad_cam_sweep, score_cam
 from explainers.errors import is_out_of_memory
 from explainers.passes.at_layer import or_with_rows_repeated
 
@@ -125,3 +125,19 @@ def test_a_network_that_works_in_place_leaves_the_images_alone():
     explain("grad_cam", net.eval(), images, 1, layer="1")
 
     assert torch.equal(images, before)
+
+
+def test_a_caller_in_inference_mode_gets_ordinary_tensors_and_stays_in_it():
+    net, images = residual(), pictures()
+    expected = explain("saliency", net, images, 1)
+
+    with torch.inference_mode():
+        found = explain("saliency", net, images.clone(), 1)
+        heat, maps = grad_cam(net, images, 1), grad_cam_sweep(net, images, 1)
+        assert torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
+
+    assert torch.is_grad_enabled()
+    assert not (found.map.is_inference() or found.raw.is_inference() or heat.is_inference())
+    assert not any(each.is_inference() for each in maps.values())
+    torch.testing.assert_close(found.map, expected.map)
+    heat.requires_grad_()

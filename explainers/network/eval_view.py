@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.checkpoints import DirectCheckpoints
+from explainers.network.quantized import quantized_class
 
 
 @dataclass(eq=False)
@@ -29,9 +30,10 @@ class EvalView:
     """A model as one call sees it, inspected once: the modules' tree is walked a single time for all questions.
 
     `model` is the user's network inside its wrappers, `network` what runs, `kind` the kind of frozen graph or None;
-    `classes` and `attributes` are the classes of all modules and the names under which they stand. `checked` are the
-    images that the call has found to be right, `known` the layers that it has looked up, `graphs` the graphs of the
-    images' own passes where the call will ask about the same images again, else None.
+    `classes` and `attributes` are the classes of all modules and the names under which they stand, `quantized` the name
+    of a class without backward pass, or None. `checked` are the images that the call has found to be right, `known` the
+    layers that it has looked up, `graphs` the graphs of the images' own passes where the call will ask about the same
+    images again, else None.
     """
 
     given: nn.Module
@@ -41,6 +43,7 @@ class EvalView:
     classes: frozenset[type[nn.Module]]
     attributes: frozenset[str]
     modules: tuple[int, ...]
+    quantized: str | None = None
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
@@ -61,7 +64,10 @@ def eval_view(model: nn.Module) -> EvalView:
 
 @contextmanager
 def one_call(model: nn.Module) -> Iterator[EvalView]:
-    """All inside the block is one call on the model, and shares its view; a call inside of it shares it too."""
+    """All inside the block is one call on the model, and shares its view; a call inside of it shares it too.
+
+    No graph is built there unless asked for, and a caller in inference mode gets ordinary tensors.
+    """
     current = _current.get()
     if current is not None and current.given is model:
         yield current
@@ -70,7 +76,8 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
     token = _current.set(view)
     _direct_checkpoints.count(1)
     try:
-        yield view
+        with torch.inference_mode(False), torch.no_grad():
+            yield view
     finally:
         _direct_checkpoints.count(-1)
         _current.reset(token)
@@ -121,7 +128,9 @@ def _inspect(given: nn.Module) -> EvalView:
     usable = usable and "_orig_mod" not in attributes
     network = model if usable else view(model)
     classes = frozenset(map(type, modules))
-    return EvalView(given, model, network, kind, classes, frozenset(attributes), tuple(map(id, modules)))
+    return EvalView(
+        given, model, network, kind, classes, frozenset(attributes), tuple(map(id, modules)), quantized_class(classes)
+    )
 
 
 def _ordinary(tensor: Tensor | None) -> Tensor | None:

@@ -22,7 +22,7 @@ from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import is_read, last_layer_with_patch_gradients, layer_layout
 from explainers.options import LayerName
-from explainers.passes.leaf import LayerLeaf, tensor_of
+from explainers.passes.leaf import LayerLeaf, like, tensor_of
 from explainers.passes.run import Run, at_least_float32, maps_of, open_run
 from explainers.targets import TargetLike
 
@@ -113,8 +113,9 @@ class SuffixBatch:
             calls += 1
             if calls > 1:
                 raise LayerRanRepeatedly(ran_repeatedly(self.layout.name, calls))
-            copies = output if rows == count else output.expand(count, *output.shape[1:])
-            return edit(copies.clone())
+            values = tensor_of(self.layout.name, output)
+            copies = values if rows == count else values.expand(count, *values.shape[1:])
+            return like(output, edit(copies.clone()))
 
         batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
         network = self.run.fast_network(self.layout.name)
@@ -130,7 +131,7 @@ def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout
 
     def keep(output: Any) -> Tensor:
         leaf.outputs.append(tensor_of(leaf.layout.name, output))
-        return leaf.outputs[-1].clone()
+        return like(output, leaf.outputs[-1].clone())
 
     with replaced_outputs(run.network, [(leaf.layout, keep)]):
         output = run.forward(run.images.clone())
@@ -150,7 +151,7 @@ def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout
     Only behind the last attention, and where a class token stands before the patches, it costs a pass to look.
     """
     asked = run.layer_layout(layer)
-    if not _has_class_token(asked) or is_read(run.view, run.images, asked.name):
+    if run.view.quantized or not _has_class_token(asked) or is_read(run.view, run.images, asked.name):
         return asked
     return layer_before_token_only_gradient(run, asked, run.at([asked], run.images)[asked.name])[0]
 

@@ -49,13 +49,23 @@ class LayerLeaf:
 
 
 def tensor_of(name: str, output: Any) -> Tensor:
-    """A layer's output where it is one tensor, in the layer's own layout.
+    """A layer's output where it is one tensor, in the layer's own layout; a quantized one in floating point.
 
     Errors   TypeError where it is a tuple, a dict or anything else
     """
     if isinstance(output, Tensor):
-        return output
+        return output.dequantize() if output.is_quantized else output
     raise TypeError(
         f"Layer {name!r} gives a {type(output).__name__}, not one tensor. Choose a layer inside it, or one after it, "
         "from list_layers(model, images)."
     )
+
+
+def like(output: Any, edited: Tensor) -> Tensor:
+    """An edited copy of a layer's output as what follows takes it: quantized where `output` is, on the same scale."""
+    if not isinstance(output, Tensor) or not output.is_quantized:
+        return edited
+    if output.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return torch.quantize_per_tensor(edited, output.q_scale(), output.q_zero_point(), output.dtype)
+    scales, zeros, axis = output.q_per_channel_scales(), output.q_per_channel_zero_points(), output.q_per_channel_axis()
+    return torch.quantize_per_channel(edited, scales, zeros, axis, output.dtype)

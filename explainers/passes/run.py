@@ -18,23 +18,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadTarget, NothingSpatial
-from explainers.findings import is_recording, note_finding, note_gradient, note_option, note_scores
+from explainers.errors import BadTarget, NothingSpatial, UnsupportedModel
+from explainers.findings import is_recording, note_gradient, note_option, note_scores
 from explainers.hooks.calls import Edit, replaced_outputs
-from explainers.hooks.records import map_tensors
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
 from explainers.network.batch_norm import guard_batch_norms
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.fused_copy import FusedCopy, channels_last, faster_in_bf16, fused_copy
+from explainers.network.quantized import no_gradient
 from explainers.options import LayerName
+from explainers.passes import graph
 from explainers.passes.leaf import LayerLeaf, tensor_of
 from explainers.targets import Target, TargetLike, Through, Unit, as_target, evaluate, fix
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Detached, in float32, or in float64 where it is."""
-    tensor = tensor.detach()
+    tensor = tensor.detach() if not tensor.is_quantized else tensor.dequantize()
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
@@ -145,7 +146,7 @@ class Run:
         target = self.target if pictures is None else self.target.rows(pictures)
         scores = evaluate(target, output, count if pictures is None else len(pictures))
         if not scores.requires_grad and torch.is_grad_enabled():
-            _refuse_detached(target, output)
+            graph.refuse_target(target, output)
         if pictures is not None:
             return scores
         named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
@@ -260,6 +261,8 @@ class Run:
         the graph is built; layers after it are recorded on that graph. One backward pass then serves all, and no
         parameter is asked for a gradient. `instead` has functions that replace a layer's output before it is cut off.
         """
+        if self.view.quantized:
+            raise UnsupportedModel(no_gradient(self.view.quantized))
         layouts = list({layout.name: layout for layout in layouts}.values())
         names = [layout.name for layout in layouts]
         precision = nullcontext if self.precision == "float32" else self.autocast
@@ -276,17 +279,34 @@ class Run:
         output, activations = self._graph((*names,), build) if own else build()
         with torch.enable_grad(), precision():
             scores = self.score(output, pictures)
-            gradients = self.vjp(scores.sum(), activations)
+            gradients = self.vjp(scores.sum(), activations, layouts=layouts)
         return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
 
-    def vjp(self, total: Tensor, leaves: Sequence[Tensor], *, note_bypass: bool = True) -> list[Tensor]:
-        """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target."""
+    def vjp(
+        self,
+        total: Tensor,
+        leaves: Sequence[Tensor],
+        *,
+        layouts: Sequence[LayerLayout] = (),
+        note_bypass: bool = True,
+    ) -> list[Tensor]:
+        """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target.
+
+        `layouts` are the layers whose outputs the leaves are; without them the leaves are the images.
+
+        Errors   UnsupportedModel where the score follows a leaf from which its graph is cut off
+        """
         if not total.requires_grad:
+            self.refuse_detached(layouts)
             return [torch.zeros_like(leaf) for leaf in leaves]
         guard_batch_norms(total)
         if self._through is None or self._through_layout is None:
             again = self.view.graphs is not None
-            return list(torch.autograd.grad(total, leaves, retain_graph=again, materialize_grads=True))
+            found = torch.autograd.grad(total, leaves, retain_graph=again, allow_unused=True)
+            if None in found:
+                unused = [i for i, gradient in enumerate(found) if gradient is None]
+                self.refuse_detached([layouts[i] for i in unused if layouts])
+            return [torch.zeros_like(a) if g is None else g for a, g in zip(leaves, found, strict=True)]
         passed, self._through_output = self._through_output, None
         if passed is None or not passed.requires_grad:
             raise BadTarget(
@@ -296,8 +316,21 @@ class Run:
         (output_gradient,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
         chosen = self._through.only(output_gradient, self._through_layout.channel_axis)
         if note_bypass and is_recording():
-            self._note_bypass(total, passed, output_gradient, leaves)
+            graph.note_bypass(total, passed, output_gradient, leaves, self._through_layout.name)
         return list(torch.autograd.grad(passed, leaves, chosen, materialize_grads=True))
+
+    def refuse_detached(self, layouts: Sequence[LayerLayout]) -> None:
+        """Refuse a score that follows the layers, or the images where none is given, though it has no gradient there.
+
+        Errors   UnsupportedModel
+        """
+        count = len(self.images)
+
+        def scores(batch: Tensor) -> Tensor:
+            return at_least_float32(self.score(self.forward(batch), range(count)))
+
+        with torch.no_grad():
+            graph.refuse_detached(self.network, self.images, scores, layouts)
 
     def _pass(self, output: Any) -> Tensor:
         self._through_output = tensor_of("of through=(layer, channels)", output)
@@ -305,21 +338,6 @@ class Run:
             # A module may return its own input (Dropout in eval): the view gets the gradient of this output alone.
             self._through_output = self._through_output.view_as(self._through_output)
         return self._through_output.clone()
-
-    def _note_bypass(self, total: Tensor, passed: Tensor, output_gradient: Tensor, leaves: Sequence[Tensor]) -> None:
-        """Record how much of the gradient bypasses the layer of a `Through` target."""
-        whole = torch.autograd.grad(total, leaves, retain_graph=True, materialize_grads=True)
-        inside = torch.autograd.grad(passed, leaves, output_gradient, retain_graph=True, materialize_grads=True)
-        layer = self._through.layer if self._through else ""
-        for a, b in zip(whole, inside, strict=True):
-            size, around = float(a.norm()), float((a - b).norm())
-            share = around / size if size else 0.0
-            if share > 1e-4:
-                note_finding(
-                    "bypass",
-                    f"Not every path passes layer {layer!r}: {share:.0%} of the gradient goes around it and is in no "
-                    "channel's map.",
-                )
 
     def refuse_through(self) -> None:
         """Refuse a `Through` target where no gradient is taken.
@@ -333,27 +351,6 @@ class Run:
             )
 
 
-def _refuse_detached(target: Target, output: Any) -> None:
-    """Refuse a target through which no gradient flows; a score of what is not explained has none either, and may.
-
-    Errors   BadTarget
-    """
-    leaves = 0
-
-    def leaf(tensor: Tensor) -> Tensor:
-        nonlocal leaves
-        leaves += tensor.is_floating_point()
-        return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
-
-    again = map_tensors(output, leaf)
-    if leaves and not target(again).requires_grad:
-        raise BadTarget(
-            f"The target {target!r} gives scores without a gradient: it detaches, or does not read the model's output. "
-            "Leave out detach, item, argmax and no_grad in it, or choose a method without gradients, such as occlusion "
-            "or rise."
-        )
-
-
 @contextmanager
 def open_run(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, many: bool = False, precision: str = "float32"
@@ -363,9 +360,8 @@ def open_run(
     `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible, "auto"
     where it is faster too.
     """
-    with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
-        view = stack.enter_context(one_call(model))
         run = Run(view, view.model, view.network, images, images.detach().clone(), requested, many, precision)
         if isinstance(requested, (Through, Unit)):
             run.find_target_layer()

@@ -19,6 +19,7 @@ from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
+from explainers.network.eval_view import one_call
 from explainers.options import Choice, LayerName, Range, SteadyPrecision
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
@@ -60,14 +61,15 @@ def sweep(
         target = as_target(target, len(images))
     if layers is not None and (isinstance(layers, (str, nn.Module)) or not len(layers)):
         raise BadOption(f"layers={layers!r} is not possible. Give a list of one name or more: ['layer3', 'layer4'].")
-    names = stages(model, images) if layers is None else list(layers)
-    if method not in FORMULAS or set(options) - {"relu"}:
-        places = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
-        return {name: chosen(model, images, target, layer=layer, **options) for name, layer in places.items()}
-    rectify = rectifies(chosen, options)
-    both = activations_and_gradients_of(model, images, names, target)
-    maps = {name: FORMULAS[method](a, g) for name, (a, g) in both.items()}
-    return {name: raw.relu() if rectify else raw for name, raw in maps.items()}
+    with one_call(model):
+        names = stages(model, images) if layers is None else list(layers)
+        if method not in FORMULAS or set(options) - {"relu"}:
+            places = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
+            return {name: chosen(model, images, target, layer=layer, **options) for name, layer in places.items()}
+        rectify = rectifies(chosen, options)
+        both = activations_and_gradients_of(model, images, names, target)
+        maps = {name: FORMULAS[method](a, g) for name, (a, g) in both.items()}
+        return {name: raw.relu() if rectify else raw for name, raw in maps.items()}
 
 
 def grad_cam_sweep(

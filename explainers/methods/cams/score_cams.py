@@ -39,7 +39,7 @@ Vary = Callable[[Tensor, int, Tensor], Tensor]
 _SHARES = "the channels' weights are a softmax: they sum to 1, however large the scores are"
 
 
-@method(family="cam", returns="grid", title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
+@method(family="cam", returns="grid", gradients=False, title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
 def ablation_cam(
     model: nn.Module,
     images: Tensor,
@@ -77,7 +77,14 @@ def ablation_cam(
         return weighted(channel_drops(run, layout, activations, scores, loop, weighted))
 
 
-@method(family="cam", returns="grid", title="Score-CAM", scale_free=_SHARES, paper="Wang et al. 2020, arXiv:1910.01279")
+@method(
+    family="cam",
+    returns="grid",
+    gradients=False,
+    title="Score-CAM",
+    scale_free=_SHARES,
+    paper="Wang et al. 2020, arXiv:1910.01279",
+)
 def score_cam(
     model: nn.Module,
     images: Tensor,
@@ -114,7 +121,14 @@ def score_cam(
         return masked.map(loop, 1, lambda masks, picture, repeat: masks)
 
 
-@method(family="cam", returns="grid", title="SS-CAM", scale_free=_SHARES, paper="Wang et al. 2020, arXiv:2006.14255")
+@method(
+    family="cam",
+    returns="grid",
+    gradients=False,
+    title="SS-CAM",
+    scale_free=_SHARES,
+    paper="Wang et al. 2020, arXiv:2006.14255",
+)
 def ss_cam(
     model: nn.Module,
     images: Tensor,
@@ -160,7 +174,14 @@ def ss_cam(
         return masked.map(loop, samples, vary)
 
 
-@method(family="cam", returns="grid", title="IS-CAM", scale_free=_SHARES, paper="Naidu et al. 2020, arXiv:2010.03023")
+@method(
+    family="cam",
+    returns="grid",
+    gradients=False,
+    title="IS-CAM",
+    scale_free=_SHARES,
+    paper="Naidu et al. 2020, arXiv:2010.03023",
+)
 def is_cam(
     model: nn.Module,
     images: Tensor,

@@ -41,20 +41,23 @@ def curved_activations(
         with torch.no_grad(), replaced_outputs(run.network, [(layout, leaf.hook)]), _PlainAttention():
             total = run.score(run.forward(run.images.clone())).sum()
             a = leaf.single_output()
-            g = h = torch.zeros_like(a)
-            if total.requires_grad:
-                g = _gradient(total, a, create_graph=True)
-                h = _gradient(g, a, a.detach()) if g.requires_grad else h
+            first = _gradient(total, a, create_graph=True) if total.requires_grad else None
+            second = _gradient(first, a, a.detach()) if first is not None and first.requires_grad else None
+        if first is None:
+            run.refuse_detached([layout])
+        g, h = (torch.zeros_like(a) if each is None else each for each in (first, second))
         a, g, h = (maps_of(layout, tensor) for tensor in (a, g, h))
         note_gradient(g)
         note_layer(layout.name)
         return a, g, h
 
 
-def _gradient(value: Tensor, leaf: Tensor, vector: Tensor | None = None, *, create_graph: bool = False) -> Tensor:
+def _gradient(
+    value: Tensor, leaf: Tensor, vector: Tensor | None = None, *, create_graph: bool = False
+) -> Tensor | None:
     guard_batch_norms(value)
     (gradient,) = torch.autograd.grad(value, leaf, vector, create_graph=create_graph, allow_unused=True)
-    return torch.zeros_like(leaf) if gradient is None else gradient
+    return gradient
 
 
 class _PlainAttention(TorchFunctionMode):

@@ -31,6 +31,7 @@ _RATE, _MOMENTUM = 0.5, 0.9
     family="perturbation",
     returns="heat",
     title="Extremal perturbation",
+    gradients=True,
     paper="Fong et al. 2019, arXiv:1910.08485",
     scale_free="Values are a mask between 0 and 1.",
     signed=False,
