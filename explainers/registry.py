@@ -16,7 +16,11 @@ from explainers.errors import BadImages, BadOption, UnsupportedModel, nearest, n
 from explainers.findings import note_raw, unrecorded
 from explainers.hooks.locate import why_no_hooks
 from explainers.network.eval_view import one_call, outside_call
+<<<<<<< Updated upstream
 from explainers.network.quantized import no_gradient, why_no_gradient
+=======
+from explainers.network.forwarded import forwarded
+>>>>>>> Stashed changes
 from explainers.options import LayerName, Option, options_of
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
@@ -73,6 +77,9 @@ class Method:
             return reason
         return self.needs(model) if self.needs else None
 
+
+EVERYWHERE = ("through", "forward")
+"""Keywords of every method beside its own options: a layer's channels for the gradient, and how the model runs."""
 
 METHODS: dict[str, Method] = {}
 """Every method by name, in a fixed order."""
@@ -143,10 +150,15 @@ def _validated(
     parameters: Mapping[str, inspect.Parameter],
     gradients: bool,
 ) -> Callable[..., Any]:
-    """The function as users call it: model, images and options are checked first, the final ReLU is applied last."""
+    """The function as users call it: model, images and options are checked first, the final ReLU is applied last.
+
+    `forward` says how the model runs where it is not model(images); below here, nothing knows of it.
+    """
 
     @functools.wraps(function)
     def method(model: nn.Module, images: Tensor, target: TargetLike = None, **keywords: Any) -> Any:
+        if "forward" in keywords:
+            model = forwarded(model, keywords.pop("forward"), images)
         with one_call(model) as view:
             if view.checked is not images:
                 check_images(model, images)
@@ -181,8 +193,8 @@ def _checked(
         elif name not in parameters and name != "through":
             possible = [each for each in parameters if each not in ("model", "images", "target")]
             raise BadOption(
-                f"{function.__name__} has no option {name!r}. {nearest(name, possible)}It takes "
-                f"{', '.join(possible) or 'none'}."
+                f"{function.__name__} has no option {name!r}. {nearest(name, [*possible, *EVERYWHERE])}It takes "
+                f"{', '.join([*possible, *EVERYWHERE])}."
             )
         elif name == "layer" and not (value is None or isinstance(value, (str, nn.Module))):
             raise TypeError(f"layer is {value!r}; give a name from list_layers(model, images) or the module itself.")

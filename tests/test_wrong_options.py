@@ -167,8 +167,8 @@ def test_check_explainer_where_the_default_layer_is_a_call_of_a_module():
 
     torch.manual_seed(0)
     net = Reusing().eval()
-    assert default_layer(net, torch.randn(3, 3, 20, 16)) == "act#2"
-    report = check_explainer(grad_cam, model=net, images=torch.randn(3, 3, 20, 16))
+    assert default_layer(net, torch.randn(3, 3, 24, 20)) == "act#2"
+    report = check_explainer(grad_cam, model=net, images=torch.randn(3, 3, 24, 20))
     assert report["layers"].passed, report["layers"]
 
 

@@ -16,6 +16,7 @@ from explainers.layers.layer import Layer
 from explainers.layers.profile import known_profile
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.eval_view import EvalView, one_call
+from explainers.network.forwarded import Forward, forwarded
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, whole_number
 from explainers.registry import Method, find
@@ -31,6 +32,7 @@ def explain(
     layer: LayerName | None = None,
     reduce: str | None = None,
     through: tuple[LayerName, Any] | None = None,
+    forward: Forward | None = None,
     compare: bool = True,
     trained_size: int | None = None,
     **options: Any,
@@ -38,9 +40,10 @@ def explain(
     """Run one method and return its map with scores, statistics and findings, from the same pass.
 
     `reduce` ("sum", "abs_max", "norm") says how methods with one value a pixel and channel become one map; `through`,
-    (layer, channels), keeps what passes those channels; `compare` draws the runner-up's map as well, where the method
-    is quick, to find maps that hardly depend on the class; `trained_size` is the side in pixels of the pictures that
-    the network was trained on, where it does not say so itself.
+    (layer, channels), keeps what passes those channels; `forward`, a function from images [B, C, H, W], for any B, to
+    the model's output, runs a model with more inputs: lambda images: model(images, meta); `compare` draws the
+    runner-up's map as well, where the method is quick, to find maps that hardly depend on the class; `trained_size` is
+    the side in pixels of the pictures that the network was trained on, where it does not say so itself.
 
     Returns  an `Explanation`: `map` [N, h, w] as the paper draws it, `raw` before the final ReLU or reduction
     Errors   those of the method; BadOption for an unknown method or `reduce`
@@ -61,6 +64,7 @@ def explain(
     if trained_size is not None and (whole_number(trained_size) or 0) < 1:
         raise BadOption(f"trained_size={trained_size!r} is not possible. Give a side in pixels, or None.")
     how = reduce or chosen.reduce
+    model = model if forward is None else forwarded(model, forward, images)
     with one_call(model) as view:
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in ("grid", "pixels", "heat")
         view.graphs = {} if comparable else None  # one forward pass then serves both classes

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from explainers.errors import BadOption
 from explainers.maps.resize import reduce_channels
+from explainers.network.forwarded import Forward, forwarded
 from explainers.options import Baseline
 from explainers.passes.loop import Loop, Partial, Progress
 from explainers.passes.run import at_least_float32, open_run
@@ -77,7 +78,7 @@ def smooth(
     samples: int | None = None,
     seed: int = 0,
 ) -> Callable[..., Smoothed]:
-    """Make `f(model, images, target=None, *, progress=None, budget=None, **options) -> Smoothed` out of a method.
+    """Make `f(model, images, target=None, *, progress, budget, forward, **options) -> Smoothed` out of a method.
 
     `method` is a name, a `Method`, or any callable of that form. One of three things is varied: `noise`, the standard
     deviation of Gaussian noise as a share of each image's range; `augment`, whose maps are aligned before averaging;
@@ -104,9 +105,11 @@ def smooth(
         *,
         progress: Progress | None = None,
         budget: float | None = None,
+        forward: Forward | None = None,
         **options: Any,
     ) -> Smoothed:
         """`method` over the samples."""
+        model = forwarded(model, forward, images)
         check_images(model, images)
         with torch.inference_mode(False), torch.no_grad():
             images = images.detach().clone()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
 from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
@@ -11,12 +13,15 @@ from explainers.layers.layer import Layer, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.profile import Profile, layout_at_any_size, profile
 from explainers.network.eval_view import EvalView
+from explainers.network.forwarded import Forward, forwarded
 from explainers.options import LayerName
 
 
-def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> list[Layer]:
+def list_layers(
+    model: nn.Module, images: Tensor, *, spatial: bool = False, forward: Forward | None = None
+) -> list[Layer]:
     """All layers of the model, one entry a call, in the order of the calls; with `spatial` only those with a grid >
-    1x1.
+    1x1. `forward` is as in `explain`.
 
     Returns  list of `Layer`, from one forward pass of the first image
     Errors   UnsupportedModel for scripted, traced and exported models, whose inner layers take no hooks
@@ -26,18 +31,22 @@ def list_layers(model: nn.Module, images: Tensor, *, spatial: bool = False) -> l
         >>> layers["layer4"].grid
         (7, 7)
     """
+    if forward is not None:
+        model = forwarded(model, forward, images)
     layers = profile(model, images)
-    return [layer for layer in layers if not spatial or is_spatial(layer)]
+    chosen = [layer for layer in layers if not spatial or is_spatial(layer)]
+    # The model as the function runs it lives as long as the list: receptive fields need it.
+    return chosen if forward is None else [replace(layer, _model=lambda: model) for layer in chosen]
 
 
-def default_layer(model: nn.Module, images: Tensor) -> str:
+def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None = None) -> str:
     """The last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, a ViT's last `ln_1`.
 
     It is the last layer with a grid of at least 4 x 4 (larger than 1 x 1, where there is none) that every path to the
     score passes. Where a class token stands before the patches, only that token is read after the last block: there it
     is the normalised input of that block's attention, the last tensor whose patches affect the score. Where paths leave
     early, as in detectors that read several scales, it is the last stage of the backbone; in segmentation networks that
-    of backbone or decoder, not the head, whose map is that of the logits.
+    of backbone or decoder, not the head, whose map is that of the logits. `forward` is as in `explain`.
 
     Returns  its name
     Errors   NothingSpatial when no layer has a grid larger than 1x1; UnsupportedModel as `list_layers`
@@ -46,7 +55,7 @@ def default_layer(model: nn.Module, images: Tensor) -> str:
         >>> default_layer(model, images)
         'layer4'
     """
-    return _default_name(profile(model, images), images)
+    return _default_name(profile(forwarded(model, forward, images), images), images)
 
 
 def _default_name(layers: Profile, images: Tensor) -> str:

@@ -26,6 +26,7 @@ from explainers.layers.default_layer import Pass, find_default
 from explainers.layers.layer import Layer
 from explainers.layers.layout import LayerLayout, layout_by_axes
 from explainers.network.eval_view import EvalView, eval_view
+from explainers.network.forwarded import OtherBatchRefused
 
 
 class Profile(list[Layer]):
@@ -46,7 +47,7 @@ _lock = threading.Lock()
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
     """The model's layers where a forward pass has already shown them, without any work; else None."""
     with _lock:
-        return _known.get(view.model, {}).get((images.shape[1:], view.modules))
+        return _known.get(view.owner, {}).get((images.shape[1:], view.modules))
 
 
 def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
@@ -59,11 +60,11 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
         raise UnsupportedModel(no_inner_hooks(view.kind))
     key = images.shape[1:], view.modules
     with _lock:
-        layers = _known.get(view.model, {}).get(key)
+        layers = _known.get(view.owner, {}).get(key)
     if layers is None:
         layers = _profiled(view, images)
         with _lock:
-            profiles = _known.setdefault(view.model, {})
+            profiles = _known.setdefault(view.owner, {})
             if len(profiles) >= 16:
                 profiles.clear()
             profiles[key] = layers
@@ -73,7 +74,7 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
 def layout_at_any_size(view: EvalView, point: HookPoint) -> LayerLayout | None:
     """The layout of a layer that was a picture in a pass of images of any size; None where that is not known."""
     with _lock:
-        known = [layers for (_, modules), layers in _known.get(view.model, {}).items() if modules == view.modules]
+        known = [layers for (_, modules), layers in _known.get(view.owner, {}).items() if modules == view.modules]
     layout = known[-1].pictures.get(point.name) if known else None
     return None if layout is None else LayerLayout(point.name, point.module, point.call, layout)
 
@@ -83,7 +84,8 @@ def _profiled(view: EvalView, images: Tensor) -> Profile:
     try:
         return _trace(view.network, images[:1], weakref.ref(view.model))
     except Exception as error:
-        if len(images) == 1 or isinstance(error, ExplainerError) or is_out_of_memory(error):
+        refused = isinstance(error, ExplainerError) and not isinstance(error, OtherBatchRefused)
+        if len(images) == 1 or refused or is_out_of_memory(error):
             raise
     return _trace(view.network, images, weakref.ref(view.model))
 

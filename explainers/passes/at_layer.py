@@ -21,6 +21,7 @@ from explainers.hooks.edit import edit_outputs
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import is_read, last_layer_with_patch_gradients, layer_layout
+from explainers.network.forwarded import Forwarded
 from explainers.options import LayerName
 from explainers.passes.leaf import LayerLeaf, like, tensor_of
 from explainers.passes.run import Run, at_least_float32, maps_of, open_run
@@ -95,6 +96,10 @@ class SuffixBatch:
     picture: int
     layout: LayerLayout
     repeat: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.run.network, Forwarded):
+            self.run.network.check_variants(self.run.images)
 
     def values(self, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
         """Scores [count] of the copies that `edit` makes: it gets the output [count, ...] and returns it changed."""

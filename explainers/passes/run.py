@@ -25,6 +25,7 @@ from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
 from explainers.network.batch_norm import guard_batch_norms
 from explainers.network.eval_view import EvalView, one_call
+from explainers.network.forwarded import Forwarded
 from explainers.network.fused_copy import FusedCopy, channels_last, faster_in_bf16, fused_copy
 from explainers.network.quantized import no_gradient
 from explainers.options import LayerName
@@ -80,6 +81,11 @@ class Run:
         """Whether gradients flow through chosen channels of a layer alone: they are those of a part of the score."""
         return self._through is not None
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the caller's `forward=` takes no more than the one image of the call."""
+        return isinstance(self.network, Forwarded) and self.network.one_by_one
+
     def layer_layout(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> LayerLayout:
         """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
         return layer_layout(self.view, self.images, layer, counted=counted, spatial=spatial)
@@ -93,7 +99,7 @@ class Run:
                 stack.enter_context(replaced_outputs(self.network, [(self._through_layout, self._pass)]))
             if self._unit_layout is not None:
                 return self._unit_layout.to_maps(self.outputs(self._unit_layout, batch))
-            if len(batch) != len(self.images) and self.view.kind in ("traced", "exported"):
+            if len(batch) != len(self.images) and (self.view.kind in ("traced", "exported") or self.one_by_one):
                 return self._in_chunks(batch)
             return self.network(batch)
 
@@ -107,6 +113,7 @@ class Run:
             or self._through_layout is not None
             or self._unit_layout is not None
             or self.view.kind is not None
+            or isinstance(self.network, Forwarded)
         ):
             return None
         if self._clean_output is None:
@@ -363,6 +370,8 @@ def open_run(
     with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         run = Run(view, view.model, view.network, images, images.detach().clone(), requested, many, precision)
+        if many and isinstance(run.network, Forwarded):
+            run.network.check_variants(run.images)
         if isinstance(requested, (Through, Unit)):
             run.find_target_layer()
         yield run

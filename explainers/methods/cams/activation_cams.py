@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
+from explainers.network.forwarded import Forward, forwarded
 from explainers.options import Choice, LayerName, Range, Seed
 from explainers.passes.at_layer import activations_and_gradients, features
 from explainers.registry import METHODS, check_images, method
@@ -271,12 +272,14 @@ def feature_factors(
     layer: LayerName | None = None,
     components: int = 5,
     seed: int = 0,
+    forward: Forward | None = None,
 ) -> Factors:
     """Deep feature factorization with each factor's direction and its effect on the target's score.
 
         effect_f = Σ_kij G_k maps_f directions_f,k
 
     Under pooling and a linear head the effects and the rest sum to logit - bias; elsewhere they are first order.
+    `forward` is as in `explain`.
 
     Returns  a `Factors`; effects in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
@@ -287,6 +290,7 @@ def feature_factors(
         >>> factors.maps.shape, factors.directions.shape, factors.effects.shape
         (torch.Size([1, 3, 7, 7]), torch.Size([1, 3, 512]), torch.Size([1, 3]))
     """
+    model = forwarded(model, forward, images)
     check_images(model, images)
     METHODS["deep_feature_factorization"].options["components"].check(components)
     a, g = activations_and_gradients(model, images, layer, target)

@@ -19,7 +19,11 @@ from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
+<<<<<<< Updated upstream
 from explainers.network.eval_view import one_call
+=======
+from explainers.network.forwarded import Forward, forwarded
+>>>>>>> Stashed changes
 from explainers.options import Choice, LayerName, Range, SteadyPrecision
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
@@ -36,13 +40,14 @@ def sweep(
     target: TargetLike = None,
     *,
     layers: Sequence[LayerName] | None = None,
+    forward: Forward | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
     """A method's maps at several layers, for any method with a `layer`; by default at every stage.
 
     The methods of `FORMULAS` (Grad-CAM, Grad-CAM++, HiResCAM, LayerCAM, XGrad-CAM and element-wise Grad-CAM) take one
     forward and one backward pass for all layers together, every other method its own passes for each. `fuse` combines
-    the maps.
+    the maps. `forward` is as in `explain`.
 
     Returns  the method's result for each layer, by the layer's name, in the order given
     Errors   BadOption for a method without a layer; those of the method
@@ -56,6 +61,7 @@ def sweep(
     chosen = find(method)
     if not chosen.takes_layer:
         raise BadOption(f"{method} has no layer, so it has the same map for all of them. Call it once.")
+    model = forwarded(model, forward, images)
     check_images(model, images)
     if target is not None:
         target = as_target(target, len(images))
@@ -79,8 +85,11 @@ def grad_cam_sweep(
     *,
     layers: Sequence[LayerName] | None = None,
     relu: bool = True,
+    forward: Forward | None = None,
 ) -> dict[str, Tensor]:
     """Grad-CAM at several layers from one forward and one backward pass; by default at every stage.
+
+    `forward` is as in `explain`.
 
     Returns  a map (n, h, w) for each layer, by its name, in the order given; values as `grad_cam` gives them
     Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
@@ -90,7 +99,7 @@ def grad_cam_sweep(
         >>> list(grad_cam_sweep(model, images, 281))
         ['relu', 'layer1', 'layer2', 'layer3', 'layer4']
     """
-    return sweep("grad_cam", model, images, target, layers=layers, relu=relu)
+    return sweep("grad_cam", model, images, target, layers=layers, relu=relu, forward=forward)
 
 
 Inner = Annotated[str, Choice(*FORMULAS, help="method whose maps are combined")]

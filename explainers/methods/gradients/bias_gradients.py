@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from explainers.findings import note_finding
 from explainers.hooks.capture import capture
 from explainers.hooks.locate import find_hook_point, why_no_hooks
-from explainers.layers.lookup import list_layers
 from explainers.layers.layer import Layer, layout_of
+from explainers.layers.lookup import list_layers
 from explainers.maps.resize import resize
+from explainers.network.forwarded import Forward, forwarded
 from explainers.passes.run import at_least_float32, open_run
 from explainers.registry import check_images, method
 from explainers.targets import TargetLike
@@ -87,8 +88,12 @@ def full_grad(
     return torch.stack([_spread(part.sum(1), size) for part in parts]).sum(0)
 
 
-def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) -> FullGradients:
+def full_gradients(
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
+) -> FullGradients:
     """FullGrad's parts: the contributions of the input, of each layer's biases and of the biases without a position.
+
+    `forward` is as in `explain`.
 
     Returns  a `FullGradients`, signed and unscaled, in logits
     Errors   UnsupportedModel, BadTarget
@@ -99,6 +104,7 @@ def full_gradients(model: nn.Module, images: Tensor, target: TargetLike = None) 
         >>> torch.allclose(parts.total(), parts.scores, atol=1e-4)
         True
     """
+    model = forwarded(model, forward, images)
     check_images(model, images)
     with open_run(model, images, target) as run:
         layers = {layer.name: layer for layer in list_layers(run.model, run.images)}

@@ -1,0 +1,346 @@
+"""`forward=`: models with more inputs than the image, keywords, dicts and methods of their own, in every method.
+
+The oracle is a module written by hand that runs the model in the same way.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from functools import partial
+
+import pytest
+import torch
+from nets import pictures, residual
+from torch import Tensor, nn
+
+import explainers
+from explainers import (
+    METHODS,
+    BadOption,
+    Similarity,
+    UnsupportedModel,
+    default_layer,
+    explain,
+    feature_factors,
+    full_gradients,
+    grad_cam,
+    grad_cam_sweep,
+    list_layers,
+    occlusion,
+    saliency,
+    smooth,
+    sweep,
+    unit,
+)
+
+META = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
+
+
+class TwoInputs(nn.Module):
+    """Pictures and numbers, by keyword alone; without the numbers it does not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.act1 = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()
+        self.conv2, self.act2 = nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.ReLU()
+        self.gate, self.head = nn.Linear(2, 8), nn.Linear(8, 5)
+
+    def forward(self, *, pixel_values: Tensor, meta: Tensor) -> Tensor:
+        maps = self.act2(self.conv2(self.act1(self.conv1(pixel_values))))
+        return self.head(maps.mean((2, 3)) + self.gate(meta))
+
+    def embedded(self, images: Tensor) -> Tensor:
+        return self.act2(self.conv2(self.act1(self.conv1(images)))).mean((2, 3))
+
+
+class Joined(TwoInputs):
+    """The numbers are joined to the features, so a batch needs a row of them for each of its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(10, 5)
+
+    def forward(self, *, pixel_values: Tensor, meta: Tensor) -> Tensor:
+        maps = self.act2(self.conv2(self.act1(self.conv1(pixel_values))))
+        return self.head(torch.cat([maps.mean((2, 3)), meta], 1))
+
+
+class FromDict(nn.Module):
+    """It takes one dict, and gives one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = residual()
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"logits": self.net(batch["image"])}
+
+
+class ByHand(nn.Module):
+    """The oracle: an ordinary module around the model."""
+
+    def __init__(self, model, run) -> None:
+        super().__init__()
+        self.model, self.run = model, run
+
+    def forward(self, images):
+        return self.run(self.model, images)
+
+
+def settled(net: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in net.double().parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.4)
+    return net.eval()
+
+
+def with_meta(model, images):
+    return model(pixel_values=images, meta=META)
+
+
+def with_dict(model, images):
+    return model({"image": images})
+
+
+FEW = {"samples": 8, "steps": 4, "window": 6, "stride": 6, "scales": 2, "cells": 3, "channels": 4}
+
+
+def options_of(name: str) -> dict:
+    options = METHODS[name].options
+    few = {key: value for key, value in FEW.items() if key in options and options[key].kind == "int"}
+    if name in ("xrai", "channel_effects"):
+        few.pop("channels", None)
+    return few
+
+
+def result(name, model, images, target=1, **options):
+    """The method's result, or the words with which it refuses this network."""
+    try:
+        return METHODS[name](model, images, target, **options_of(name), **options)
+    except explainers.ExplainerError as refused:
+        return type(refused)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_what_a_module_by_hand_gives(name, count):
+    images = pictures(count)
+    for net, run in ((settled(TwoInputs()), with_meta), (FromDict().double().eval(), with_dict)):
+        layer = {"layer": "conv2" if run is with_meta else "net.layer2"} if METHODS[name].takes_layer else {}
+        by_hand = {"layer": f"model.{layer['layer']}"} if layer else {}
+
+        found = result(name, net, images, forward=partial(run, net), **layer)
+
+        expected = result(name, ByHand(net, run), images, **by_hand)
+        if isinstance(expected, type):
+            assert found is expected
+        else:
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+            assert METHODS[name].family == "control" or found.abs().sum() > 0
+
+
+AT_A_LAYER = (
+    "smooth_grad_cam_pp ablation_cam channel_effects layer_integrated_gradients internal_influence layer_conductance "
+    "deep_lift_shap sess"
+).split()
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in AT_A_LAYER])
+def test_one_image_and_a_function_that_takes_no_other_number(name):
+    """Where the second input cannot grow with the batch, variants run one by one, and the result is the same."""
+    net, images = settled(Joined()), pictures(1)
+    layer = {"layer": "conv2"} if METHODS[name].takes_layer else {}
+    by_hand = {"layer": "model.conv2"} if layer else {}
+
+    found = result(name, net, images, forward=lambda images: with_meta(net, images), **layer)
+
+    wide = ByHand(net, lambda model, images: model(pixel_values=images, meta=META.expand(len(images), -1)))
+    expected = result(name, wide, images, **by_hand)
+    if isinstance(expected, type):
+        assert found is expected
+    else:
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def two_inputs():
+    net = settled(TwoInputs())
+    return net, lambda images: with_meta(net, images)
+
+
+def test_explain_and_all_that_stands_around_the_methods():
+    net, forward = two_inputs()
+    oracle, images = ByHand(net, with_meta), pictures(2)
+    a = explain("grad_cam", net, images, layer="conv2", forward=forward)
+    b = explain("grad_cam", oracle, images, layer="model.conv2")
+    torch.testing.assert_close(a.map, b.map)
+    torch.testing.assert_close(a.scores, b.scores)
+    assert (a.layer, a.target) == ("conv2", b.target)
+    assert [[f.code for f in row] for row in a.findings] == [[f.code for f in row] for row in b.findings]
+    assert explain("grad_cam", net, images, forward=forward).layer == "act2"
+    for of in (grad_cam_sweep, lambda *a, **k: sweep("layer_cam", *a, **k)):
+        found, expected = of(net, images, 1, forward=forward), of(oracle, images, 1)
+        assert [f"model.{name}" for name in found] == list(expected)
+        torch.testing.assert_close(list(found.values()), list(expected.values()))
+    parts, expected = full_gradients(net, images, 1, forward=forward), full_gradients(oracle, images, 1)
+    torch.testing.assert_close(parts.total(), expected.total())
+    torch.testing.assert_close(parts.scores, with_meta(net, images)[:, 1])
+    factors = [
+        feature_factors(m, images, 1, layer=at, components=2, forward=f).maps
+        for m, at, f in ((net, "conv2", forward), (oracle, "model.conv2", None))
+    ]
+    torch.testing.assert_close(*factors)
+    smoothed = [
+        smooth("saliency", noise=0.1, samples=3)(m, images, forward=f).mean for m, f in ((net, forward), (oracle, None))
+    ]
+    torch.testing.assert_close(*smoothed)
+
+
+def test_layers_are_listed_and_found():
+    net, forward = two_inputs()
+    oracle, images = ByHand(net, with_meta), pictures(1)
+    found, expected = list_layers(net, images, forward=forward), list_layers(oracle, images)
+    assert [f"model.{layer.name}" for layer in found] == [layer.name for layer in expected if layer.name != "model"]
+    assert [layer.grid for layer in found] == [layer.grid for layer in expected if layer.name != "model"]
+    by_name = {layer.name: layer for layer in list_layers(net, images, spatial=True, forward=forward)}
+    assert "head" not in by_name
+    gc.collect()
+    assert by_name["conv2"].receptive_field((0, 0)) == (0, 0, 3, 3)
+    assert default_layer(net, images, forward=forward) == "act2"
+    with pytest.raises(TypeError):
+        default_layer(net, images)
+
+
+def test_what_was_learnt_of_the_layers_is_found_again_for_the_same_function():
+    net, forward = two_inputs()
+    calls = []
+
+    def counted(images):
+        calls.append(len(images))
+        return forward(images)
+
+    grad_cam(net, pictures(1), 1, layer=None, forward=counted)
+    first = len(calls)
+    grad_cam(net, pictures(1), 1, layer=None, forward=counted)
+    assert len(calls) - first == 1 < first
+    side = list_layers(net, pictures(1), forward=net.embedded)
+    assert "head" not in [layer.name for layer in side], "another function has layers of its own"
+
+
+def test_targets_and_layers_are_those_of_the_model_itself():
+    net, forward = two_inputs()
+    oracle, images = ByHand(net, with_meta), pictures(2)
+    by_module = grad_cam(net, images, 1, layer=net.conv2, forward=forward)
+    torch.testing.assert_close(by_module, grad_cam(oracle, images, 1, layer="model.conv2"))
+    for name in ("saliency", "occlusion"):
+        found = METHODS[name](net, images, unit("conv2", 1, at="max"), forward=forward, **options_of(name))
+        expected = METHODS[name](oracle, images, unit("model.conv2", 1, at="max"), **options_of(name))
+        torch.testing.assert_close(found, expected)
+    found = saliency(net, images, 1, through=("conv2", [1, 3]), forward=forward)
+    torch.testing.assert_close(found, saliency(oracle, images, 1, through=("model.conv2", [1, 3])))
+    towards = Similarity(torch.ones(8))
+    found = saliency(net, images, towards, forward=net.embedded)
+    torch.testing.assert_close(found, saliency(ByHand(net, TwoInputs.embedded), images, towards))
+
+
+def test_one_row_for_each_image_is_right_where_none_is_exchanged_and_refused_where_variants_run():
+    """Variants of one image would meet the numbers of another: without a word before, where both are two."""
+    net, images, rows = settled(Joined()), pictures(2), torch.cat([META, -2 * META])
+
+    def forward(images):
+        return net(pixel_values=images, meta=rows)
+
+    for name, options in (("saliency", {}), ("grad_cam", {"layer": "conv2"}), ("deep_lift", {})):
+        found = METHODS[name](net, images, 1, forward=forward, **options)
+        for i in range(2):
+            alone = METHODS[name](
+                net, images[i : i + 1], 1, forward=lambda x, i=i: net(pixel_values=x, meta=rows[i : i + 1]), **options
+            )
+            torch.testing.assert_close(found[i], alone[0])
+    for name, options in (("occlusion", {"batch_size": 2}), ("integrated_gradients", {"batch_size": 2}), ("rise", {})):
+        with pytest.raises(UnsupportedModel, match="one row for each image.*one at a time"):
+            METHODS[name](net, images, 1, forward=forward, **options)
+    maps = grad_cam_sweep(net, images, 1, forward=forward)
+    torch.testing.assert_close(maps["act2"], grad_cam(net, images, 1, forward=forward))
+
+
+@pytest.mark.parametrize("forward", [3, "model", nn.Linear, [lambda images: images]])
+def test_what_is_no_function_is_refused(forward):
+    net, images = two_inputs()[0], pictures(1)
+    for call in (saliency, grad_cam_sweep, full_gradients, lambda *a, **k: explain("saliency", *a, **k)):
+        with pytest.raises(BadOption, match=r"forward=.*lambda images: model\(images, meta\)"):
+            call(net, images, 1, forward=forward)
+    with pytest.raises(TypeError, match="model is a str"):
+        saliency("resnet18", images, 1, forward=lambda images: images)
+
+
+def test_a_function_that_runs_another_network_is_refused():
+    net, other = settled(TwoInputs()), settled(TwoInputs())
+    for name in ("saliency", "occlusion", "grad_cam"):
+        with pytest.raises(BadOption, match="no module of the given TwoInputs did"):
+            METHODS[name](net, pictures(1), 1, forward=lambda images: with_meta(other, images))
+
+
+def test_where_a_private_copy_would_be_needed_it_is_refused_in_words():
+    net, forward = two_inputs()
+    net.act2.train()
+    for call in (saliency, lambda *a, **k: explain("occlusion", *a, **k)):
+        with pytest.raises(UnsupportedModel, match=r"training mode.*model\.eval\(\)"):
+            call(net, pictures(1), 1, forward=forward)
+    net.eval()
+    net.conv1.compile()
+    with pytest.raises(UnsupportedModel, match="compiled"):
+        saliency(net, pictures(1), 1, forward=forward)
+    with torch.inference_mode():
+        made = settled(TwoInputs())
+    with pytest.raises(UnsupportedModel, match="inference"):
+        saliency(made, pictures(1), 1, forward=lambda images: with_meta(made, images))
+
+
+def test_errors_of_the_function_and_of_names_are_told_as_they_are():
+    net, forward = two_inputs()
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'meta'"):
+        saliency(net, pictures(1), 1, forward=lambda images: net(pixel_values=images))
+    with pytest.raises(explainers.LayerNotFound, match="TwoInputs has no layer 'conv3'. Did you mean 'conv2'"):
+        grad_cam(net, pictures(1), 1, layer="conv3", forward=forward)
+    with pytest.raises(BadOption, match="Did you mean 'forward'.*It takes through, forward"):
+        saliency(net, pictures(1), 1, foward=forward)
+
+
+def test_wrapped_and_traced_models():
+    net, forward = two_inputs()
+    images, expected = pictures(2), grad_cam(net, pictures(2), 1, layer="conv2", forward=forward)
+    wrapped = nn.DataParallel(net)
+    if not torch.cuda.is_available():
+        found = grad_cam(wrapped, images, 1, layer="conv2", forward=lambda x: wrapped(pixel_values=x, meta=META))
+        torch.testing.assert_close(found, expected)
+
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, images, meta):
+            return self.net(pixel_values=images, meta=meta)
+
+    traced = torch.jit.trace(Plain().eval(), (images[:1], META), check_trace=False)
+    for name in ("saliency", "occlusion"):
+        found = METHODS[name](traced, images[:1], 1, forward=lambda x: traced(x, META), **options_of(name))
+        torch.testing.assert_close(found, METHODS[name](net, images[:1], 1, forward=forward, **options_of(name)))
+    with pytest.raises(UnsupportedModel, match="traced"):
+        grad_cam(traced, images[:1], 1, forward=lambda x: traced(x, META))
+
+
+def test_the_model_is_as_before_and_is_not_kept():
+    net, forward = two_inputs()
+    before = {name: (id(module), {**vars(module)}.keys()) for name, module in net.named_modules()}
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
+    explain("grad_cam", net, pictures(1), forward=forward)
+    occlusion(net, pictures(1), 1, forward=forward, window=6, stride=6)
+    assert before == {name: (id(module), {**vars(module)}.keys()) for name, module in net.named_modules()}
+    assert hooks == [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
+    held = weakref.ref(net)
+    del net, forward
+    gc.collect()
+    assert held() is None
