@@ -30,10 +30,11 @@ def net_with(act):
         lambda x: F.relu(x * 1, inplace=True),
         lambda x: x.clamp(min=0),
         lambda x: torch.clamp_min(x, 0),
+        lambda x: torch.maximum(torch.zeros(()), x),
         lambda x: F.threshold(x, 0, 0),
         nn.ReLU(inplace=True),
     ],
-    ids=["F.relu", "torch.relu", "Tensor.relu", "in place", "clamp", "clamp_min", "threshold", "shared module"],
+    ids="F.relu torch.relu Tensor.relu in_place clamp clamp_min maximum threshold shared_module".split(),
 )
 def test_every_implementation_of_relu_gets_the_same_rule(method, act):
     """A ReLU that is indistinguishable from another operation may be refused, but never skipped silently."""

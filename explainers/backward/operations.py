@@ -133,13 +133,16 @@ class Interception(TorchFunctionMode):
         return call.args[0].copy_(result)
 
     def _without_rule(self, call: Call) -> Any:
+        if not torch.is_grad_enabled():
+            return call.call_original()
+        starts = {tensor.grad_fn for tensor in call.tensors}  # in place, the call changes that of its own input
         if call.in_place and call.name not in _NO_VIEWS and call.writes_to_view:
             # In place, the graph would hold a copy into the base, and the operation itself would not be seen.
             result = call.out_of_place()(*call.tensors)
-            self._remember(call, result)
+            self._remember(call, result, starts)
             return call.args[0].copy_(result)
         result = call.call_original()
-        self._remember(call, result)
+        self._remember(call, result, starts)
         return result
 
     def layer(self) -> tuple[str, str]:
@@ -189,13 +192,9 @@ class Interception(TorchFunctionMode):
         parents = node.next_functions
         return sum(parents[at][0] is not None for at in places if at < len(parents)) <= most
 
-    def _remember(self, call: Call, result: Any) -> None:
-        """Note operation and layer of each node without a rule that the call made."""
-        ends = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
-        if not ends:
-            return
-        starts = {tensor.grad_fn for tensor in call.tensors}
-        for node in nodes(ends, starts):
+    def _remember(self, call: Call, result: Any, starts: set[Any]) -> None:
+        """Note operation and layer of each node without a rule that the call made of what `starts` made."""
+        for node in nodes([tensor.grad_fn for tensor in tensors(result)], starts):
             if node not in self._unknown and not self._allows(node):
                 self._unknown[node] = call.name, self.layer()[0]
 

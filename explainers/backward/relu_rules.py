@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from explainers.backward.operations import global_hooks, is_user_function, nodes, user_function
@@ -58,7 +59,7 @@ def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tu
 
 def deconv(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     """Deconvnet: max(g, 0), whatever the input was."""
-    return (outputs[0].clamp(min=0), *inputs[1:])
+    return tuple(None if g is None else outputs[0].clamp(min=0) for g in inputs)
 
 
 def at_rectifiers(total: Tensor, rule: Rule) -> None:
@@ -76,7 +77,7 @@ def at_rectifiers(total: Tensor, rule: Rule) -> None:
                 f"The network uses {function}, {why}. It may hold a ReLU, which guided backpropagation and deconvnet "
                 f"would pass over. Use saliency, smooth_grad or integrated_gradients."
             )
-        if name.startswith(_RECTIFIERS) or (name.startswith("ClampBackward") and _is_zero(node._saved_min)):
+        if name.startswith(_RECTIFIERS) or _is_rectifier(name, node):
             rectifiers.append(node)
         elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
             raise UnsupportedOperation(not_defined(activation))
@@ -93,9 +94,18 @@ def at_rectifiers(total: Tensor, rule: Rule) -> None:
         node.register_hook(rule)
 
 
-def _is_zero(bound: Any) -> bool:
-    """Whether a clamp's lower bound is 0: then it is a ReLU, with or without a ceiling."""
-    return bound is not None and not isinstance(bound, Tensor) and bound == 0
+def _is_rectifier(name: str, node: Any) -> bool:
+    """Whether it is a clamp from 0, with or without a ceiling, or the maximum with constant zeros."""
+    if name.startswith("ClampBackward"):
+        lowest = node._saved_min
+        return lowest is not None and not bool(torch.as_tensor(lowest).any())
+    if name.startswith("MaximumBackward"):
+        parents = [parent for parent, _ in node.next_functions]
+        constants = [
+            value for value, parent in zip((node._saved_self, node._saved_other), parents, strict=True) if not parent
+        ]
+        return len(constants) == 1 and not bool(constants[0].any())
+    return False
 
 
 def not_defined(activation: str) -> str:
