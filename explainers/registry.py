@@ -16,11 +16,8 @@ from explainers.errors import BadImages, BadOption, UnsupportedModel, nearest, n
 from explainers.findings import note_raw, unrecorded
 from explainers.hooks.locate import why_no_hooks
 from explainers.network.eval_view import one_call, outside_call
-<<<<<<< Updated upstream
-from explainers.network.quantized import no_gradient, why_no_gradient
-=======
 from explainers.network.forwarded import forwarded
->>>>>>> Stashed changes
+from explainers.network.quantized import no_gradient, why_no_gradient
 from explainers.options import LayerName, Option, options_of
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through

@@ -22,11 +22,8 @@ from torch import Tensor, nn
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.checkpoints import DirectCheckpoints
-<<<<<<< Updated upstream
-from explainers.network.quantized import quantized_class
-=======
 from explainers.network.forwarded import Forwarded, refuse_private_view
->>>>>>> Stashed changes
+from explainers.network.quantized import quantized_class
 
 
 @dataclass(eq=False)
@@ -34,17 +31,10 @@ class EvalView:
     """A model as one call sees it, inspected once: the modules' tree is walked a single time for all questions.
 
     `model` is the user's network inside its wrappers, `network` what runs, `kind` the kind of frozen graph or None;
-<<<<<<< Updated upstream
-    `classes` and `attributes` are the classes of all modules and the names under which they stand, `quantized` the name
-    of a class without backward pass, or None. `checked` are the images that the call has found to be right, `known` the
-    layers that it has looked up, `graphs` the graphs of the images' own passes where the call will ask about the same
-    images again, else None.
-=======
-    what is learnt of the network outlives the call under `owner` and `modules`;
-    `classes` and `attributes` are the classes of all modules and the names under which they stand. `checked` are the
-    images that the call has found to be right, `known` the layers that it has looked up, `graphs` the graphs of the
-    images' own passes where the call will ask about the same images again, else None.
->>>>>>> Stashed changes
+    what is learnt of the network outlives the call under `owner` and `modules`. `classes` and `attributes` are the
+    classes of all modules and the names under which they stand, `quantized` the name of a class without backward pass,
+    or None. `checked` are the images that the call has found to be right, `known` the layers that it has looked up,
+    `graphs` the graphs of the images' own passes where the call will ask about the same images again, else None.
     """
 
     given: nn.Module
@@ -53,13 +43,9 @@ class EvalView:
     kind: str | None
     classes: frozenset[type[nn.Module]]
     attributes: frozenset[str]
-<<<<<<< Updated upstream
-    modules: tuple[int, ...]
-    quantized: str | None = None
-=======
     owner: nn.Module
     modules: tuple[Any, ...]
->>>>>>> Stashed changes
+    quantized: str | None = None
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
@@ -147,14 +133,8 @@ def _inspect(given: nn.Module) -> EvalView:
         refuse_private_view(model)
     network = model if usable else view(model)
     classes = frozenset(map(type, modules))
-<<<<<<< Updated upstream
-    return EvalView(
-        given, model, network, kind, classes, frozenset(attributes), tuple(map(id, modules)), quantized_class(classes)
-    )
-=======
     ids = (model.way if isinstance(model, Forwarded) else id(model), *map(id, modules[1:]))
-    return EvalView(given, model, network, kind, classes, frozenset(attributes), own, ids)
->>>>>>> Stashed changes
+    return EvalView(given, model, network, kind, classes, frozenset(attributes), own, ids, quantized_class(classes))
 
 
 def _ordinary(tensor: Tensor | None) -> Tensor | None:

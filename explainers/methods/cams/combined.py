@@ -19,11 +19,8 @@ from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
-<<<<<<< Updated upstream
 from explainers.network.eval_view import one_call
-=======
 from explainers.network.forwarded import Forward, forwarded
->>>>>>> Stashed changes
 from explainers.options import Choice, LayerName, Range, SteadyPrecision
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
