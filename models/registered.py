@@ -13,7 +13,7 @@ from models.model import Model
 from models.own import Given
 from models.sources.source import ModelInfo, OpenSource, Source
 
-LOCAL_PATH = re.compile(r"(?:(?:~|\.{1,2}|[A-Za-z]:)?[/\\][^:]*|[^:]+\.py)(?=:|$)")
+LOCAL_PATH = re.compile(r"(?:^|(?<=:))(?:local-dir:)?(?:(?:~|\.{1,2}|[A-Za-z]:)?[/\\][^:]*|[^:]+\.py)(?=:|$)")
 """The part of a name that is a path: `hf:/data/net`, `src/net.py:build`."""
 
 
@@ -67,7 +67,7 @@ class Registered:
 
 def public_name(asked: str) -> str:
     """The name without the folders of a path in it: `hf:/data/net` is `hf:net`."""
-    return LOCAL_PATH.sub(lambda found: Path(found.group()).name, asked)
+    return LOCAL_PATH.sub(lambda found: re.split(r"[/\\]", found.group().rstrip("/\\"))[-1], asked)
 
 
 def title_of(name: str) -> str:

@@ -11,6 +11,7 @@ import torch
 
 import models
 from models import ModelUnavailable, zoo
+from models.registered import public_name
 from ui.engine import model_cache
 from ui.engine.messages import Refused
 from ui.serving import endpoints
@@ -65,6 +66,24 @@ def test_the_owner_offers_a_model_by_its_public_name(own_net: Path) -> None:
     info = models.list_models()[0]
     assert (info.classes, info.side, info.cached, info.channels, info.task) == (4, 32, True, 3, "classification")
     assert str(own_net) not in repr(info)
+
+
+@pytest.mark.parametrize(
+    ("asked", "public"),
+    [
+        ("hf:/data/mine/net", "hf:net"),
+        ("hf:~/net/", "hf:net"),
+        ("hf:./net", "hf:net"),
+        ("hf:some/vit@v2", "hf:some/vit@v2"),
+        ("timm:local-dir:/data/net", "timm:net"),
+        ("timm:resnet18.a1_in1k", "timm:resnet18.a1_in1k"),
+        ("C:\\data\\net.py:build", "net.py:build"),
+        ("../src/net.py:Net.make", "net.py:Net.make"),
+        ("src.net:build", "src.net:build"),
+    ],
+)
+def test_a_public_name_tells_no_folder(asked: str, public: str) -> None:
+    assert public_name(asked) == public
 
 
 @pytest.mark.parametrize("variable", ["HOOKLENS_MODEL", "HOOKLENS_MODELS"])

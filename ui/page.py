@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from ui import limits, words
+from ui import examples, limits, words
 from ui.engine import model_cache, runs
 from ui.lab.tab import Lab
 from ui.serving import endpoints
@@ -143,6 +143,7 @@ def serve(
         enable_monitoring=False,
         show_error=False,
         max_file_size=limits.FILE,
+        allowed_paths=[str(examples.ASSETS / "examples")],  # whatever the working directory
         state_session_capacity=limits.SESSIONS,
         theme=theme(),
         css=(STATIC / "page.css").read_text(encoding="utf-8"),
