@@ -102,6 +102,16 @@ def test_attributions_that_only_cancel_are_refused(count, word):
         deep_lift(net, pictures(1).float(), 1)
 
 
+def test_a_small_difference_of_large_outputs_is_not_lost():
+    """A target that is 0 at both ends has attributions that cancel; what rounding leaves is small beside the outputs."""
+    net, x = settle(Norms(NORMS["layer norm"])), pictures(1, 3, 32, 24).float()
+    with torch.no_grad():
+        start, end = net(torch.zeros_like(x))[0], net(x)[0]
+    slope = (end[1] - start[1]) / (end[0] - start[0])
+    found = deep_lift(net, x, lambda output: output[:, 1] - start[1] - slope * (output[:, 0] - start[0]))
+    assert found.isfinite().all() and found.abs().sum() > 0.1 and abs(found.sum()) < 1e-3
+
+
 def test_quotient_in_closed_form():
     """Closed form: a = y b gives Δy = (Δa − ȳ Δb) / b̄, with ȳ and b̄ the means of both ends."""
     net = nn.Sequential(
