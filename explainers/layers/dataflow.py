@@ -113,6 +113,10 @@ class Dataflow(TorchDispatchMode):
         self._weights: dict[int, int] = {}
         self._put(images, Value(0, axes))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would wrap the method below in one that imports torch._dynamo, which takes seconds
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         inputs = [tensor for tensor in _tensors((*args, *kwargs.values())) if _is_plain(tensor)]

@@ -6,13 +6,14 @@ scores place by place, inner projections of an attention, and layers that only r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
 from explainers.layers.axis_rules import Reads
 from explainers.layers.dataflow import Graph
-from explainers.layers.layer import Layer, is_attention, is_rearranging, is_spatial, stages_among
+from explainers.layers.layer import Layer, is_attention, is_placeholder, is_rearranging, is_spatial, stages_among
 
 _SMALLEST = 4
 """Rows and columns of the smallest grid that shows a place."""
@@ -31,28 +32,40 @@ class Pass:
     nodes: tuple[int | None, ...]
 
 
-def find_default(layers: list[Layer], forward: Pass) -> tuple[int | None, set[str]]:
-    """The index of the default layer, None where no layer has a grid larger than 1 x 1; and the names of all stages,
-    of which it is one.
+@dataclass(frozen=True)
+class Found:
+    """The index of the default layer, None where no layer has a grid larger than 1 x 1, and the names of all stages, of
+    which it is one. `is_bypassed` where some path to the score does not pass it.
     """
+
+    default: int | None
+    stages: frozenset[str]
+    is_bypassed: bool = False
+
+
+def find_default(layers: list[Layer], forward: Pass) -> Found:
+    """Look for the default layer among the layers of a forward pass."""
     search = _Search(layers, forward)
-    default = _default(search)
     stages = {layers[i].name: layers[i].grid for i in search.candidates if layers[i].name in search.stages}
-    if default is not None:
-        stages = {name: grid for name, grid in stages.items() if grid != layers[default].grid}
-        stages[layers[default].name] = layers[default].grid
-    return default, set(stages)
+    chosen = _chosen(search)
+    if chosen is None:
+        return Found(None, frozenset(stages))
+    default = search.outermost(search.before_class_token(chosen))
+    stages = {name: grid for name, grid in stages.items() if grid != layers[default].grid}
+    return Found(default, frozenset({*stages, layers[default].name}), search.node(chosen) not in search.passed)
 
 
-def _default(search: _Search) -> int | None:
-    passed = [i for i in search.candidates if search.node(i) in search.passed]
-    if not passed or search.share(passed[-1]) < 0.5:
+def _chosen(search: _Search) -> int | None:
+    found = [i for i in search.candidates if search.node(i) in search.passed]
+    end = search.last_meeting()
+    if found and search.share(end) - search.share(search.node(found[-1])) > 0.1:
+        # The paths meet again, but in a sum that is no layer's output.
+        found.append(search.upto(end)[-1])
+    if not found or search.share(search.node(found[-1])) < 0.5:
         # Paths leave early, as where a detector reads several scales: the last stage of the backbone stands for all.
-        passed = search.backbone_stages() or passed
-    fair = [i for i in passed if min(search.layers[i].grid or (0,)) >= _SMALLEST]
-    if not passed:
-        return None
-    return search.outermost(search.normalised(search.stage((fair or passed)[-1], passed)))
+        found = search.backbone_stages() or found
+    fair = [i for i in found if min(search.layers[i].grid or (0,)) >= _SMALLEST]
+    return search.stage((fair or found)[-1], found) if found else None
 
 
 @dataclass
@@ -81,7 +94,14 @@ class _Search:
 
     @cached_property
     def candidates(self) -> list[int]:
-        """Layers whose positions are read, outside head and attention, in the order of their outputs."""
+        """Layers whose positions are read, outside head and attention, in the order of their outputs; those in the head
+        too, where there are no others.
+        """
+        outside = [i for i in self._with_head if not self._in_head(i)]
+        return outside or self._with_head
+
+    @cached_property
+    def _with_head(self) -> list[int]:
         attentions = tuple(f"{layer.path}." for layer in self.layers if is_attention(layer))
         found = [
             i
@@ -90,13 +110,21 @@ class _Search:
             and not is_rearranging(layer)
             and self.reads.get(self.node(i)) == Reads.ALL
             and not layer.path.startswith(attentions)
-            and not self._in_head(i)
         ]
         return sorted(found, key=self.node)
 
-    def share(self, i: int) -> float:
-        """The share of the weights of all operations on a grid that stand before layer i's output."""
-        before = sum(weights for node, weights in self._weights.items() if node <= self.node(i))
+    def last_meeting(self) -> int:
+        """The last node with a grid, before the head, that all paths pass and whose positions are read."""
+        meetings = (n for n in self.passed if self.forward.graph.on_grid[n] and n < self._head[0])
+        return max((n for n in meetings if self.reads.get(n) == Reads.ALL), default=0)
+
+    def upto(self, node: int) -> list[int]:
+        """The candidates that ran up to the node, in their order."""
+        return [i for i in self.candidates if self.node(i) <= node]
+
+    def share(self, node: int) -> float:
+        """The share of the weights of all operations on a grid that stand before the node."""
+        before = sum(weights for at, weights in self._weights.items() if at <= node)
         return before / max(1, sum(self._weights.values()))
 
     @cached_property
@@ -156,13 +184,14 @@ class _Search:
 
     def stage(self, i: int, passed: list[int]) -> int:
         """The last stage at the resolution of layer i, rather than a layer inside the first block of the next."""
-        grid = self.layers[i].grid
-        return next((k for k in passed if self.layers[k].grid == grid and self.layers[k].name in self.stages), i)
+        layer, outer = self.layers[i], [k for k in passed if self.layers[k].depth < self.layers[i].depth]
+        return next((k for k in outer if self.layers[k].grid == layer.grid and self.layers[k].name in self.stages), i)
 
-    def normalised(self, i: int) -> int:
+    def before_class_token(self, i: int) -> int:
         """Where a class token is read out: the normalisation through which alone the patches reach it."""
         layer = self.layers[i]
-        readers = self.forward.graph.readers(self.node(i), self.forward.end) if layer.extra_tokens else []
+        is_class_token = layer.grid is not None and layer.layout == "tokens" and layer.shape[1] != math.prod(layer.grid)
+        readers = self.forward.graph.readers(self.node(i), self.forward.end) if is_class_token else []
         if len(readers) != 1:
             return i
         same = (k for k in self.candidates if self.node(k) == readers[0] and self.layers[k].shape == layer.shape)
@@ -175,4 +204,9 @@ class _Search:
             for k in self.candidates
             if self.node(k) == self.node(i) and self.layers[k].layout == self.layers[i].layout
         ]
-        return min(same, key=lambda k: ("#" in self.layers[k].name, self.layers[k].depth, k), default=i)
+
+        def rank(k: int) -> tuple[bool, bool, int, int]:
+            layer = self.layers[k]
+            return is_placeholder(layer), "#" in layer.name, layer.depth, k
+
+        return min(same, key=rank, default=i)

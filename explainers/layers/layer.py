@@ -86,7 +86,7 @@ def stages_among(layers: list[Layer]) -> list[Layer]:
     """The last outermost call at each resolution; tokens of one resolution throughout are no stages."""
     chosen: dict[Grid, Layer] = {}
     for layer in _outermost(layers, ""):
-        if layer.grid is not None and is_spatial(layer) and not is_rearranging(layer):
+        if layer.grid is not None and is_spatial(layer) and not is_rearranging(layer) and not is_placeholder(layer):
             chosen[layer.grid] = layer
     grids = {layer.grid for layer in layers if layer.layout == "tokens"}
     return [layer for layer in chosen.values() if layer.layout != "tokens" or len(grids) > 1]
@@ -94,7 +94,12 @@ def stages_among(layers: list[Layer]) -> list[Layer]:
 
 def is_rearranging(layer: Layer) -> bool:
     """Whether the layer only moves or resizes what is there, by its class."""
-    return layer.kind.startswith("Adaptive") or layer.kind in ("Permute", "Dropout", "Identity", "Upsample")
+    return layer.kind.startswith("Adaptive") or layer.kind in ("Permute", "Upsample")
+
+
+def is_placeholder(layer: Layer) -> bool:
+    """Whether the layer hands its input on, by its class."""
+    return layer.kind in ("Dropout", "Identity")
 
 
 def _outermost(layers: list[Layer], prefix: str) -> list[Layer]:

@@ -17,7 +17,7 @@ class LayerLayout(HookPoint):
     """A layer that a pass reads: the point where its hook goes, and how its output lies in space.
 
     `layout` is "NCHW", "NHWC", "tokens" [N, T, K] or "" where there is no grid; `extra_tokens` class and register
-    tokens stand before the patches, which fill `grid` row by row.
+    tokens stand before the patches, which fill `grid` row by row; others may stand behind them.
     """
 
     layout: str = ""
@@ -34,7 +34,8 @@ class LayerLayout(HookPoint):
         if self.layout == "NHWC":
             return tensor.permute(0, 3, 1, 2)
         if self.layout == "tokens" and self.grid is not None:
-            patches = tensor[:, self.extra_tokens :].transpose(1, 2)
+            height, width = self.grid
+            patches = tensor[:, self.extra_tokens : self.extra_tokens + height * width].transpose(1, 2)
             return patches.unflatten(2, self.grid)
         return tensor
 
@@ -57,7 +58,7 @@ def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] 
             return layout, (shape[rows], shape[columns]), 0
     if len(axes) == 3 and rows == columns == 1 and not axes[0].kinds & {"H", "W"}:
         kinds = [factor.kind for factor in axes[1].factors]
-        if kinds == ["H", "W"] and not axes[1].after:
+        if kinds == ["H", "W"]:
             height, width = (factor.steps for factor in axes[1].factors)
             return "tokens", (height, width), axes[1].before
     return None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+from explainers.findings import note_finding
 from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_spatial, layout_of
@@ -127,6 +128,12 @@ def layer_layout(
     if layer is None:
         layers = profile(view, images)
         layer = layers.default or _default_name(layers, images)
+        if layers.is_bypassed:
+            note_finding(
+                "bypass",
+                f"Not every path to the score passes the default layer {layer!r}: what goes around it is not in the "
+                "map. list_layers(model, images) has the others.",
+            )
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.
         layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")

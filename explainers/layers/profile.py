@@ -32,16 +32,20 @@ from explainers.network.forwarded import OtherBatchRefused
 class Profile(list[Layer]):
     """All calls of a model's layers in one forward pass, in the order in which they ended; `default` names one.
 
+    `is_bypassed` says that not every path to the scores passes the default layer, because no layer is on all of them.
     `pictures` has the layouts of those that are pictures, which do not depend on the size of the images.
     """
 
     default: str | None = None
+    is_bypassed: bool = False
     pictures: dict[str, str]
 
 
 # One profile a model and input size, forgotten with the model. It holds names and numbers, no tensor.
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Profile]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+# torch notes in a global that some thread is in a dispatch mode, and restores it wrongly where two threads overlap.
+_one_at_a_time = threading.RLock()
 
 
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
@@ -119,7 +123,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
         for path, module in network.named_modules():
             if path and not isinstance(module, torch.jit.ScriptModule):
                 hooks.after(stack, HookPoint(path, module), lambda k, out, p=path, m=module: record(p, m, out))  # type: ignore[misc]
-        with flow:
+        with _one_at_a_time, flow:
             output = network(batch)
         values = [value for value in map(flow.value, _scores(output)) if value]
     layers = _layers(calls, images, model)
@@ -162,11 +166,12 @@ def _located(layer: Layer, call: _Call, images: Tensor) -> Layer:
 def _finished(layers: list[Layer], forward: Pass) -> Profile:
     """The profile with its default layer and its stages; the default layer is one of them."""
     reads = forward.graph.reads(forward.end)
-    default, stages = find_default(layers, forward)
+    found = find_default(layers, forward)
     profile = Profile(
-        replace(layer, stage=layer.name in stages, is_read=node is None or reads.get(node) == Reads.ALL)
+        replace(layer, stage=layer.name in found.stages, is_read=node is None or reads.get(node) == Reads.ALL)
         for layer, node in zip(layers, forward.nodes, strict=True)
     )
-    profile.default = None if default is None else layers[default].name
+    profile.default = None if found.default is None else layers[found.default].name
+    profile.is_bypassed = found.is_bypassed
     profile.pictures = {layer.name: layer.layout for layer in layers if layer.layout in ("NCHW", "NHWC")}
     return profile

@@ -156,7 +156,7 @@ def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout
     Only behind the last attention, and where a class token stands before the patches, it costs a pass to look.
     """
     asked = run.layer_layout(layer)
-    if run.view.quantized or not _has_class_token(asked) or is_read(run.view, run.images, asked.name):
+    if run.view.quantized or asked.layout != "tokens" or is_read(run.view, run.images, asked.name):
         return asked
     return layer_before_token_only_gradient(run, asked, run.at([asked], run.images)[asked.name])[0]
 
@@ -180,11 +180,6 @@ def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -
     return where, both
 
 
-def _has_class_token(where: LayerLayout) -> bool:
-    return where.layout == "tokens" and where.extra_tokens > 0
-
-
 def _unread(where: LayerLayout, gradient: Tensor) -> bool:
-    """Exactly zero on all patches, but not on the tokens before them: a score of nothing is no unread patch."""
-    extra = where.extra_tokens
-    return _has_class_token(where) and not bool(gradient[:, extra:].any()) and bool(gradient[:, :extra].any())
+    """Exactly zero on all patches, but not on the tokens beside them: a score of nothing is no unread patch."""
+    return where.layout == "tokens" and not bool(where.to_maps(gradient).any()) and bool(gradient.any())
