@@ -110,12 +110,13 @@ def smooth(
     ) -> Smoothed:
         """`method` over the samples."""
         model = forwarded(model, forward, images)
+        calls = _Samples(function, count, progress, budget)
+        loop = Loop(1, calls.report, budget)
         check_images(model, images)
         with torch.inference_mode(False), torch.no_grad():
             images = images.detach().clone()
             fixed = _top_classes(model, images) if target is None else target
             variants = _variants(images, noise, kind, baselines, PerImageGenerators(1, seed))
-            calls = _Samples(function, count, progress, budget)
 
             def work(chunk: range) -> None:
                 variant = next(variants)
@@ -123,7 +124,7 @@ def smooth(
                 if map is not None:
                     calls.moments.add(*variant.inverse(map))
 
-            Loop(1, calls.report, budget).run(count, 1, work, calls.best)
+            loop.run(count, 1, work, calls.best)
         return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n)
 
     smoothed.__name__ = f"smooth_{name}"

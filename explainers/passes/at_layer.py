@@ -7,6 +7,7 @@ SuffixBatch                 one prefix, many edited copies of the layer's output
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from explainers.layers.lookup import is_read, last_layer_with_patch_gradients, l
 from explainers.network.forwarded import Forwarded
 from explainers.options import LayerName
 from explainers.passes.leaf import LayerLeaf, like, tensor_of
+from explainers.passes.loop import Smaller, now
 from explainers.passes.run import Run, at_least_float32, maps_of, open_run
 from explainers.targets import TargetLike
 
@@ -89,12 +91,14 @@ class SuffixBatch:
     """Edited copies of one layer's output through the rest of the network, for one picture.
 
     The layers before run once for a whole batch of copies. Where the rest cannot take another batch size than the
-    images had, the picture itself is repeated instead.
+    images had, the picture itself is repeated instead. Each row then costs a whole pass, so `Smaller` is raised where
+    there are more than `repeats`.
     """
 
     run: Run
     picture: int
     layout: LayerLayout
+    repeats: int = sys.maxsize
     repeat: bool = False
 
     def __post_init__(self) -> None:
@@ -105,7 +109,9 @@ class SuffixBatch:
         """Scores [count] of the copies that `edit` makes: it gets the output [count, ...] and returns it changed."""
 
         def repeated() -> Tensor:
-            self.repeat = True
+            expected, self.repeat = self.repeat, True
+            if count > self.repeats and not expected:
+                raise Smaller(self.repeats)
             return self._scores(count, edit, count)
 
         return repeated() if self.repeat else or_with_rows_repeated(lambda: self._scores(1, edit, count), repeated)
@@ -132,14 +138,19 @@ class SuffixBatch:
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:
     """The layer's layout, its output [N, ...] as it is, and the scores [N], from one forward pass."""
     run.refuse_through()
-    leaf = LayerLeaf(run.layer_layout(layer))
+    leaf, device = LayerLeaf(run.layer_layout(layer)), run.images.device
+    began = reached = now(device)
 
     def keep(output: Any) -> Tensor:
+        nonlocal reached
+        reached = now(device)
         leaf.outputs.append(tensor_of(leaf.layout.name, output))
         return like(output, leaf.outputs[-1].clone())
 
     with replaced_outputs(run.network, [(leaf.layout, keep)]):
         output = run.forward(run.images.clone())
+    if run.loop is not None:
+        run.loop.measure(run.images, began, reached)
     activation = leaf.single_output()
     note_layer(leaf.layout.name)
     maps_of(leaf.layout, activation)

@@ -26,11 +26,12 @@ from explainers.layers.lookup import layer_layout
 from explainers.network.batch_norm import guard_batch_norms
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forwarded import Forwarded
-from explainers.network.fused_copy import FusedCopy, channels_last, faster_in_bf16, fused_copy
+from explainers.network.fused_copy import WORTH_TIMING, FusedCopy, channels_last, faster_in_bf16, fused_copy
 from explainers.network.quantized import no_gradient
 from explainers.options import LayerName
 from explainers.passes import graph
 from explainers.passes.leaf import LayerLeaf, tensor_of
+from explainers.passes.loop import Loop, halved, now
 from explainers.targets import Target, TargetLike, Through, Unit, as_target, evaluate, fix
 
 
@@ -48,7 +49,7 @@ class _StopForward(Exception):
 class Run:
     """One call: the model, the network as it runs, a copy of the images, and the target, fixed by the first scores.
 
-    `many` announces many variants of the images; `precision` is theirs.
+    `many` announces many variants of the images; `precision` is theirs; `loop` runs them, and has the budget.
     """
 
     view: EvalView
@@ -59,6 +60,7 @@ class Run:
     requested: Target | None
     many: bool = False
     precision: str = "float32"
+    loop: Loop | None = None
     target: Target | None = None
     _clean_output: Any = field(default=None, init=False)
     _fused: FusedCopy | None = field(default=None, init=False)
@@ -108,13 +110,9 @@ class Run:
 
         With `layer`, only where that layer's output is the network's own in the copy too.
         """
-        if (
-            not self.many
-            or self._through_layout is not None
-            or self._unit_layout is not None
-            or self.view.kind is not None
-            or isinstance(self.network, Forwarded)
-        ):
+        partial = self._through_layout is not None or self._unit_layout is not None
+        late = self._fused is None and self.loop is not None and not self.loop.affords(2 * len(self.images))
+        if not self.many or partial or late or self.view.kind is not None or isinstance(self.network, Forwarded):
             return None
         if self._clean_output is None:
             self.score_inputs()
@@ -168,9 +166,12 @@ class Run:
         The classes are always those of full precision; the scores are in the precision of the variants' scores, so that
         their difference holds no rounding of its own.
         """
+        began = now(self.images.device)
         with torch.no_grad():
             self._clean_output = self.forward(self.images.clone())
             scores = at_least_float32(self.score(self._clean_output))
+        if self.loop is not None:
+            self.loop.measure(self.images, began)
         if self.precision == "auto":
             self._choose_precision()
         return self.values(self.images, range(len(scores))) if self.precision == "bf16" else scores
@@ -179,7 +180,8 @@ class Run:
         """Replace "auto": bfloat16 where the fused copy runs clearly faster in it, float32 anywhere else."""
         self.precision = "float32"  # for the clean pass that the fused copy is checked against
         self.fast_network()
-        if self._fused is not None and faster_in_bf16(self._fused, self.images):
+        worth = self.loop is None or self.loop.affords(WORTH_TIMING)
+        if self._fused is not None and faster_in_bf16(self._fused, self.images, worth):
             self.precision = "bf16"
         note_option("precision", self.precision)
 
@@ -190,6 +192,7 @@ class Run:
         wanted = self.precision == "bf16"
         return torch.autocast(self.images.device.type, torch.bfloat16) if wanted else nullcontext()
 
+    @halved
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
         """Scores [B] of variants, without a graph; row b is a variant of picture `pictures[b]`."""
         self.refuse_through()
@@ -204,6 +207,7 @@ class Run:
         """d score / d batch, [B, C, H, W]; `rule` changes this call's backward graph before it runs."""
         return self.scores_and_gradient(batch, pictures, rule=rule, keep=pictures is None and rule is None)[1]
 
+    @halved
     def scores_and_gradient(
         self,
         batch: Tensor,
@@ -270,6 +274,8 @@ class Run:
         """
         if self.view.quantized:
             raise UnsupportedModel(no_gradient(self.view.quantized))
+        if self.loop is not None and pictures is not None and instead is None:
+            return self.loop.in_halves(lambda b, rows: self.scores_at(layouts, b, rows, instead={}), batch, pictures)
         layouts = list({layout.name: layout for layout in layouts}.values())
         names = [layout.name for layout in layouts]
         precision = nullcontext if self.precision == "float32" else self.autocast
@@ -360,16 +366,22 @@ class Run:
 
 @contextmanager
 def open_run(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, many: bool = False, precision: str = "float32"
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    many: bool = False,
+    precision: str = "float32",
+    loop: Loop | None = None,
 ) -> Iterator[Run]:
     """A `Run` of the model on copies of the images; the caller's gradient mode is back after the block.
 
     `many` tells that many variants will run; `precision` "bf16" runs them in bfloat16 where that is possible, "auto"
-    where it is faster too.
+    where it is faster too. `loop` is that of a long method, made before this.
     """
     with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
-        run = Run(view, view.model, view.network, images, images.detach().clone(), requested, many, precision)
+        run = Run(view, view.model, view.network, images, images.detach().clone(), requested, many, precision, loop)
         if many and isinstance(run.network, Forwarded):
             run.network.check_variants(run.images)
         if isinstance(requested, (Through, Unit)):

@@ -73,7 +73,7 @@ class CoalitionScorer:
         def maps() -> Tensor:
             return torch.stack([solve(picture, values[:reached]) for picture, values in enumerate(scores)])
 
-        loop.run(max(map(len, coalitions)), loop.rows(self.run.images), work, maps)
+        loop.run(max(map(len, coalitions)), loop.rows(), work, maps)
         return maps(), [values[:reached] for values in scores]
 
 

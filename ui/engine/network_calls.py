@@ -60,21 +60,25 @@ def explain(
     """`explainers.explain`; `progress` is for long methods, which take `batch_size` too."""
     import explainers  # torch takes seconds to start
 
-    if progress is not None:
-        keywords |= _reporting(progress) | {"batch_size": _batch_size(name, images)}
-    return run(name, partial(explainers.explain, method), images, **keywords)
+    if progress is None:
+        return run(name, partial(explainers.explain, method), images, **keywords)
+    keywords |= _reporting(progress)
+    return run(name, partial(_within_memory, _rows(name), method), images, **keywords)
 
 
-def _batch_size(name: str, images: torch.Tensor) -> int | None:
-    """Rows for which the outputs of all layers, kept for a backward pass, fit into `limits.MEMORY`.
+def _within_memory(rows: int, method: str, *values: Any, **keywords: Any) -> explainers.Explanation:
+    """`explainers.explain` with batches of at most so many rows."""
+    import explainers  # torch takes seconds to start
+    from explainers.passes.loop import largest_batch  # torch takes seconds to start
 
-    None where the library's own choice is no larger.
-    """
-    from explainers.passes.loop import Loop  # torch takes seconds to start
+    with largest_batch(rows):
+        return explainers.explain(method, *values, **keywords)
 
+
+def _rows(name: str) -> int:
+    """Rows for which the outputs of all layers, kept for a backward pass, fit into `limits.MEMORY`."""
     row = 4 * sum(math.prod(layer.shape) for layer in model_cache.load(name).layers)
-    rows = max(1, limits.MEMORY // row)
-    return rows if rows < Loop().rows(images) else None
+    return max(1, limits.MEMORY // row)
 
 
 def features(name: str, images: torch.Tensor, layer: str) -> torch.Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -95,21 +96,23 @@ def deep_lift_shap(
         >>> deep_lift_shap(model, images, 281, samples=4).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, precision=precision, loop=loop) as run:
         run.score_inputs()
         count, rows_of = _baselines(run, baseline, samples, seed)
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
+
+        def lift(picture: int, rows: Tensor, pictures: Sequence[int]) -> Tensor:
+            return deep_lift_of(run, run.images[picture].expand_as(rows), rows, pictures)
 
         def work(chunk: range) -> None:
             nonlocal done
             for picture in range(len(total)):
                 rows = rows_of(picture, chunk)
-                batch = run.images[picture].expand_as(rows)
-                total[picture] += deep_lift_of(run, batch, rows, [picture] * len(rows)).sum(0)
+                total[picture] += loop.in_halves(partial(lift, picture), rows, [picture] * len(rows)).sum(0)
             done = chunk.stop
 
-        loop = Loop(batch_size, progress, budget)
-        loop.run(count, loop.rows(run.images, cost=4), work, lambda: (total / done).sum(1))
+        loop.run(count, loop.rows(cost=4), work, lambda: (total / done).sum(1))
         return total / done
 
 

@@ -213,7 +213,7 @@ def sess(
         for left in _starts(wide, width)
     ]
     loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         run.score_inputs()
         mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
 
@@ -221,7 +221,7 @@ def sess(
             for picture in range(len(images)):
                 mean.add(picture, windows[chunk.start : chunk.stop])
 
-        loop.run(len(windows), loop.rows(run.images, cost=2), work, mean.map)
+        loop.run(len(windows), loop.rows(cost=2), work, mean.map)
         note_layer(mean.layout.name)
         return mean.map()
 

@@ -256,7 +256,7 @@ def smooth_grad_cam_pp(
         torch.Size([1, 7, 7])
     """
     loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         run.score_inputs()
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         raw, g = run.at([layout], x, range(len(x)))[layout.name]
@@ -278,7 +278,7 @@ def smooth_grad_cam_pp(
         def best() -> Tensor:
             return _plus_plus(a, *(powers / done))
 
-        loop.run(samples, loop.rows(x, cost=2), work, best)
+        loop.run(samples, loop.rows(cost=2), work, best)
         if samples > 1 and sigma > 0:
             _note_unmoved(*powers[:2] / done)
         return best()

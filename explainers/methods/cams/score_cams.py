@@ -9,6 +9,7 @@ to 710 are not constant, 320 passes give a rank correlation of 0.998 with the fu
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -16,13 +17,15 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.errors import is_out_of_memory
 from explainers.findings import note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import grouped
 from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Loop, Progress, Smaller
+from explainers.passes.memory import holds
 from explainers.passes.run import Run, at_least_float32, open_run
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -66,14 +69,14 @@ def ablation_cam(
         >>> ablation_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    with open_run(model, images, target) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, loop=loop) as run:
         layout, activations, scores = activation_and_score(run, layer)
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
             return torch.einsum("nk,nkhw->nhw", drops, a)
 
-        loop = Loop(batch_size, progress, budget)
         return weighted(channel_drops(run, layout, activations, scores, loop, weighted))
 
 
@@ -116,7 +119,7 @@ def score_cam(
         torch.Size([1, 7, 7])
     """
     loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(loop, 1, lambda masks, picture, repeat: masks)
 
@@ -165,7 +168,7 @@ def ss_cam(
         torch.Size([1, 7, 7])
     """
     loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         masked, draws = _MaskedScores(run, layer, channels, weights), PerImageGenerators(len(images), seed)
 
         def vary(masks: Tensor, picture: int, repeat: Tensor) -> Tensor:
@@ -214,7 +217,7 @@ def is_cam(
         torch.Size([1, 7, 7])
     """
     loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
             loop, steps, lambda masks, picture, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, 1, 1)
@@ -262,7 +265,7 @@ class _MaskedScores:
                 if len(own):
                     self._add(picture, channels[own % longest], own // longest, vary)
 
-        loop.run(repeats * longest, loop.rows(self.run.images), work, lambda: self._map(varying))
+        loop.run(repeats * longest, loop.rows(), work, lambda: self._map(varying))
         self._note_uniform(varying)
         return self._map(varying)
 
@@ -333,9 +336,19 @@ def channel_drops(
     axis = layout.channel_axis
     count = activations.shape[axis]
     drops = at_least_float32(scores.new_zeros(len(scores), count))
-    branches = [SuffixBatch(run, picture, layout) for picture in range(len(scores))]
+    repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
+    branches = [SuffixBatch(run, picture, layout, repeats) for picture in range(len(scores))]
 
     def work(channels: range) -> None:
+        try:
+            return ablate_all(channels)
+        except Exception as error:
+            if len(channels) < 2 or not is_out_of_memory(error):
+                raise
+        # Outside the handler, whose traceback holds the tensors of the failed pass.
+        raise Smaller(len(channels) // 2, ever=True)
+
+    def ablate_all(channels: range) -> None:
         def ablate(copies: Tensor) -> Tensor:
             rows = torch.arange(len(channels), device=copies.device)
             copies.movedim(axis, 1)[rows, torch.tensor(channels, device=copies.device)] = 0
@@ -344,10 +357,6 @@ def channel_drops(
         for picture, branch in enumerate(branches):
             drops[picture, channels.start : channels.stop] = scores[picture] - branch.values(ablate, len(channels))
 
-    chunk_size = loop.batch_size or max(8, min(count, _VALUES // max(1, activations[0].numel())))
-    loop.run(count, chunk_size, work, lambda: shown(drops))
+    copy = activations[0].numel() * activations.element_size()
+    loop.run(count, loop.suffix_rows(largest=holds(count, copy, activations.device)), work, lambda: shown(drops))
     return drops
-
-
-# Values of the layer at once (256 MB in float32): each chunk runs the layers before it again, so few large ones pay.
-_VALUES = 64_000_000

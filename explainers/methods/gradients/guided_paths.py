@@ -59,13 +59,14 @@ def guided_integrated_gradients(
         >>> guided_integrated_gradients(model, images, 281, steps=4, anchors=1).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         start = baseline_of(x, baseline, seed)
+        begins = run.values(start, range(len(x))) if measures_gap(target) else None
         total, done = at_least_float32(torch.zeros_like(x)), 0
-        loop = Loop(batch_size, progress, budget)
         segments = spread(anchors + 1)
-        groups = segments.split(loop.rows(x, cost=2))
+        groups = segments.split(loop.whole(loop.rows(cost=2)))
         moves = max(1, round(steps / len(segments)))
         states: list[_Segments] = []
 
@@ -84,8 +85,8 @@ def guided_integrated_gradients(
             return total * (len(segments) * moves / max(1, done))
 
         loop.run(len(groups) * (moves + 1), 1, work, lambda: attribution().sum(1))
-        if measures_gap(target):
-            note_gap(attribution(), full - run.values(start, range(len(x))), {"steps": min(1000, 4 * steps)})
+        if begins is not None:
+            note_gap(attribution(), full - begins, {"steps": min(1000, 4 * steps)})
         return attribution()
 
 

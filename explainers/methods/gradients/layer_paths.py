@@ -25,7 +25,7 @@ from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.options import Baseline, Choice, LayerName, Precision, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, or_with_rows_repeated
-from explainers.passes.loop import Loop, Progress
+from explainers.passes.loop import Loop, Progress, Rows, now
 from explainers.passes.run import Run, maps_of, open_run
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
@@ -71,12 +71,19 @@ def layer_integrated_gradients(
         >>> layer_integrated_gradients(model, images, 281, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         full = run.score_inputs()
-        begin, end = run.outputs(layout, baseline_of(x, baseline, seed)), run.outputs(layout, x.clone())
-        difference = end - begin
-        maps, loop = maps_of(layout, difference), Loop(batch_size, progress, budget)
+        begin, began = run.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
+        difference = run.outputs(layout, x.clone()) - begin
+        loop.measure_prefix(now(x.device) - began)
+        maps, rows = maps_of(layout, difference), loop.suffix_rows(cost=2)
+
+        def from_start(picture: int) -> Tensor:
+            return SuffixBatch(run, picture, layout).values(lambda copies: begin[picture : picture + 1], 1)
+
+        begins = torch.cat([from_start(n) for n in range(len(x))]) if measures_gap(target) else None
 
         def at_points(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
             at = points.to(difference).view(-1, *[1] * (difference.ndim - 1))
@@ -87,20 +94,17 @@ def layer_integrated_gradients(
             return scores, maps_of(layout, gradient) * maps[picture]
 
         if steps is None and not run.is_restricted:
-            attribution = integrate_by_gap(len(x), loop, loop.rows(x), probe, lambda shares: shares.sum(1))
+            attribution = integrate_by_gap(len(x), loop, rows, probe, lambda shares: shares.sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 
             def gradients(picture: int, chosen: Tensor) -> Tensor:
                 return at_points(picture, points[chosen])[1]
 
-            attribution = maps * _mean_gradient(run, layout, loop, weights, gradients, maps)
+            attribution = maps * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
 
-        def from_start(picture: int) -> Tensor:
-            return SuffixBatch(run, picture, layout).values(lambda copies: begin[picture : picture + 1], 1)
-
-        if measures_gap(target):
-            note_gap(attribution, full - torch.cat([from_start(n) for n in range(len(x))]), more(steps))
+        if begins is not None:
+            note_gap(attribution, full - begins, more(steps))
         note_layer(layout.name)
         return attribution
 
@@ -142,7 +146,8 @@ def internal_influence(
         >>> internal_influence(model, images, 281, layer="layer3", steps=8).shape
         torch.Size([1, 256, 14, 14])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.score_inputs()
         start = baseline_of(x, baseline)
@@ -153,8 +158,7 @@ def internal_influence(
             batch = start[picture] + at * (x[picture] - start[picture])
             return run.at([layout], batch, [picture] * len(chosen))[layout.name][1]
 
-        loop = Loop(batch_size, progress, budget)
-        influence = _mean_gradient(run, layout, loop, weights, gradients, how="norm")
+        influence = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm")
         note_layer(layout.name)
         return influence
 
@@ -192,7 +196,8 @@ def layer_conductance(
         >>> layer_conductance(model, images, 281, layer="layer4", steps=8).shape
         torch.Size([1, 512, 7, 7])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
         run.score_inputs()
         start = baseline_of(x, baseline, seed)
@@ -218,8 +223,7 @@ def layer_conductance(
         def conductance() -> Tensor:
             return total[0] * (steps / max(1, done))
 
-        loop = Loop(batch_size, progress, budget)
-        loop.run(steps + 1, loop.rows(x), work, lambda: conductance().sum(1))
+        loop.run(steps + 1, loop.rows(), work, lambda: conductance().sum(1))
         note_layer(layout.name)
         return conductance()
 
@@ -247,6 +251,7 @@ def _mean_gradient(
     run: Run,
     layout: LayerLayout,
     loop: Loop,
+    rows: int | Rows,
     weights: Tensor,
     gradients: Callable[[int, Tensor], Tensor],
     times: Tensor | float = 1.0,
@@ -271,5 +276,5 @@ def _mean_gradient(
             total[0][picture] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), loop.rows(run.images), work, lambda: reduce_channels(total[0] / reached * times, how))
+    loop.run(len(weights), rows, work, lambda: reduce_channels(total[0] / reached * times, how))
     return total[0] / reached

@@ -62,7 +62,8 @@ def smooth_grad(
         >>> smooth_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
 
         def fold(picture: int, gradients: Tensor, before: int) -> None:
@@ -70,7 +71,6 @@ def smooth_grad(
             total[picture] += gradients.sum(0)
             done = before + len(gradients)
 
-        loop = Loop(batch_size, progress, budget)
         _at_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).abs().amax(1))
         return total / done
 
@@ -108,7 +108,8 @@ def smooth_grad_squared(
         >>> smooth_grad_squared(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
 
         def fold(picture: int, gradients: Tensor, before: int) -> None:
@@ -116,7 +117,6 @@ def smooth_grad_squared(
             total[picture] += gradients.square().sum(0)
             done = before + len(gradients)
 
-        loop = Loop(batch_size, progress, budget)
         _at_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).sum(1))
         return total / done
 
@@ -157,7 +157,8 @@ def var_grad(
         >>> var_grad(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         mean, squares, done = (
             at_least_float32(torch.zeros_like(run.images)),
             at_least_float32(torch.zeros_like(run.images)),
@@ -176,7 +177,6 @@ def var_grad(
         def variance() -> Tensor:
             return squares / max(1, done - 1 if unbiased else done)
 
-        loop = Loop(batch_size, progress, budget)
         _at_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: variance().sum(1))
         return variance()
 
@@ -202,4 +202,4 @@ def _at_noisy_copies(
             noisy = x[picture] + sigma * spans[picture] * noise
             fold(picture, run.gradient(noisy, [picture] * len(chunk)), chunk.start)
 
-    loop.run(samples, loop.rows(x, cost=2), work, best)
+    loop.run(samples, loop.rows(cost=2), work, best)

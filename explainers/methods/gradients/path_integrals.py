@@ -84,12 +84,14 @@ def integrated_gradients(
         >>> integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         start = baseline_of(x, baseline, seed)
-        attribution = _along(run, Loop(batch_size, progress, budget), steps, lambda points: straight(x, start, points))
-        if measures_gap(target):
-            note_gap(attribution, full - run.values(start, range(len(x))), more(steps))
+        begins = run.values(start, range(len(x))) if measures_gap(target) else None
+        attribution = _along(run, loop, steps, lambda points: straight(x, start, points))
+        if begins is not None:
+            note_gap(attribution, full - begins, more(steps))
         return attribution
 
 
@@ -133,14 +135,18 @@ def blur_integrated_gradients(
         >>> blur_integrated_gradients(model, images, 281, steps=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         widest = min(x.shape[-2:]) / 4 if blur is None else blur
-        attribution = _along(run, Loop(batch_size, progress, budget), steps, _out_of_blur(x, widest))
+        begins = None
         if measures_gap(target):
             blurred = _out_of_blur(x, widest)(torch.zeros(1, dtype=torch.float64))
             start = torch.cat([blurred(picture, torch.tensor([0]))[0] for picture in range(len(x))])
-            note_gap(attribution, full - run.values(start, range(len(x))), more(steps))
+            begins = run.values(start, range(len(x)))
+        attribution = _along(run, loop, steps, _out_of_blur(x, widest))
+        if begins is not None:
+            note_gap(attribution, full - begins, more(steps))
         return attribution
 
 
@@ -186,7 +192,8 @@ def gradient_shap(
         >>> gradient_shap(model, images, 281, samples=8).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         draws = PerImageGenerators(len(x), seed)
         next_baseline = _baselines(x, draws, baseline, baselines)
@@ -212,7 +219,7 @@ def gradient_shap(
             return start + alpha.to(x).view(-1, 1, 1, 1) * difference, at_least_float32(difference)
 
         weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
-        attribution = integrate(run, Loop(batch_size, progress, budget), weights, path, _summed)
+        attribution = integrate(run, loop, weights, path, _summed)
         if measured:
             note_gap(attribution, full - baseline_scores / drawn, {"samples": min(4096, 4 * samples)})
         return attribution
@@ -271,7 +278,7 @@ def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable
             total[picture] += (shares * run.gradient(points, [picture] * len(chosen)) * speed).sum(0)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), loop.rows(x, cost=2), work, lambda: shown(total / reached))
+    loop.run(len(weights), loop.rows(cost=2), work, lambda: shown(total / reached))
     return total / reached
 
 
@@ -291,7 +298,7 @@ def _along(run: Run, loop: Loop, steps: int | None, path_of: Callable[[Tensor], 
         scores, gradients = run.scores_and_gradient(at, [picture] * len(at))
         return scores, gradients * speed
 
-    return integrate_by_gap(len(run.images), loop, loop.rows(run.images, cost=2), probe, _summed)
+    return integrate_by_gap(len(run.images), loop, loop.rows(cost=2), probe, _summed)
 
 
 def more(steps: int | None) -> dict[str, int]:

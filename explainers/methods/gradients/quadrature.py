@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from explainers.passes.loop import Loop
+from explainers.passes.loop import Loop, Rows
 
 
 def gauss_legendre(steps: int) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,9 @@ class Bisection:
         return total
 
 
-def integrate_by_gap(count: int, loop: Loop, rows: int, probe: Probe, shown: Callable[[Tensor], Tensor]) -> Tensor:
+def integrate_by_gap(
+    count: int, loop: Loop, rows: int | Rows, probe: Probe, shown: Callable[[Tensor], Tensor]
+) -> Tensor:
     """The integral for each of `count` images, [count, ...], with as many points as each needs, `MAX_POINTS` at most.
 
     The gradients of an image's points are kept until it is done: 0.6 MB each at 224 x 224 pixels.

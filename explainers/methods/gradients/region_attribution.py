@@ -72,12 +72,14 @@ def xrai(
         >>> xrai(model, images, 281, steps=4).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         regions = _regions(x, segments, dilation)
         minimum = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)
         ends = torch.stack([x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)])
         points, weights = gauss_legendre(steps)
+        begins = [run.values(end.expand_as(x), range(len(x))) for end in ends] if measures_gap(target) else None
 
         def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
             start = ends[(chosen >= steps).long(), picture]
@@ -89,11 +91,9 @@ def xrai(
             pixels = attribution.amax(1) if channels == "max" else attribution.sum(1)
             return torch.stack([_merged(a, r, minimum) for a, r in zip(pixels, regions, strict=True)])
 
-        loop = Loop(batch_size, progress, budget)
         attribution = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merged)
-        if measures_gap(target):
-            scores = [run.values(end.expand_as(x), range(len(x))) for end in ends]
-            note_gap(attribution, full - torch.stack(scores).mean(0), {"steps": min(1000, 4 * steps)})
+        if begins is not None:
+            note_gap(attribution, full - torch.stack(begins).mean(0), {"steps": min(1000, 4 * steps)})
         return merged(attribution)
 
 

@@ -67,7 +67,8 @@ def extremal_perturbation(
         >>> extremal_perturbation(model, images, 281, steps=5).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, _ = run.images, run.score_inputs()
         replacement = baseline_of(x, baseline, seed)
         height, width = x.shape[-2:]
@@ -78,12 +79,12 @@ def extremal_perturbation(
         template = torch.arange(size, device=x.device) >= size - round(area * height * width)
         mask = torch.ones(len(x), -(-height // step), -(-width // step)).to(discs)
         velocity, has_gradient = torch.zeros_like(mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        loop = Loop(batch_size, progress, budget)
+        at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(cost=2)))
 
         def ascend(at: range) -> None:
             m, backward = vjp(lambda p: _smooth(p, discs, step), mask)
             inner = m[:, margin:-margin, margin:-margin]
-            chunks = torch.arange(len(x)).split(loop.rows(x))
+            chunks = torch.arange(len(x)).split(at_once)
             gradient = torch.cat([_mask_gradient(run, replacement, inner, pictures.tolist()) for pictures in chunks])
             score_step, area_step = backward(functional.pad(gradient, [margin] * 4)), backward(_from_area(m, template))
             length = score_step.abs().sum((1, 2), keepdim=True)
@@ -101,7 +102,7 @@ def extremal_perturbation(
         for picture in (~has_gradient).nonzero().flatten().tolist():
             sentence = "The score has no gradient at any mask tried, so none is better than another."
             note_finding("no_gradient", sentence, picture=picture)
-        if is_recording():
+        if is_recording() and loop.affords():
             _note_failures(run, replacement, heat(), has_gradient)
         return heat()
 

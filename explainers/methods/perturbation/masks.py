@@ -72,7 +72,8 @@ def occlusion(
         for top in _starts(height, high, down)
         for left in _starts(width, wide, right)
     ]
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         cover = baseline_of(x, baseline, seed)
         total = at_least_float32(torch.zeros_like(x[:, 0]))
@@ -89,8 +90,7 @@ def occlusion(
             for top, left, bottom, end in (boxes[i] for i in chunk):
                 times[top:bottom, left:end] += 1
 
-        loop = Loop(batch_size, progress, budget)
-        loop.run(len(boxes), loop.rows(x), work, lambda: total / times.clamp(min=1))
+        loop.run(len(boxes), loop.rows(), work, lambda: total / times.clamp(min=1))
         return total / times.clamp(min=1)
 
 
@@ -142,7 +142,8 @@ def feature_ablation(
         >>> feature_ablation(model, images, 281, masks="grid").shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_float64(run.score_inputs())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]
@@ -152,5 +153,5 @@ def feature_ablation(
             lost[: len(scores)] = full[n] - scores
             return scorer.spread(n, lost)
 
-        maps, _ = scorer.evaluate(all_but_one, Loop(batch_size, progress, budget), heat)
+        maps, _ = scorer.evaluate(all_but_one, loop, heat)
         return maps

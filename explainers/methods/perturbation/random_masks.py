@@ -62,7 +62,8 @@ def rise(
         >>> rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         cover = baseline_of(x, baseline, seed)
         height, width = x.shape[-2:]
@@ -85,8 +86,7 @@ def rise(
         def heat() -> Tensor:
             return torch.where(seen > 0, lost / seen - (total / done).view(-1, 1, 1), 0)
 
-        loop = Loop(batch_size, progress, budget)
-        loop.run(samples, loop.rows(x), work, heat)
+        loop.run(samples, loop.rows(), work, heat)
         return heat()
 
 
@@ -238,7 +238,8 @@ def mc_rise(
         >>> mc_rise(model, images, 281, samples=16).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.score_inputs()
         palette = _palette(x, colours, colour)
         count = palette.shape[1]
@@ -266,8 +267,7 @@ def mc_rise(
             lost = torch.where(known, means[:, -1:] - means[:, :-1], 0)
             return lost.mean(1) if colour is None else lost[:, colour]
 
-        loop = Loop(batch_size, progress, budget)
-        loop.run(samples, loop.rows(x), work, heat)
+        loop.run(samples, loop.rows(), work, heat)
         return heat()
 
 

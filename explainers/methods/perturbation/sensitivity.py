@@ -64,7 +64,8 @@ def sobol(
         >>> sobol(model, images, 281, cells=3, samples=4).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         run.score_inputs()
         parts = parts_of((cells, cells), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
@@ -73,7 +74,7 @@ def sobol(
         def heat(n: int, scores: Tensor) -> Tensor:
             return _paint(scorer, n, scores, _jansen(scores, parts[n].count))
 
-        maps, reached = scorer.evaluate([designs] * len(images), Loop(batch_size, progress, budget), heat)
+        maps, reached = scorer.evaluate([designs] * len(images), loop, heat)
         _note_no_effect(run, reached)
         return maps
 
@@ -150,7 +151,8 @@ def hsic(
         >>> hsic(model, images, 281, cells=3, samples=32).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         run.score_inputs()
         parts = parts_of((cells, cells), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
@@ -165,7 +167,7 @@ def hsic(
         def heat(n: int, scores: Tensor) -> Tensor:
             return _paint(scorer, n, scores, _dependence(z[: len(scores)], scores))
 
-        maps, reached = scorer.evaluate([z] * len(images), Loop(batch_size, progress, budget), heat)
+        maps, reached = scorer.evaluate([z] * len(images), loop, heat)
         _note_no_effect(run, reached)
         return maps
 

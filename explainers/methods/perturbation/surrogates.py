@@ -64,7 +64,8 @@ def lime(
         >>> lime(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         full = to_float64(run.score_inputs())
         draws = PerImageGenerators(len(images), seed)
@@ -85,7 +86,7 @@ def lime(
         def heat(n: int, scores: Tensor) -> Tensor:
             return scorer.spread(n, coefficients(n, scores))
 
-        maps, reached = scorer.evaluate(z, Loop(batch_size, progress, budget), heat)
+        maps, reached = scorer.evaluate(z, loop, heat)
         for n, scores in enumerate(reached):
             _note_no_effect(n, coefficients(n, scores), len(scores))
         return maps
@@ -151,7 +152,8 @@ def kernel_shap(
         >>> kernel_shap(model, images, 281, masks="grid", samples=32).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         draws = PerImageGenerators(len(images), seed)
@@ -164,7 +166,7 @@ def kernel_shap(
             values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], full[n] - none[n])
             return scorer.spread(n, values)
 
-        maps, _ = scorer.evaluate([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
         return maps
 
 
@@ -235,7 +237,8 @@ def shapley_sampling(
         >>> shapley_sampling(model, images, 281, masks="grid", samples=2).shape
         torch.Size([1, 224, 224])
     """
-    with open_run(model, images, target, many=True, precision=precision) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
         draws = PerImageGenerators(len(images), seed)
@@ -255,7 +258,7 @@ def shapley_sampling(
                 values = _mean_gains(orders[n], scores, none[n], full[n])
             return scorer.spread(n, values)
 
-        maps, _ = scorer.evaluate([z for z, _ in rounds], Loop(batch_size, progress, budget), heat)
+        maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
         return maps
 
 
