@@ -103,7 +103,7 @@ def test_attributions_that_only_cancel_are_refused(count, word):
 
 
 def test_a_small_difference_of_large_outputs_is_not_lost():
-    """A target that is 0 at both ends has attributions that cancel; what rounding leaves is small beside the outputs."""
+    """A target that is 0 at both ends has attributions that cancel; what is left is rounding of the outputs."""
     net, x = settle(Norms(NORMS["layer norm"])), pictures(1, 3, 32, 24).float()
     with torch.no_grad():
         start, end = net(torch.zeros_like(x))[0], net(x)[0]
@@ -207,6 +207,19 @@ def test_operations_are_complete_in_deep_lift_and_conserved_in_lrp(name):
             assert found.abs().sum() > 1e-3
     without_bias(net)
     torch.testing.assert_close(sums(lrp(net, x, [1, 2], rule="epsilon")), net(x)[range(2), [1, 2]].detach())
+
+
+@pytest.mark.parametrize("method", [deep_lift, lrp], ids=lambda m: m.__name__)
+def test_norms_of_matrices_are_refused_unless_they_are_constant(method):
+    """A spectral norm of the weights is a number; one of features has no rule."""
+    weights = torch.rand(4, 4, dtype=torch.float64)
+    divided = settle(WithOperation(lambda x: x / torch.linalg.norm(weights, 2)).double())
+    expected = settle(WithOperation(lambda x: x / float(torch.linalg.norm(weights, 2))).double())
+    x = pictures(2)
+    torch.testing.assert_close(method(divided, x, 1), method(expected, x, 1))
+    net = settle(WithOperation(lambda x: x + torch.linalg.norm(x, 2, dim=(2, 3), keepdim=True)).double())
+    with pytest.raises(UnsupportedOperation, match="norm in layer 'strange'"):
+        method(net, x, 1)
 
 
 def test_relevance_of_a_norm_is_in_proportion_to_squares():

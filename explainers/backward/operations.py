@@ -125,14 +125,15 @@ class Interception(TorchFunctionMode):
             return RemovableHandle(OrderedDict())
         rule = self.rules.get(call.name)
         if rule is None:
-            return self._without_rule(call)
+            return self.without_rule(call)
         result = rule(call)
         if not call.in_place or result is call.args[0]:
             return result
         # In place, as the user's code expects: every reference to the tensor sees the change.
         return call.args[0].copy_(result)
 
-    def _without_rule(self, call: Call) -> Any:
+    def without_rule(self, call: Call) -> Any:
+        """The operation as it is; `check` refuses it where what is explained depends on it."""
         if not torch.is_grad_enabled():
             return call.call_original()
         starts = {tensor.grad_fn for tensor in call.tensors}  # in place, the call changes that of its own input
