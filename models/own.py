@@ -137,7 +137,8 @@ def _preparation(model: Model, given: Given) -> tuple[Preparation, list[str]]:
     if len(mean) != len(std) or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
         raise Unfit(f"The mean {mean} and std {std} do not fit: give one value a channel, and a std above 0")
     if given.mean is not None and Preparation(1, 1, mean, std).raw:
-        notes.append("The mean or std exceeds 1: both are taken to be of pixel values from 0 to 255.")
+        unit = "pixel values from 0 to 255" if len(mean) in (1, 3) else "the bands' own values"
+        notes.append(f"The mean or std exceeds 1: both are taken to be of {unit}.")
     size = (0, 0) if given.size is None and not known else base.size if given.size is None else _size(given.size)
     if known and size == base.size and len(mean) == base.channels:
         return dataclasses.replace(base, mean=mean, std=std), notes

@@ -27,7 +27,12 @@ from ui.serving import bands
         (np.array([[0, 51], [102, 255]], "u1"), False, 1 / 255, "0 to 255 are divided by 255, the largest of the type"),
         (np.array([[0, 51], [102, 65535]], "u2"), False, 1 / 65535, "divided by 65,535"),
         (np.array([[-32768, 51], [102, 32767]], "i2"), False, 1 / 32767, "-32768 to 32767 are divided by 32,767"),
-        (np.array([[0, 51], [102, 4000]], "u2"), False, 1 / 65535, "the network gets a dark picture"),
+        (
+            np.array([[0, 51], [102, 4000]], "u2"),
+            False,
+            1 / 65535,
+            "leaves them near 0: where the network was trained",
+        ),
         (np.array([[0, 0.5], [0.25, 1]], "f4"), False, 1, "0 to 1 stay as they are"),
         (np.array([[0, 51], [102, 4000]], "u2"), True, 1, "the network's mean and std are in that unit"),
         (np.array([[0, 51], [102, 4000.5]], "f4"), True, 1, "0 to 4000.5 stay as they are"),
@@ -224,6 +229,22 @@ def test_the_network_gets_the_bands_of_the_file(monkeypatch: pytest.MonkeyPatch,
         photo, images = engine.prepared(settings, Request(str(tmp_path / name)))
         torch.testing.assert_close(images, loaded.model.prepare(array))
         assert photo.size == (60, 40)
+
+
+def test_a_grey_network_gets_all_bits_of_a_grey_png(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As of the same values in a TIFF; a network of three channels gets what every photograph becomes."""
+    array = values("u2", 1, 40, 60)
+    file = io.BytesIO()
+    Image.fromarray(array[0]).save(file, "PNG")
+    deep = bands.open_bands(file.getvalue(), 1)
+    flat = bands.open_bands(tiff_file(array), 1)
+    assert deep is not None and flat is not None
+
+    np.testing.assert_array_equal(deep.values, flat.values)
+    np.testing.assert_allclose(deep.values, array / 65535, rtol=1e-6)
+    assert bands.open_bands(file.getvalue(), 3) is None
+    with pytest.raises(Refused, match="This PNG picture is damaged"):
+        bands.open_bands(file.getvalue()[:-999], 1)
 
 
 def test_a_photograph_and_a_network_of_other_channels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

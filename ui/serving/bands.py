@@ -33,10 +33,16 @@ NOT_READ = (
     "with values of 8, 16 or 32 bits, or as NPY."
 )
 UNKNOWN = "There are no bands “{asked}” in this picture; it has bands 1 to {count}. Shown instead: {used}."
+DIM = (
+    ". That leaves them near 0: where the network was trained on another scale, save the picture as floats from 0 to 1 "
+    "on that scale"
+)
 LUMINANCE = (0.299, 0.587, 0.114)
 """Of red, green and blue, as Pillow makes a photograph grey."""
 LOW, HIGH = 2, 98
 """Percentiles of a band that are shown black and white."""
+DEEP_PNG = b"\x89PNG\r\n", b"\x10\x00"
+"""The start of a PNG file, and its 25th and 26th byte where it is grey with 16 bits, as X-ray pictures are."""
 DARK = 0.1
 """Fraction of an integer type's range below which its use is worth a sentence."""
 SATELLITE = 13
@@ -66,7 +72,7 @@ def open_bands(data: bytes, channels: int, *, raw: bool = False, asked: str = ""
 
     Errors   Refused
     """
-    with uploads.decoding("TIFF"):
+    with uploads.decoding("PNG" if data.startswith(DEEP_PNG[0]) else "TIFF"):
         values = read(data, channels)
         if values is None:
             return None
@@ -102,6 +108,10 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
         return array
     if data.startswith(b"PK") and re.search(rb"\.npy", data[:200]):
         raise Refused(NPZ)
+    opened = uploads.Timed()
+    if channels == 1 and data.startswith(DEEP_PNG[0]) and data[24:26] == DEEP_PNG[1]:
+        uploads.check_size(int.from_bytes(data[16:20]), int.from_bytes(data[20:24]))
+        return np.asarray(opened(data)).astype("u2")[None]
     if not data.startswith(tiff.STARTS):
         return None
     found = [page for page in tiff.pages(data) if not page.overview]
@@ -119,7 +129,6 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
     assert page.dtype is not None
     npy.check_size(count, values, values * page.dtype.itemsize)
     uploads.check_size(page.width, page.height)
-    opened = uploads.Timed()
     with uploads.one_large(values):
         return np.concatenate([tiff.bands(data, layer, opened) for layer in layers])
 
@@ -185,7 +194,7 @@ def scaled(values: np.ndarray, raw: bool) -> tuple[np.ndarray, str]:
     if raw:
         return plain, f"values {span} stay as they are, because the network's mean and std are in that unit{lost}"
     if top:
-        dark = ", which is little of it: the network gets a dark picture" if 0 < highest < DARK * top else ""
+        dark = DIM if 0 < highest < DARK * top else ""
         return plain / np.float32(top), f"values {span} are divided by {top:,}, the largest of the type{dark}"
     if lowest >= 0 and highest <= 1:
         return plain, f"values {span} stay as they are{lost}"
