@@ -188,4 +188,7 @@ def _tensor(name: str, given: Any, form: str) -> Tensor:
         raise BadTarget(f"{name} is a {type(given).__name__}; give {form}.") from reason
     if tensor.is_complex() or not bool(tensor.isfinite().all()):
         raise BadTarget(f"{name} holds numbers that are not finite and real; give {form} without them.")
+    if tensor.is_inference():  # what a detector found in inference mode; autograd would refuse to save it
+        with torch.inference_mode(False):
+            tensor = tensor.clone()
     return tensor if tensor.is_floating_point() else tensor.float()

@@ -174,7 +174,21 @@ def test_every_listed_method_answers_or_refuses_in_a_sentence(picture: str, mode
             assert answer.map.ndim == 2 and answer.name == "red blob"
     # Their own sentences, about this network's operations; none for want of class scores.
     assert set(refused) <= {"cam", "deep_lift", "deep_lift_shap"}, refused
-    assert {type(error).__name__ for error in refused.values()} <= {"UnsupportedModel", "UnsupportedOperation"}, refused
+    assert all(isinstance(error, explainers.ExplainerError) for error in refused.values())
+    assert not any(isinstance(error, explainers.BadTarget) for error in refused.values()), refused
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_boxes_found_in_any_mode_are_a_target(mode: Any) -> None:
+    network, images = dense_nets.Detection().eval(), torch.rand(1, 3, 96, 128)
+    images[:, 1:, 20:60, 30:80] = 0
+    images[:, 0, 20:60, 30:80] = 1
+    with mode():
+        found = network(images)[0]
+
+    maps = explainers.hires_cam(network, images, explainers.BoxScores(found["boxes"][:1], (int(found["labels"][0]),)))
+
+    assert maps.max() > 0 and not maps.is_inference()
 
 
 def test_a_detection_that_vanishes_or_moves_away_counts_nothing(picture: str) -> None:
@@ -248,9 +262,14 @@ def test_torchvisions_own_networks_are_explained(monkeypatch: pytest.MonkeyPatch
     found = steps(Request(picture, model=name, options={"min_score": 0.01} if task == "detection" else {}))
 
     answer = found[Answer]
-    assert answer.map.ndim == 2 and answer.map.isfinite().all() and answer.map.shape[0] < answer.map.shape[1]
+    assert answer.map.ndim == 2 and answer.map.isfinite().all()
+    assert (answer.map.shape[0] < answer.map.shape[1]) == (task == "segmentation"), "SSD makes a square of the picture"
     assert answer.explanation.statistics and found[Scene].chosen.name == answer.name
-    assert found[Settings].layer.startswith("backbone") and len(found[Stages].maps) >= 2
+    assert answer.settings.layer.startswith("backbone") and len(found[Stages].maps) >= 2
+    assert float(answer.explanation.raw.abs().max()) > 0, "the layer has a part in what is explained"
+    codes = [finding.code for finding in answer.explanation.findings[0]]
+    assert ("other_layer" in codes) == (answer.settings.layer != answer.settings.loaded.default)
+    assert found[Settings].layer == answer.settings.layer, "the page's list of layers shows the one that is explained"
 
 
 def asked(found: dict[type, Any]) -> tuple[Any, torch.Tensor, Any]:

@@ -78,16 +78,26 @@ def test_segmentation_is_prepared_by_the_weights_own_transforms(width: int, heig
 
 @pytest.mark.parametrize("name", [name for name in DETECTION if "keypoint" not in name])
 def test_a_detector_gets_pixels_at_the_size_that_it_would_resize_them_to(name: str) -> None:
-    """Oracle: the network's own transform, which then changes nothing but the normalisation."""
+    """Oracle: the network's own transform, which then neither resizes nor fills up, unless it makes a square."""
     with torch.device("meta"):
         own = get_model(name, weights=None, weights_backbone=None).transform
     preparation = preparation_of(name)
     short = own.fixed_size[0] if own.fixed_size else min(own.min_size)
+    if preparation.longest:
+        assert 0 <= own.max_size - preparation.longest < own.size_divisible
+        own.max_size = preparation.longest
 
     assert preparation.size == (short, short)
-    exact = preparation.tensor(photo(short + 40, short))
-    torch.testing.assert_close(exact, torchvision.transforms.functional.to_tensor(photo(short + 40, short))[None])
-    assert preparation.tensor(photo(300, 200)).shape == (1, 3, short, short * 3 // 2)
+    for width, height in ((3, 3), (4, 3), (3, 4), (16, 9), (9, 16), (39, 10)):
+        images = preparation.tensor(photo(10 * width, 10 * height))
+        seen, _ = own([*images])
+        if own.fixed_size:
+            assert min(images.shape[-2:]) == short
+        else:
+            assert seen.tensors.shape == images.shape and seen.image_sizes == [tuple(images.shape[-2:])]
+            assert images.shape[-1] / images.shape[-2] == pytest.approx(width / height, rel=0.1)
+    exact = photo(short, short)
+    torch.testing.assert_close(preparation.tensor(exact), torchvision.transforms.functional.to_tensor(exact)[None])
 
 
 @pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"])

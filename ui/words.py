@@ -231,6 +231,13 @@ ONLY_BACKGROUND = (
     "or the background itself."
 )
 AT_LOWER_SCORE = "With a lower min score the strongest detection is explained."
+
+
+def other_layer(wanted: str, used: str) -> str:
+    """When the default layer has no part in a detection."""
+    return f"No path leads from layer {wanted} to this detection, which comes from another scale: the map is at {used}."
+
+
 NO_EFFECTS = "Nothing was found in this picture, so no channel has an effect on it. Sort by mean activation."
 THINGS = {"detection": ("Objects found", "Object"), "segmentation": ("Regions found, by their share", "Region")}
 """The title of the list, and the label of the choice of a target."""

@@ -24,31 +24,43 @@ from models.sources.torchvision_titles import title_of
 
 MEASURES = {"miou": "mIoU", "box_map": "box mAP"}
 """torchvision's names of the published figures, and ours."""
-DETECTOR_SIDES = {
-    "ssd300_vgg16": 300,
-    "ssdlite320_mobilenet_v3_large": 320,
-    "fasterrcnn_mobilenet_v3_large_320_fpn": 320,
-}
-"""Detectors that do not resize the shorter side of their input to 800 pixels."""
+FIXED = {"ssd300_vgg16": 300, "ssdlite320_mobilenet_v3_large": 320}
+"""Detectors that resize every picture to a square."""
+LIMITED = {"fasterrcnn_mobilenet_v3_large_320_fpn": (320, 640)}
+"""Detectors whose shorter and longer side of a picture are not limited to 800 and 1333 pixels."""
+STEP = 32
+"""All others fill a picture up to a multiple of so many pixels; their layers see the margin too."""
 
 
 @dataclass(frozen=True)
 class WholePicture(Preparation):
     """Shorter side to `resize`, without a crop; then (x - mean) / std of x in [0, 1].
 
-    `size` is that of a square picture; others are longer.
+    With `longest`, the longer side is limited to it; with `step`, both sides become multiples of it, and the aspect
+    ratio changes by a few per cent at most. `size` is that of a square picture; others are longer.
     """
+
+    longest: int | None = None
+    step: int = 1
 
     def tensor(self, picture: Image.Image | Tensor) -> Tensor:
         """The picture as the network's input, float32 [1, channels, height, width].
 
         Errors   ValueError as `Preparation.tensor`
         """
-        resized = F.resize(
-            limit_aspect(self._checked(picture)), [self.size[0]], interpolation=self.interpolation, antialias=True
-        )
+        picture = limit_aspect(self._checked(picture))
+        resized = F.resize(picture, self._resized(picture), interpolation=self.interpolation, antialias=True)
         values = resized if isinstance(resized, Tensor) else F.to_tensor(resized)
         return F.normalize(values, list(self.mean), list(self.std))[None]
+
+    def _resized(self, picture: Image.Image | Tensor) -> list[int]:
+        """The shorter side alone, or height and width, as torchvision's `resize` takes them."""
+        short = self.size[0]
+        if self.longest is None:
+            return [short]
+        width, height = picture.size if isinstance(picture, Image.Image) else (picture.shape[2], picture.shape[1])
+        scale = min(short / min(width, height), self.longest / max(width, height))
+        return [max(1, round(scale * side / self.step)) * self.step for side in (height, width)]
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
         """The whole picture: 0, 0, width, height."""
@@ -90,7 +102,10 @@ class TorchvisionDense(Source):
                     network = get_model(name, weights=weights, progress=False)
         except (downloads.FetchFailed, BadLimit) as error:
             raise ModelUnavailable(str(error)) from error
-        return Model(name, network, [*self.labels(name)], preparation_of(name), task)
+        preparation = preparation_of(name)
+        if preparation.longest is not None:
+            network.transform.max_size = preparation.longest  # else it would resize elongated pictures once more
+        return Model(name, network, [*self.labels(name)], preparation, task)
 
     def labels(self, name: str) -> Sequence[str]:
         return weights_by_name()[name][0].meta["categories"]
@@ -116,16 +131,18 @@ def weights_by_name() -> dict[str, tuple[WeightsEnum, Task]]:
 
 
 @cache
-def preparation_of(name: str) -> Preparation:
+def preparation_of(name: str) -> WholePicture:
     """The weights' own preprocessing: detectors take pixels in [0, 1], normalise them, and resize them themselves.
 
-    A detector's input already has the size that the detector would give it: resized twice, pictures lose detail, and
-    maps of larger inputs would show no more.
+    A detector's input already has the size that the detector would give it, and needs no margin: a grid of cells that
+    covers a margin too would be drawn over the picture in the wrong place, by up to 31 pixels.
     """
     weights, task = weights_by_name()[name]
     if task == "detection":
-        side = DETECTOR_SIDES.get(name, 800)
-        return WholePicture(side, side, mean=(0.0,) * 3, std=(1.0,) * 3)
+        short, longest = LIMITED.get(name, (800, 1333))
+        side, fixed = FIXED.get(name, short), name in FIXED
+        limit = None if fixed else longest // STEP * STEP
+        return WholePicture(side, side, (0.0,) * 3, (1.0,) * 3, longest=limit, step=1 if fixed else STEP)
     preset = weights.transforms()
     side = preset.resize_size[0]
     return WholePicture(side, side, tuple(preset.mean), tuple(preset.std), preset.interpolation)

@@ -232,7 +232,12 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
             yield around
             if around.chosen is None:
                 return
+            settings = around.settings
         answer = yield from _explained(settings, seen, images, run, request.plane, around)
+        if around and not answer.explanation.raw.any() and (nearer := _nearer_layer(around, images)):
+            yield nearer
+            answer = yield from _explained(nearer, seen, images, run, request.plane, around)
+            answer = _elsewhere(answer, settings.layer)
         yield answer
         swept = _stages(answer, images) if stages and not run.stopped() else None
         if swept:
@@ -242,7 +247,6 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
 def _explained(
     settings: Settings, seen: Image.Image, images: torch.Tensor, run: Run, plane: int | None, around: Scene | None
 ) -> Generator[Step, None, Answer]:
-    settings = around.settings if around else settings
     method, began, share = settings.method, time.monotonic(), 1.0
     options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
     target = around.chosen.target if around and around.chosen else settings.target
@@ -268,6 +272,31 @@ def _explained(
     drawn = _plane(explanation.raw[:, number] if method.planes else explanation.map)
     share = share if run.stopped() else 1.0
     return Answer(settings, seen, explanation, probabilities, drawn, number, share, run.cancelled, around)
+
+
+def _nearer_layer(around: Scene, images: torch.Tensor) -> Settings | None:
+    """The settings with the last stage that a path leads from to the detection, where the default layer has none.
+
+    The boxes of one scale do not come from the layers of another: those of SSD's first do not pass its later stages.
+    """
+    settings, loaded = around.settings, around.settings.loaded
+    if around.chosen is None or settings.layer != loaded.default or not settings.takes_layer:
+        return None
+    names = [layer.name for layer in loaded.layers if layer.stage or layer.name == loaded.default]
+    before = names[: names.index(loaded.default)]
+    for name in reversed(before):
+        if network_calls.reaches(loaded.name, images, around.chosen.target, name):
+            return replace(settings, layer=name)
+    return None
+
+
+def _elsewhere(answer: Answer, wanted: str) -> Answer:
+    """The answer, with the finding that it is not at the layer that was wanted."""
+    from explainers.findings import Finding  # torch takes seconds to start
+
+    finding = Finding("other_layer", words.other_layer(wanted, answer.settings.layer))
+    findings = [[finding, *row] for row in answer.explanation.findings]
+    return replace(answer, explanation=replace(answer.explanation, findings=findings))
 
 
 def _plane_number(planes: torch.Tensor, number: int | None) -> int:
@@ -301,7 +330,10 @@ def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
         maps = network_calls.sweep(loaded.name, images, target, names)
     except explainers.ExplainerError:
         return None
-    return Stages(answer.settings, answer.seen, {name: _plane(plane) for name, plane in maps.items()})
+    planes = {name: _plane(plane) for name, plane in maps.items()}
+    if answer.scene:  # the stages of a detector's other scales have no part in this detection
+        planes = {name: plane for name, plane in planes.items() if plane.any()}
+    return Stages(answer.settings, answer.seen, planes)
 
 
 def sentence_of(error: Exception, unknown: str) -> str:

@@ -125,6 +125,13 @@ def _effect(
             return (whole - score(network(images)))[0]
 
 
+def reaches(name: str, images: torch.Tensor, target: Target, layer: str) -> bool:
+    """Whether the target's score depends on the layer's output at all, by its gradient there."""
+    import explainers  # torch takes seconds to start
+
+    return bool(run(name, explainers.hires_cam, images, target=target, layer=layer, relu=False).any())
+
+
 def sweep(name: str, images: torch.Tensor, target: int | Target, layers: list[str]) -> dict[str, torch.Tensor]:
     """Grad-CAM at several layers from one pass."""
     import explainers  # torch takes seconds to start

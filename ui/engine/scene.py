@@ -100,7 +100,9 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[Found]:
     sides = torch.tensor([*images.shape[:1:-1]] * 2)
     counts: dict[int, int] = {}
     found = []
-    for row in scores.argsort(descending=True, stable=True)[:MOST].tolist():
+    real = (boxes[:, 2:] > boxes[:, :2]).all(1)  # a box clipped at the picture's edge may have no area left
+    order = [row for row in scores.argsort(descending=True, stable=True).tolist() if real[row]]
+    for row in order[:MOST]:
         label = int(labels[row])
         counts[label] = count = counts.get(label, 0) + 1
         rank = count if count > 1 else 0
