@@ -10,6 +10,9 @@ Every method is `method(model, images, target=None, **options)`:
     images   floats, normalised for the model, on its device and in its dtype
     target   None (each picture's top class), a class, one class a picture, a `Target`, or a function output -> [N]
     layer    where there is one: None (`default_layer`), a name from `list_layers`, or the module itself
+    forward  how the model runs, where not by `model(images)`: a function from images [B, C, H, W], for any B and each
+             row for itself, to the output, such as `lambda images: model(images, meta.expand(len(images), -1))` or
+             `model.get_image_features`; `explain`, the sweeps and `list_layers` take it too
 
 Results are raw values, detached, in float32 (float64 for float64 models). `METHODS[name].returns` says which:
 

@@ -18,7 +18,7 @@ from test_rooms import ROOT, files, imported, parsed
 
 PAGE = ROOT / "docs" / "architecture.md"
 DRAWING = ROOT / "docs" / "rooms.svg"
-LEAVES = ("errors", "options", "targets", "output_targets", "findings")
+LEAVES = ("errors", "options", "outputs", "targets", "output_targets", "findings")
 WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 62, 18, 100
 ORDER_IN_ROW = "models checks explanation methods training registry maps backward".split()
 """Left to right, so that few arrows cross."""

@@ -292,6 +292,11 @@ def test_where_a_private_copy_would_be_needed_it_is_refused_in_words():
     net.conv1.compile()
     with pytest.raises(UnsupportedModel, match="compiled"):
         saliency(net, pictures(1), 1, forward=forward)
+    whole = torch.compile(settled(TwoInputs()))
+    with pytest.raises(UnsupportedModel, match="compiled"):
+        saliency(whole, pictures(1), 1, forward=lambda images: with_meta(whole, images))
+    with pytest.raises(BadOption, match="check_explainer copies"):
+        explainers.check_explainer(saliency, model=settled(TwoInputs()), forward=forward)
     with torch.inference_mode():
         made = settled(TwoInputs())
     with pytest.raises(UnsupportedModel, match="inference"):
@@ -328,8 +333,9 @@ def test_wrapped_and_traced_models():
     for name in ("saliency", "occlusion"):
         found = METHODS[name](traced, images[:1], 1, forward=lambda x: traced(x, META), **options_of(name))
         torch.testing.assert_close(found, METHODS[name](net, images[:1], 1, forward=forward, **options_of(name)))
-    with pytest.raises(UnsupportedModel, match="traced"):
-        grad_cam(traced, images[:1], 1, forward=lambda x: traced(x, META))
+    for name in ("grad_cam", "guided_backprop", "lrp", "deep_lift", "attention_rollout", "full_grad"):
+        with pytest.raises(explainers.ExplainerError, match="traced"):
+            METHODS[name](traced, images[:1], 1, forward=lambda x: traced(x, META))
 
 
 def test_the_model_is_as_before_and_is_not_kept():
@@ -344,3 +350,24 @@ def test_the_model_is_as_before_and_is_not_kept():
     del net, forward
     gc.collect()
     assert held() is None
+
+
+def test_hugging_face_models_by_keyword_and_by_their_own_methods():
+    transformers = pytest.importorskip("transformers")
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision |= {"image_size": 32, "patch_size": 8, "projection_dim": 12}
+    torch.manual_seed(0)
+    clip = transformers.CLIPModel(transformers.CLIPConfig(vision_config=vision, projection_dim=12)).eval()
+    images, words = torch.randn(2, 3, 32, 32), torch.randint(0, 100, (1, 5))
+    with torch.no_grad():
+        embedding = clip.get_text_features(input_ids=words)
+        embedding = embedding if isinstance(embedding, Tensor) else embedding.pooler_output
+
+    towards = saliency(clip, images, Similarity(embedding[0]), forward=clip.get_image_features)
+    assert towards.shape == images.shape and towards.any()
+    by_logits = grad_cam(
+        clip, images, 0, forward=lambda images: {"logits": clip(pixel_values=images, input_ids=words).logits_per_image}
+    )
+    assert by_logits.shape == (2, 4, 4)
+    with pytest.raises(explainers.BadTarget, match="lambda output: output"):
+        saliency(clip, images, forward=lambda images: clip(pixel_values=images, input_ids=words))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from explainers.checks import results, robustness  # noqa: F401  they enter the checks
 from explainers.checks.context import CHECKS, Context, Fail, Outcome, Skip
-from explainers.errors import no_module
+from explainers.errors import BadOption, no_module
 from explainers.registry import METHODS
 
 
@@ -76,6 +76,10 @@ def check_explainer(
     """
     if model is not None and not isinstance(model, nn.Module):
         raise no_module(model)
+    if "forward" in options:
+        raise BadOption(
+            "check_explainer copies the model, which forward= would not run. Give a module that runs it so."
+        )
     began = time.perf_counter()
     known = METHODS.get(getattr(function, "__name__", ""))
     if known is not None and known.function is function:

@@ -65,6 +65,8 @@ def inside(model: nn.Module, stack: ExitStack) -> nn.Module:
 
 def frozen_graph(model: nn.Module) -> str | None:
     """ "scripted", "traced" or "exported" where inner hooks are refused or never fire; None for ordinary modules."""
+    if getattr(type(model), "stands_for_inner", False):
+        model = vars(model)["inner"]  # what runs by a function of the caller's
     if isinstance(model, torch.jit.ScriptModule):
         return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
     if isinstance(model, torch.fx.GraphModule):

@@ -98,7 +98,7 @@ def outside_call() -> Iterator[None]:
 def _inspect(given: nn.Module) -> EvalView:
     model = unwrap(given)
     own = model.inner if isinstance(model, Forwarded) else model
-    kind = frozen_graph(own)
+    kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:
         raise UnsupportedModel(
             f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."

@@ -28,6 +28,12 @@ SAME = 1e-4
 """Relative difference between two outputs of the same images that rounding may cause."""
 
 
+_COMPILED = (
+    "The model is compiled, and forward= runs it as it is, where hooks do not fire. Give the model before it is "
+    "compiled, and let forward= call that one."
+)
+
+
 class OtherBatchRefused(UnsupportedModel):
     """The function takes no other number of images than that of the call."""
 
@@ -35,6 +41,7 @@ class OtherBatchRefused(UnsupportedModel):
 class Forwarded(nn.Module):
     """The model's own modules, parameters and buffers, run by a function of `count` images, or of any number."""
 
+    stands_for_inner = True
     inner: nn.Module
     function: Forward
     count: int
@@ -140,6 +147,8 @@ def forwarded(model: nn.Module, forward: Forward | None, images: Tensor) -> nn.M
             "model's output, for example forward=lambda images: model(images, meta)."
         )
     inner = unwrap(model)
+    if "_orig_mod" in model._modules:
+        raise UnsupportedModel(_COMPILED)
     count = len(images) if isinstance(images, Tensor) and images.ndim else 1
     return _kind(type(inner).__name__)(inner, forward, count)
 
@@ -153,7 +162,7 @@ def refuse_private_view(model: Forwarded) -> None:
     if any(module.training for module in modules):
         reason, remedy = "is in training mode", "Call model.eval() first."
     elif any(m.__dict__.get("_compiled_call_impl") is not None or "_orig_mod" in m._modules for m in modules):
-        reason, remedy = "is compiled", "Explain the model before it is compiled, and let forward= call that one."
+        raise UnsupportedModel(_COMPILED)
     elif any(tensor.is_inference() for tensor in [*model.parameters(), *model.buffers()]):
         reason, remedy = "was made in inference mode", "Make or load the model outside torch.inference_mode()."
     else:
