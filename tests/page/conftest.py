@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *start: str, **environment: str) -> Iterator[str]:
+def served(folder: Path, *start: str, cwd: Path = ROOT, **environment: str) -> Iterator[str]:
     """Run `python app.py`, or what `start` says instead, and hand out its address once it answers."""
     port = free_port()
     address = f"http://127.0.0.1:{port}"
@@ -53,7 +53,7 @@ def served(folder: Path, *start: str, **environment: str) -> Iterator[str]:
     with open(folder / "app.log", "wb") as log:
         process = subprocess.Popen(
             [sys.executable, *(start or ("app.py",)), "--port", str(port)],
-            cwd=ROOT,
+            cwd=cwd,
             env=wanted,
             stdout=log,
             stderr=subprocess.STDOUT,
