@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from explainers import METHODS, explain
-from explainers.passes import loop as loops
 from explainers.passes.loop import Loop, Rows, largest_batch
 
 LONG = [name for name, each in METHODS.items() if each.long]
@@ -83,6 +82,207 @@ def test_a_budget_ends_within_one_batch(name, kind, monkeypatch):
     assert len(map) == 2 and map.isfinite().all()
 
 
+@pytest.mark.parametrize("name", LONG)
+def test_a_batch_is_cut_to_what_the_budget_has_left(name, monkeypatch):
+    """A full batch would take half a second; the last one before the budget ends is smaller."""
+    clock = Clock(monkeypatch)
+    net, images = slow(clock, each=0.01), torch.rand(1, 3, 20, 16)
+    explain_first(net, images, name, "scores")
+    clock.seconds = 0.0
+
+    METHODS[name].function(net, images, 1, budget=0.7, **options(name))
+
+    assert clock.seconds <= 0.7 + 0.12, clock.batches
+
+
 def explain_first(net, images, name, kind):
     """Default layers and layouts are found once for a network, which no budget can shorten."""
     METHODS[name].function(net, images, TARGETS[kind], budget=1e-3, **options(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["integrated_gradients", "guided_integrated_gradients", "xrai", "extremal_perturbation"]
+)
+def test_findings_that_cost_a_pass_keep_to_the_budget(name, monkeypatch):
+    clock = Clock(monkeypatch)
+    net, images = slow(clock), torch.rand(2, 3, 20, 16)
+
+    explain(name, net, images, 1, budget=40.0, **options(name))
+
+    assert clock.seconds <= 40 + 2 * len(images), clock.batches
+
+
+@pytest.mark.parametrize("name", ["ss_cam", "sess"])
+def test_no_precision_is_measured_that_the_budget_has_no_room_for(name, monkeypatch):
+    clock = Clock(monkeypatch)
+    net = slow(clock).float()
+
+    METHODS[name].function(net, torch.rand(1, 3, 20, 16), 1, budget=20.0, precision="auto", **options(name))
+
+    assert clock.seconds <= 22, clock.batches
+
+
+def test_the_batch_grows_to_half_a_second_and_no_further(monkeypatch):
+    """The cold clean pass has shown too little: each chunk is four times the last until it takes half a second."""
+    clock = Clock(monkeypatch)
+    chunks = []
+
+    def work(chunk):
+        chunks.append(len(chunk))
+        clock.seconds += 0.01 + 0.004 * len(chunk)
+
+    Loop().run(1000, Rows(0.2, torch.device("cpu"), 10**6), work, lambda: torch.zeros(1))
+
+    assert chunks[:4] == [2, 8, 32, 64] and set(chunks[4:-1]) == {64}
+
+
+def test_a_batch_that_saves_no_time_is_not_enlarged(monkeypatch):
+    clock = Clock(monkeypatch)
+    chunks = []
+
+    def work(chunk):
+        chunks.append(len(chunk))
+        clock.seconds += 1e-5 * len(chunk)
+
+    Loop().run(10_000, Rows(0.1, torch.device("cpu"), 10**6), work, lambda: torch.zeros(1))
+
+    assert chunks[0] == 4 and set(chunks[1:-1]) == {16}
+
+
+def test_work_before_the_layer_does_not_shrink_the_batch(monkeypatch):
+    """Each chunk runs the layers before the ablated one again, so few large chunks are fastest where these are slow."""
+    clock = Clock(monkeypatch)
+    chunks = []
+
+    def work(chunk):
+        chunks.append(len(chunk))
+        clock.seconds += 3.0 + 0.01 * len(chunk)
+
+    Loop().run(2000, Rows(0.01, torch.device("cpu"), 10**6, prefix=3.0), work, lambda: torch.zeros(1))
+
+    assert min(chunks[:-1]) == 512
+
+
+@pytest.mark.parametrize("name", ["rise", "smooth_grad", "ablation_cam"])
+def test_a_given_batch_size_is_kept_and_changes_nothing(name, monkeypatch):
+    clock = Clock(monkeypatch)
+    net, images = slow(clock, each=1e-9).double(), torch.rand(1, 3, 20, 16, dtype=torch.float64)
+    expected = METHODS[name].function(net, images, 1, **options(name))
+    done = []
+
+    found = METHODS[name].function(
+        net, images, 1, batch_size=5, progress=lambda partial: done.append(partial.done), **options(name)
+    )
+
+    assert done[:3] == [5, 10, 15]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_page_limits_what_the_library_chooses(monkeypatch):
+    clock = Clock(monkeypatch)
+    net, images = slow(clock, each=1e-9), torch.rand(1, 3, 20, 16)
+
+    with largest_batch(3):
+        METHODS["rise"].function(net, images, 1, samples=20)
+
+    assert max(clock.batches) == 3
+
+
+class Tight(Slow):
+    """Out of memory with more than `most` rows, at the layer where they are."""
+
+    most = 3
+
+    def forward(self, x):
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        maps = self.features(x)
+        if len(maps) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        self.clock[0].batches.append(len(maps))
+        return self.head(maps).mean((2, 3))
+
+
+@pytest.mark.parametrize("size", [None, 16])
+@pytest.mark.parametrize(
+    "name",
+    ["rise", "smooth_grad", "ablation_cam", "channel_effects", "smooth_grad_cam_pp", "lime", "integrated_gradients"],
+)
+def test_a_batch_is_halved_where_memory_runs_out(name, size, monkeypatch):
+    """The same map, in batches that fit: nothing is drawn anew or counted twice."""
+    clock = Clock(monkeypatch)
+    torch.manual_seed(0)
+    net = Tight(clock).eval().double()
+    images, method = torch.rand(2, 3, 20, 16, dtype=torch.float64), METHODS[name].function
+    chosen = options(name) | {"rise": {"samples": 40}, "lime": {"samples": 40}}.get(name, {})
+    found = method(net, images, 1, batch_size=size, **chosen)
+    assert max(clock.batches) <= 3
+    monkeypatch.setattr(Tight, "most", 10**6)
+
+    expected = method(net, images, 1, batch_size=7, **chosen)
+
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_an_error_of_one_row_is_not_halved_away():
+    with pytest.raises(torch.OutOfMemoryError):
+        Loop().in_halves(lambda batch, pictures: _out_of_memory(), torch.zeros(4, 1), [0] * 4)
+    with pytest.raises(ValueError, match="of the caller"):
+        Loop().in_halves(lambda batch, pictures: _refuse(), torch.zeros(4, 1), [0] * 4)
+
+
+def _out_of_memory():
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def _refuse():
+    raise ValueError("of the caller")
+
+
+class Detector(nn.Module):
+    """As a detector, it answers each picture of its input by itself, and counts the pictures it was given."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = [clock]
+        self.features = nn.Sequential(nn.Conv2d(3, 60, 3, 2, 1), nn.ReLU())
+        self.head = nn.Conv2d(60, 4, 1)
+
+    def forward(self, x):
+        self.clock[0].batches.append(len(x))
+        self.clock[0].seconds += 0.1 * len(x)
+        maps = self.features(x)
+        self.clock[0].seconds += 1e-4 * len(maps)
+        if len(maps) != len(x):
+            raise RuntimeError("one list of anchors for each picture")
+        return [{"scores": one.mean((1, 2)).sigmoid()} for one in self.head(maps)]
+
+
+def test_a_network_that_answers_picture_by_picture_is_not_given_all_channels(monkeypatch):
+    """The part after the layer is quick, but no batch of its own is taken: each channel costs a whole pass."""
+    clock = Clock(monkeypatch)
+    net = Detector(clock).eval()
+
+    METHODS["ablation_cam"].function(
+        net,
+        torch.rand(1, 3, 20, 16),
+        lambda output: torch.stack([each["scores"].sum() for each in output]),
+        layer="features",
+        budget=3.0,
+    )
+
+    assert max(clock.batches) <= 8 and clock.seconds <= 3.0 + 0.8
+
+
+def test_memory_whose_peak_is_where_it_rests_is_no_limit(monkeypatch):
+    """The two figures come from different counters of the system."""
+    from explainers.passes import memory
+
+    used, peaks = 10**9, iter([10**9 - 5, 10**9, 3 * 10**9])
+    monkeypatch.setattr(memory, "_used", lambda device: used)
+    monkeypatch.setattr(memory, "_peak", lambda device: next(peaks))
+    monkeypatch.setattr(memory, "free", lambda device: 8 * 10**9)
+    taken = memory.Memory(torch.device("cpu"))
+
+    assert taken.most(16) > 10**6, "no rise to speak of"
+    assert taken.most(16) == 32, "16 rows took 2 GB, and half of 8 GB may be taken"

@@ -35,7 +35,8 @@ class Memory:
         if peak <= self._peak:
             return None
         room = free(self._device) + _used(self._device) - self._at_rest
-        return max(1, int(rows * _SHARE * room / (peak - self._at_rest))) if room > 0 else None
+        # The resident size is counted in another place than its peak, and may be a little ahead of it.
+        return max(1, int(rows * _SHARE * room / max(1, peak - self._at_rest))) if room > 0 else None
 
 
 def holds(count: int, size: int, device: torch.device) -> int:
