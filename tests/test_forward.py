@@ -6,6 +6,7 @@ The oracle is a module written by hand that runs the model in the same way.
 from __future__ import annotations
 
 import gc
+import inspect
 import weakref
 from functools import partial
 
@@ -141,23 +142,19 @@ def test_every_method_gives_what_a_module_by_hand_gives(name, count):
             assert METHODS[name].family == "control" or found.abs().sum() > 0
 
 
-AT_A_LAYER = (
-    "smooth_grad_cam_pp ablation_cam channel_effects layer_integrated_gradients internal_influence layer_conductance "
-    "deep_lift_shap sess"
-).split()
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in AT_A_LAYER])
-def test_one_image_and_a_function_that_takes_no_other_number(name):
+@pytest.mark.parametrize("given", [{}, {"batch_size": 5}])
+@pytest.mark.parametrize("name", METHODS)
+def test_one_image_and_a_function_that_takes_no_other_number(name, given):
     """Where the second input cannot grow with the batch, variants run one by one, and the result is the same."""
+    given = given if "batch_size" in inspect.signature(METHODS[name].function).parameters else {}
     net, images = settled(Joined()), pictures(1)
     layer = {"layer": "conv2"} if METHODS[name].takes_layer else {}
     by_hand = {"layer": "model.conv2"} if layer else {}
 
-    found = result(name, net, images, forward=lambda images: with_meta(net, images), **layer)
+    found = result(name, net, images, forward=lambda images: with_meta(net, images), **layer, **given)
 
     wide = ByHand(net, lambda model, images: model(pixel_values=images, meta=META.expand(len(images), -1)))
-    expected = result(name, wide, images, **by_hand)
+    expected = result(name, wide, images, **by_hand, **given)
     if isinstance(expected, type):
         assert found is expected
     else:

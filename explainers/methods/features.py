@@ -153,8 +153,7 @@ def channel_effects(
         >>> channel_effects(model, images, 281, layer="layer4").shape
         torch.Size([1, 512])
     """
-    with open_run(model, images, target) as run:
+    loop = Loop(batch_size, progress, budget)
+    with open_run(model, images, target, loop=loop) as run:
         place, activations, scores = activation_and_score(run, layer)
-        return channel_drops(
-            run, place, activations, scores, Loop(batch_size, progress, budget), lambda drops: drops[:, None]
-        )
+        return channel_drops(run, place, activations, scores, loop, lambda drops: drops[:, None])

@@ -24,9 +24,9 @@ from explainers.findings import note_gradient, note_layer
 from explainers.hooks.calls import Calls
 from explainers.hooks.edit import edit_outputs
 from explainers.hooks.locate import HookPoint, find_hook_point, frozen_graph, unwrap
+from explainers.layers.layer import is_named_attention
 from explainers.layers.layout import Grid
 from explainers.layers.lookup import token_grid
-from explainers.layers.layer import is_named_attention
 from explainers.options import LayerName
 from explainers.passes import attention_ops
 from explainers.passes.run import Run, at_least_float32, open_run

@@ -141,7 +141,7 @@ class Loop:
     progress: Progress | None = None
     budget: float | None = None
     largest: int = field(default_factory=_largest.get, init=False)
-    """Rows that an automatic batch has at most, and every pass once memory has run out."""
+    """Rows that an automatic batch has at most, and every pass once memory has run out, or from the start."""
     ran_out: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +155,10 @@ class Loop:
         self._began = time.monotonic()
         # Of the last measured pass: seconds, those after the layer asked for, images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
+
+    def one_by_one(self) -> None:
+        """No pass takes more than one row: the network takes no other number."""
+        self.batch_size, self.ran_out, self.largest = 1, True, 1
 
     def measure(self, images: Tensor, began: float, reached: float | None = None) -> None:
         """Note a pass of the images that began then, reached the layer asked for then, and has ended now."""
@@ -246,7 +250,7 @@ class Loop:
             self.ran_out, self.largest = True, len(batch) // 2
             limit = self.largest
         starts = range(0, len(batch), limit)
-        return _joined([self.in_halves(work, batch[i : i + limit], pictures[i : i + limit]) for i in starts])
+        return joined([self.in_halves(work, batch[i : i + limit], pictures[i : i + limit]) for i in starts])
 
 
 def halved(method: Call) -> Call:
@@ -261,7 +265,7 @@ def halved(method: Call) -> Call:
     return cast(Call, passing)
 
 
-def _joined(parts: list[Any]) -> Any:
+def joined(parts: list[Any]) -> Any:
     """The tensors of several batches as those of one, in the tuples and dicts that hold them."""
     kept: list[list[Tensor]] = [[] for _ in parts]
     for part, tensors in zip(parts, kept, strict=True):

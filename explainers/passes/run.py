@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from explainers.errors import BadTarget, NothingSpatial, UnsupportedModel
 from explainers.findings import is_recording, note_gradient, note_option, note_scores
 from explainers.hooks.calls import Edit, replaced_outputs
+from explainers.hooks.records import map_tensors
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
 from explainers.network.batch_norm import guard_batch_norms
@@ -31,7 +32,7 @@ from explainers.network.quantized import no_gradient
 from explainers.options import LayerName
 from explainers.passes import graph
 from explainers.passes.leaf import LayerLeaf, tensor_of
-from explainers.passes.loop import Loop, halved, now
+from explainers.passes.loop import Loop, halved, joined, now
 from explainers.targets import Target, TargetLike, Through, Unit, as_target, evaluate, fix
 
 
@@ -84,9 +85,10 @@ class Run:
         return self._through is not None
 
     @property
-    def one_by_one(self) -> bool:
-        """Whether the caller's `forward=` takes no more than the one image of the call."""
-        return isinstance(self.network, Forwarded) and self.network.one_by_one
+    def _takes_one_size(self) -> bool:
+        """Whether a batch must have as many rows as the images: in frozen graphs, and where `forward=` takes no more."""
+        one = isinstance(self.network, Forwarded) and self.network.one_by_one
+        return one or self.view.kind in ("traced", "exported")
 
     def layer_layout(self, layer: LayerName | None, *, counted: bool = False, spatial: bool = True) -> LayerLayout:
         """The layer's name and layout; None is the default layer. `counted` where the forward pass will end there."""
@@ -101,7 +103,7 @@ class Run:
                 stack.enter_context(replaced_outputs(self.network, [(self._through_layout, self._pass)]))
             if self._unit_layout is not None:
                 return self._unit_layout.to_maps(self.outputs(self._unit_layout, batch))
-            if len(batch) != len(self.images) and (self.view.kind in ("traced", "exported") or self.one_by_one):
+            if len(batch) != len(self.images) and self._takes_one_size:
                 return self._in_chunks(batch)
             return self.network(batch)
 
@@ -129,7 +131,8 @@ class Run:
         count = len(self.images)
         rows = [batch[start : start + count] for start in range(0, len(batch), count)]
         rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
-        return torch.cat([self.network(chunk) for chunk in rows])[: len(batch)]
+        whole = joined([self.network(chunk) for chunk in rows])
+        return map_tensors(whole, lambda tensor: tensor[: len(batch)])
 
     def outputs(self, where: LayerLayout, batch: Tensor) -> Tensor:
         """The layer's output for a batch, in its own layout; the forward pass ends there."""
@@ -382,8 +385,10 @@ def open_run(
     with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         run = Run(view, view.model, view.network, images, images.detach().clone(), requested, many, precision, loop)
-        if many and isinstance(run.network, Forwarded):
+        if (many or loop is not None) and isinstance(run.network, Forwarded):
             run.network.check_variants(run.images)
+            if run.network.one_by_one and loop is not None:
+                loop.one_by_one()
         if isinstance(requested, (Through, Unit)):
             run.find_target_layer()
         yield run
