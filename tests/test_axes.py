@@ -299,6 +299,35 @@ def test_a_layer_in_an_order_of_its_own_is_refused_and_the_residual_sum_is_not()
         grad_cam(net, x, 1, layer="mixed")
 
 
+def test_windows_that_padding_fills_are_no_picture():
+    """As in tiny_vit: 4 x 3 cells in one window of 4 x 4 are not the picture's; the cut afterwards gives it back."""
+
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.mix, self.out, self.head = (
+                nn.Conv2d(3, 6, 8, 8),
+                nn.Linear(6, 6),
+                nn.ReLU(),
+                nn.Linear(6, 5),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x).permute(0, 2, 3, 1)
+            height, width = x.shape[1:3]
+            windows = F.pad(x, (0, 0, 0, 4 - width, 0, 4 - height)).flatten(1, 2)
+            x = self.out(self.mix(windows).unflatten(1, (4, 4))[:, :height, :width])
+            return self.head(x.mean((1, 2)))
+
+    net = settle(Windows().double())
+    grids = {
+        size: [layer.grid for layer in list_layers(net, pictures(1, 3, *size)) if layer.name in ("mix", "out")]
+        for size in ((32, 24), (32, 32))
+    }
+    assert grids == {(32, 24): [None, (4, 3)], (32, 32): [(4, 4), (4, 4)]}
+    assert default_layer(net, pictures(1, 3, 32, 24)) == "out"
+
+
 FRESH = """
 import sys, torch
 network = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())

@@ -21,11 +21,15 @@ class Factor(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Factors, outermost first, with `before` and `after` entries at the ends that belong to no position."""
+    """Factors, outermost first, with `before` and `after` entries at the ends that belong to no position.
+
+    `padded` are the kinds along which zeros were added, as to fill the last windows: a step is none of the picture's.
+    """
 
     factors: tuple[Factor, ...] = ()
     before: int = 0
     after: int = 0
+    padded: frozenset[str] = frozenset()
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -73,8 +77,9 @@ def reshaped(axes: Axes, old: Sequence[int], new: Sequence[int]) -> Axes:
             result[goals[0]] = axes[group[0]]
         elif not any(axes[i].before or axes[i].after for i in group):
             factors = [f for i in group for f in axes[i].factors or (Factor("", old[i], 0),)]
+            padded = frozenset().union(*(axes[i].padded for i in group))
             for i, axis in zip(goals, _distributed(factors, [new[i] for i in goals]), strict=True):
-                result[i] = axis
+                result[i] = axis._replace(padded=padded & axis.kinds)
     return tuple(result)
 
 

@@ -250,6 +250,16 @@ def _windowed(operation: Operation) -> Result:
     return results, [Reads.SAME] * len(operation.inputs)
 
 
+def _padded(operation: Operation) -> Result:
+    """Zeros around the picture; a few are those of a convolution, more of them fill windows."""
+    results, reads = _windowed(operation)
+    much = [new > 1.2 * old for new, old in zip(operation.outputs[0].shape, operation.shape, strict=True)]
+    axes = tuple(
+        axis._replace(padded=axis.kinds) if pads else axis for axis, pads in zip(results[0], much, strict=True)
+    )
+    return [axes], reads
+
+
 def _matmul(operation: Operation) -> Result:
     """`mm`, `bmm`, `addmm`, `baddbmm`: rows from the first factor, columns from the second."""
     a, b = len(operation.inputs) - 2, len(operation.inputs) - 1
@@ -341,7 +351,7 @@ _RESIZED = (
     "mkldnn_adaptive_avg_pool2d adaptive_max_pool2d max_pool3d_with_indices avg_pool3d adaptive_avg_pool3d "
     "fractional_max_pool2d "
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d "
-    "upsample_trilinear3d upsample_nearest_exact2d upsample_bilinear2d_aa upsample_bicubic2d_aa constant_pad_nd "
+    "upsample_trilinear3d upsample_nearest_exact2d upsample_bilinear2d_aa upsample_bicubic2d_aa "
     "reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d roll flip cumsum fft_r2c fft_c2r fft_c2c "
     "view_as_real view_as_complex topk sort"
 )
@@ -362,6 +372,7 @@ RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narro
 RULES |= dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split)
 RULES |= {"cat": _cat, "stack": _stack, "expand": _expand, "repeat": _expand, "as_strided": _strided}
 RULES |= dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul) | dict.fromkeys(_FUSED.split(), _attention)
+RULES |= {"constant_pad_nd": _padded}
 RULES |= {"im2col": _unfold, "col2im": _fold, "unfold": _windows}
 RULES |= dict.fromkeys(("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent)
 RULES |= dict.fromkeys(("index", "gather", "index_select", "take_along_dim", "index_put", "scatter"), _unordered)

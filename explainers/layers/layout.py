@@ -46,11 +46,13 @@ def channel_axis(layout: str) -> int:
 
 
 def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] | None:
-    """Layout, grid and number of extra tokens of an output with these axes; None where it is no picture.
+    """Layout, grid and number of extra tokens of an output with these axes; None where it is no picture of an image.
 
     The rows of the grid are the axis with the largest stride down the picture: smaller strides are places inside a
     window or a patch, which may stand among the channels.
     """
+    if any(axis.padded for axis in axes):
+        return None
     rows, columns = (max(range(len(axes)), key=lambda i: axes[i].stride(kind), default=0) for kind in "HW")
     if len(axes) == 4 and (rows, columns) in ((2, 3), (1, 2)) and _runs(axes[rows], "H") and _runs(axes[columns], "W"):
         layout = "NCHW" if rows == 2 else "NHWC"
