@@ -113,6 +113,8 @@ class Dataflow(TorchDispatchMode):
         self._weights: dict[int, int] = {}
         self._put(images, Value(0, axes))
 
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # torch would wrap the method below in one that imports torch._dynamo, which takes seconds
@@ -124,7 +126,7 @@ class Dataflow(TorchDispatchMode):
         places = {_storage(tensor) for tensor in inputs}
         result = func(*args, **kwargs)
         outputs = [tensor for tensor in _tensors((result,)) if _is_plain(tensor)]
-        name = func.overloadpacket.__name__
+        name = getattr(func, "overloadpacket", func).__name__
         is_written = name.endswith("_") and bool(inputs)
         for output in outputs:
             if _storage(output) not in places:
