@@ -40,8 +40,8 @@ from explainers.backward.operations import STRUCTURE, Call, Interception, mark, 
 from explainers.passes.run import at_least_float32
 
 _WINNERS = (
-    "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Kthvalue Max Maximum MaxPool2DWithIndices MaxPool2D "
-    "MaxPool3DWithIndices Median MkldnnMaxPool2D Sort Topk"
+    "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Amin Kthvalue Max Maximum MaxPool2DWithIndices "
+    "MaxPool2D MaxPool3DWithIndices Median Min Minimum MkldnnMaxPool2D Sort Topk"
 )
 KNOWN = STRUCTURE | frozenset(_WINNERS.split())
 
