@@ -133,7 +133,7 @@ def test_the_batch_grows_to_half_a_second_and_no_further(monkeypatch):
 
     Loop().run(1000, Rows(0.2, torch.device("cpu"), 10**6), work, lambda: torch.zeros(1))
 
-    assert chunks[:4] == [2, 8, 32, 64] and set(chunks[4:-1]) == {64}
+    assert chunks[:3] == [4, 16, 64] and set(chunks[3:-1]) == {64}
 
 
 def test_a_batch_that_saves_no_time_is_not_enlarged(monkeypatch):
@@ -286,3 +286,8 @@ def test_memory_whose_peak_is_where_it_rests_is_no_limit(monkeypatch):
 
     assert taken.most(16) > 10**6, "no rise to speak of"
     assert taken.most(16) == 32, "16 rows took 2 GB, and half of 8 GB may be taken"
+
+
+@pytest.mark.parametrize(("seconds", "rows"), [(0.001, 256), (0.2, 4), (0.6, 2), (5.0, 1)])
+def test_a_slow_network_gets_a_few_rows_at_once(seconds, rows):
+    assert Rows(seconds, torch.device("cpu"), 10**6).size == rows

@@ -54,6 +54,8 @@ are as fast at that size as at any larger one; and progress, stop and budget act
 _GROWTH, _SAVING = 4, 0.95
 # A chunk shrinks where fewer than this fraction of it fit into `SECONDS`. A variant's shortest time that is believed.
 _TOO_FEW, _SHORTEST = 0.7, 1e-6
+# A slow network gets a few rows all the same, up to so many seconds: one at a time they cost a quarter more each.
+_FEW, _LONGEST = 4, 2.0
 # What is done once a chunk may take a third of its time.
 _AMORTISED = 2.0
 
@@ -121,7 +123,8 @@ class Rows:
         self.size = max(1, min(self.size, self.largest))
 
     def _fits(self) -> float:
-        return max(SECONDS, _AMORTISED * self.prefix) / self.seconds
+        fits = max(SECONDS, _AMORTISED * self.prefix) / self.seconds
+        return max(fits, min(_FEW, _LONGEST / self.seconds))
 
     def within(self, seconds: float) -> int:
         """As many rows as can be done in so many seconds, up to `size` and at least one."""
