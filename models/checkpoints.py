@@ -165,33 +165,42 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
     Source   github.com/huggingface/safetensors, "Format"
     """
-    content = path.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or length > min(LARGEST_HEADER, len(content) - 8):
-        raise BadCheckpoint(f"{path.name} is no safetensors file, or its end is missing. Download or save it anew.")
+    tensors, total = {}, path.stat().st_size
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(LARGEST_HEADER, total - 8):
+            raise BadCheckpoint(f"{path.name} is no safetensors file, or its end is missing. Download or save it anew.")
+        table = _table(path, file.read(length))
+        for name, (kind, shape, first, last) in table.items():
+            size = math.prod(shape) * DTYPES[kind].itemsize
+            if last - first != size or last > total - 8 - length:
+                raise BadCheckpoint(
+                    f"{path.name} is damaged: {name!r} should have {size} bytes, up to byte {last} of "
+                    f"{total - 8 - length}. Download or save it anew."
+                )
+            file.seek(8 + length + first)
+            data = bytearray(file.read(size))  # one at a time: a file may be as large as the memory
+            flat = torch.frombuffer(data, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+            tensors[name] = flat.view(DTYPES[kind]).view(shape)
+    return tensors
+
+
+def _table(path: Path, header: bytes) -> dict[str, tuple[str, list[int], int, int]]:
+    """Kind, shape, first and last byte of every tensor in a safetensors header."""
+    table = {}
     try:
-        header = json.loads(content[8 : 8 + length])
-        entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
-        table = [(name, entry["dtype"], [*entry["shape"]], *entry["data_offsets"]) for name, entry in entries]
+        for name, entry in json.loads(header).items():
+            if name != "__metadata__":
+                kind, shape, (first, last) = str(entry["dtype"]), [*entry["shape"]], entry["data_offsets"]
+                if not all(type(number) is int and number >= 0 for number in (first, last, *shape)):
+                    raise ValueError("no valid shape")
+                table[name] = kind, shape, first, last
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadCheckpoint(f"{path.name} is no safetensors file: its header cannot be read.") from error
-    data, tensors = bytearray(content[8 + length :]), {}
-    for name, kind, shape, first, last in table:
+    for name, (kind, *_) in table.items():
         if kind not in DTYPES:
             raise BadCheckpoint(f"{path.name} holds {name!r} as {kind}, which a network cannot run. Save it as floats.")
-        numbers = [first, last, *shape]
-        if not all(type(number) is int and number >= 0 for number in numbers):
-            raise BadCheckpoint(f"{path.name} is no safetensors file: {name!r} has no valid shape.")
-        size = math.prod(shape) * DTYPES[kind].itemsize
-        if last - first != size or last > len(data):
-            raise BadCheckpoint(
-                f"{path.name} is damaged: {name!r} should have {size} bytes, up to byte {last} of {len(data)}. "
-                "Download or save it anew."
-            )
-        # A copy: the tensors are then aligned and do not keep the whole file in memory.
-        flat = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=first).clone() if size else torch.empty(0)
-        tensors[name] = flat.view(DTYPES[kind]).view(shape) if size else torch.empty(shape, dtype=DTYPES[kind])
-    return tensors
+    return table
 
 
 def _unpickled(path: Path) -> Any:

@@ -59,7 +59,7 @@ def complete(model: Model, given: Given, labels: Sequence[str] | None, notes: Se
 
     Errors   Unfit
     """
-    network = model.network.eval().requires_grad_(False).float()
+    network = model.network.eval().requires_grad_(False).float().cpu()
     if bad := checkpoints.not_finite(network):
         raise Unfit(f"{model.name!r} has NaN or infinite weights: {', '.join(bad[:12])}. Train or save it anew")
     preparation, assumed = _preparation(model, given)

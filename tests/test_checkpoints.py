@@ -273,6 +273,13 @@ def broken() -> dict[str, tuple[str, bytes, str]]:
         "header missing": ("w.safetensors", whole[:40], "is no safetensors file, or its end is missing"),
         "header no JSON": ("w.safetensors", struct.pack("<Q", 9) + b"{" * 40, "its header cannot be read"),
         "wrong offsets": ("w.safetensors", overlong, "is damaged: '0.weight' should have 864 bytes"),
+        "one offset": ("w.safetensors", whole.replace(b"[0, 864]", b"[0     ]"), "its header cannot be read"),
+        "negative shape": (
+            "w.safetensors",
+            whole.replace(b"[8, 3, 3, 3]", b"[8,-3, 3, 3]"),
+            "its header cannot be read",
+        ),
+        "another kind": ("w.safetensors", whole.replace(b"F32", b"F99"), "holds '0.weight' as F99, which a network"),
         "huge header": ("w.safetensors", struct.pack("<Q", 1 << 62) + b"{}", "is no safetensors file"),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import explainers
 import models
 from models import ModelUnavailable, zoo
 from models.sources import hub
+from ui.engine import model_cache, network_calls
 
 T = pytest.importorskip("transformers")
 EXAMPLES = Path(__file__).parents[1] / "assets" / "examples"
@@ -261,3 +263,30 @@ def test_weights_with_code_are_not_opened(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match="cannot be loaded"):
         models.load_model(f"hf:{tmp_path}")
     assert not ran.exists()
+
+
+def test_the_page_computes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores, channels and the effect of one: oracles by the network itself."""
+    saved(tmp_path, resnet(), T.ConvNextImageProcessor(size={"shortest_edge": 96}, crop_pct=0.875))
+    name = models.add(f"hf:{tmp_path}")
+    loaded = model_cache.load(name)
+    images = loaded.model.prepare(photos()[0])
+    try:
+        scores = network_calls.scores(name, images)
+        maps = network_calls.features(name, images, loaded.default)
+        effect = network_calls.effect(name, images, 1, loaded.default, 1, 3)
+        effects = network_calls.effects(name, images, 1, loaded.default, lambda step: True)
+    finally:
+        model_cache._loaded.pop(name)
+
+    with torch.no_grad():
+        torch.testing.assert_close(scores, loaded.model.network(images).logits[0])
+    assert maps.ndim == 3 and loaded.names == [*NAMES.values()]
+    assert abs(effect - float(effects[3])) < 1e-5
+
+
+def test_without_the_package_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, name in (("transformers", "hf:some/vit"), ("timm", "timm:resnet18")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ModelUnavailable, match=f"package {package} is not installed. Install it with: pip install"):
+            models.load_model(name)

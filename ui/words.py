@@ -107,7 +107,8 @@ def model_choice(info: models.ModelInfo) -> str:
     """A model in the list: title, task where it does not classify, accuracy, size of the download."""
     task = "" if info.task == "classification" else f" · {info.task}"
     accuracy = f" · {info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
-    missing = f"{info.megabytes:.0f} MB to download" if info.fetched else "not installed"
+    size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
+    missing = f"{size}to download" if info.fetched else "not installed"
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
 
 

@@ -120,9 +120,14 @@ def _effect(
 
     score = explainers.Logit(target) if isinstance(target, int) else target
     with torch.inference_mode():
-        whole = score(network(images))
+        whole = score(_logits(network(images)))
         with explainers.edit_outputs(network, {layer: ablate}):
-            return (whole - score(network(images)))[0]
+            return (whole - score(_logits(network(images))))[0]
+
+
+def _logits(output: Any) -> Any:
+    """The tensor of Hugging Face's outputs; others as they are."""
+    return getattr(output, "logits", output)
 
 
 def reaches(name: str, images: torch.Tensor, target: Target, layer: str) -> bool:
@@ -140,8 +145,9 @@ def sweep(name: str, images: torch.Tensor, target: int | Target, layers: list[st
 
 
 def scores(name: str, images: torch.Tensor) -> torch.Tensor:
-    """The network's scores for the one picture, float32 [K]."""
-    return run(name, _forward, images)[0].float()
+    """The network's scores for the one picture, float32 [K]; of Hugging Face's outputs the logits."""
+    output = run(name, _forward, images)
+    return (output["logits"] if isinstance(output, dict) else output)[0].float()
 
 
 def detections(name: str, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
