@@ -24,7 +24,8 @@ from explainers import (
     transformer_attribution,
     unit,
 )
-from explainers.passes.attention import record_attention, watched
+from explainers.passes.attention import record_attention
+from explainers.passes.attention_watch import watched
 
 ATTENTION = ["attention_rollout", "transformer_attribution", "le_grad", "attention_heads"]
 CLASSES = [2, 0, 4]
@@ -82,11 +83,11 @@ def test_gradients_by_finite_differences():
     seen = record_attention(net, x, 3, gradients=True)
 
     def score(weights: Tensor) -> float:
-        with torch.no_grad(), watched(net, leaves=False) as calls:
+        with torch.no_grad(), watched(net, len(x), leaves=False) as calls:
             # The first block's recorded weights are replaced before they are multiplied with the values.
             keep, mode = calls, torch.overrides._get_current_function_mode()
             inner = mode.keep
-            mode.keep = lambda each: (inner(each), weights if len(keep) == 1 else each)[1]
+            mode.keep = lambda each: (inner(each), weights if len(keep.attentions) == 1 else each)[1]
             return float(net(x)[0, 3])
 
     for head, row, column in ((0, 0, 1), (1, 0, 2), (0, 2, 1), (1, 1, 0)):
@@ -122,11 +123,11 @@ def test_recording_with_masks_leaves_the_scores_unchanged(batch_first):
     """Identity: recording leaves the scores unchanged; masked keys have weight 0."""
     net, x = settle(Masked(batch_first).double()), pictures(2, 3, 32, 64)
 
-    with torch.no_grad(), watched(net, leaves=False) as seen:
+    with torch.no_grad(), watched(net, len(x), leaves=False) as seen:
         scores = net(x)
 
     torch.testing.assert_close(scores, net(x).detach(), rtol=1e-12, atol=1e-14)
-    (only,) = seen
+    (only,) = seen.attentions
     assert only.path == "attention" and only.weights.shape == (2, 2, 8, 8)
     assert not only.weights[..., 3].any() and not only.weights.triu(2).any()
 
@@ -355,7 +356,7 @@ def test_attention_of_different_sizes_is_refused_in_the_forward_pass():
     net.query, net.pool = nn.Parameter(torch.zeros(1, 1, 8)), nn.MultiheadAttention(8, 2, batch_first=True)
     net = settle(net.double())
 
-    with pytest.raises(UnsupportedModel, match="1 by 16, 16 by 16"):
+    with pytest.raises(UnsupportedModel, match="'pool' attends 1 queries among 16 keys"):
         attention_rollout(net, wide_pictures())
 
 
@@ -367,7 +368,7 @@ def test_windowed_attention_is_refused_in_the_forward_pass():
             tokens = self.patch(x).unflatten(3, (2, 4)).permute(0, 3, 2, 4, 1).flatten(2, 3).flatten(0, 1)
             return self.head(self.blocks(tokens).unflatten(0, (len(x), 2)).mean((1, 2)))
 
-    with pytest.raises(UnsupportedModel, match="8 by 8"):
+    with pytest.raises(UnsupportedModel, match="in parts of 8 tokens"):
         attention_rollout(settle(Halves(0, "patches").double()), wide_pictures())
 
 

@@ -1,48 +1,34 @@
 """Attention weights of one call, with their gradients.
 
-Networks rarely return them: torchvision asks `nn.MultiheadAttention` for none, and fused kernels never form them. While
-a pass runs, the calling thread's attention functions compute softmax(q kᵀ) v in single operations instead
-(attention_ops.py): `scaled_dot_product_attention`, `multi_head_attention_forward`, and a hand-written softmax over
-square scores.
-
-Only global attention counts, among all tokens of the image: every block's weights then have the same size.
+Networks rarely return them: torchvision asks `nn.MultiheadAttention` for none, and fused kernels never form them, so
+every attention is recorded as it runs (attention_watch.py). They can be followed from block to block where all of them
+are global, among the same tokens of the image, and one after another; anything else is refused, and never followed in
+part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from explainers.errors import LayerNotFound, UnsupportedModel
 from explainers.findings import note_gradient, note_layer
-from explainers.hooks.calls import Calls
 from explainers.hooks.edit import edit_outputs
-from explainers.hooks.locate import HookPoint, find_hook_point, frozen_graph, unwrap
+from explainers.hooks.locate import find_hook_point, frozen_graph, unwrap
 from explainers.layers.layer import is_named_attention
 from explainers.layers.layout import Grid
 from explainers.layers.lookup import token_grid
 from explainers.options import LayerName
-from explainers.passes import attention_ops
+from explainers.passes.attention_watch import Attention, Seen, watched
 from explainers.passes.run import Run, at_least_float32, open_run
 from explainers.targets import TargetLike
 
-Keep = Callable[[Tensor], Tensor]
 _STEM = 8
 """Most convolutions of a patch embedding; a network of more, and no module called attention, is convolutional."""
-
-
-@dataclass
-class Attention:
-    """One attention: its module, and its weights after the softmax, [N, heads, T, T] or [N heads, T, T]."""
-
-    path: str
-    weights: Tensor
 
 
 @dataclass
@@ -81,9 +67,11 @@ def record_attention(model: nn.Module, images: Tensor, target: TargetLike, *, gr
     """
     refuse_without_attention(model)
     with open_run(model, images, target) as run:
-        with watched(run.network) as seen:
+        with watched(run.network, len(images)) as watch:
             total = run.score(run.forward(run.images)).sum()
-        grid, extra = grid_of(run, seen)
+        grid, extra = grid_of(run, watch)
+        seen = watch.attentions
+        _refuse_side_by_side(run, seen)
         g = run.vjp(total, [attention.weights for attention in (seen if gradients else seen[-1:])])
     record = _record(seen, g, len(images), grid, extra)
     if gradients:
@@ -103,10 +91,10 @@ def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -
     """
     refuse_without_attention(model)
     with open_run(model, images, target) as run:
-        with watched(run.network, leaves=False) as seen:
+        with watched(run.network, len(images), leaves=False) as watch:
             run.score_inputs()
-        grid, extra = grid_of(run, seen)
-        blocks = _blocks(seen)
+        grid, extra = grid_of(run, watch)
+        blocks = _blocks(watch.attentions)
         means: list[Tensor] = []
 
         def cut(output: Tensor) -> Tensor:
@@ -114,8 +102,9 @@ def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -
             return torch.cat(means) if len(means) == len(blocks) else output.detach()
 
         pictures = list(range(len(images))) * len(blocks)
-        with watched(run.network) as seen, edit_outputs(run.network, dict.fromkeys(blocks, cut)):
+        with watched(run.network, len(images)) as watch, edit_outputs(run.network, dict.fromkeys(blocks, cut)):
             scores = run.score(run.forward(run.images), pictures)
+        seen = watch.attentions
         g = run.vjp(scores.sum(), [attention.weights for attention in seen])
     return _record(seen, g, len(images), grid, extra)
 
@@ -170,15 +159,16 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
     """
     refuse_without_attention(model)
     path = None if layer is None else find_hook_point(unwrap(model), layer).path
-    before: list[int] = []
+    before: list[list[Attention]] = []
     with open_run(model, images) as run:
-        with watched(run.network, leaves=False) as seen:
-            count: dict[LayerName, Any] = {} if path is None else {path: lambda output: before.append(len(seen))}
+        with watched(run.network, len(images), leaves=False) as watch:
+            seen = watch.attentions
+            count: dict[LayerName, Any] = {} if path is None else {path: lambda output: before.append([*seen])}
             with torch.no_grad(), edit_outputs(run.network, count):
                 run.network(run.images)
-        grid, extra = grid_of(run, seen)
+        grid, extra = grid_of(run, watch)
     inside = [attention for attention in seen if path is not None and f"{attention.path}.".startswith(f"{path}.")]
-    after = seen[-1:] if path is None else seen[before[0] :] if before else []
+    after = seen[-1:] if path is None else [each for each in seen if before and each not in before[0]]
     chosen = inside or after[:1]
     if not chosen:
         names = ", ".join(repr(attention.path) for attention in seen)
@@ -187,25 +177,79 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
     return torch.cat([_by_head(attention.weights, len(images)) for attention in chosen], dim=1), grid, extra
 
 
-def grid_of(run: Run, seen: list[Attention]) -> tuple[Grid, int]:
+def grid_of(run: Run, watch: Seen) -> tuple[Grid, int]:
     """The grid of the patches and the number of tokens before them.
 
-    Errors   UnsupportedModel where the attentions are not all global and among the same tokens
+    Errors   UnsupportedModel where the attentions are not all seen, all global and all among the same tokens
     """
-    count = len(run.images)
-    sizes = sorted({(attention.weights.shape[-2], attention.weights.shape[-1]) for attention in seen})
-    # Windows would be among the rows, where images belong; heads may be: [N heads, T, T].
-    shapes = [attention.weights.shape for attention in seen]
-    rows = {shape[0] if len(shape) == 4 else shape[0] % count for shape in shapes}
-    if len(sizes) == 1 and sizes[0][0] == sizes[0][1] and rows <= {0, count}:
-        grid = token_grid(run.model, run.images, sizes[0][0])
-        if grid is not None:
-            return grid
-    shown = ", ".join(f"{rows} by {columns}" for rows, columns in sizes) or "none seen"
-    raise UnsupportedModel(
-        f"This {type(run.model).__name__} does not attend among all its patches in every block (attention weights: "
-        f"{shown}), and weights of different sizes cannot be multiplied from block to block. {_INSTEAD}"
-    )
+    name, seen = type(run.model).__name__, watch.attentions
+    if watch.unseen:
+        raise UnsupportedModel(
+            f"This {name} computes the attention in {watch.unseen[0]!r} without a softmax over its keys that could be "
+            f"seen, so its weights cannot be read. {_INSTEAD}"
+        )
+    if not seen:
+        raise UnsupportedModel(f"This {name} has no attention among tokens, which this method needs. {_INSTEAD}")
+    for attention in seen:
+        if why := _not_global(attention, len(run.images)):
+            raise UnsupportedModel(
+                f"This {name} does not attend among all its patches in every block: {attention.path!r} {why}. "
+                f"Attention can be followed only where each block has one weight for each pair of tokens. {_INSTEAD}"
+            )
+    sizes = sorted({attention.weights.shape[-1] for attention in seen})
+    if len(sizes) > 1:
+        shown = ", ".join(f"{size} by {size}" for size in sizes)
+        raise UnsupportedModel(
+            f"This {name} attends among different numbers of tokens from block to block ({shown}), and weights of "
+            f"different sizes cannot be multiplied. {_INSTEAD}"
+        )
+    grid = token_grid(run.model, run.images, sizes[0])
+    if grid is None:
+        raise UnsupportedModel(
+            f"This {name} attends among {sizes[0]} tokens, which are the patches of no grid. {_INSTEAD}"
+        )
+    return grid
+
+
+def _not_global(attention: Attention, count: int) -> str | None:
+    """What an attention does instead of attending once among all tokens of each of `count` pictures; else None."""
+    *rows, queries, keys = attention.weights.shape
+    if queries != keys:
+        return f"attends {queries} queries among {keys} keys"
+    if len(rows) not in (1, 2) or rows[0] % count or (len(rows) == 2 and rows[0] != count):
+        return f"attends in parts of {keys} tokens (weights of shape {tuple(attention.weights.shape)})"
+    if attention.among is False:
+        return f"attends {queries} by {keys} among something else than all its tokens, such as channels or windows"
+    if attention.changed:
+        return f"changes its weights after the softmax ({attention.changed}), for example by mixing heads"
+    return None
+
+
+def _refuse_side_by_side(run: Run, seen: list[Attention]) -> None:
+    """Refuse attentions of which one does not read what the one before it gave, such as heads computed one by one.
+
+    Errors   UnsupportedModel
+    """
+    for earlier, later in pairwise(seen):
+        if not _leads_to(earlier.weights, later.weights):
+            raise UnsupportedModel(
+                f"This {type(run.model).__name__} runs the attentions {earlier.path!r} and {later.path!r} side by "
+                f"side, so there is no way through all of them from block to block. {_INSTEAD}"
+            )
+
+
+def _leads_to(earlier: Tensor, later: Tensor) -> bool:
+    """Whether the graph behind `later` holds `earlier`."""
+    stack, known = [later.grad_fn], set[Any]()
+    while stack:
+        node = stack.pop()
+        if node is None or node in known:
+            continue
+        if node is earlier.grad_fn or getattr(node, "variable", None) is earlier:
+            return True
+        known.add(node)
+        stack.extend(parent for parent, _ in node.next_functions)
+    return False
 
 
 _INSTEAD = (
@@ -243,76 +287,3 @@ def refuse_without_attention(model: nn.Module) -> None:
     reason = why_not(model)
     if reason is not None:
         raise UnsupportedModel(reason)
-
-
-@contextmanager
-def watched(network: nn.Module, *, leaves: bool = True) -> Iterator[list[Attention]]:
-    """Record the attention of this thread's forward pass, call by call.
-
-    With `leaves` the first weights become the leaf from which the graph is built; all later ones are nodes of it.
-    """
-    seen: list[Attention] = []
-    running: list[str] = []
-
-    def keep(weights: Tensor) -> Tensor:
-        if leaves and not weights.requires_grad:
-            weights = weights.detach().requires_grad_()
-            torch.set_grad_enabled(True)
-        seen.append(Attention(running[-1] if running else "", weights))
-        return weights
-
-    def start() -> None:
-        seen.clear()
-        running.clear()
-
-    def enter(name: str) -> Callable[[int, tuple[Any, ...]], Any]:
-        return lambda k, args: running.append(name)
-
-    def leave(k: int, output: Any) -> None:
-        running.pop()
-
-    with ExitStack() as stack:
-        calls = Calls(network, stack, start)
-        for name, module in network.named_modules():
-            if name and not isinstance(module, torch.jit.ScriptModule):
-                site = HookPoint(name, module)
-                calls.before(stack, site, enter(name))
-                calls.after(stack, site, leave)
-        stack.enter_context(_Watch(keep))
-        yield seen
-
-
-class _Watch(TorchFunctionMode):
-    """Runs the calling thread's attention functions in single operations; `keep` records their weights."""
-
-    def __init__(self, keep: Keep) -> None:
-        super().__init__()
-        self.keep = keep
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "scaled_dot_product_attention":
-            return attention_ops.scaled_dot_product_attention(*args, **kwargs, keep=self.keep)
-        if name == "multi_head_attention_forward":
-            arguments = attention_ops.multi_head_arguments(args, kwargs)
-            if attention_ops.extra_keys(arguments) is None:
-                return attention_ops.multi_head_attention(self._attend, arguments)
-            return func(*args, **kwargs)
-        output = func(*args, **kwargs)
-        if name == "softmax" and _is_attention(output, args[1] if len(args) > 1 else kwargs.get("dim")):
-            # A clone goes on: what follows may overwrite it, and the record must not change.
-            return self.keep(output).clone()
-        return output
-
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        weights = self.keep(attention_ops.attention_weights(query, key, mask, is_causal))
-        return weights @ value, weights
-
-
-def _is_attention(output: Any, dim: Any) -> bool:
-    """Whether a softmax over `dim` gave weights [N, heads, T, T] or [N, T, T]."""
-    square = isinstance(output, Tensor) and output.ndim in (3, 4) and output.shape[-1] == output.shape[-2] > 1
-    return square and dim in (-1, output.ndim - 1)

@@ -86,7 +86,7 @@ class Run:
 
     @property
     def _takes_one_size(self) -> bool:
-        """Whether a batch must have as many rows as the images: in frozen graphs, and where `forward=` takes no more."""
+        """Whether a batch must have as many rows as the images: frozen graphs, and a `forward=` that takes no more."""
         one = isinstance(self.network, Forwarded) and self.network.one_by_one
         return one or self.view.kind in ("traced", "exported")
 
@@ -320,8 +320,7 @@ class Run:
             again = self.view.graphs is not None
             found = torch.autograd.grad(total, leaves, retain_graph=again, allow_unused=True)
             if None in found:
-                unused = [i for i, gradient in enumerate(found) if gradient is None]
-                self.refuse_detached([layouts[i] for i in unused if layouts])
+                self.refuse_detached([layouts[i] for i, gradient in enumerate(found) if gradient is None and layouts])
             return [torch.zeros_like(a) if g is None else g for a, g in zip(leaves, found, strict=True)]
         passed, self._through_output = self._through_output, None
         if passed is None or not passed.requires_grad:
@@ -340,13 +339,9 @@ class Run:
 
         Errors   UnsupportedModel
         """
-        count = len(self.images)
-
-        def scores(batch: Tensor) -> Tensor:
-            return at_least_float32(self.score(self.forward(batch), range(count)))
-
+        rows = range(len(self.images))
         with torch.no_grad():
-            graph.refuse_detached(self.network, self.images, scores, layouts)
+            graph.refuse_detached(self.network, self.images, lambda x: self.score(self.forward(x), rows), layouts)
 
     def _pass(self, output: Any) -> Tensor:
         self._through_output = tensor_of("of through=(layer, channels)", output)
