@@ -249,6 +249,18 @@ def test_channels_are_shown_where_nothing_was_found(tmp_path: Path) -> None:
         steps(request, features.page, sort="effect")
 
 
+def test_a_detector_of_ones_own_needs_no_names(picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `--model` offers it: built by a function, its task read from its output, its classes numbered."""
+    monkeypatch.setattr(zoo, "_ADDED", {})
+    name = zoo.add("tests.dense_nets:Detection", size=(96, 128), mean=[0] * 3, std=[1] * 3)
+
+    found = steps(Request(picture, model=name, target="1#2"))
+
+    assert model_cache.load(name).model.task == "detection" and names(found[Scene]) == ["1", "2", "1#2"]
+    assert found[Answer].name == "1#2" and not found[Answer].settings.notes and found[Answer].map.max() > 0
+    assert any("no “9”" in note for note in steps(Request(picture, model=name, target="9"))[Answer].settings.notes)
+
+
 @pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"])
 def test_torchvisions_own_networks_are_explained(monkeypatch: pytest.MonkeyPatch, picture: str, name: str) -> None:
     """Random weights, from the request to map and strip; the picture is not square."""

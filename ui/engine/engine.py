@@ -52,7 +52,9 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     notes: list[str] = []
     layer = _find(request.layer, [known.name for known in loaded.layers], loaded.default, words.LAYER, notes)
     wanted, rank = scene.parsed(request.target, loaded)
-    target = _class(wanted, loaded.names, notes)
+    # A detector may have no list of its classes: any number may be one of them.
+    numbered = loaded.finds and not loaded.names and wanted.isdecimal() and len(wanted) < 7
+    target = int(wanted) if numbered else _class(wanted, loaded.names, notes)
     method = _method(request, loaded, layer, notes)
     options = _options(request.options, {**method.options, **scene.options(loaded)}, notes)
     return Settings(loaded, layer, target, method, options, () if request.forgiving else tuple(notes), rank=rank)

@@ -40,6 +40,10 @@ class Loaded:
         """Whether the network finds things in a picture (regions, objects) instead of naming the whole."""
         return self.model.task != "classification"
 
+    def name_of(self, label: int) -> str:
+        """A class's name; its number where the network has more classes than names."""
+        return self.names[label] if 0 <= label < len(self.names) else str(label)
+
 
 MIN_SCORE = "min_score"
 """The option of every request to a detector: detections below this score are left out."""
@@ -93,7 +97,7 @@ class Settings:
     @property
     def names(self) -> dict[str, str]:
         """The fields of a `Request` that ask for just this."""
-        target = "" if self.target is None else ranked(self.loaded.names[self.target], self.rank)
+        target = "" if self.target is None else ranked(self.loaded.name_of(self.target), self.rank)
         return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
 
 

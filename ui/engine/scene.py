@@ -108,7 +108,7 @@ def _detections(settings: Settings, images: torch.Tensor) -> list[Found]:
         rank = count if count > 1 else 0
         left, top, right, bottom = (boxes[row] / sides).clamp(0, 1).tolist()
         target = explainers.BoxScores(boxes[row : row + 1], (label,), overlap)
-        name = ranked(_class_name(settings.loaded, label), rank)
+        name = ranked(settings.loaded.name_of(label), rank)
         found.append(Found(name, label, rank, float(scores[row]), (left, top, right, bottom), target))
     return found
 
@@ -157,14 +157,9 @@ def _region(loaded: Loaded, label: int, rank: int, mask: torch.Tensor) -> Found:
     height, width = mask.shape
     box = (int(columns[0]) / width, int(rows[0]) / height, (int(columns[-1]) + 1) / width, (int(rows[-1]) + 1) / height)
     target = explainers.MaskScores(mask, label)
-    return Found(ranked(_class_name(loaded, label), rank), label, rank, float(mask.float().mean()), box, target, mask)
+    return Found(ranked(loaded.name_of(label), rank), label, rank, float(mask.float().mean()), box, target, mask)
 
 
 def is_background(loaded: Loaded, label: int) -> bool:
     """Whether this class of a segmentation network is what belongs to none of the others."""
-    return loaded.model.task == "segmentation" and _class_name(loaded, label) in BACKGROUND
-
-
-def _class_name(loaded: Loaded, label: int) -> str:
-    """A class's name; its number where the network has more classes than names."""
-    return loaded.names[label] if 0 <= label < len(loaded.names) else str(label)
+    return loaded.model.task == "segmentation" and loaded.name_of(label) in BACKGROUND

@@ -81,7 +81,10 @@ export class Things {
     const order = this.items.map((_, i) => i).sort((a, b) => last(a) - last(b));
     const shapes = order.filter((i) => last(i) || !this.plane || !this.covered(i));
     for (const i of shapes) this.outline(context, i, wide, high);
-    for (const i of shapes) if (last(i) || (!this.plane && this.items.length <= NAMED)) this.name(context, i, wide, high);
+    const taken = [];                                      // the names drawn; the chosen one's place is kept free
+    for (const i of shapes.reverse()) {
+      if (last(i) || (!this.plane && this.items.length <= NAMED)) this.name(context, i, wide, high, taken);
+    }
   }
 
   /** Whether other things show the pixels of this one: a class by its regions, and the background by all the others. */
@@ -124,13 +127,16 @@ export class Things {
     return path;
   }
 
-  name(context, i, wide, high) {
+  /** The name above its box, unless it would cover a name that is there. */
+  name(context, i, wide, high, taken) {
     const { box: [left, top], colour, name, share } = this.items[i];
     const text = `${name} ${Math.round(100 * share)}%`;
     context.font = `${i === this.chosen ? "600 " : ""}${FONT}px system-ui, sans-serif`;
     const width = context.measureText(text).width + 14, height = FONT + 8;
     const x = Math.max(0, Math.min(wide - width, left * wide));
     const y = top * high >= height ? top * high - height : Math.min(high - height, top * high);
+    if (taken.some(([l, t, w, h]) => x < l + w && l < x + width && y < t + h && t < y + height)) return;
+    taken.push([x, y, width, height]);
     context.fillStyle = HALO;
     context.fillRect(x, y, width, height);
     context.fillStyle = COLOURS[colour];

@@ -121,7 +121,7 @@ def _target(settings: Settings) -> str:
         mask = "classes == label"
         if rank:
             mask = f"explainers.regions(({mask}).float(), classes.shape)[{rank - 1}].mask"
-        return SEGMENTATION % (largest if label is None else f"{label}  # {settings.loaded.names[label]}", mask)
+        return SEGMENTATION % (largest if label is None else f"{label}  # {settings.loaded.name_of(label)}", mask)
     return ""
 
 
