@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,14 @@ def test_the_library_snippet_runs_and_gives_the_pages_map(
     assert isinstance(names["target"], (explainers.BoxScores, explainers.MaskScores))
     torch.testing.assert_close(names["e"].map[0], torch.from_numpy(np.load(answer["map"].path)), rtol=0.2, atol=0.02)
     assert Image.open(uploads / "overlay.png").size == dense_nets.scene().size
+
+
+def test_the_documented_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "your_model.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "BoxScores" in block]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"load_model": lambda name: zoo.load_model("blobs_detection"), "photo": dense_nets.scene()}
+
+    exec(code, names)
+
+    assert names["explanation"].map.max() > 0 and Image.open("overlay.png").size == dense_nets.scene().size
