@@ -141,6 +141,17 @@ def test_layers_of_a_quantized_network(kind):
     torch.testing.assert_close(call("channel_effects", net, x, 1, layer=layer), expected, rtol=1e-5, atol=rounding)
 
 
+def test_layers_of_tokens_in_a_quantized_network():
+    """Both give tokens; the second is the quantized one."""
+    net = quantized("skipped")
+
+    maps = call("feature_maps", net, X, layer="branch")
+    kept = []
+    net.branch.register_forward_hook(lambda module, inputs, output: kept.append(output))
+    net(X)
+    torch.testing.assert_close(maps, kept[0].mT.unflatten(2, (8, 8)))
+
+
 class Frozen(Small):
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -90,7 +90,7 @@ _ROW_WISE = frozenset(
     "native_group_norm rms_norm "
     "fused_rms_norm softmax safe_softmax log_softmax clone contiguous to_copy alias detach lift_fresh relu gelu silu "
     "sigmoid tanh hardtanh hardswish hardsigmoid leaky_relu elu mish softplus prelu threshold native_dropout "
-    "masked_fill flip".split()
+    "masked_fill flip quantize_per_tensor quantize_per_channel dequantize".split()
 )
 
 
@@ -250,6 +250,11 @@ def _windowed(operation: Operation) -> Result:
     return results, [Reads.SAME] * len(operation.inputs)
 
 
+def _projected(operation: Operation) -> Result:
+    """A linear layer in one operation, as quantized ones are: the last axis holds its own channels."""
+    return _alike(operation, (*operation.first[:-1], OTHER))
+
+
 def _padded(operation: Operation) -> Result:
     """Zeros around the picture; a few are those of a convolution, more of them fill windows."""
     results, reads = _windowed(operation)
@@ -372,7 +377,7 @@ RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narro
 RULES |= dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split)
 RULES |= {"cat": _cat, "stack": _stack, "expand": _expand, "repeat": _expand, "as_strided": _strided}
 RULES |= dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul) | dict.fromkeys(_FUSED.split(), _attention)
-RULES |= {"constant_pad_nd": _padded}
+RULES |= {"constant_pad_nd": _padded, "linear": _projected}
 RULES |= {"im2col": _unfold, "col2im": _fold, "unfold": _windows}
 RULES |= dict.fromkeys(("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent)
 RULES |= dict.fromkeys(("index", "gather", "index_select", "take_along_dim", "index_put", "scatter"), _unordered)

@@ -126,7 +126,7 @@ class Dataflow(TorchDispatchMode):
         places = {_storage(tensor) for tensor in inputs}
         result = func(*args, **kwargs)
         outputs = [tensor for tensor in _tensors((result,)) if _is_plain(tensor)]
-        name = getattr(func, "overloadpacket", func).__name__
+        name = _name(func)
         is_written = name.endswith("_") and bool(inputs)
         for output in outputs:
             if _storage(output) not in places:
@@ -183,6 +183,15 @@ class Dataflow(TorchDispatchMode):
 _WEIGHTED = frozenset({"convolution", "mkldnn_convolution", "addmm", "mm", "bmm", "baddbmm", "linear"})
 
 
+def _name(func: Any) -> str:
+    """The operation's name; that of a quantized one is the name of what it computes."""
+    name: str = getattr(func, "overloadpacket", func).__name__
+    if getattr(func, "namespace", "") == "quantized":
+        name = name.removesuffix("_dynamic").removesuffix("_relu")
+        return {"conv1d": "convolution", "conv2d": "convolution", "conv3d": "convolution"}.get(name, name)
+    return name
+
+
 def _on_grid(axes: Axes) -> bool:
     kinds = {kind for axis in axes for kind in axis.kinds}
     return kinds >= {"H", "W"}
@@ -204,7 +213,7 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_quantized
+    return tensor.layout == torch.strided
 
 
 def _storage(tensor: Tensor) -> int:

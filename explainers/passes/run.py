@@ -320,7 +320,7 @@ class Run:
             again = self.view.graphs is not None
             found = torch.autograd.grad(total, leaves, retain_graph=again, allow_unused=True)
             if None in found:
-                self.refuse_detached([layouts[i] for i, gradient in enumerate(found) if gradient is None and layouts])
+                self.refuse_detached([layouts[i] for i, gradient in enumerate(found) if layouts and gradient is None])
             return [torch.zeros_like(a) if g is None else g for a, g in zip(leaves, found, strict=True)]
         passed, self._through_output = self._through_output, None
         if passed is None or not passed.requires_grad:
