@@ -98,16 +98,17 @@ def _list_of_detections(output: Any) -> str | None:
 
 
 def _most_telling(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
-    """The tensor that a score is best read from: named logits, class maps, vectors, the last of several maps."""
+    """The tensor that a score is best read from: named logits, class maps, features, vectors, the last of several."""
     rows = [len(tensor) for _, tensor in found]
     count = max(rows, key=rows.count)
     fitting = [(path, tensor) for path, tensor in found if len(tensor) == count]
     for chosen in (
         [each for each in fitting if "logits" in each[0]],
         [each for each in fitting if _own_name(each[0]) in _CLASS_MAPS],
+        # Of all tokens rather than of the class token, which a pooled vector may be read from alone.
+        [each for each in fitting if _own_name(each[0]) == "last_hidden_state"],
         [each for each in fitting if any(word in _own_name(each[0]) for word in _VECTORS)],
         [each for each in fitting if each[1].ndim == 2],
-        [each for each in fitting if _own_name(each[0]) == "last_hidden_state"],
     ):
         if chosen:
             return chosen[0]

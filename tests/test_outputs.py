@@ -144,6 +144,14 @@ def test_outputs_of_transformers():
             saliency(tower(make), images)
         assert "['" not in str(refused.value), "their entries are attributes"
         assert saliency(tower(make), images, named_function(str(refused.value))).any()
+    pooled = tower(
+        lambda net, maps: outputs.BaseModelOutputWithPooling(
+            last_hidden_state=net.tokens(maps), pooler_output=net.tokens(maps)[:, 0]
+        )
+    )
+    with pytest.raises(BadTarget, match="lambda output: output.last_hidden_state.mean") as refused:  # of every patch
+        grad_cam(pooled, images)
+    assert grad_cam(pooled, images, named_function(str(refused.value)), layer="norm#0", relu=False).all()
     classifier = tower(lambda net, maps: outputs.ImageClassifierOutput(logits=net.scores(maps)))
     bare = tower(lambda net, maps: net.scores(maps))
     torch.testing.assert_close(saliency(classifier, images), saliency(bare, images))
