@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from PIL import Image
@@ -74,7 +74,7 @@ class Preparation:
     def _checked(self, picture: Image.Image | Tensor) -> Image.Image | Tensor:
         """The photograph in the network's colour mode; the tensor as it is."""
         if not isinstance(picture, Image.Image):
-            bands = torch.as_tensor(picture)
+            bands = _as_tensor(picture)
             if bands.ndim != 3 or len(bands) != self.channels or not (bands.is_floating_point() or bands.dtype in TOPS):
                 raise ValueError(
                     f"A picture of {bands.dtype} {list(bands.shape)} was given, and this network takes "
@@ -124,6 +124,23 @@ class Preparation:
             wider.paste(photo, (margin, margin))
             photo, box = wider, (left + margin, top + margin, right + margin, bottom + margin)
         return photo.resize(size, Image.Resampling.BICUBIC, box=box)
+
+
+def _as_tensor(picture: Any) -> Tensor:
+    """The numbers of an array, whatever its strides and byte order.
+
+    Errors   ValueError for what is no array of numbers
+    """
+    if isinstance(picture, Tensor):
+        return picture
+    try:
+        if hasattr(picture, "astype"):  # torch takes no big-endian, mirrored or read-only arrays of NumPy as they are
+            picture = picture.astype(picture.dtype.newbyteorder("="), order="C", copy=True)
+        return torch.as_tensor(picture)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"{type(picture).__name__} is no picture: give one of PIL, or a tensor or array [channels, height, width]."
+        ) from None
 
 
 def limit_aspect(picture: Picture) -> Picture:

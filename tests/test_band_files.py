@@ -80,6 +80,13 @@ def test_pages_are_bands_and_overviews_are_not() -> None:
 
     np.testing.assert_array_equal(bands.read(tiff_file(array, overviews=True), 6), array)
     assert bands.read(tiff_file(array[:1], overviews=True), 3) is None  # one grey page: a photograph
+    file = bytearray(tiff_file(array[:3], layout="pages"))
+    first = struct.unpack_from("<I", file, 4)[0]
+    length = struct.unpack_from("<H", file, first)[0]
+    second = struct.unpack_from("<I", file, first + 2 + 12 * length)[0]
+    assert struct.unpack_from("<H", file, second + 2)[0] == 254
+    struct.pack_into("<I", file, second + 10, 4)  # the second page is a mask of the first one
+    np.testing.assert_array_equal(bands.read(bytes(file), 2), array[[0, 2]])
 
 
 @pytest.mark.parametrize(

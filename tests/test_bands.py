@@ -295,6 +295,9 @@ def test_a_preview_stands_for_its_file(tmp_path: Path, monkeypatch: pytest.Monke
         with Image.open(shown) as picture:
             assert (picture.format, picture.mode, picture.size) == ("PNG", "RGB", (50, 33))
         assert from_form(str(shown), "", "", "", "", {}).picture == str(path)
+    assert bands.preview(tmp_path / "a.tif", 5, "5,4,3 of 5") == tmp_path / "a.tif.5-4-3.preview.png"
+    monkeypatch.setattr(limits, "PREVIEWS", len(list(tmp_path.glob("*.preview.png"))))
+    assert bands.preview(tmp_path / "a.tif", 5, "5,4,1") is None and bands.preview(tmp_path / "a.tif", 5) is not None
     (tmp_path / "photo.png").write_bytes((tmp_path / "a.tif.1-2-3.preview.png").read_bytes())
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
     assert bands.preview(tmp_path / "photo.png") is None and bands.preview(tmp_path / "broken.npy") is None

@@ -162,6 +162,12 @@ def test_an_input_has_as_many_channels_as_the_network(channels: int) -> None:
         unit = Preparation(16, 20, (0.0,) * channels, (1.0,) * channels)
         torch.testing.assert_close(unit.tensor(whole.numpy()), unit.tensor(bands), atol=0.003, rtol=0)
         torch.testing.assert_close(raw.tensor(whole), raw.tensor(whole.float()))
+    whole = (bands * 255).byte().numpy()
+    for array in (whole.astype(">u2"), whole.astype("<f8"), whole[:, ::-1, ::-1][:, ::-1, ::-1]):
+        array.flags.writeable = False
+        torch.testing.assert_close(raw.tensor(array), raw.tensor(torch.from_numpy(whole).float()))
+    with pytest.raises(ValueError, match="str is no picture: give one of PIL"):
+        preparation.tensor("photo.tif")
     for wrong in (bands[:, 0], torch.rand(channels + 1, 30, 50), (bands * 255).long()):
         with pytest.raises(ValueError, match=f"takes {channels} channels: give floats"):
             preparation.tensor(wrong)

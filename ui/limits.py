@@ -22,6 +22,8 @@ DECODE_SECONDS = 20.0  # files made of millions of tiny blocks take minutes to r
 SCANS = 100  # scans of a progressive JPEG; encoders write about ten, each costs a pass over all pixels
 BANDS = 512  # bands of a TIFF or NPY picture; hyperspectral cameras give about 250
 BAND_VALUES = 40_000_000  # width x height x bands; as float32 they take 160 MB
+PREVIEWS = 64  # PNG files of one upload, of the bands that were picked
+PREVIEW_SIDE = 512  # pixels of their longer side; the page shows them 210 high
 BAND_BYTES = 80 * MB  # of the same values as the file's own type; an uncompressed file is smaller anyway
 PROFILE = 4 * MB  # bytes of a colour profile; larger ones are ignored
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +51,7 @@ SATELLITE = 13
 """Bands of Sentinel-2: red, green and blue are the 4th, 3rd and 2nd."""
 PREVIEW = re.compile(r"(.+)\.\d+-\d+-\d+\.preview\.png")
 """The name of a preview: that of its file, and the three bands that it shows."""
+_one_preview = threading.Lock()  # no queue is before them
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ def preview(path: Path, channels: int | None = None, asked: str = "") -> Path | 
     `channels` and `asked` as in `open_bands`.
     """
     three = (1, 2, 3)
-    with contextlib.suppress(Refused, OSError):
+    with contextlib.suppress(Refused, OSError), _one_preview:
         data = uploads.read(path)
         if not data.startswith((npy.START, *tiff.STARTS)):
             return None
@@ -262,9 +265,12 @@ def preview(path: Path, channels: int | None = None, asked: str = "") -> Path | 
                 photo = shown(values, three, plain=values.dtype == "uint8" and len(values) == 3)
         if values is None:
             photo = uploads.open_picture(data)
-        photo.thumbnail((limits.SIDE, limits.SIDE))
         target = path.with_name(f"{path.name}.{'-'.join(map(str, three))}.preview.png")
-        photo.save(target)
+        if not target.exists():
+            if sum(PREVIEW.fullmatch(each) is not None for each in os.listdir(path.parent)) >= limits.PREVIEWS:
+                return None
+            photo.thumbnail((limits.PREVIEW_SIDE, limits.PREVIEW_SIDE))
+            photo.save(target)
         return target
     return None
 
