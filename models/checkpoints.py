@@ -128,7 +128,7 @@ def not_finite(network: nn.Module) -> list[str]:
     return [
         name
         for name, tensor in _tensors(network).items()
-        if tensor.is_floating_point() and _not_finite(tensor, name in parameters)
+        if not is_lazy(tensor) and tensor.is_floating_point() and _not_finite(tensor, name in parameters)
     ]
 
 

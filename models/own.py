@@ -59,7 +59,7 @@ def complete(model: Model, given: Given, labels: Sequence[str] | None, notes: Se
 
     Errors   Unfit
     """
-    network = model.network.eval().requires_grad_(False).float().cpu()
+    network = model.network.eval().float().cpu()
     if bad := checkpoints.not_finite(network):
         raise Unfit(f"{model.name!r} has NaN or infinite weights: {', '.join(bad[:12])}. Train or save it anew")
     preparation, assumed = _preparation(model, given)
@@ -68,6 +68,7 @@ def complete(model: Model, given: Given, labels: Sequence[str] | None, notes: Se
         assumed.append(said)
     else:
         output = _output(model.name, network, preparation)
+    network.requires_grad_(False)  # now that lazy layers have their shapes
     task, count = _task(model.name, output)
     names = list(model.labels if labels is None else labels)
     if not names and count:
@@ -192,7 +193,7 @@ def _output(name: str, network: nn.Module, preparation: Preparation) -> Any:
     picture = torch.linspace(-1, 1, height * width).view(1, 1, height, width).repeat(1, channels, 1, 1)
     try:
         with torch.no_grad():  # inference tensors might stay in the network's own caches
-            return network(picture)
+            return getattr(network, "_orig_mod", network)(picture)  # torch.compile would take minutes
     except Exception as error:  # the user's own code
         text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise Unfit(f"{name!r} does not run on an input of {list(picture.shape)} ({text}). {SAY}") from error

@@ -60,6 +60,9 @@ def overflows():
 def dense():
     return nn.Conv2d(3, 6, 1)
 
+def lazy():
+    return nn.Sequential(nn.LazyConv2d(8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(4))
+
 def double():
     return Net().double()
 
@@ -241,6 +244,27 @@ def test_weights_of_ones_own_in_a_listed_network(name: str) -> None:
     assert models.load_model(name, weights="w.pt", labels=["x", "y", "z"], size=96).size == (96, 96)
     with pytest.raises(ModelUnavailable, match="w.pt does not fit the network"):
         models.load_model(name, weights="w.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("lraspp_mobilenet_v3_large", "segmentation"), ("ssdlite320_mobilenet_v3_large", "detection")]
+)
+def test_weights_of_ones_own_where_things_are_found(name: str, task: str) -> None:
+    built = zoo.source_of(name).build(name, 3).network
+    for value in built.state_dict().values():
+        value.copy_(torch.rand_like(value) / 40) if value.is_floating_point() else None
+    torch.save(built.state_dict(), "w.pt")
+
+    model = models.load_model(name, weights="w.pt", labels=["nothing", "fox", "owl"])
+
+    assert (model.task, model.labels) == (task, ["nothing", "fox", "owl"])
+    assert all(torch.equal(v, built.state_dict()[k]) for k, v in model.network.state_dict().items())
+
+
+def test_lazy_layers_take_their_shapes() -> None:
+    model = models.load_model("own_net:lazy", **SAID)
+
+    assert len(model.labels) == 4 and not any(p.requires_grad for p in model.network.parameters())
 
 
 LABELS = {

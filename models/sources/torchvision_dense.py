@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torchvision
 from PIL import Image
@@ -102,16 +103,28 @@ class TorchvisionDense(Source):
                     network = get_model(name, weights=weights, progress=False)
         except (downloads.FetchFailed, BadLimit) as error:
             raise ModelUnavailable(str(error)) from error
-        preparation = preparation_of(name)
-        if preparation.longest is not None:
-            network.transform.max_size = preparation.longest  # else it would resize elongated pictures once more
-        return Model(name, network, [*self.labels(name)], preparation, task)
+        return _model(name, network, [*self.labels(name)], task)
+
+    def build(self, name: str, classes: int | None) -> Model:
+        weights, task = weights_by_name()[name]
+        outputs = {"num_classes": classes} if classes else {}
+        with no_random_init():
+            network = get_model(name, weights=None, weights_backbone=None, **outputs)
+        known = classes in (None, len(weights.meta["categories"]))
+        return _model(name, network, [*self.labels(name)] if known else [], task)
 
     def labels(self, name: str) -> Sequence[str]:
         return weights_by_name()[name][0].meta["categories"]
 
 
 SOURCE = TorchvisionDense()
+
+
+def _model(name: str, network: Any, labels: list[str], task: Task) -> Model:
+    preparation = preparation_of(name)
+    if preparation.longest is not None:
+        network.transform.max_size = preparation.longest  # else it would resize elongated pictures once more
+    return Model(name, network, labels, preparation, task)
 
 
 @cache
