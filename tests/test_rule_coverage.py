@@ -232,6 +232,21 @@ def test_relevance_of_a_norm_is_in_proportion_to_squares():
     torch.testing.assert_close(lrp(net, x, 0), x**2 / size)
 
 
+def test_excitation_of_negative_means_and_enlarged_logits_is_not_lost():
+    """By hand: each of the mean's negative parts has its share, and what enlarges logits passes all of it on."""
+    net = nn.Sequential(Operation(lambda v: v.mean((2, 3))), nn.Linear(1, 1, bias=False)).double()
+    net[1].weight.data.fill_(-1.0)
+    x = torch.tensor([[-3.0, 1.0, -1.0, 0.0]], dtype=torch.float64).view(1, 1, 2, 2)
+    expected = torch.tensor([[0.75, 0.0, 0.25, 0.0]], dtype=torch.float64).view(1, 1, 2, 2)
+    assert torch.equal(excitation_backprop(net, x, 0), expected)
+    head = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.Upsample(scale_factor=2, mode="bilinear")
+    )
+    settle(head.double())[2].bias.data.fill_(-50.0)
+    found = excitation_backprop(head, pictures(2), lambda output: output[:, 1].mean((1, 2)))
+    assert (sums(found) > 0.7).all(), "what is lost is lost where no ReLU is active"
+
+
 class Heads(nn.Module):
     """Attention whose heads are mixed after the softmax and normed again, with the weights cut by hand or not."""
 

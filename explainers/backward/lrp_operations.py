@@ -53,16 +53,13 @@ NEARLY_POSITIVE += ["square", "sqrt", "abs"]
 _SIGNED = "leaky_relu prelu rrelu elu selu celu tanh softsign erf hardshrink softshrink tanhshrink"
 ACTIVATIONS = [*NEARLY_POSITIVE, *_SIGNED.split()]
 _GATES = ("sigmoid", "hardsigmoid")
-_LINEAR = (
-    "mean sum avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d interpolate "
-    "upsample fold"
-)
+_POOLS = [f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)]
+_LINEAR = ("mean", "sum", "interpolate", "upsample", "fold", *_POOLS)
 _EXCITING = ("addcmul", "glu", "lerp", "norm")
 """The decompositions in which excitation backprop's inputs are no less positive than elsewhere."""
 _PRODUCTS = ("matmul", "bmm", "mm", "mv", "dot", "inner", "outer", "tensordot", "einsum")
 _SUMS = ("add", "sub", "rsub")
-_LAYERS = {"linear": "Linear"}
-_LAYERS |= {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
+_LAYERS = {"linear": "Linear"} | {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
 _LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
 
 
@@ -83,15 +80,15 @@ class Relevance(Interception):
         self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, int]] = {}
         self._norms: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor, Tensor]] = {}
         rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(_LAYERS, self._layer)
-        rules |= dict.fromkeys(_LINEAR.split(), self._linear)
+        rules |= dict.fromkeys(_LINEAR, self._linear)
         rules |= dict.fromkeys(ACTIVATIONS if rule_map else NEARLY_POSITIVE, self._activation)
         rules |= dict.fromkeys(_PRODUCTS, self._bilinear)
         rules |= {"batch_norm": self._batch_norm, "neg": self._activation, "pow": self._power}
         rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
         if rule_map is not None:
             rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
-            rules |= {"scaled_dot_product_attention": self._attention, "layer_norm": self._layer_norm}
-            rules |= {"group_norm": self._group_norm}
+            rules |= {"layer_norm": self._layer_norm, "group_norm": self._group_norm}
+            rules["scaled_dot_product_attention"] = self._attention
         composed = DECOMPOSED if rule_map else {name: DECOMPOSED[name] for name in _EXCITING}
         self.rules = {name: self._unless_constant(rule) for name, rule in (composed | rules).items()}
 
@@ -216,15 +213,14 @@ class Relevance(Interception):
 
     def _factor(self, call: Call) -> Tensor:
         """A softmax, a reciprocal: as a factor it is a constant; between logits and output it has no rule."""
-        function, name = call.out_of_place(), self.layer()[0]
-        what, why = "a division by a value that depends on the image", ""
+        name, what, why = self.layer()[0], "a division by a value that depends on the image", ""
         if call.name == "softmax":
             what, why = "a softmax between logits and output", "which has no LRP rule: explain the logits"
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
             raise self.refuse(what, why, name)
 
-        result = with_custom_backward(lambda *inputs: function(*inputs), lambda g: redistribute(g), *call.tensors)
+        result = with_custom_backward(call.out_of_place(), redistribute, *call.tensors)
         return mark(result, "weights" if call.name == "softmax" else "gate")
 
     def _linear(self, call: Call) -> Tensor:
@@ -236,10 +232,12 @@ class Relevance(Interception):
         detached, positive, epsilon = x.detach().clone(), self.rule_map is None, self.parameters.epsilon
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
-            values = at_least_float32(detached)
-            z, backward = linear_vjp(function, values.clamp(min=0) if positive else values)
+            values, r = at_least_float32(detached), at_least_float32(relevance)
+            if positive:
+                return [_to_its_own_sign(function, values, r).to(relevance.dtype)]
+            z, backward = linear_vjp(function, values)
             z = z if bias is None else stabilise(z + at_least_float32(bias), epsilon)
-            return [backward(safe_divide(at_least_float32(relevance), z)).to(relevance.dtype)]
+            return [backward(safe_divide(r, z)).to(relevance.dtype)]
 
         def compute(x: Tensor) -> Tensor:
             z = function(x)
@@ -364,6 +362,17 @@ class Relevance(Interception):
             )
 
         return self._proportional(weighted, value)
+
+
+def _to_its_own_sign(function: Callable[[Tensor], Tensor], values: Tensor, probability: Tensor) -> Tensor:
+    """A mean >= 0 gives to its positive parts; one below, which excites by a negative weight, to its negative ones."""
+    z, redistribute = linear_vjp(function, values.clamp(min=0))
+    if not bool((values < 0).any()):
+        return redistribute(safe_divide(probability, z))
+    z_negative, redistribute_negative = linear_vjp(function, values.clamp(max=0))
+    below = z + z_negative < 0
+    positive = redistribute(safe_divide(probability.masked_fill(below, 0), z))
+    return positive + redistribute_negative(safe_divide(probability.masked_fill(~below, 0), z_negative))
 
 
 def _positive(terms: list[Tensor], depends: list[bool]) -> list[Tensor]:
