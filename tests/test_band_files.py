@@ -39,7 +39,7 @@ def test_predictors(kind: str, tile: int, layout: str) -> None:
         np.testing.assert_array_equal(bands.read(file, 4), array)
 
 
-@pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "packbits", "tiff_adobe_deflate", "zstd"])
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "packbits", "tiff_adobe_deflate", "lzma", "zstd"])
 @pytest.mark.parametrize("predictor", [1, 2])
 def test_files_of_libtiff(compression: str, predictor: int) -> None:
     """Oracle: libtiff's own encoders, by way of Pillow."""
@@ -61,6 +61,14 @@ def test_floating_point_differences_of_libtiff() -> None:
 
     assert page.predictor == 3 and page.compression == 5
     np.testing.assert_array_equal(tiff.bands(file.getvalue(), page, uploads.Timed()), array)
+
+
+@pytest.mark.parametrize("count, colours", [(5, 1), (5, 2), (2, 1)])
+def test_bands_stored_in_another_way_are_refused_and_taken_for_no_photograph(count: int, colours: int) -> None:
+    extra = (0,) * (count - 3) if colours == 2 else ()
+    for changed in ({"t259": [7]}, {"t258": [12] * count}, {"t258": [8] * (count - 1) + [16]}):
+        with pytest.raises(Refused, match="stored in a way that is not read here"):
+            bands.open_bands(tiff_file(values("u1", count), colours=colours, extra=extra, **changed), 5)
 
 
 @pytest.mark.parametrize("turn", range(1, 9))

@@ -144,12 +144,10 @@ def _is_photograph(page: tiff.Page, layers: int, channels: int | None) -> bool:
         return False
     colours = 1 if page.colours < 2 else 3
     grey = colours == 1 and layers == 1 and page.samples - page.alpha == 1
-    if channels in (None, 3):
-        return grey or (colours == 3 and page.samples - page.alpha == 3)
-    if not page.readable:
-        return colours == 3 or grey
-    eight = page.dtype.itemsize == 1
-    return channels == 1 and eight and (grey or page.samples - page.alpha == 3 == colours)
+    eye = grey or (colours == 3 and page.samples - page.alpha == 3)
+    if channels in (None, 3) or not page.readable:
+        return eye
+    return channels == 1 and page.dtype.itemsize == 1 and eye
 
 
 def chosen(asked: str, count: int, channels: int | None) -> tuple[tuple[int, int, int], str]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 STARTS = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
-COMPRESSIONS = {1, 5, 8, 32773, 32946, 50000}
-"""None, LZW, Deflate (two numbers), PackBits, Zstandard: those that know bytes and not pixels."""
+COMPRESSIONS = {1, 5, 8, 32773, 32946, 34925, 50000}
+"""None, LZW, Deflate (two numbers), PackBits, LZMA, Zstandard: those that know bytes and not pixels."""
 MOST_BLOCKS = 100_000
 _INTEGERS = {1: "u1", 3: "u2", 4: "u4", 16: "u8"}
 _KINDS = {1: "u", 2: "i", 3: "f"}
