@@ -34,6 +34,8 @@ from explainers import (
     sweep,
     unit,
 )
+from explainers.network.forwarded import forwarded
+from explainers.passes.run import open_run
 
 META = torch.tensor([[0.4, -0.7]], dtype=torch.float64)
 
@@ -368,3 +370,21 @@ def test_hugging_face_models_by_keyword_and_by_their_own_methods():
     assert by_logits.shape == (2, 4, 4)
     with pytest.raises(explainers.BadTarget, match="lambda output: output"):
         saliency(clip, images, forward=lambda images: clip(pixel_values=images, input_ids=words))
+
+
+@pytest.mark.parametrize("name", ["ablation_cam", "score_cam", "smooth_grad"])
+def test_no_private_copy_stands_in_for_what_the_function_runs(name):
+    """In float32 many variants run in a fused copy, whose modules the caller's function would not run."""
+    net, images, meta = settled(TwoInputs()).float(), pictures(1).float(), META.float()
+    layer = {"layer": "conv2"} if METHODS[name].takes_layer else {}
+
+    def forward(images):
+        return net(pixel_values=images, meta=meta)
+
+    with open_run(forwarded(net, forward, images), images, 1, many=True) as run:
+        run.score_inputs()
+        assert run.fast_network() is None
+    found = result(name, net, images, forward=forward, **layer)
+    oracle = ByHand(net, lambda model, images: model(pixel_values=images, meta=meta)).eval()
+    by_hand = {"layer": "model.conv2"} if layer else {}
+    torch.testing.assert_close(found, result(name, oracle, images, **by_hand), rtol=1e-3, atol=1e-4)
