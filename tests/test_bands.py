@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,19 @@ def test_a_large_picture_is_reduced_like_a_photograph(monkeypatch: pytest.Monkey
 
     assert found.values.shape == (5, 20, 30) and found.photo.size == (30, 20)
     np.testing.assert_allclose(found.values, 0.2, rtol=1e-6)
+
+
+def test_the_documented_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "your_model.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "bands" in block]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scene.npy").write_bytes(npy_file(values("u2", 13) // 20))
+    names: dict[str, Any] = {"model": model(13)}
+
+    exec(compile(code, "docs/your_model.md", "exec"), names)
+
+    assert names["images"].shape == (1, 13, 32, 32) and Image.open("overlay.png").mode == "RGB"
+    assert str(limits.BANDS) in page and f"{limits.BAND_VALUES // 10**6} million values" in page
 
 
 # Through the engine

@@ -1,4 +1,4 @@
-"""Every sentence of the page; those of the gradient lab are in ui/lab/words.py, of uploads in ui/serving/uploads.py."""
+"""Every sentence of the page; those of the gradient lab are in ui/lab/words.py, of uploads in ui/serving/."""
 
 from __future__ import annotations
 
