@@ -62,6 +62,14 @@ class Segmentation(nn.Module):
         return {"out": functional.interpolate(scores, x.shape[-2:], mode="bilinear", align_corners=False)}
 
 
+class Red(Segmentation):
+    """[N, 1, H, W], positive where red stands alone: a network that says yes or no."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        scores = super().forward(x)["out"]
+        return scores[:, 1:2] - scores[:, :1]
+
+
 class Detection(nn.Module):
     """A box around each connected region where a colour stands alone; scored by 1.25 times the channel's mean in it."""
 

@@ -261,6 +261,20 @@ def test_a_detector_of_ones_own_needs_no_names(picture: str, monkeypatch: pytest
     assert any("no “9”" in note for note in steps(Request(picture, model=name, target="9"))[Answer].settings.notes)
 
 
+def test_a_network_of_one_channel_says_yes_or_no(picture: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(zoo, "_ADDED", {})
+    name = zoo.add("tests.dense_nets:Red", size=(96, 128), labels=["red"], mean=[0] * 3, std=[1] * 3)
+
+    found = steps(Request(picture, model=name))
+
+    assert names(found[Scene]) == ["red", "red#1", "red#2"] and found[Answer].name == "red"
+    network, images, target = asked(found)
+    assert torch.equal(target.mask, network(images)[0, 0] > 0)
+    dense_nets.blobs(("#00ff00", (40, 40, 140, 140))).save(tmp_path / "green.png")
+    nothing = steps(Request(str(tmp_path / "green.png"), model=name))
+    assert Answer not in nothing and nothing[Scene].found == () and "none of its classes" in nothing[Scene].sentence
+
+
 @pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"])
 def test_torchvisions_own_networks_are_explained(monkeypatch: pytest.MonkeyPatch, picture: str, name: str) -> None:
     """Random weights, from the request to map and strip; the picture is not square."""

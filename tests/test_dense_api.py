@@ -129,6 +129,20 @@ def test_the_library_snippet_runs_and_gives_the_pages_map(
     assert Image.open(uploads / "overlay.png").size == dense_nets.scene().size
 
 
+def test_the_snippet_of_a_network_of_one_channel_runs(monkeypatch: pytest.MonkeyPatch, uploads: Path) -> None:
+    monkeypatch.setattr(zoo, "_ADDED", {})
+    name = zoo.add("tests.dense_nets:Red", size=(96, 128), labels=["red"], mean=[0] * 3, std=[1] * 3)
+    items = api_tab.snippets(engine.resolve(Request(model=name)))["items"]
+    (code,) = [item["code"] for item in items if "MaskScores" in item["code"]]
+    monkeypatch.chdir(uploads)
+    dense_nets.scene().save("photo.jpg")
+
+    names: dict[str, Any] = {}
+    exec(code, names)
+
+    assert 0.1 < names["target"].mask.float().mean() < 0.4 and names["e"].map.max() > 0
+
+
 def test_the_documented_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     page = (Path(__file__).parents[1] / "docs" / "your_model.md").read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "BoxScores" in block]

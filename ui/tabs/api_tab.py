@@ -49,7 +49,7 @@ target = explainers.BoxScores(found["boxes"][k, None], (int(found["labels"][k]),
 
 SEGMENTATION = """output = model.network(images)
 scores = output["out"] if isinstance(output, dict) else output
-classes = scores[0].argmax(0)
+classes = %s
 label = %s
 target = explainers.MaskScores(%s, label)
 """
@@ -117,11 +117,18 @@ def _target(settings: Settings) -> str:
         which = f'(found["labels"] == {label}).nonzero()[{max(rank, 1) - 1}, 0]  # {settings.names["target"]}'
         return DETECTION % ("0" if label is None else which, scene.least_overlap(settings))
     if settings.loaded.model.task == "segmentation":
-        largest = "int(classes[classes > 0].mode().values)  # the largest but the background"
+        # As `pixel_classes` in ui/engine/network_calls.py: one channel says yes (0) or no (-1).
+        classes = "(scores[0, 0] > 0).long() - 1" if len(settings.loaded.names) == 1 else "scores[0].argmax(0)"
+        ground = next((k for k in range(len(settings.loaded.names)) if scene.is_background(settings.loaded, k)), -1)
+        largest = f"int(classes[classes != {ground}].mode().values)  # the largest but the background"
         mask = "classes == label"
         if rank:
             mask = f"explainers.regions(({mask}).float(), classes.shape)[{rank - 1}].mask"
-        return SEGMENTATION % (largest if label is None else f"{label}  # {settings.loaded.name_of(label)}", mask)
+        return SEGMENTATION % (
+            classes,
+            largest if label is None else f"{label}  # {settings.loaded.name_of(label)}",
+            mask,
+        )
     return ""
 
 
