@@ -20,6 +20,7 @@ from ui.engine import engine, model_cache, runs
 from ui.engine.messages import Answer, Loaded, Refused
 from ui.engine.request import Request, from_api, from_form
 from ui.serving import bands
+from ui.tabs import api_tab
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_the_documented_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert str(limits.BANDS) in page and f"{limits.BAND_VALUES // 10**6} million values" in page
 
 
-# Through the engine
+# Through the engine and the page
 
 
 def network(channels: int) -> torch.nn.Module:
@@ -273,6 +274,26 @@ def test_a_photograph_and_a_network_of_other_channels(monkeypatch: pytest.Monkey
         Refused, match="This network takes 4 bands; the picture has 3. Give a TIFF or NPY with 4 bands."
     ):
         engine.prepared(engine.resolve(request), request)
+
+
+@pytest.mark.parametrize("channels, asked", [(5, "3,2,1"), (3, "5,1,2"), (1, "4,4,4"), (1, "1,2,5")])
+@pytest.mark.parametrize("kind", ["u1", "u2"])
+def test_the_snippet_prepares_the_same_images(
+    channels: int, asked: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loaded = installed(channels, monkeypatch)
+    monkeypatch.setattr("models.load_model", lambda name: loaded.model)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "picture.npy").write_bytes(npy_file(values(kind, 5, 40, 60)))
+    request = Request("picture.npy", bands=asked)
+    settings, _, images = engine.opened(engine.resolve(request), request)
+    python, library, shell = (item["code"] for item in api_tab.snippets(settings)["items"])
+    names: dict[str, Any] = {}
+
+    exec(library, names)
+
+    torch.testing.assert_close(names["images"], images, rtol=0, atol=0.02)
+    assert f"bands='{asked}'" in python and f'"{asked}"]' in shell and "photo.jpg" not in python + library + shell
 
 
 def test_unknown_bands_are_noted_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

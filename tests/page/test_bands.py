@@ -101,7 +101,8 @@ def preview(visit: Visit) -> str:
 
 def test_a_tiff_is_shown_and_its_bands_are_picked(visit: Visit, tiff: Path) -> None:
     opened(visit)
-    assert visit.status == WRONG and not visit.page.locator("#hl-bands select").first.is_visible()
+    assert visit.status == visit.page.locator("#hl-overlay .hl-empty").inner_text() == WRONG
+    assert not visit.page.locator("#hl-bands select").first.is_visible()
 
     visit.after(lambda: visit.upload(tiff))
 

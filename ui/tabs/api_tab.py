@@ -10,6 +10,7 @@ import gradio as gr
 from ui import words
 from ui.engine import packing, scene
 from ui.engine.messages import Settings
+from ui.serving.bands import LUMINANCE
 from ui.tabs.components import canvas
 from ui.tabs.tab import Tab
 
@@ -38,7 +39,7 @@ from models import load_model
 
 model = load_model(%r)
 bands = numpy.load("picture.npy")  # [%d, height, width]
-images = model.prepare(bands%s)
+images = model.prepare(%s)
 %se = explainers.explain(%s)
 print(e.map.shape, e.findings)"""
 
@@ -80,6 +81,8 @@ def snippets(settings: Settings) -> dict[str, Any]:
         (*words.LIBRARY, _library(settings)),
         (*words.SHELL, SHELL % _positional(settings)),
     )
+    if settings.bands:
+        items = tuple((title, text, code.replace("photo.jpg", "picture.npy")) for title, text, code in items)
     return {
         "id": packing.number(),
         "items": [dict(zip(("title", "text", "code"), item, strict=True)) for item in items],
@@ -89,13 +92,14 @@ def snippets(settings: Settings) -> dict[str, Any]:
 def _library(settings: Settings) -> str:
     if settings.bands is None:
         return LIBRARY % (settings.loaded.name, _target(settings), _call(settings))
-    bands, which = settings.bands, ""
-    if settings.loaded.model.channels == 3:
-        which = str([band - 1 for band in bands.three])
-    elif settings.loaded.model.channels == 1:
-        which = str([bands.three[0] - 1])
-    which = f"[{which}]" if which else ""
-    return BANDS % (settings.loaded.name, bands.count, which, _target(settings), _call(settings))
+    bands, channels, given = settings.bands, settings.loaded.model.channels, "bands"
+    if channels == 3 or (channels == 1 and len(set(bands.three)) > 1):
+        given = f"bands[{[band - 1 for band in bands.three]}]"
+    elif channels == 1:
+        given = f"bands[[{bands.three[0] - 1}]]"
+    if channels == 1 and len(set(bands.three)) > 1:
+        given = f"({given}.T @ {list(LUMINANCE)}).T[None].astype(bands.dtype)"
+    return BANDS % (settings.loaded.name, bands.count, given, _target(settings), _call(settings))
 
 
 def _keywords(settings: Settings) -> str:

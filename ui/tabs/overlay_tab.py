@@ -71,7 +71,12 @@ class Overlay(Tab):
         stored = None if notes or model_cache.ready.is_set() else landing.stored(model_cache.requested_model())
         if stored and (stored["example"] != example.id or question != Request(question.picture)):
             stored = None
-        yield from job(request.session_hash, lambda run: self._steps(question, {}, run, notes, stored), self._refused)
+
+        def refused(sentence: str) -> Updates:
+            nothing = {} if stored else {self.view: {"id": packing.number(), "words": {"empty": sentence}}}
+            return self._refused(sentence) | nothing
+
+        yield from job(request.session_hash, lambda run: self._steps(question, {}, run, notes, stored), refused)
 
     def turn(
         self, event: gr.EventData, request: gr.Request, picture: str | None, picker: Any, form: Any, top: Any
