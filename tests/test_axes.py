@@ -12,7 +12,7 @@ from nets import act_grad, pictures, settle
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from explainers import NothingSpatial, default_layer, explain, feature_maps, grad_cam, list_layers
+from explainers import NothingSpatial, channel_effects, default_layer, explain, feature_maps, grad_cam, list_layers
 from explainers.layers.axes import OTHER, Axis, Factor, concatenated, reshaped, sliced, whole
 from explainers.layers.axis_rules import Reads
 from explainers.layers.dataflow import Dataflow
@@ -276,6 +276,70 @@ def test_the_default_of_a_segmentation_network_is_not_its_head():
     net, x = settle(Segmenter().double()), pictures(1, 3, 32, 48)
     assert default_layer(net, x) == "backbone"
     assert [layer.name for layer in list_layers(net, x) if layer.stage] == ["backbone"]
+
+
+class Wrapped(nn.Module):
+    """A residual block as Hugging Face writes them: a tuple of the hidden state and None, or a dict of it."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.conv, self.form = nn.Conv2d(6, 6, 3, 1, 1), form
+
+    def forward(self, x: Tensor) -> object:
+        x = x + self.conv(x).relu()
+        return {"tuple": (x, None), "list": [x], "dict": {"hidden": x, "attentions": None}}[self.form]
+
+
+class WrappedNet(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.stem, self.block, self.head = nn.Conv2d(3, 6, 3, 2, 1), Wrapped(form), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.block(self.stem(x))
+        return self.head((found["hidden"] if isinstance(found, dict) else found[0]).mean((2, 3)))
+
+
+@pytest.mark.parametrize("form", ["tuple", "list", "dict"])
+def test_a_layer_that_gives_one_tensor_in_a_tuple_is_that_tensor(form):
+    """Oracle: the same network whose head stands where the block's output was."""
+    net, x = settle(WrappedNet(form).double()), pictures(2, 3, 16, 24)
+    stem = net.stem(x)
+    a = (stem + net.block.conv(stem).relu()).detach()
+    g = (net.head.weight[[1, 2]] / (8 * 12))[:, :, None, None].expand_as(a)
+
+    assert default_layer(net, x) == "block"
+    torch.testing.assert_close(grad_cam(net, x, [1, 2], relu=False), (g.mean((2, 3), keepdim=True) * a).sum(1))
+    torch.testing.assert_close(feature_maps(net, x, layer="block"), a)
+    without = a.clone()
+    without[:, 3] = 0
+    lost = (net(x) - net.head(without.mean((2, 3))))[[0, 1], [1, 2]]
+    torch.testing.assert_close(channel_effects(net, x, [1, 2], layer="block")[:, 3], lost.detach())
+
+
+class TwoHeads(nn.Module):
+    """As in LR-ASPP: class maps of two scales are added; the features before them are no logits."""
+
+    def __init__(self, features: bool = False) -> None:
+        super().__init__()
+        self.low, self.high = nn.Conv2d(3, 8, 3, 2, 1), nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU())
+        self.low_classes, self.high_classes, self.features = nn.Conv2d(8, 4, 1), nn.Conv2d(16, 4, 1), features
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = self.low(x)
+        high = self.high(low)
+        if self.features:
+            return high
+        return self.low_classes(low) + F.interpolate(self.high_classes(high), low.shape[-2:])
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_class_maps_are_no_default_layer_and_features_are(features):
+    net, x = settle(TwoHeads(features).double()), pictures(1, 3, 32, 48)
+    assert default_layer(net, x) == "high"
+    target = (lambda output: output.mean((1, 2, 3))) if features else (lambda output: output[:, 1].mean((1, 2)))
+    codes = [finding.code for finding in explain("grad_cam", net, x, target).findings[0]]
+    assert ("bypass" in codes) is not features
 
 
 def test_a_layer_in_an_order_of_its_own_is_refused_and_the_residual_sum_is_not():

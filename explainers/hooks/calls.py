@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from explainers.hooks.locate import HookPoint
+from explainers.hooks.records import only_tensor, with_only_tensor
 
 Edit = Callable[[Any], Any]
 """Gets a value and returns the one that takes its place; None keeps it."""
@@ -62,9 +63,18 @@ class Calls:
 
 @contextmanager
 def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]) -> Iterator[None]:
-    """Inside the block each point's output is what its function makes of it; points were looked up in this network."""
+    """Inside the block each point's output is what its function makes of it; points were looked up in this network.
+
+    Where an output holds a single tensor, as a tuple of it and None, the function gets that tensor, and what it returns
+    takes its place.
+    """
     with ExitStack() as stack:
         calls = Calls(network, stack)
         for point, edit in edits:
-            calls.after(stack, point, lambda k, output, edit=edit: edit(output))  # type: ignore[misc]
+            calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
         yield
+
+
+def _inside(output: Any, edit: Edit) -> Any:
+    tensor = only_tensor(output)
+    return edit(output) if tensor is None else with_only_tensor(output, edit(tensor))

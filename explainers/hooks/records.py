@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -73,3 +74,34 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 def _shape(value: Any) -> str:
     return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def only_tensor(output: Any) -> Tensor | None:
+    """The tensor that an output is, or the single one in a tuple, list or dict, as layers give it beside None."""
+    if isinstance(output, Tensor):
+        return output
+    places = _places(output)
+    found = output[places[0]] if len(places) == 1 else None
+    return found if isinstance(found, Tensor) else None
+
+
+def with_only_tensor(output: Any, tensor: Any) -> Any:
+    """The output with another tensor in the place of the only one; None stays None."""
+    if tensor is None or not (places := _places(output)):
+        return tensor
+    if isinstance(output, tuple):
+        values = [tensor if i == places[0] else value for i, value in enumerate(output)]
+        return type(output)(*values) if hasattr(output, "_fields") else tuple(values)
+    changed = copy.copy(output)
+    changed[places[0]] = tensor
+    return changed
+
+
+def _places(output: Any) -> list[Any]:
+    """Where the tensors of a tuple, list or dict stand; several where one of its entries holds more."""
+    if isinstance(output, (tuple, list)):
+        entries: list[tuple[Any, Any]] = list(enumerate(output))
+    else:
+        entries = list(output.items()) if isinstance(output, dict) else []
+    nested = [key for key, value in entries if isinstance(value, (tuple, list, dict)) and value]
+    return [key for key, value in entries if isinstance(value, Tensor)] + nested

@@ -36,19 +36,21 @@ class Edge(NamedTuple):
 class Graph:
     """The operations that depend on the picture, in running order; node 0 is the picture itself.
 
-    `weights` are the numbers of parameter values that each node multiplies the picture with, `on_grid` whether its
-    output runs along the picture's height and width.
+    `names` are those of the operations, `weights` how many parameter values each multiplies the picture with, `on_grid`
+    whether its output runs along the picture's height and width.
     """
 
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
+    names: list[str] = field(default_factory=lambda: [""])
     weights: list[int] = field(default_factory=lambda: [0])
     on_grid: list[bool] = field(default_factory=lambda: [True])
     _dominators: list[int] = field(default_factory=lambda: [0])
 
-    def add(self, edges: Iterable[Edge], weights: int = 0, on_grid: bool = False) -> int:
+    def add(self, edges: Iterable[Edge], name: str = "", weights: int = 0, on_grid: bool = False) -> int:
         """A new node; its immediate dominator is where all its paths from the picture last meet."""
         node, edges = len(self.edges), tuple(dict.fromkeys(edges))
         self.edges.append(edges)
+        self.names.append(name)
         self.weights.append(weights)
         self.on_grid.append(on_grid)
         meeting = edges[0].node
@@ -79,6 +81,14 @@ class Graph:
                     read = min(found[node], edge.reads) if edge.reads != Reads.ALL else Reads.ALL
                     read = Reads.ALL if read == Reads.SAME else read
                     found[edge.node] = max(found.get(edge.node, read), read)
+        return found
+
+    def before_weights(self, output: int) -> set[int]:
+        """The nodes whose values still meet weights on a way to `output`."""
+        found: set[int] = set()
+        for node in range(output, 0, -1):
+            if self.weights[node] or node in found:
+                found.update(edge.node for edge in self.edges[node])
         return found
 
     def readers(self, node: int, output: int) -> list[int]:
@@ -161,7 +171,7 @@ class Dataflow(TorchDispatchMode):
         axes, reads = followed(operation)
         edges = [Edge(value.node, read) for value, read in zip(values, reads, strict=True) if value]
         on_grid = any(map(_on_grid, axes))
-        node = self.graph.add(edges, self._weights_of(operation), on_grid)
+        node = self.graph.add(edges, operation.name.strip("_"), self._weights_of(operation), on_grid)
         for output, meaning in zip(operation.outputs, axes, strict=True):
             self._put(output, Value(node, meaning))
             if is_written:

@@ -17,19 +17,26 @@ from explainers.layers.layer import Layer, is_attention, is_placeholder, is_rear
 
 _SMALLEST = 4
 """Rows and columns of the smallest grid that shows a place."""
+_FEATURES = frozenset(
+    "relu gelu silu hardtanh hardswish leaky_relu elu mish prelu clamp_min native_batch_norm native_layer_norm "
+    "native_group_norm native_batch_norm_legit_no_training".split()
+)
+"""Operations that leave features, no scores."""
 
 
 @dataclass(frozen=True)
 class Pass:
     """A forward pass: its graph up to the node `end` of the scores, and the node of each layer's output.
 
-    `dense` says whether the scores are a picture themselves, as those of a segmentation network.
+    `dense` says whether the scores are a picture themselves, as those of a segmentation network; `plain` which layers
+    give a tensor and not a tuple or dict with one in it.
     """
 
     graph: Graph
     end: int
     dense: bool
     nodes: tuple[int | None, ...]
+    plain: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -51,19 +58,19 @@ def find_default(layers: list[Layer], forward: Pass) -> Found:
     if chosen is None:
         return Found(None, frozenset(stages))
     default = search.outermost(search.before_class_token(chosen))
+    is_bypassed = search.node(chosen) not in search.passed
+    if is_bypassed and not search.forward.dense:
+        stages = {layers[i].name: layers[i].grid for i in search.backbone_stages()}
     stages = {name: grid for name, grid in stages.items() if grid != layers[default].grid}
-    return Found(default, frozenset({*stages, layers[default].name}), search.node(chosen) not in search.passed)
+    return Found(default, frozenset({*stages, layers[default].name}), is_bypassed)
 
 
 def _chosen(search: _Search) -> int | None:
-    found = [i for i in search.candidates if search.node(i) in search.passed]
-    end = search.last_meeting()
-    if found and search.share(end) - search.share(search.node(found[-1])) > 0.1:
-        # The paths meet again, but in a sum that is no layer's output.
-        found.append(search.upto(end)[-1])
-    if not found or search.share(search.node(found[-1])) < 0.5:
+    found = search.on_all_paths(search.candidates, search.weights_outside_head)
+    found = found or search.on_all_paths(search.before_head, search.weights)
+    if not found:
         # Paths leave early, as where a detector reads several scales: the last stage of the backbone stands for all.
-        found = search.backbone_stages() or found
+        found = search.backbone_stages()
     fair = [i for i in found if min(search.layers[i].grid or (0,)) >= _SMALLEST]
     return search.stage((fair or found)[-1], found) if found else None
 
@@ -97,11 +104,17 @@ class _Search:
         """Layers whose positions are read, outside head and attention, in the order of their outputs; those in the head
         too, where there are no others.
         """
-        outside = [i for i in self._with_head if not self._in_head(i)]
-        return outside or self._with_head
+        path = self._head
+        outside = [i for i in self.before_head if not path or not f"{self.layers[i].path}.".startswith(path)]
+        return outside or self.before_head or self._all
 
     @cached_property
-    def _with_head(self) -> list[int]:
+    def before_head(self) -> list[int]:
+        """Those before the last operations with weights."""
+        return [i for i in self._all if self.node(i) not in self._tail]
+
+    @cached_property
+    def _all(self) -> list[int]:
         attentions = tuple(f"{layer.path}." for layer in self.layers if is_attention(layer))
         found = [
             i
@@ -113,31 +126,42 @@ class _Search:
         ]
         return sorted(found, key=self.node)
 
-    def last_meeting(self) -> int:
-        """The last node with a grid, before the head, that all paths pass and whose positions are read."""
-        meetings = (n for n in self.passed if self.forward.graph.on_grid[n] and n < self._head[0])
-        return max((n for n in meetings if self.reads.get(n) == Reads.ALL), default=0)
+    def on_all_paths(self, candidates: list[int], weights: dict[int, int]) -> list[int]:
+        """Those of the candidates that every path to the scores passes; none, where less than half of the weights stand
+        before the last of them.
+        """
 
-    def upto(self, node: int) -> list[int]:
-        """The candidates that ran up to the node, in their order."""
-        return [i for i in self.candidates if self.node(i) <= node]
+        def share(node: int) -> float:
+            return sum(count for at, count in weights.items() if at <= node) / max(1, sum(weights.values()))
 
-    def share(self, node: int) -> float:
-        """The share of the weights of all operations on a grid that stand before the node."""
-        before = sum(weights for at, weights in self._weights.items() if at <= node)
-        return before / max(1, sum(self._weights.values()))
+        found = [i for i in candidates if self.node(i) in self.passed]
+        end = max((node for node in self.passed if self._is_meeting(node, max(weights, default=0))), default=0)
+        if found and share(end) - share(self.node(found[-1])) > 0.1:
+            # The paths meet again, but in a sum that is no layer's output.
+            found.append([i for i in candidates if self.node(i) <= end][-1])
+        return found if found and share(self.node(found[-1])) >= 0.5 else []
+
+    def _is_meeting(self, node: int, last: int) -> bool:
+        """Whether the node has a grid, its positions are read, and no weights after the node `last` stand before it."""
+        between = (at for at in self.weights if last < at <= node)
+        return self.forward.graph.on_grid[node] and self.reads.get(node) == Reads.ALL and next(between, None) is None
 
     @cached_property
-    def _weights(self) -> dict[int, int]:
+    def weights(self) -> dict[int, int]:
         """The parameter values of each operation whose output has a grid and affects the scores."""
         graph = self.forward.graph
         return {n: graph.weights[n] for n in sorted(self.reads) if graph.weights[n] and graph.on_grid[n]}
 
     @cached_property
+    def weights_outside_head(self) -> dict[int, int]:
+        path = self._head
+        return {n: w for n, w in self.weights.items() if not path or not f"{self._module_of(n)}.".startswith(path)}
+
+    @cached_property
     def _module_weights(self) -> Counter[str]:
         """The same by module: a path with its dot at the end holds all below it; "" holds all."""
         totals = Counter[str]()
-        for node, weights in self._weights.items():
+        for node, weights in self.weights.items():
             parts = self._module_of(node).split(".")
             totals.update({".".join(parts[:n]) + "." * bool(n): weights for n in range(len(parts) + 1)})
         return totals
@@ -147,7 +171,7 @@ class _Search:
         the one around it, and gives no picture itself.
         """
         path, pictures = "", {layer.path for layer in self.layers if is_spatial(layer)}
-        parts = self._module_of(min(self._weights, default=0)).split(".")
+        parts = self._module_of(min(self.weights, default=0)).split(".")
         for n in range(1, len(parts)):
             below = ".".join(parts[:n])
             if below in pictures or self._module_weights[f"{below}."] < 0.5 * self._module_weights[path]:
@@ -157,26 +181,32 @@ class _Search:
         stages = {layer.name for layer in stages_among([self.layers[i] for i in inside])}
         return [i for i in inside if self.layers[i].name in stages] or inside
 
-    def _in_head(self, i: int) -> bool:
-        return self.node(i) >= self._head[0] or f"{self.layers[i].path}.".startswith(self._head[1])
+    @cached_property
+    def _tail(self) -> set[int]:
+        """The nodes behind the last weights, where they turn features into scores place by place, or into one number.
+
+        Empty where they are normalised or rectified there: then they are features themselves.
+        """
+        graph = self.forward.graph
+        weighted = [node for node in self.reads if graph.weights[node]]
+        if not self.forward.dense:
+            last = max(weighted, default=0)
+            return {node for node in self.reads if node >= last} if last and last in self.passed else set()
+        tail = self.reads.keys() - graph.before_weights(self.forward.end)
+        return set() if any(graph.names[node] in _FEATURES for node in tail) else tail
 
     @cached_property
-    def _head(self) -> tuple[int, tuple[str, ...]]:
-        """The node of the last operation with weights, where all paths pass it, and the module that is the head.
+    def _head(self) -> str:
+        """The path, with a dot, of the module that gives a dense network's scores; "" without one.
 
-        Only a dense network has a head with a picture: the largest module around that operation that does not hold the
-        first one too.
+        It is the largest module around the last operation with weights that does not hold the first one too.
         """
         weighted = [node for node in self.reads if self.forward.graph.weights[node]]
-        last = max(weighted, default=0)
-        node = last if last in self.passed and last else self.forward.end
-        if not self.forward.dense:
-            return node, ()
-        first, around = (self._module_of(edge).split(".") for edge in (min(weighted, default=0), last))
-        for n in range(1, len(around) + 1):
-            if around[:n] != first[:n]:
-                return node, (".".join(around[:n]) + ".",)
-        return node, ()
+        if not self.forward.dense or not self._tail:
+            return ""
+        first, around = (self._module_of(edge(weighted, default=0)).split(".") for edge in (min, max))
+        lengths = (n for n in range(1, len(around) + 1) if around[:n] != first[:n])
+        return next((".".join(around[:n]) + "." for n in lengths), "")
 
     def _module_of(self, node: int) -> str:
         """The innermost module that ran the operation: the first whose output is not older."""
@@ -205,8 +235,8 @@ class _Search:
             if self.node(k) == self.node(i) and self.layers[k].layout == self.layers[i].layout
         ]
 
-        def rank(k: int) -> tuple[bool, bool, int, int]:
+        def rank(k: int) -> tuple[bool, bool, bool, int, int]:
             layer = self.layers[k]
-            return is_placeholder(layer), "#" in layer.name, layer.depth, k
+            return is_placeholder(layer), not self.forward.plain[k], "#" in layer.name, layer.depth, k
 
         return min(same, key=rank, default=i)

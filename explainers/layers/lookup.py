@@ -10,7 +10,7 @@ from explainers.errors import LayerRanRepeatedly, NothingSpatial, UnsupportedMod
 from explainers.findings import note_finding
 from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
-from explainers.layers.layer import Layer, is_spatial, layout_of
+from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.profile import Profile, layout_at_any_size, profile
 from explainers.network.eval_view import EvalView
@@ -103,11 +103,28 @@ def is_read(model: nn.Module | EvalView, images: Tensor, name: str) -> bool:
 
 
 def last_layer_with_patch_gradients(model: nn.Module | EvalView, images: Tensor, name: str) -> str | None:
-    """The default layer, where it stands before the layer `name`: after it, only the class token may be used."""
+    """The last layer before the layer `name` whose patches another token reads: the default layer, or the tokens just
+    before the last attention where the target reads less than the scores do.
+    """
     layers = profile(model, images)
     names = [layer.name for layer in layers]
-    earlier = names[: names.index(name)] if name in names else []
-    return layers.default if layers.default in earlier else None
+    earlier = layers[: names.index(name)] if name in names else []
+    if any(layer.name == layers.default for layer in earlier):
+        return layers.default
+    return next((each for each in reversed(_attention_inputs(earlier)) if each != name), None)
+
+
+def _attention_inputs(layers: list[Layer]) -> list[str]:
+    """The tokens just before each attention, in order."""
+    found = []
+    for i, attention in enumerate(layers):
+        if is_attention(attention):
+            # What a module of its own runs inside (qkv, projection) comes before it in the order of calls ended.
+            inside = f"{attention.path}."
+            found += [each.name for each in layers[:i] if each.layout == "tokens" and not each.name.startswith(inside)][
+                -1:
+            ]
+    return found
 
 
 def layer_layout(

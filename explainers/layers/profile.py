@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from explainers.errors import ExplainerError, UnsupportedModel, is_out_of_memory
 from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint, no_inner_hooks
+from explainers.hooks.records import only_tensor
 from explainers.layers.axes import Axes
 from explainers.layers.axis_rules import Reads
 from explainers.layers.dataflow import Dataflow, Edge
@@ -96,13 +97,16 @@ def _profiled(view: EvalView, images: Tensor) -> Profile:
 
 @dataclass
 class _Call:
-    """A module's call: its output's shape, and node and axes in the dataflow, where it is a tensor."""
+    """A module's call: its output's shape, and node and axes in the dataflow, where it is or holds a single tensor;
+    `plain` where it is one.
+    """
 
     path: str
     module: nn.Module
     shape: tuple[int, ...] = ()
     node: int | None = None
     axes: Axes = ()
+    plain: bool = False
 
 
 @torch.no_grad()
@@ -114,9 +118,9 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
         flow = Dataflow(batch)
 
         def record(path: str, module: nn.Module, output: Any) -> None:
-            call = _Call(path, module)
-            if isinstance(output, Tensor):
-                call.shape, value = tuple(output.shape), flow.value(output)
+            call, tensor = _Call(path, module, plain=isinstance(output, Tensor)), only_tensor(output)
+            if tensor is not None:
+                call.shape, value = tuple(tensor.shape), flow.value(tensor)
                 call.node, call.axes = value or (None, ())
             calls.append(call)
 
@@ -129,7 +133,9 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     layers = _layers(calls, images, model)
     end = flow.graph.add([Edge(value.node, Reads.ALL) for value in values] or [Edge(0, Reads.ALL)])
     dense = any(flow.graph.on_grid[value.node] for value in values)
-    return _finished(layers, Pass(flow.graph, end, dense, tuple(call.node for call in calls)))
+    return _finished(
+        layers, Pass(flow.graph, end, dense, tuple(call.node for call in calls), tuple(call.plain for call in calls))
+    )
 
 
 def _scores(output: Any) -> list[Tensor]:

@@ -23,7 +23,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial
-from explainers.hooks.edit import edit_outputs
+from explainers.hooks.calls import replaced_outputs
+from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 
@@ -78,7 +79,7 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 
     with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
-        with edit_outputs(network, {at.name: record}), _DependencyGraph():
+        with replaced_outputs(network, [(find_hook_point(network, at.name), record)]), _DependencyGraph():
             network(leaf * 1)
     if not outputs:
         raise LayerNotFound(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly, is_out_of_memory
 from explainers.findings import note_finding, note_gradient, note_layer
 from explainers.hooks.calls import replaced_outputs
-from explainers.hooks.edit import edit_outputs
+from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import is_read, last_layer_with_patch_gradients, layer_layout
@@ -130,7 +130,8 @@ class SuffixBatch:
 
         batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
         network = self.run.fast_network(self.layout.name)
-        edited = edit_outputs(network or self.run.network, {self.layout.name: branch})
+        running = network or self.run.network
+        edited = replaced_outputs(running, [(find_hook_point(running, self.layout.name), branch)])
         with torch.no_grad(), self.run.autocast(), edited:
             return at_least_float32(self.run.score(self.run.forward(batch, network), [self.picture] * count))
 

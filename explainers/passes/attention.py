@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from explainers.errors import LayerNotFound, UnsupportedModel
 from explainers.findings import note_gradient, note_layer
+from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.edit import edit_outputs
 from explainers.hooks.locate import find_hook_point, frozen_graph, unwrap
 from explainers.layers.layer import is_named_attention
@@ -102,7 +103,8 @@ def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -
             return torch.cat(means) if len(means) == len(blocks) else output.detach()
 
         pictures = list(range(len(images))) * len(blocks)
-        with watched(run.network, len(images)) as watch, edit_outputs(run.network, dict.fromkeys(blocks, cut)):
+        edits = [(find_hook_point(run.network, block), cut) for block in blocks]
+        with watched(run.network, len(images)) as watch, replaced_outputs(run.network, edits):
             scores = run.score(run.forward(run.images), pictures)
         seen = watch.attentions
         g = run.vjp(scores.sum(), [attention.weights for attention in seen])
