@@ -1,6 +1,6 @@
 # `make app` serves the page, `make test` runs every test; each sets up a fresh machine by itself.
 .DEFAULT_GOAL := help
-.PHONY: help app test lint types smoke bench chromium clean
+.PHONY: help app test lint types smoke bench zoo chromium clean
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,6 +10,7 @@ help:
 	@echo "make app     serve the page on http://127.0.0.1:7860 (flags: make app ARGS='--model resnet50')"
 	@echo "make test    run all tests (flags: make test ARGS='-k hooks')"
 	@echo "make lint    ruff;  make types  mypy;  make smoke  a short run of the benchmarks;  make bench  all of them"
+	@echo "make zoo     every method on 170 architectures, in 20 minutes on two idle cores; writes docs/networks.md"
 	@echo "make clean   remove the virtual environment and caches"
 
 app: $(VENV)/.app
@@ -30,6 +31,9 @@ smoke: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks $(ARGS)
 
+zoo: $(VENV)/.test
+	timeout 1260 $(BIN)/python -m benchmarks.zoo $(ARGS)
+
 # What the app needs, and nothing more.
 $(VENV)/.app: requirements.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -r requirements.txt
@@ -37,7 +41,7 @@ $(VENV)/.app: requirements.txt | $(VENV)/bin/python
 
 # What tests, checks and benchmarks need besides; the package itself is linked, not copied, so that the checkout is tested.
 $(VENV)/.test: requirements.txt pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q -r requirements.txt -e '.[test,peers,check]'
+	$(BIN)/pip install -q -r requirements.txt -e '.[test,peers,check,zoo]'
 	@touch $@ $(VENV)/.app
 
 $(VENV)/bin/python:

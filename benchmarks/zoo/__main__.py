@@ -1,0 +1,73 @@
+"""`python -m benchmarks.zoo`: every network with every kind of method, each cell right or refused in words.
+
+python -m benchmarks.zoo                      all, in 20 minutes on two idle cores; writes docs/networks.md
+python -m benchmarks.zoo --only "swin|vit"    networks whose name matches, and no page
+python -m benchmarks.zoo --checks layout lrp  some checks
+python -m benchmarks.zoo --json rows.json     also write the rows, with the tracebacks
+
+The exit status is 1 where any cell is wrong or a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import sys
+import warnings
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "networks.md"
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
+IMPORTED = ("torchvision.models.detection", "torchvision.models.segmentation", "timm", "transformers")
+COMMAND = "python -m benchmarks.zoo"
+
+
+def main() -> int:
+    """Run the checks, print rows as they come, write the page."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Torch reads the environment when it is imported, and so do the packages.
+    from benchmarks.zoo.attributions import CHECKS
+    from benchmarks.zoo.networks import networks
+    from benchmarks.zoo.runner import Limits, examine_all
+    from benchmarks.zoo.table import summary, table
+
+    limits = Limits()
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="", help="networks whose name matches this regular expression")
+    parser.add_argument("--checks", nargs="+", default=list(CHECKS), choices=list(CHECKS), help="some of the checks")
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--page", type=Path, help=f"write the page here (default: {PAGE.name} after a full run)")
+    parser.add_argument("--workers", type=int, default=2, help="processes side by side")
+    parser.add_argument("--minutes", type=float, default=limits.whole / 60, help="time for all")
+    parser.add_argument("--seconds", type=float, default=limits.network, help="time for one network")
+    chosen = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    for name in (*IMPORTED, "segmentation_models_pytorch"):
+        importlib.import_module(name)  # once, before the processes are forked
+    found = [network for network in networks() if re.search(chosen.only, network.name)]
+    limits = Limits(network=chosen.seconds, whole=60 * chosen.minutes)
+    rows = []
+    for row in examine_all(found, chosen.checks, chosen.workers, limits):
+        rows.append(row)
+        size = "{} × {}".format(*row.size)
+        print(f"{row.verdict:8}{row.check:21}{row.network}, {size}: {row.words[:300]} ({row.seconds} s)", flush=True)
+        if chosen.json:
+            chosen.json.write_text(json.dumps([asdict(each) for each in rows]), encoding="utf-8")
+    order = {network.name: place for place, network in enumerate(found)}
+    rows.sort(key=lambda row: order[row.network])
+    print(f"{len(found)} networks, {len(rows)} cells: {summary(rows)}")
+    full = not chosen.only and len(chosen.checks) == len(CHECKS)
+    if chosen.page or full:
+        versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in PACKAGES)
+        (chosen.page or PAGE).write_text(table(rows, COMMAND, versions), encoding="utf-8")
+    return int(any(row.verdict in ("wrong", "crash") for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,355 @@
+"""The networks: small members of many families, each made offline with ten classes, and some written by hand."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.zoo.subject import CLASSES, SQUARE, WIDE, Network, Size
+
+
+def networks() -> Iterator[Network]:
+    """All of them, in the order of the table."""
+    yield from _timm()
+    yield from _transformers()
+    yield from _segmentation_models()
+    yield from _torchvision()
+    yield from own()
+
+
+TIMM = """
+resnet18 resnext26ts seresnext26ts skresnet18 resnest14d efficientnetv2_rw_t mobilenetv3_small_050
+mobilenetv4_conv_small_035 mobilenetv4_hybrid_medium ghostnetv2_100 repghostnet_050 mnasnet_small regnetz_005 repvgg_a0
+repvit_m0_9 dla46_c ese_vovnet19b_slim_dw cs3darknet_focus_s nf_regnet_b0 hrnet_w18_small inception_next_atto
+lcnet_050 tinynet_e rexnet_100 gernet_s hgnetv2_b0 mobileone_s0 fasternet_t0 starnet_s050 botnet26t_256@ halonet26t!
+lambda_resnet26t bat_resnext26ts! gcresnext26ts convnext_atto convnextv2_atto edgenext_xx_small mambaout_femto
+convmixer_768_32 rdnet_tiny poolformer_s12 poolformerv2_s12 convformer_s18 caformer_s18 tiny_vit_5m_224 nest_tiny!
+coat_tiny@ coat_lite_tiny@ maxvit_rmlp_pico_rw_256@ coatnet_pico_rw_224@ gcvit_xxtiny@ davit_tiny csatv2 sequencer2d_s
+hieradet_small hiera_tiny_224@ levit_128s@ levit_conv_128s@ xcit_nano_12_p16_224 cait_xxs24_224@ deit_tiny_patch16_224@
+deit3_small_patch16_224@ vit_tiny_patch16_224@ vit_tiny_r_s16_p8_224@ vit_relpos_small_patch16_224@
+vit_wee_patch16_reg1_gap_256@ beit_base_patch16_224@ eva02_tiny_patch14_224@ flexivit_small@ naflexvit_base_patch16_gap
+visformer_tiny@ pvt_v2_b0 twins_svt_small swin_tiny_patch4_window7_224@ swin_s3_tiny_224@
+swinv2_tiny_window8_256@ swinv2_cr_tiny_224@ crossvit_tiny_240 convit_tiny! mixer_s32_224@ gmlp_ti16_224@ resmlp_12_224@
+efficientformer_l1! efficientformerv2_s0@ efficientvit_b0 efficientvit_m0 fastvit_t8 mobilevit_xxs mobilevitv2_050
+mvitv2_tiny nextvit_small pit_ti_224@ pit_ti_distilled_224@ shvit_s1 swiftformer_xs tnt_s_patch16_224@
+volo_d1_224@ focalnet_tiny_srf vitamin_small_224@
+"""
+"""An `@` marks those that are made for one size of picture, as `img_size` says, and a `!` those that have one size."""
+TIMM_SQUARES = {"halonet26t": (256, 256), "bat_resnext26ts": (256, 256)}
+TIMM_SMALLER: dict[str, dict[str, Any]] = {
+    "beit_base_patch16_224": {"embed_dim": 192, "depth": 6, "num_heads": 6},
+    "cait_xxs24_224": {"depth": 8},
+    "deit3_small_patch16_224": {"depth": 6},
+    "eva02_tiny_patch14_224": {"depth": 6},
+    "flexivit_small": {"depth": 6, "embed_dim": 192, "num_heads": 3},
+    "naflexvit_base_patch16_gap": {"depth": 4, "embed_dim": 192, "num_heads": 3},
+    "vit_relpos_small_patch16_224": {"depth": 6},
+    "swin_tiny_patch4_window7_224": {"depths": (2, 2, 2, 2), "embed_dim": 48},
+    "swinv2_tiny_window8_256": {"depths": (2, 2, 2, 2), "embed_dim": 48},
+    "swinv2_cr_tiny_224": {"depths": (2, 2, 2, 2), "embed_dim": 48},
+}
+
+
+def _timm() -> Iterator[Network]:
+    for word in TIMM.split():
+        name = word.rstrip("!@")
+        sizes = (TIMM_SQUARES.get(name, SQUARE),) if word.endswith("!") else (WIDE, SQUARE)
+
+        def make(size: Size, name: str = name, sized: bool = word.endswith("@")) -> nn.Module:
+            timm = importlib.import_module("timm")
+            options = {**TIMM_SMALLER.get(name, {}), **({"img_size": size} if sized else {})}
+            return timm.create_model(name, pretrained=False, num_classes=CLASSES, **options)
+
+        # It stretches every picture to its own size.
+        seen = (240, 240) if name == "crossvit_tiny_240" else None
+        yield Network(f"timm {name}", make, sizes, seen=seen)
+
+
+def _hf(name: str, config: str, wide: bool = True, **options: Any) -> Network:
+    def make(size: Size) -> nn.Module:
+        transformers = importlib.import_module("transformers")
+        extra = {"num_labels": CLASSES, "attn_implementation": "eager", **options}
+        return getattr(transformers, name)(getattr(transformers, config)(**extra))
+
+    kind = "segmentation" if "Segmentation" in name else "classifier"
+    target = mean_of_a_class if kind == "segmentation" else 3
+    return Network(f"transformers {name}", make, (WIDE, SQUARE) if wide else (SQUARE,), kind, target=target)
+
+
+def mean_of_a_class(output: Any) -> Tensor:
+    """The mean logit of a class over the picture, [N], of a segmentation network's output."""
+    scores = output["out"] if isinstance(output, dict) and "out" in output else getattr(output, "logits", output)
+    return scores[:, 3].mean((1, 2))
+
+
+def sum_of_boxes(output: Any) -> Tensor:
+    """The sum of the detections' scores, [N]."""
+    return torch.stack([found["scores"].sum() for found in output])
+
+
+def _transformers() -> Iterator[Network]:
+    tokens: dict[str, Any] = {
+        "hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 3, "intermediate_size": 192,
+    }  # fmt: skip
+    yield _hf("ViTForImageClassification", "ViTConfig", False, **tokens)
+    yield _hf("DeiTForImageClassification", "DeiTConfig", False, **tokens)
+    yield _hf("BeitForImageClassification", "BeitConfig", False, **tokens)
+    yield _hf("Dinov2ForImageClassification", "Dinov2Config", **tokens)
+    yield _hf("Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig", **tokens)
+    yield _hf("ViTMSNForImageClassification", "ViTMSNConfig", False, **tokens)
+    yield _hf("SiglipForImageClassification", "SiglipConfig", False, vision_config=tokens)
+    yield _hf("CLIPForImageClassification", "CLIPConfig", False, vision_config=tokens)
+    yield _hf(
+        "SwinForImageClassification",
+        "SwinConfig",
+        False,
+        window_size=7,
+        depths=[2, 2, 2, 2],
+        embed_dim=48,
+        num_heads=[3, 3, 6, 6],
+    )
+    yield _hf("Swinv2ForImageClassification", "Swinv2Config", depths=[2, 2, 2, 2], embed_dim=48, num_heads=[3, 3, 6, 6])
+    yield _hf("ConvNextForImageClassification", "ConvNextConfig", depths=[2, 2, 3, 2], hidden_sizes=[24, 48, 96, 192])
+    yield _hf(
+        "ConvNextV2ForImageClassification", "ConvNextV2Config", depths=[2, 2, 3, 2], hidden_sizes=[24, 48, 96, 192]
+    )
+    yield _hf("ResNetForImageClassification", "ResNetConfig", depths=[2, 2, 2, 2], hidden_sizes=[32, 64, 96, 128])
+    yield _hf(
+        "RegNetForImageClassification",
+        "RegNetConfig",
+        depths=[1, 2, 3, 2],
+        hidden_sizes=[32, 64, 96, 128],
+        groups_width=32,
+    )
+    yield _hf("MobileNetV2ForImageClassification", "MobileNetV2Config")
+    yield _hf("MobileViTForImageClassification", "MobileViTConfig")
+    yield _hf("MobileViTV2ForImageClassification", "MobileViTV2Config", width_multiplier=0.5)
+    yield _hf("PvtForImageClassification", "PvtConfig", False)
+    yield _hf("PvtV2ForImageClassification", "PvtV2Config")
+    yield _hf("SegformerForImageClassification", "SegformerConfig")
+    yield _hf("SegformerForSemanticSegmentation", "SegformerConfig")
+    yield _hf(
+        "LevitForImageClassification",
+        "LevitConfig",
+        False,
+        hidden_sizes=[64, 96, 128],
+        num_attention_heads=[2, 3, 4],
+        key_dim=[16, 16, 16],
+    )
+    yield _hf("HieraForImageClassification", "HieraConfig", False, embed_dim=48, depths=[1, 2, 4, 1])
+    yield _hf("CvtForImageClassification", "CvtConfig", depth=[1, 2, 4])
+    yield _hf("FocalNetForImageClassification", "FocalNetConfig", embed_dim=48)
+    yield _hf("PoolFormerForImageClassification", "PoolFormerConfig")
+    yield _hf("SwiftFormerForImageClassification", "SwiftFormerConfig")
+    yield _hf(
+        "BitForImageClassification",
+        "BitConfig",
+        embedding_size=32,
+        depths=[2, 2, 2, 2],
+        hidden_sizes=[64, 128, 256, 512],
+    )
+
+
+def _smp(name: str, encoder: str = "resnet18", **options: Any) -> Network:
+    def make(size: Size) -> nn.Module:
+        smp = importlib.import_module("segmentation_models_pytorch")
+        return getattr(smp, name)(encoder_name=encoder, encoder_weights=None, classes=CLASSES, **options)
+
+    return Network(f"smp {name} {encoder}", make, kind="segmentation", target=mean_of_a_class)
+
+
+def _segmentation_models() -> Iterator[Network]:
+    yield _smp("Unet")
+    yield _smp("UnetPlusPlus", "timm-mobilenetv3_small_075")
+    yield _smp("FPN")
+    yield _smp("PSPNet")
+    yield _smp("DeepLabV3Plus", "mobilenet_v2")
+    yield _smp("Linknet")
+    yield _smp("PAN")
+    yield _smp("UPerNet")
+    yield _smp("Segformer", "mit_b0")
+
+
+TORCHVISION = """
+alexnet vgg11_bn squeezenet1_1 densenet121 googlenet mobilenet_v2 mobilenet_v3_small shufflenet_v2_x0_5 efficientnet_b0
+regnet_y_400mf mnasnet0_5 convnext_tiny swin_t swin_v2_t maxvit_t!
+"""
+
+
+def _torchvision() -> Iterator[Network]:
+    def of(path: str, **options: Any) -> Callable[[Size], nn.Module]:
+        def make(size: Size) -> nn.Module:
+            folder, _, name = f"torchvision.models.{path}".rpartition(".")
+            return getattr(importlib.import_module(folder), name)(**options)
+
+        return make
+
+    none = {"weights": None}
+    for word in TORCHVISION.split():
+        name = word.rstrip("!")
+        extra = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
+        sizes = (SQUARE,) if word.endswith("!") else (WIDE, SQUARE)
+        yield Network(f"torchvision {name}", of(name, **none, num_classes=CLASSES, **extra), sizes)
+    small = {"image_size": 224, "patch_size": 16, "num_layers": 4, "num_heads": 3, "hidden_dim": 96, "mlp_dim": 192}
+    yield Network(
+        "torchvision VisionTransformer",
+        of("vision_transformer.VisionTransformer", **small, num_classes=CLASSES),
+        (SQUARE,),
+    )
+    segments: dict[str, Any] = {"kind": "segmentation", "target": mean_of_a_class}
+    empty = {**none, "weights_backbone": None, "num_classes": CLASSES}
+    yield Network(
+        "torchvision lraspp_mobilenet_v3_large", of("segmentation.lraspp_mobilenet_v3_large", **empty), **segments
+    )
+    yield Network(
+        "torchvision deeplabv3_mobilenet_v3_large", of("segmentation.deeplabv3_mobilenet_v3_large", **empty), **segments
+    )
+    found: dict[str, Any] = {"kind": "detector", "target": sum_of_boxes}
+    few = {**none, "weights_backbone": None, "num_classes": 4, "box_detections_per_img": 10, "box_score_thresh": 0.0}
+    name = "fasterrcnn_mobilenet_v3_large_320_fpn"
+    yield Network(f"torchvision {name}", of(f"detection.{name}", **few), **found)
+    few = {**none, "weights_backbone": None, "num_classes": 4, "detections_per_img": 10, "score_thresh": 0.0}
+    yield Network(
+        "torchvision ssdlite320_mobilenet_v3_large", of("detection.ssdlite320_mobilenet_v3_large", **few), **found
+    )
+    yield Network("torchvision retinanet_resnet18_fpn", _retinanet, **found)
+
+
+def _retinanet(size: Size) -> nn.Module:
+    detection = importlib.import_module("torchvision.models.detection")
+    backbone = detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet18", weights=None, trainable_layers=5)
+    return detection.RetinaNet(backbone, 4, min_size=160, max_size=224, detections_per_img=10, score_thresh=0.0)
+
+
+def block(inputs: int, outputs: int, stride: int = 2) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class Small(nn.Module):
+    """Four blocks, a pool and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two, self.three = block(3, 16, 4), block(16, 24), block(24, 32), block(32, 48, 1)
+        self.head = nn.Linear(48, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.three(self.two(self.one(self.stem(images)))).mean((2, 3)))
+
+
+class TwoInputs(Small):
+    """A picture, and a row of numbers about it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.about = nn.Linear(4, 48)
+
+    def forward(self, images: Tensor, numbers: Tensor) -> Tensor:
+        features = self.three(self.two(self.one(self.stem(images)))).mean((2, 3))
+        return self.head(features * (1 + self.about(numbers).tanh()))
+
+
+class DictInput(Small):
+    """A dict of tensors, as data loaders give them."""
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"logits": super().forward(batch["pixel_values"] * batch["mask"])}
+
+
+class Checkpointed(Small):
+    """Blocks that are computed anew in the backward pass, or kept where `use_reentrant` is None."""
+
+    def __init__(self, use_reentrant: bool | None) -> None:
+        super().__init__()
+        self.use_reentrant = use_reentrant
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for step in (self.one, self.two, self.three):
+            x = step(x) if self.use_reentrant is None else checkpoint(step, x, use_reentrant=self.use_reentrant)
+        return self.head(x.mean((2, 3)))
+
+
+class _Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        gate = x.sigmoid()
+        return gradient * (gate + x * gate * (1 - gate))
+
+
+class OwnFunction(Small):
+    """An activation with a backward pass of its own."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = _Swish.apply(self.two(self.one(self.stem(images))))
+        return self.head(_Swish.apply(self.three(x)).mean((2, 3)))
+
+
+class Repeated(Small):
+    """One block that runs three times."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.two(self.one(self.stem(images)))
+        for _ in range(2):
+            x = self.again(x)
+        return self.head(self.three(x).mean((2, 3)))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = block(32, 32, 1)
+
+
+class Reshaped(nn.Module):
+    """Channels last by hand: a linear layer over the channels, permuted back, with an addition and no norm after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down = block(3, 24, 4), block(24, 40, 4)
+        self.mix, self.last = nn.Linear(24, 24), nn.Linear(40, 40)
+        self.end = nn.Identity()
+        self.head = nn.Linear(40, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        x = x + self.mix(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = self.down(x)
+        x = self.end(x + self.last(x.permute(0, 2, 3, 1)).relu().permute(0, 3, 1, 2))
+        return self.head(x.mean((2, 3)))
+
+
+def quantized(network: nn.Module) -> nn.Module:
+    """Its linear layers in 8 bits, quantized as they run."""
+    return torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, torch.qint8)
+
+
+def _with_numbers(network: nn.Module) -> Callable[[Tensor], Any]:
+    numbers = torch.tensor([[0.5, -1.0, 2.0, 0.25]])
+    return lambda images: network(images, numbers.to(images).expand(len(images), -1))
+
+
+def _with_a_dict(network: nn.Module) -> Callable[[Tensor], Any]:
+    return lambda images: network({"pixel_values": images, "mask": torch.ones_like(images[:, :1])})["logits"]
+
+
+def own() -> Iterator[Network]:
+    """The networks written by hand."""
+    yield Network("own two inputs", lambda size: TwoInputs(), forward=_with_numbers)
+    yield Network("own dict input", lambda size: DictInput(), forward=_with_a_dict)
+    yield Network("own checkpoint, reentrant", lambda size: Checkpointed(True))
+    yield Network("own checkpoint", lambda size: Checkpointed(False))
+    # The range of the whole batch decides how its activations are rounded.
+    yield Network("own quantized linear layers", lambda size: Reshaped(), finish=quantized, rounding=0.05)
+    yield Network("own autograd.Function", lambda size: OwnFunction())
+    yield Network("own repeated block", lambda size: Repeated())
+    yield Network("own channels last in a block", lambda size: Reshaped())
