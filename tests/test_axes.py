@@ -114,6 +114,18 @@ def test_only_the_class_token_is_read_after_the_last_attention():
     assert reads[flow.value(mixed).node] == reads[flow.value(after).node] == Reads.EXTRA
 
 
+def test_parts_of_a_split_are_read_each_for_itself():
+    """As in CvT: class token and patches are split apart, and the score reads the first alone."""
+    image = torch.randn(1, 4, 2, 3)
+    with Dataflow(image) as flow:
+        tokens = torch.cat([torch.ones(1, 1, 4), image.flatten(2).mT], dim=1).tanh()
+        token, patches = tokens.split([1, 6], 1)
+        score, other = token.sum(), patches.sum()
+    assert flow.graph.reads(flow.value(score).node)[flow.value(tokens).node] == Reads.EXTRA
+    assert flow.graph.reads(flow.value(other).node)[flow.value(tokens).node] == Reads.ALL
+    assert flow.value(patches).axes[1] == Axis((Factor("H", 2), Factor("W", 3)))
+
+
 class ChannelsLastBlock(nn.Module):
     """As in ConvNeXt of Hugging Face: permuted for the linear layers and back, the sum leaves through an Identity."""
 

@@ -181,14 +181,14 @@ def _split(operation: Operation) -> Result:
 
 
 def _cut(operation: Operation, dim: int, ranges: Sequence[tuple[int, int, int]]) -> Result:
-    """Ranges (start, count, step) of an axis, one an output."""
+    """Ranges (start, count, step) of an axis, one an output; `reads` are of each output, for there is one input."""
     axis, size = operation.first[dim], operation.shape[dim]
-    results, beside = [], bool(axis.kinds)
+    axes, reads = [], []
     for start, count, step in ranges:
-        cut = sliced(axis, size, start, count, step)
-        results.append((*operation.first[:dim], cut, *operation.first[dim + 1 :]))
-        beside = beside and (start + count <= axis.before or start >= size - axis.after)
-    return results, [Reads.EXTRA if beside else Reads.SAME]
+        axes.append((*operation.first[:dim], sliced(axis, size, start, count, step), *operation.first[dim + 1 :]))
+        beside = bool(axis.kinds) and (start + count <= axis.before or start >= size - axis.after)
+        reads.append(Reads.EXTRA if beside else Reads.SAME)
+    return axes, reads
 
 
 def _cat(operation: Operation) -> Result:
@@ -369,12 +369,15 @@ _FUSED = (
     "scaled_dot_product_fused_attention_overrideable"
 )
 
+PARTS = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "split_copy"})
+"""Operations whose outputs are different parts of one input: each output reads it in its own way."""
+
 RULES: dict[str, Rule] = dict.fromkeys(_ELEMENTWISE.split(), _elementwise)
 RULES |= dict.fromkeys(_RESIZED.split(), _windowed) | dict.fromkeys(_REDUCED.split(), _reduce)
 RULES |= dict.fromkeys(("view", "unsafe_view", "reshape", "reshape_alias", "flatten"), _view)
 RULES |= {"permute": _permute, "transpose": _transpose, "t": _transpose, "unsqueeze": _unsqueeze, "squeeze": _squeeze}
 RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narrow": _slice}
-RULES |= dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split)
+RULES |= dict.fromkeys(PARTS, _split)
 RULES |= {"cat": _cat, "stack": _stack, "expand": _expand, "repeat": _expand, "as_strided": _strided}
 RULES |= dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul) | dict.fromkeys(_FUSED.split(), _attention)
 RULES |= {"constant_pad_nd": _padded, "linear": _projected}

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from explainers.layers.axes import OTHER, Axes, resized, whole
-from explainers.layers.axis_rules import Operation, Reads, followed
+from explainers.layers.axis_rules import PARTS, Operation, Reads, followed
 
 
 class Value(NamedTuple):
@@ -169,10 +169,16 @@ class Dataflow(TorchDispatchMode):
 
     def _follow(self, operation: Operation, values: Sequence[Value | None], is_written: bool) -> None:
         axes, reads = followed(operation)
-        edges = [Edge(value.node, read) for value, read in zip(values, reads, strict=True) if value]
-        on_grid = any(map(_on_grid, axes))
-        node = self.graph.add(edges, operation.name.strip("_"), self._weights_of(operation), on_grid)
-        for output, meaning in zip(operation.outputs, axes, strict=True):
+        name, weights = operation.name.strip("_"), self._weights_of(operation)
+        if name in PARTS and values[0] is not None:
+            nodes = [
+                self.graph.add([Edge(values[0].node, read)], name, 0, _on_grid(part))
+                for part, read in zip(axes, reads, strict=True)
+            ]
+        else:
+            edges = [Edge(value.node, read) for value, read in zip(values, reads, strict=True) if value]
+            nodes = [self.graph.add(edges, name, weights, any(map(_on_grid, axes)))] * len(axes)
+        for output, meaning, node in zip(operation.outputs, axes, nodes, strict=True):
             self._put(output, Value(node, meaning))
             if is_written:
                 self._writes[_storage(output)] = Value(node, meaning), _key(output)
