@@ -176,6 +176,8 @@ def _misplaced(subject: Subject, layer: explainers.Layer, shape: tuple[int, ...]
     rival, best = subject.best(layer.name, shape)
     if (possible or value > PROOF) and (best is None or best == claim or rival <= value + 0.15):
         return ""
+    if not subject.matters(layer.name):
+        return ""
     found = f"axes {best.axes}, grid {best.grid}, {best.extra} before it" if best else "no grid"
     return f"{layer.name} ({layer.kind}) {shape} is said to be {layer.layout} {claim.grid}; by evidence {found}"
 

@@ -195,6 +195,12 @@ class Subject:
         whole = [each for each in found if each.axes == (1,) and not each.extra]
         return (PROOF, whole[0]) if len(shape) == 3 and len(whole) == 1 else (0.0, None)
 
+    def matters(self, name: str) -> bool:
+        """Whether the picture changes the call's output: a norm over one channel, say, gives a constant."""
+        ((before, after),) = self.lit([name]).values()
+        same = [tensor for tensor, _ in after if tensor.shape == before.shape]
+        return any(float((tensor - before).abs().max()) > 1e-6 * float(before.abs().max()) for tensor in same)
+
     def evidence(self, name: str, layout: Layout, pooled: bool = False) -> float:
         """1 where the axes turn with the picture, 0 where others do, else how well lit patches lie."""
         seen = None if pooled else self.follows(name, layout)
