@@ -13,8 +13,8 @@ from torch import nn
 from explainers import deep_lift, lrp
 from explainers.backward.decompositions import multi_head
 from explainers.backward.operations import STRUCTURE, Interception
-from explainers.passes.attention import _Watch
 from explainers.passes.attention_ops import scaled_dot_product_attention
+from explainers.passes.attention_watch import Seen, _Watch
 
 N, HEADS, T, S, C = 2, 2, 5, 6, 8
 
@@ -81,7 +81,7 @@ PADDING = {"none": None, "bool": hidden(N, T), "float": tensor(N, T)}
 
 def watch():
     """The mode that records attention weights."""
-    return _Watch(lambda weights: weights)
+    return _Watch(Seen(), N, leaves=False)
 
 
 def intercept():

@@ -200,7 +200,7 @@ class Tokens(nn.Module):
     def __init__(self, place: str = "first", reads: str = "class", attentions: int = 2) -> None:
         super().__init__()
         self.place, self.reads = place, reads
-        self.patch, self.token = nn.Conv2d(3, 8, 8, 8), nn.Parameter(torch.ones(1, 1, 8))
+        self.patch, self.token = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.ones(1, 1, 8))
         self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(attentions))
         self.attns = nn.ModuleList(nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(attentions))
         self.blocks = nn.ModuleList(nn.Identity() for _ in range(attentions))
@@ -223,7 +223,7 @@ class Tokens(nn.Module):
 @pytest.mark.parametrize("place", ["first", "last"])
 @pytest.mark.parametrize(("reads", "expected"), [("class", "norms.1"), ("patches", "norm")])
 def test_the_default_is_the_last_layer_whose_patches_are_read(place, reads, expected):
-    net, x = settle(Tokens(place, reads).double()), pictures(2, 3, 32, 48)
+    net, x = settle(Tokens(place, reads).double()), pictures(2, 3, 16, 24)
     layer = next(layer for layer in list_layers(net, x) if layer.name == expected)
 
     assert default_layer(net, x) == expected and layer.grid == (4, 6) and layer.extra_tokens == (place == "first")

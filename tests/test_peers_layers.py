@@ -306,7 +306,7 @@ def test_p74_layers_are_found_with_the_real_input(channels):
     [("vgg11", "features"), ("squeezenet1_1", "features"), ("densenet121", "features"), ("mobilenet_v2", "features")],
 )
 def test_p75_default_layer_is_the_last_spatial_stage(name, expected):
-    assert default_layer(network(name), photos(1)) == expected
+    assert default_layer(network(name), photos(1, 128, 160)) == expected
 
 
 def test_p75_default_layer_of_transformers():

@@ -72,7 +72,7 @@ def test_p03_a_thousand_ordinary_forwards_keep_nothing():
 
 
 # These have a rule for each operation and refuse unknown ones, as the marker is.
-RULED = {"deep_lift", "deep_lift_shap", "lrp", "excitation_backprop"}
+RULED = {"deep_lift", "deep_lift_shap", "lrp", "excitation_backprop", "guided_backprop", "deconvnet", "guided_grad_cam"}
 
 
 @each

@@ -185,6 +185,8 @@ class Dataflow(TorchDispatchMode):
 
     def _weights_of(self, operation: Operation) -> int:
         """The values of parameters that meet the picture here for the first time."""
+        if any(isinstance(argument, torch.ScriptObject) for argument in operation.args):
+            return 1  # packed weights of a quantized operation, which do not tell their number
         if operation.name not in _WEIGHTED:
             return 0
         constants = [t for t, axes in zip(operation.inputs, operation.axes, strict=True) if axes is None and t.ndim > 1]
@@ -209,8 +211,7 @@ def _name(func: Any) -> str:
 
 
 def _on_grid(axes: Axes) -> bool:
-    kinds = {kind for axis in axes for kind in axis.kinds}
-    return kinds >= {"H", "W"}
+    return any(axis.kinds & {"H", "W"} for axis in axes)
 
 
 def _by_stride(tensor: Tensor, axes: Axes, strides: Sequence[int]) -> Axes:

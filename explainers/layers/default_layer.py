@@ -66,7 +66,7 @@ def find_default(layers: list[Layer], forward: Pass) -> Found:
 
 
 def _chosen(search: _Search) -> int | None:
-    found = search.on_all_paths(search.candidates, search.weights_outside_head)
+    found = search.on_all_paths(search.candidates, search.weights_outside_head, sums=True)
     found = found or search.on_all_paths(search.before_head, search.weights)
     if not found:
         # Paths leave early, as where a detector reads several scales: the last stage of the backbone stands for all.
@@ -126,19 +126,19 @@ class _Search:
         ]
         return sorted(found, key=self.node)
 
-    def on_all_paths(self, candidates: list[int], weights: dict[int, int]) -> list[int]:
+    def on_all_paths(self, candidates: list[int], weights: dict[int, int], *, sums: bool = False) -> list[int]:
         """Those of the candidates that every path to the scores passes; none, where less than half of the weights stand
-        before the last of them.
+        before the last of them. With `sums`, and the last one before a sum in which all paths meet.
         """
 
         def share(node: int) -> float:
             return sum(count for at, count in weights.items() if at <= node) / max(1, sum(weights.values()))
 
         found = [i for i in candidates if self.node(i) in self.passed]
-        end = max((node for node in self.passed if self._is_meeting(node, max(weights, default=0))), default=0)
-        if found and share(end) - share(self.node(found[-1])) > 0.1:
-            # The paths meet again, but in a sum that is no layer's output.
-            found.append([i for i in candidates if self.node(i) <= end][-1])
+        if sums and found and share(self.node(found[-1])) < 0.5:
+            # The paths may meet again, but in a sum that is no layer's output.
+            end = max((node for node in self.passed if self._is_meeting(node, max(weights, default=0))), default=0)
+            found += [i for i in candidates if self.node(i) <= end][-1:]
         return found if found and share(self.node(found[-1])) >= 0.5 else []
 
     def _is_meeting(self, node: int, last: int) -> bool:

@@ -54,20 +54,31 @@ def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] 
     if any(axis.padded for axis in axes):
         return None
     rows, columns = (max(range(len(axes)), key=lambda i: axes[i].stride(kind), default=0) for kind in "HW")
-    if len(axes) == 4 and (rows, columns) in ((2, 3), (1, 2)) and _runs(axes[rows], "H") and _runs(axes[columns], "W"):
-        layout = "NCHW" if rows == 2 else "NHWC"
-        if not axes[0].kinds & {"H", "W"}:
-            return layout, (shape[rows], shape[columns]), 0
-    if len(axes) == 3 and rows == columns == 1 and not axes[0].kinds & {"H", "W"}:
-        kinds = [factor.kind for factor in axes[1].factors]
-        if kinds == ["H", "W"]:
-            height, width = (factor.steps for factor in axes[1].factors)
-            return "tokens", (height, width), axes[1].before
+    seen = {kind for axis in axes for kind in axis.kinds} & {"H", "W"}
+    if len(axes) == 4 and seen:
+        # A picture of one row or column may have lost the axis of that size.
+        for layout, at in (("NCHW", (2, 3)), ("NHWC", (1, 2))):
+            fits = (
+                i == j if kind in seen else shape[j] == 1 for i, j, kind in zip((rows, columns), at, "HW", strict=True)
+            )
+            runs = all(_runs(axes[i], kind) for i, kind in zip(at, "HW", strict=True) if kind in seen)
+            if all(fits) and runs and not axes[0].kinds & {"H", "W"}:
+                return layout, (shape[at[0]], shape[at[1]]), 0
+    if (
+        len(axes) == 3
+        and not axes[0].kinds & {"H", "W"}
+        and "".join(f.kind for f in axes[1].factors) in ("HW", "H", "W")
+    ):
+        steps = {factor.kind: factor.steps for factor in axes[1].factors}
+        if all(axes[2].stride(kind) < axes[1].stride(kind) for kind in steps) and seen == steps.keys():
+            return "tokens", (steps.get("H", 1), steps.get("W", 1)), axes[1].before
     return None
 
 
 def _runs(axis: Axis, kind: str) -> bool:
     """Whether the axis runs along `kind` alone, in order; finer places may follow, as after a pixel shuffle."""
+    if not axis.factors:
+        return False
     first, *rest = axis.factors
     return first.kind == kind and not axis.before and not axis.after and not any(factor.kind for factor in rest)
 
