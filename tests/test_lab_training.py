@@ -187,9 +187,9 @@ def test_layers_with_vanishing_gradient_are_named() -> None:
     layers = explainers.list_layers(network, images, spatial=True)
     found = lab_engine.layer_norms(network, images, 2, [layer.name for layer in layers])
     pairs = [found[layer.name].tolist() for layer in layers]
-    depth = lab_picture.Depth(None, 2, layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])
+    depth = lab_picture.Depth(None, "tench", layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])
 
     assert depth.vanished == ["0", "1", "2"]
     said = lab_words.depth_verdict(depth.vanished, ("3", 1.0, "0", 0.0))
     assert said.startswith("The gradient vanishes at 0, 1, 2: a class-activation map there means nothing.")
-    assert lab_picture.Depth(None, 2, layers, [1.0, math.nan, 1e-9, 2.0], [0.0] * 4).vanished == ["1", "2"]
+    assert lab_picture.Depth(None, "tench", layers, [1.0, math.nan, 1e-9, 2.0], [0.0] * 4).vanished == ["1", "2"]

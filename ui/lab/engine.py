@@ -16,6 +16,7 @@ from ui.lab.experiments import Plan
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from explainers.targets import Target
     from ui.lab.expressions import Step
 
 
@@ -148,14 +149,15 @@ def _backward(plan: Plan, tensors: dict[str, Tensor], recorded: Pass, seed: Any,
     return gradients
 
 
-def layer_norms(network: nn.Module, images: Tensor, target: int, layers: list[str]) -> dict[str, Tensor]:
-    """By layer: norm of the class score's gradient with respect to its output, and the gradient's fraction of zeros.
+def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers: list[str]) -> dict[str, Tensor]:
+    """By layer: norm of the score's gradient with respect to its output, and the gradient's fraction of zeros.
 
     A layer that no gradient reaches has (0, 1).
     """
     import torch  # torch takes seconds to start
 
     import explainers  # torch takes seconds to start
+    from explainers.targets import scores_of  # torch takes seconds to start
 
     norms = {name: torch.tensor([0.0, 1.0]) for name in layers}
 
@@ -168,6 +170,7 @@ def layer_norms(network: nn.Module, images: Tensor, target: int, layers: list[st
 
     with torch.enable_grad(), explainers.edit_gradients({(network, name): record(name) for name in layers}):
         inputs = images.detach().clone().requires_grad_()
-        score = network(inputs)[0, target]
-        torch.autograd.grad(score, inputs)  # leaves the parameters' `.grad` alone
+        output = network(inputs)
+        score = scores_of(output)[:, target] if isinstance(target, int) else target(output)
+        torch.autograd.grad(score.sum(), inputs)  # leaves the parameters' `.grad` alone
     return norms

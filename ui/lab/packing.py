@@ -6,7 +6,6 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
-from ui import words as page_words
 from ui.lab import experiments, expressions, words
 from ui.lab.engine import Outcome
 from ui.lab.experiments import Plan
@@ -160,10 +159,9 @@ def _rounded(values: list[float]) -> list[float | None]:
 def depth(measured: Depth, ident: int) -> dict[str, Any]:
     """The gradient along the network: one bar a layer, in call order."""
     settings, layers = measured.settings, measured.layers
-    name = page_words.class_name(settings, measured.target)
     return {
         "id": ident,
-        "line": words.depth_line(name, settings.loaded.title, len(layers)),
+        "line": words.depth_line(measured.name, settings.loaded.title, len(layers)),
         "verdict": words.depth_verdict(measured.vanished, _extremes(measured)),
         "vanished": bool(measured.vanished),
         "least": measured.least,

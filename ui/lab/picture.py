@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ui.engine import engine, network_calls
-from ui.engine.messages import Settings, Step
+from ui.engine.messages import Refused, Settings, Step
 from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.lab import engine as lab_engine
+from ui.lab import words
 
 if TYPE_CHECKING:
     import explainers
@@ -25,7 +26,8 @@ class Depth:
     """Norm of the class score's gradient with respect to every layer's output, in call order; its fraction of zeros."""
 
     settings: Settings
-    target: int
+    name: str
+    """Of the class, object or region."""
     layers: list[explainers.Layer]
     norms: list[float]
     zeros: list[float]
@@ -46,15 +48,17 @@ class Depth:
 
 
 def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
-    """One forward and one backward pass of the class, recorded at every layer.
+    """One forward and one backward pass of the class, object or region, recorded at every layer.
 
     Errors   as `engine.explain`
     """
     settings = yield from engine.settled(request, run)
-    loaded, (_, images) = settings.loaded, engine.prepared(settings, request)
+    loaded, (photo, images) = settings.loaded, engine.prepared(settings, request)
     with engine.turn:
-        target = engine.class_of(settings, images)
+        subject = engine.subject_of(settings, loaded.model.crop(photo), images)
+        if subject is None:
+            raise Refused(words.NOTHING_TO_MEASURE)
         names = [layer.name for layer in loaded.layers]
-        measured = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=target, layers=names)
+        measured = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=subject.target, layers=names)
     pairs = [measured[layer.name].tolist() for layer in loaded.layers]
-    yield Depth(settings, target, loaded.layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])
+    yield Depth(settings, subject.name, loaded.layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])

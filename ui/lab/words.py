@@ -110,6 +110,9 @@ def moved(name: str, instead: str) -> str:
 # One expression: what is refused
 
 ONLY_NUMBERS = "only numbers can stand here, as in (1, 2, 3) or [[1, 2], [3, 4]]."
+NOTHING_TO_MEASURE = (
+    "The network finds nothing in this picture, so there is no score to follow; choose another picture."
+)
 NOTHING_WRITTEN = "The expression is empty; try x = (1, 2, 3) and below it mean(x^2)."
 NO_TENSOR = "There is no leaf tensor; begin with a line such as x = (1, 2, 3)."
 NAMELESS = "a constant is no operation; give it a name, as in x = (1, 2, 3)."
