@@ -186,6 +186,7 @@ class Visit:
 def visit(browser, app: str) -> Iterator[Visit]:
     """A fresh visitor; at the end no foreign request and no console error are allowed."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
     found = Visit(context.new_page(), app)
     yield found
     found.check()

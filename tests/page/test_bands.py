@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,22 +36,9 @@ def scene() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if given := os.environ.get("HOOKLENS_BANDS_ADDRESS"):
-        yield given
-        return
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served(tmp_path_factory.mktemp("bands"), "-m", "tests.page.band_app") as found:
         yield found
-
-
-@pytest.fixture
-def visit(browser, address: str) -> Iterator[Visit]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    found = Visit(context.new_page(), address)
-    yield found
-    found.check()
-    context.close()
 
 
 @pytest.fixture
@@ -200,9 +186,9 @@ def test_what_is_no_picture_of_five_bands_is_refused_in_words(visit: Visit, tmp_
         )
 
 
-def test_the_picker_fits_a_narrow_dark_page(browser, address: str, tiff: Path) -> None:
+def test_the_picker_fits_a_narrow_dark_page(browser, app: str, tiff: Path) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
-    visit = opened(Visit(context.new_page(), address))
+    visit = opened(Visit(context.new_page(), app))
     visit.after(lambda: visit.upload(tiff))
 
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 390

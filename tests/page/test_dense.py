@@ -5,7 +5,6 @@ The app is served with the two blob networks of tests/dense_nets.py.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,22 +16,9 @@ from tests.page.conftest import Visit, served
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if given := os.environ.get("HOOKLENS_DENSE_ADDRESS"):
-        yield given
-        return
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served(tmp_path_factory.mktemp("dense"), "-m", "tests.dense_nets") as found:
         yield found
-
-
-@pytest.fixture
-def visit(browser, address: str) -> Iterator[Visit]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    found = Visit(context.new_page(), address)
-    yield found
-    found.check()
-    context.close()
 
 
 @pytest.fixture
@@ -209,9 +195,9 @@ def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_boxes_fit_a_telephone_and_can_be_hidden(browser, address: str, picture: Path, scheme: str) -> None:
+def test_boxes_fit_a_telephone_and_can_be_hidden(browser, app: str, picture: Path, scheme: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, device_scale_factor=2)
-    visit = Visit(context.new_page(), address)
+    visit = Visit(context.new_page(), app)
     open_with(visit, "detection", picture)
 
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 390
