@@ -32,6 +32,8 @@ INNER = {"qkv", "kv", "q", "k", "v", "proj", "query", "key", "value", "to_q", "t
 """What projections inside an attention are called."""
 LEAST = 4
 """Cells along a side that a map should have."""
+LATE = {"classifier": 0.5, "segmentation": 0.3, "detector": 0.05}
+"""Share of a forward pass's operations before the default layer: decoders and heads of detectors have the most."""
 NEARLY = 0.03
 """Share of a forward pass's operations that makes no difference between an earlier and a later layer."""
 
@@ -75,9 +77,10 @@ def default_layer(subject: Subject) -> str:
     expect(layout is not None, f"{name} {calls[at].shape} at {share:.0%}: has no grid by evidence")
     where = f"{name} {layout.grid[0]} × {layout.grid[1]} at {share:.0%}"
     expect(split(name)[0].rpartition(".")[2] not in INNER, f"{where}: an inner projection")
-    expect(share >= (0.5 if subject.network.kind == "classifier" else 0.3), f"{where}: too early")
+    expect(share >= LATE[subject.network.kind], f"{where}: too early")
     if subject.network.kind == "segmentation":
-        expect(CLASSES not in calls[at].shape, f"{where}: the class maps themselves")
+        channels = layout.maps(torch.empty(calls[at].shape)).shape[1]
+        expect(channels != CLASSES, f"{where}: the class maps themselves")
     if subject.differentiable:
         _, slope = gradient(subject.plain(), subject.score(subject.plain()), name, images[:1])
         expect(float(layout.maps(slope).abs().max()) > 0, f"{where}: no gradient at its patches")
@@ -174,9 +177,11 @@ def _misplaced(subject: Subject, layer: explainers.Layer, shape: tuple[int, ...]
     pooled = not possible and claim.grid[0] == claim.grid[1]
     value = subject.evidence(layer.name, claim, pooled) if possible or pooled else 0.0
     rival, best = subject.best(layer.name, shape)
-    if (possible or value > PROOF) and (best is None or best == claim or rival <= value + 0.15):
+    clearly = best is not None and best != claim and rival > max(2 * PROOF, value + 0.15)
+    if (possible or value > PROOF / 2) and not clearly:
         return ""
-    if not subject.matters(layer.name):
+    # One or two planes of a fixed size are too little to tell places by.
+    if (pooled and min(shape[1:]) <= 2) or not subject.matters(layer.name):
         return ""
     found = f"axes {best.axes}, grid {best.grid}, {best.extra} before it" if best else "no grid"
     return f"{layer.name} ({layer.kind}) {shape} is said to be {layer.layout} {claim.grid}; by evidence {found}"
@@ -214,7 +219,8 @@ def grad_cam(subject: Subject) -> str:
 
 def _confirm(subject: Subject, model: nn.Module, name: str, a: Tensor, g: Tensor) -> None:
     """The gradient is that of central differences in float64, where two of them agree: some softmaxes are float32."""
-    if a.dtype != torch.float64:
+    # The boxes of a detector move with the features, and no gradient goes through their choice.
+    if a.dtype != torch.float64 or subject.network.kind == "detector":
         return
     way = torch.randn(a[:1].shape, generator=torch.Generator().manual_seed(2)).to(a) * a.std()
     slope, one = float((g[:1] * way).sum()), subject.images[:1].double()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.zoo.subject import CLASSES, SQUARE, WIDE, Network, Size
+from benchmarks.zoo.subject import CLASSES, SMALL, SQUARE, WIDE, Network, Size
 
 
 def networks() -> Iterator[Network]:
@@ -28,7 +28,7 @@ mobilenetv4_conv_small_035 mobilenetv4_hybrid_medium ghostnetv2_100 repghostnet_
 repvit_m0_9 dla46_c ese_vovnet19b_slim_dw cs3darknet_focus_s nf_regnet_b0 hrnet_w18_small inception_next_atto
 lcnet_050 tinynet_e rexnet_100 gernet_s hgnetv2_b0 mobileone_s0 fasternet_t0 starnet_s050 botnet26t_256@ halonet26t!
 lambda_resnet26t bat_resnext26ts! gcresnext26ts convnext_atto convnextv2_atto edgenext_xx_small mambaout_femto
-convmixer_768_32 rdnet_tiny poolformer_s12 poolformerv2_s12 convformer_s18 caformer_s18 tiny_vit_5m_224 nest_tiny!
+rdnet_tiny poolformer_s12 poolformerv2_s12 convformer_s18 caformer_s18 tiny_vit_5m_224 nest_tiny!
 coat_tiny@ coat_lite_tiny@ maxvit_rmlp_pico_rw_256@ coatnet_pico_rw_224@ gcvit_xxtiny@ davit_tiny csatv2 sequencer2d_s
 hieradet_small hiera_tiny_224@ levit_128s@ levit_conv_128s@ xcit_nano_12_p16_224 cait_xxs24_224@ deit_tiny_patch16_224@
 deit3_small_patch16_224@ vit_tiny_patch16_224@ vit_tiny_r_s16_p8_224@ vit_relpos_small_patch16_224@
@@ -58,7 +58,7 @@ TIMM_SMALLER: dict[str, dict[str, Any]] = {
 def _timm() -> Iterator[Network]:
     for word in TIMM.split():
         name = word.rstrip("!@")
-        sizes = (TIMM_SQUARES.get(name, SQUARE),) if word.endswith("!") else (WIDE, SQUARE)
+        sizes = (TIMM_SQUARES.get(name, SQUARE),) if word.endswith("!") else (WIDE, SMALL)
 
         def make(size: Size, name: str = name, sized: bool = word.endswith("@")) -> nn.Module:
             timm = importlib.import_module("timm")
@@ -78,7 +78,7 @@ def _hf(name: str, config: str, wide: bool = True, **options: Any) -> Network:
 
     kind = "segmentation" if "Segmentation" in name else "classifier"
     target = mean_of_a_class if kind == "segmentation" else 3
-    return Network(f"transformers {name}", make, (WIDE, SQUARE) if wide else (SQUARE,), kind, target=target)
+    return Network(f"transformers {name}", make, (WIDE, SMALL) if wide else (SQUARE,), kind, target=target)
 
 
 def mean_of_a_class(output: Any) -> Tensor:
@@ -150,6 +150,7 @@ def _transformers() -> Iterator[Network]:
         "BitForImageClassification",
         "BitConfig",
         embedding_size=32,
+        num_groups=8,
         depths=[2, 2, 2, 2],
         hidden_sizes=[64, 128, 256, 512],
     )
@@ -193,7 +194,7 @@ def _torchvision() -> Iterator[Network]:
     for word in TORCHVISION.split():
         name = word.rstrip("!")
         extra = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
-        sizes = (SQUARE,) if word.endswith("!") else (WIDE, SQUARE)
+        sizes = (SQUARE,) if word.endswith("!") else (WIDE, SMALL)
         yield Network(f"torchvision {name}", of(name, **none, num_classes=CLASSES, **extra), sizes)
     small = {"image_size": 224, "patch_size": 16, "num_layers": 4, "num_heads": 3, "hidden_dim": 96, "mlp_dim": 192}
     yield Network(
@@ -214,9 +215,8 @@ def _torchvision() -> Iterator[Network]:
     name = "fasterrcnn_mobilenet_v3_large_320_fpn"
     yield Network(f"torchvision {name}", of(f"detection.{name}", **few), **found)
     few = {**none, "weights_backbone": None, "num_classes": 4, "detections_per_img": 10, "score_thresh": 0.0}
-    yield Network(
-        "torchvision ssdlite320_mobilenet_v3_large", of("detection.ssdlite320_mobilenet_v3_large", **few), **found
-    )
+    name = "ssdlite320_mobilenet_v3_large"
+    yield Network(f"torchvision {name}", of(f"detection.{name}", **few), seen=(320, 320), **found)
     yield Network("torchvision retinanet_resnet18_fpn", _retinanet, **found)
 
 

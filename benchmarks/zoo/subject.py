@@ -18,6 +18,7 @@ from benchmarks.zoo.weights import enliven, picture
 Size = tuple[int, int]
 CLASSES = 10
 WIDE = (224, 160)
+SMALL = (160, 160)
 SQUARE = (224, 224)
 PROOF = 0.35
 """How well a layout must explain the patches' places: a correlation."""
@@ -34,7 +35,7 @@ class Network:
 
     name: str
     make: Callable[[Size], nn.Module]
-    sizes: tuple[Size, ...] = (WIDE, SQUARE)
+    sizes: tuple[Size, ...] = (WIDE, SMALL)
     kind: str = "classifier"
     target: Any = 3
     forward: Callable[[nn.Module], Callable[[Tensor], Any]] | None = None
@@ -164,7 +165,7 @@ class Subject:
     @cached_property
     def turned(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         """The shapes of all outputs for an upright picture and for one on its side; empty where one size is taken."""
-        if self.network.fixed:
+        if self.network.fixed or self.network.seen:
             return {}
         both = []
         wide = self.size if self.size[0] != self.size[1] else WIDE
@@ -191,9 +192,12 @@ class Subject:
         value, layout = max(rated, key=lambda pair: pair[0], default=(0.0, None))
         if layout and value > PROOF - 0.01 * layout.extra:
             return value, layout
-        # Attention may mix all patches of a coarse grid; then the number of tokens may leave one grid only.
-        whole = [each for each in found if each.axes == (1,) and not each.extra]
-        return (PROOF, whole[0]) if len(shape) == 3 and len(whole) == 1 else (0.0, None)
+        # Attention may mix all patches of a coarse grid; then the shape may leave one layout, of tokens with none or a
+        # class token before them.
+        if len(shape) == 3:
+            found = [each for each in found if each.axes == (1,) and each.extra <= 1]
+            found = [each for each in found if each.extra == found[0].extra]
+        return (PROOF, found[0]) if len(found) == 1 else (0.0, None)
 
     def matters(self, name: str) -> bool:
         """Whether the picture changes the call's output: a norm over one channel, say, gives a constant."""
