@@ -167,6 +167,7 @@ def attention_rollout(subject: Subject) -> str:
     extra = shapes[0][0] - cells
     expect(extra >= 0, f"{cells} cells of {shapes[0][0]} tokens")
     rows = {"class token": rolled[:1], "all": rolled, "patches": rolled[extra:], "two tokens": rolled[:2]}
+    rows["class token and patches"] = torch.cat([rolled[:1], rolled[extra:]])
     gaps = {
         name: float((row.mean(0)[extra:].view(actual.shape[1:]) - actual[0].double()).abs().max())
         for name, row in rows.items()

@@ -72,7 +72,7 @@ def _chosen(search: _Search) -> int | None:
         # Paths leave early, as where a detector reads several scales: the last stage of the backbone stands for all.
         found = search.backbone_stages()
     fair = [i for i in found if min(search.layers[i].grid or (0,)) >= _SMALLEST]
-    return search.stage((fair or found)[-1], found) if found else None
+    return (fair or found)[-1] if found else None
 
 
 @dataclass
@@ -211,11 +211,6 @@ class _Search:
     def _module_of(self, node: int) -> str:
         """The innermost module that ran the operation: the first whose output is not older."""
         return next((layer.path for i, layer in enumerate(self.layers) if self.node(i) >= node), "")
-
-    def stage(self, i: int, passed: list[int]) -> int:
-        """The last stage at the resolution of layer i, rather than a layer inside the first block of the next."""
-        layer, outer = self.layers[i], [k for k in passed if self.layers[k].depth < self.layers[i].depth]
-        return next((k for k in outer if self.layers[k].grid == layer.grid and self.layers[k].name in self.stages), i)
 
     def before_class_token(self, i: int) -> int:
         """Where a class token is read out: the normalisation through which alone the patches reach it."""
