@@ -141,3 +141,13 @@ def test_a_caller_in_inference_mode_gets_ordinary_tensors_and_stays_in_it():
     assert not any(each.is_inference() for each in maps.values())
     torch.testing.assert_close(found.map, expected.map)
     heat.requires_grad_()
+
+
+def test_a_network_in_training_mode_may_have_an_attribute_called_like_a_table_of_hooks():
+    """As timm's backbones: `feature_hooks` is None where there are none."""
+    net, images = residual(), pictures()
+    expected = grad_cam(net, images, 1)
+    net.feature_hooks, net.layer1.my_hooks = None, []
+
+    torch.testing.assert_close(grad_cam(net.train(), images, 1), expected)
+    assert net.training

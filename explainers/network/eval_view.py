@@ -163,7 +163,7 @@ def view(model: nn.Module) -> nn.Module:
                 twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in value.items()}
             elif name in ("_backward_hooks", "_backward_pre_hooks"):
                 twin.__dict__[name] = type(value)()
-            elif name.endswith("_hooks"):
+            elif name.endswith("_hooks") and isinstance(value, dict):  # a network may call something else so
                 twin.__dict__[name] = value.copy()
         twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}
         return twin
