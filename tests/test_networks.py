@@ -69,9 +69,9 @@ def subject() -> Subject:
     return Subject(OWN["own channels last in a block"], (96, 64))
 
 
-@pytest.mark.parametrize("layout, grid", [("NHWC", (40, 6)), ("tokens", (6, 4)), ("NCHW", (4, 6)), ("", None)])
+@pytest.mark.parametrize("layout, grid", [("NHWC", (40, 12)), ("tokens", (12, 8)), ("NCHW", (8, 12)), ("", None)])
 def test_a_wrong_layout_is_found(subject: Subject, layout: str, grid: tuple[int, int] | None) -> None:
-    """The check of layouts bites: the true one is [1, 40, 6, 4], channels first."""
+    """The check of layouts bites: the true one is [1, 40, 12, 8], channels first."""
     layers = subject.layers
     place = next(i for i, layer in enumerate(layers) if layer.name == "end")
     layers[place] = replace(layers[place], layout=layout, grid=grid)

@@ -248,7 +248,7 @@ def rise(subject: Subject) -> str:
         forward = options["forward"]
         options = {"forward": lambda images: (see(images), forward(images))[1]}
     else:
-        model = _Recorder(model, see)
+        model = _Recorder(model, see).eval()
     maps = [explainers.rise(model, x, target, samples=12, batch_size=4, **options)]
     seen = torch.cat(log)
     maps.append(explainers.rise(model, x, target, samples=12, batch_size=1, **options))

@@ -32,7 +32,7 @@ INNER = {"qkv", "kv", "q", "k", "v", "proj", "query", "key", "value", "to_q", "t
 """What projections inside an attention are called."""
 LEAST = 4
 """Cells along a side that a map should have."""
-LATE = {"classifier": 0.5, "segmentation": 0.3, "detector": 0.05}
+LATE = {"classifier": 0.5, "segmentation": 0.1, "detector": 0.05}
 """Share of a forward pass's operations before the default layer: decoders and heads of detectors have the most."""
 NEARLY = 0.03
 """Share of a forward pass's operations that makes no difference between an earlier and a later layer."""

@@ -201,9 +201,9 @@ class Subject:
 
     def matters(self, name: str) -> bool:
         """Whether the picture changes the call's output: a norm over one channel, say, gives a constant."""
-        ((before, after),) = self.lit([name]).values()
-        same = [tensor for tensor, _ in after if tensor.shape == before.shape]
-        return any(float((tensor - before).abs().max()) > 1e-6 * float(before.abs().max()) for tensor in same)
+        score = self.score()
+        one, other = (outputs(self.model, score, self.images[i : i + 1], [name])[name] for i in (0, 1))
+        return one.shape != other.shape or float((one - other).abs().max()) > 1e-6 * float(one.abs().max())
 
     def evidence(self, name: str, layout: Layout, pooled: bool = False) -> float:
         """1 where the axes turn with the picture, 0 where others do, else how well lit patches lie."""
