@@ -189,5 +189,5 @@ def test_default_layer_grad_cam_and_saliency(name):
 )
 def test_the_last_layer_of_each_stage_by_family(name, layers):
     net = build(name)
-    stages = [layer.name for layer in list_layers(net, torch.randn(1, 3, 64, 96)) if layer.stage]
+    stages = [layer.name for layer in list_layers(net, torch.randn(1, 3, 128, 192)) if layer.stage]
     assert [each for each in stages if each in layers] == layers
