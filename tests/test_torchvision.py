@@ -183,7 +183,7 @@ def test_default_layer_grad_cam_and_saliency(name):
     ("name", "layers"),
     [
         ("resnet18", ["layer1", "layer2", "layer3", "layer4"]),
-        ("convnext_tiny", ["features.1", "features.3", "features.5", "features.7"]),
+        ("convnext_tiny", ["features.1", "features.3", "features.5", "features"]),
         ("swin_t", ["features.1", "features.3", "features.5"]),
     ],
 )
