@@ -10,7 +10,7 @@ help:
 	@echo "make app     serve the page on http://127.0.0.1:7860 (flags: make app ARGS='--model resnet50')"
 	@echo "make test    run all tests (flags: make test ARGS='-k hooks')"
 	@echo "make lint    ruff;  make types  mypy;  make smoke  a short run of the benchmarks;  make bench  all of them"
-	@echo "make zoo     every method on 170 architectures, in 20 minutes on two idle cores; writes docs/networks.md"
+	@echo "make zoo     every method on 164 architectures, in 20 minutes on two idle cores; writes docs/networks.md"
 	@echo "make clean   remove the virtual environment and caches"
 
 app: $(VENV)/.app
