@@ -17,7 +17,7 @@ app: $(VENV)/.app
 	$(BIN)/python app.py $(ARGS)
 
 test: $(VENV)/.test chromium
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -410,6 +410,37 @@ def test_gates_norms_and_attention_by_detaching_constants():
     assert rel(input_x_gradient(nets[0], x), expected) > 0.1
 
 
+GATES = {
+    "resized": lambda gate, size: F.interpolate(gate[:, :, ::2, ::2], size),
+    "pooled": lambda gate, size: F.avg_pool2d(gate, 3, 1, 1),
+    "doubled": lambda gate, size: 2 * gate,
+    "its rest": lambda gate, size: 1 - gate,
+    "residual": lambda gate, size: 1 + gate,
+    "halved": lambda gate, size: gate / 2,
+    "two": lambda gate, size: gate * gate.flip(1) + gate.flip(2),
+}
+
+
+@pytest.mark.parametrize("form", GATES)
+def test_a_gate_stays_one_resized_or_scaled(form):
+    """Half of the relevance went into the gate's branch of Ghost modules, which resize it: parts that only cancel."""
+
+    class Gated(nn.Module):
+        def __init__(self, cut):
+            super().__init__()
+            self.conv1, self.conv2 = nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(3, 4, 1)
+            self.fc = nn.Linear(4, 7, bias=False)
+            object.__setattr__(self, "cut", cut)
+
+        def forward(self, x):
+            gate = GATES[form](self.conv2(x).sigmoid(), x.shape[2:])
+            return self.fc((self.conv1(x) * (gate.detach() if self.cut else gate)).mean((2, 3)))
+
+    x = pictures()
+    found = lrp(settle(Gated(False).double()), x, CLASSES, rule="epsilon", epsilon=0.0)
+    torch.testing.assert_close(found, input_x_gradient(settle(Gated(True).double()), x), rtol=1e-8, atol=1e-12)
+
+
 @pytest.mark.parametrize("product", [torch.mul, lambda a, b: a @ b.transpose(2, 3)], ids=["mul", "matmul"])
 def test_two_factors_of_a_product_get_half_its_relevance_each(product):
     """Neither is a gate: each has half the product's relevance, distributed in proportion to its summands."""

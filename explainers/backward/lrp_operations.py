@@ -6,7 +6,7 @@ the call (zennit's canonizer). The other operations, in every spelling:
     activations     pass relevance on: one input, one output
     sums, means     R_i = z_i / z R, in proportion to each term
     max pools       to the winner
-    products        to the signal; a gate, attention weights or 1/σ is a constant
+    products        to the signal; a gate (resized or scaled too), attention weights or 1/σ is a constant
     norms           linear, with 1/σ constant
 
 What `decompositions` writes in single operations follows these too.
@@ -225,7 +225,8 @@ class Relevance(Interception):
 
     def _linear(self, call: Call) -> Tensor:
         """A sum with constant weights >= 0: a mean, a pool."""
-        return self._proportional(call.out_of_place(), call.tensors[0])
+        x = call.tensors[0]
+        return _linear_in(self._proportional(call.out_of_place(), x), x, gates=True)
 
     def _proportional(self, function: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None = None) -> Tensor:
         """f(x) + bias of a linear f, with R_i = x_i sum_j (f_ij / z_j) R_j."""
@@ -292,7 +293,7 @@ class Relevance(Interception):
             return [(r * share).sum_to_size(shape).to(relevance.dtype) for share, shape in pairs]
 
         total = (x + y).detach()
-        return _linear_in(with_custom_backward(lambda *_: total, redistribute, *inputs), *inputs)
+        return _linear_in(with_custom_backward(lambda *_: total, redistribute, *inputs), *inputs, gates=True)
 
     def _mul(self, call: Call) -> Tensor:
         """To the signal; half to each factor where neither is a gate."""
@@ -310,7 +311,7 @@ class Relevance(Interception):
             return [(relevance / len(shapes)).sum_to_size(shape) for shape in shapes]
 
         result = with_custom_backward(lambda *_: product, redistribute, *signals)
-        return _linear_in(result, a, b)
+        return _linear_in(result, a, b, gates=True)
 
     def _div(self, call: Call) -> Tensor:
         """The denominator is a constant."""
@@ -322,7 +323,7 @@ class Relevance(Interception):
             return self._factor(call)
         quotient, shape = call.out_of_place()(*(tensor.detach() for tensor in call.tensors)), a.shape
         result = with_custom_backward(lambda _: quotient, lambda relevance: [relevance.sum_to_size(shape)], a)
-        return _linear_in(result, a)
+        return _linear_in(result, a, gates=True)
 
     def _bilinear(self, call: Call) -> Tensor:
         """A matrix product: to the factor that is no attention weight and no constant, or half to each of two."""
@@ -393,7 +394,7 @@ def _is_gate(tensor: Tensor) -> bool:
     return marked(tensor) in ("gate", "weights")
 
 
-def _linear_in(result: Tensor, *inputs: Any) -> Tensor:
-    """A linear operation's result: of attention weights alone it gives such weights, as where heads are mixed."""
+def _linear_in(result: Tensor, *inputs: Any, gates: bool = False) -> Tensor:
+    """The result of a linear operation: mixed attention heads are attention weights; with `gates`, 1 - gate is a gate."""
     marks = {marked(each) for each in inputs if isinstance(each, Tensor) and each.requires_grad}
-    return mark(result, "weights") if marks == {"weights"} else result
+    return mark(result, *marks) if marks == {"weights"} or (gates and marks == {"gate"}) else result
