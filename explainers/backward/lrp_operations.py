@@ -395,6 +395,6 @@ def _is_gate(tensor: Tensor) -> bool:
 
 
 def _linear_in(result: Tensor, *inputs: Any, gates: bool = False) -> Tensor:
-    """The result of a linear operation: mixed attention heads are attention weights; with `gates`, 1 - gate is a gate."""
+    """A linear operation's result: mixed attention heads are attention weights; with `gates`, 1 - gate is a gate."""
     marks = {marked(each) for each in inputs if isinstance(each, Tensor) and each.requires_grad}
     return mark(result, *marks) if marks == {"weights"} or (gates and marks == {"gate"}) else result
