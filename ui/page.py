@@ -113,6 +113,12 @@ def theme() -> gr.themes.Base:
     )
 
 
+def style() -> str:
+    """The style of the page, then those of its rooms."""
+    sheets = sorted(STATIC.glob("*.css"), key=lambda path: (path.name != "page.css", path.name))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
+
+
 def serve(
     demo: gr.Blocks,
     *,
@@ -146,7 +152,7 @@ def serve(
         allowed_paths=[str(examples.ASSETS / "examples")],  # whatever the working directory
         state_session_capacity=limits.SESSIONS,
         theme=theme(),
-        css=(STATIC / "page.css").read_text(encoding="utf-8"),
+        css=style(),
         quiet=True,
         app_kwargs={
             "middleware": [Middleware(Guard)],
