@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from ui import examples, limits, links
+from ui import examples, limits
 from ui.engine import engine, network_calls, runs
 from ui.engine.messages import Answer, Refining, Refused, Stages
 from ui.engine.model_cache import load
 from ui.engine.request import NAMES, Request, from_api, from_form, split
 from ui.serving import endpoints, uploads
+from ui.share import links
 from ui.tabs import api_tab
 
 MODEL = "efficientnet_lite0"

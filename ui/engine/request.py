@@ -1,4 +1,4 @@
-"""The settings of one question, by the names on the page. Links make theirs in `ui/links.py`."""
+"""The settings of one question, by the names on the page. Links make theirs in `ui/share/links.py`."""
 
 from __future__ import annotations
 

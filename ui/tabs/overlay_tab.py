@@ -8,11 +8,12 @@ from typing import Any
 
 import gradio as gr
 
-from ui import landing, links, words
-from ui.engine import engine, model_cache, packing, runs
-from ui.engine.messages import Answer, Refining, Scene, Settings, Stages, Waiting
+from ui import landing, words
+from ui.engine import engine, model_cache, packing
+from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stages, Waiting
 from ui.engine.request import NAMES, Request, from_form
 from ui.engine.runs import Run
+from ui.share import links
 from ui.tabs import picture_panel
 from ui.tabs.components import canvas
 from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, integer, job, queued
@@ -36,24 +37,24 @@ class Overlay(Tab):
         self.strip = canvas("strip", "hl-strip", title=words.STRIP_TITLE)
 
     def wire(self) -> None:
-        """A choice first ends the old run (at once, past the queue), then asks again with what the page shows then."""
+        """Every choice asks with what the page shows then; the latest question replaces the visitor's former ones."""
         page, panel = self.page, self.panel
         shown = [self.status, self.view, self.planes]
         outputs = [*panel.inputs[1:], panel.notice, panel.stop, panel.top, *shown, self.strip, self.bars, self.findings]
         outputs += [*page.seen, *page.resolved]
-        shared = queued("model", show_progress="minimal", show_progress_on=[self.status])
+        shared = queued("model", trigger_mode="multiple", show_progress="hidden")
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
         loaded = page.demo.load(self.opened, None, [panel.picture, panel.examples, panel.bands], **AT_ONCE)
         loaded.then(self.first, None, outputs, **shared)
         clicked = [panel.bands, panel.examples, panel.top, panel.notice]
         clicked += [self.view, self.bars, self.findings, self.strip]
         changed = [panel.picture, *panel.named.values()]
-        events = [*(each.input for each in changed), panel.explain.click, *(each.select for each in clicked)]
-        turned = [*panel.outputs, panel.top]
-        shown_now = [panel.picture, panel.bands, panel.options, panel.top]
-        turn = gr.on(events, self.turn, shown_now, turned, trigger_mode="multiple", **AT_ONCE)
-        turn.then(self.again, [*panel.inputs, panel.top], outputs, trigger_mode="always_last", **shared)
-        self.planes.select(self.plane, panel.inputs, shown, trigger_mode="always_last", **shared)
+        events = [*(each.input for each in changed), *(each.select for each in clicked)]
+        shown_now = [panel.picture, panel.bands, panel.options, panel.pin]
+        turn = gr.on(events, self.turn, shown_now, panel.outputs, trigger_mode="multiple", **AT_ONCE)
+        turn.then(self.ask, panel.inputs, outputs, **shared)
+        panel.explain.click(self.ask_again, panel.inputs, outputs, **shared)
+        self.planes.select(self.plane, panel.inputs, shown, **shared)
 
     def opened(self, request: gr.Request) -> Updates:
         """When a page opens: the picture that its link names, else the first example; bands for a picture to come."""
@@ -76,48 +77,52 @@ class Overlay(Tab):
             nothing = {} if stored else {self.view: {"id": packing.number(), "words": {"empty": sentence}}}
             return self._refused(sentence) | nothing
 
-        yield from job(request.session_hash, lambda run: self._steps(question, {}, run, notes, stored), refused)
+        def steps(run: Run) -> Iterator[Updates]:
+            return self._steps(question, {}, run, notes, stored)
 
-    def turn(
-        self, event: gr.EventData, request: gr.Request, picture: str | None, picker: Any, form: Any, top: Any
-    ) -> Updates:
-        """The unqueued step before every question: end this visitor's run; apply the click."""
-        runs.stop(request.session_hash)
+        yield from job(request.session_hash, steps, refused, question=question.signature)
+
+    def turn(self, event: gr.EventData, picture: str | None, picker: Any, form: Any, pin: Any) -> Updates:
+        """The unqueued step before a question: what the click changes in the settings."""
         panel = self.panel
         target = event.target.elem_id  # Gradio copies a component that it has updated: it is not always the panel's
-        if target == panel.picture.elem_id:
-            return picture_panel.pictured(picture, form, picker, panel)
-        if target == panel.explain.elem_id and isinstance(top, dict):
-            return {panel.top: {**top, "signature": None}}
         nothing = {panel.options: gr.skip()}  # gradio takes an empty dictionary for a value
+        if target == panel.picture.elem_id:
+            return picture_panel.pictured(picture, form, picker, pin, panel)
         if target == panel.bands.elem_id:
             return nothing | picture_panel.previewed(picture, form, picker, panel)
         if target in [choice.elem_id for choice in panel.named.values()]:
             return nothing
-        return nothing | picture_panel.changes(event_data(event), panel, form)
+        return nothing | picture_panel.changes(event_data(event), panel, form, pin)
 
-    def again(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
-        """When anything was chosen: the settings as they stand on the page, unless just these are shown already.
+    def ask(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
+        """When anything was chosen: the settings as they stand on the page."""
+        yield from self._asked(request, form)
 
-        A choice by mouse raises Gradio's event twice, and a click during a run is repeated after it.
-        """
-        *form, shown = values
+    def ask_again(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
+        """When Explain was pressed: also what is shown already, or was stopped."""
+        yield from self._asked(request, form, again=True)
+
+    def _asked(self, request: gr.Request, form: tuple[Any, ...], again: bool = False) -> Iterator[Updates]:
+        question = _question(form)
 
         def steps(run: Run) -> Iterator[Updates]:
-            question = from_form(*form)
-            if isinstance(shown, dict) and shown.get("signature") == question.signature:
-                yield {self.status: gr.skip()}
-            else:
-                yield from self._steps(question, form[-1], run, picker=form[-2])
+            if isinstance(question, Refused):
+                raise question
+            yield {self.status: words.asked(packing.number())}
+            yield from self._steps(question, form[-1], run, picker=form[-2])
 
-        yield from job(request.session_hash, steps, lambda sentence: self._refused(sentence, shown))
+        signature = "" if isinstance(question, Refused) else question.signature
+        yield from job(request.session_hash, steps, self._refused, question=signature, again=again)
 
     def plane(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Another plane of the answer that is shown; the settings stay as they are."""
         number = integer(event_data(event).get("plane"), -1)
 
         def steps(run: Run) -> Iterator[Updates]:
-            for step in engine.explain(replace(from_form(*form), plane=number), run, stages=False):
+            question = from_form(*form)
+            run.questions.add(question.signature)
+            for step in engine.explain(replace(question, plane=number), run, stages=False):
                 if isinstance(step, Answer):
                     yield self._drawn(step, packing.number())
 
@@ -137,10 +142,10 @@ class Overlay(Tab):
         """A question on its way: settings, partial maps, the map, the strip of stages."""
         if stored:
             yield self._landed(stored)
-        answer = None
         for step in engine.explain(question, run):
             ident = packing.number()
             if isinstance(step, Settings):
+                run.questions.add(_signature(question, step, step.names))
                 yield self._resolved(step, question, form)
             elif isinstance(step, Waiting) and stored:
                 yield {self.status: words.landed(stored["status"], step.sentence, ident)}
@@ -151,17 +156,13 @@ class Overlay(Tab):
             elif isinstance(step, Refining):
                 yield self._refining(step, ident)
             elif isinstance(step, Answer):
-                answer = step
+                run.questions.add(_signature(question, step.settings, step.names))
                 yield {
                     **self._answered(step, notes, ident),
                     **picture_panel.picked(step.settings, question, picker, self.panel),
                 }
             elif isinstance(step, Stages):
                 yield {self.strip: packing.stages(step, ident)}
-        if answer and answer.share >= 1 and not run.cancelled:  # complete, with its strip: not to be computed again
-            bands = answer.settings.bands.text if answer.settings.bands else question.bands
-            question = replace(question, **answer.names, options=answer.settings.options, bands=bands)
-            yield {self.panel.top: packing.classes(answer, packing.number()) | {"signature": question.signature}}
 
     def _resolved(self, settings: Settings, question: Request, form: Any) -> Updates:
         updates = picture_panel.resolved(settings, question, form, self.panel)
@@ -190,8 +191,7 @@ class Overlay(Tab):
         return updates
 
     def _refining(self, step: Refining, ident: int) -> Updates:
-        line = words.refining(step.settings, step.fraction, step.seconds, ident)
-        updates = {self.status: line, self.panel.stop: gr.update(interactive=True)}
+        updates = {self.status: words.refining(step, ident), self.panel.stop: gr.update(interactive=True)}
         return updates if step.map is None else {**updates, self.view: packing.refining(step, ident)}
 
     def _answered(self, step: Answer, notes: Iterable[str], ident: int) -> Updates:
@@ -237,9 +237,21 @@ class Overlay(Tab):
             panel.top: classes,
         }
 
-    def _refused(self, sentence: str, shown: Any = None) -> Updates:
-        """A sentence in the status line; the old result stays, but the same question may be asked again."""
-        top = {**shown, "signature": None} if isinstance(shown, dict) else gr.skip()
-        stop = gr.update(interactive=False)
-        updates = {self.status: error_line(sentence), self.panel.top: top, self.panel.stop: stop}
+    def _refused(self, sentence: str) -> Updates:
+        """A sentence in the status line; the old result stays, marked as such."""
+        updates = {self.status: error_line(sentence), self.panel.stop: gr.update(interactive=False)}
         return updates if model_cache.first_model() else {**picture_panel.offered(self.panel), **updates}
+
+
+def _question(form: tuple[Any, ...]) -> Request | Refused:
+    """What the form asks, or why it cannot."""
+    try:
+        return from_form(*form)
+    except Refused as error:
+        return error
+
+
+def _signature(question: Request, settings: Settings, names: dict[str, str]) -> str:
+    """That of the question which the page holds once its names are resolved."""
+    bands = settings.bands.text if settings.bands else question.bands
+    return replace(question, **names, options=settings.options, bands=bands).signature

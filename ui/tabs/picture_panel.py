@@ -8,11 +8,12 @@ from typing import Any
 
 import gradio as gr
 
-from ui import examples, links, words
+from ui import examples, words
 from ui.engine import model_cache, packing, runs
 from ui.engine.messages import Loaded, Refused, Scene, Settings
 from ui.engine.request import NAMES, Request, split
 from ui.serving import bands, uploads
+from ui.share import links
 from ui.tabs.components import Choice, Picture, canvas
 
 SOURCES = ["upload", "clipboard", "webcam"]
@@ -29,6 +30,7 @@ class Panel:
     notice: gr.HTML
     layer: Choice
     target: Choice
+    pin: gr.Checkbox
     top: gr.HTML
     method: Choice
     options: gr.HTML
@@ -76,6 +78,7 @@ def build() -> Panel:
         target = Choice(
             [(words.TOP_CHOICE, "")], value="", label=words.CLASS_LABEL, elem_id="hl-class", interactive=True
         )
+        pin = gr.Checkbox(label=words.PIN, value=False, elem_id="hl-pin", container=False, interactive=True)
         top = canvas("classes", "hl-top5", look="chips")
         method = Choice([], label=words.METHOD_LABEL, elem_id="hl-method", interactive=True)
         with gr.Accordion(words.OPTIONS, open=False, elem_id="hl-more"):
@@ -86,7 +89,7 @@ def build() -> Panel:
         link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
     linked = canvas("linked", "hl-linked")
     return Panel(
-        picture, picker, strip, model, notice, layer, target, top, method, options, explain, stop, link, linked
+        picture, picker, strip, model, notice, layer, target, pin, top, method, options, explain, stop, link, linked
     )
 
 
@@ -109,10 +112,17 @@ def picked(settings: Settings, request: Request, picker: Any, panel: Panel) -> d
     return {} if stands else {panel.bands: {**packed, "id": packing.number()}}
 
 
-def pictured(path: str | None, form: Any, picker: Any, panel: Panel) -> dict[Any, Any]:
-    """What another picture means for the column: no example, bands unknown yet, a PNG of what no browser shows."""
+def pictured(path: str | None, form: Any, picker: Any, pin: Any, panel: Panel) -> dict[Any, Any]:
+    """What another picture means for the column: no example, its own top class, bands unknown yet, a PNG of what no
+    browser shows.
+    """
     updates: dict[Any, Any] = {panel.examples: {"chosen": None}, panel.bands: {"text": _text(picker)}}
-    return updates | previewed(path, form, picker, panel)
+    return updates | _own_class(pin, panel) | previewed(path, form, picker, panel)
+
+
+def _own_class(pin: Any, panel: Panel) -> dict[Any, Any]:
+    """A new picture goes back to its own top class, unless the class is pinned."""
+    return {} if pin is True else {panel.target: ""}
 
 
 def previewed(path: str | None, form: Any, picker: Any, panel: Panel) -> dict[Any, Any]:
@@ -132,11 +142,13 @@ def _text(picker: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def changes(data: dict[str, Any], panel: Panel, form: Any) -> dict[Any, Any]:
+def changes(data: dict[str, Any], panel: Panel, form: Any, pin: Any = False) -> dict[Any, Any]:
     """What a click elsewhere on the page (an example, a class, a stage, a remedy) means for the settings."""
     if "example" in data:
         chosen = examples.all_examples().get(str(data["example"]))
-        return {panel.picture: str(chosen.path), panel.examples: {"chosen": chosen.id}} if chosen else {}
+        if chosen is None:
+            return {}
+        return {panel.picture: str(chosen.path), panel.examples: {"chosen": chosen.id}, **_own_class(pin, panel)}
     names, _ = split(data.get("remedy", data))
     _, options = split(data.get("remedy"))
     changed: dict[Any, Any] = {panel.named[name]: value for name, value in names.items()}
