@@ -95,13 +95,3 @@ export function peak(map) {
   });
   return [Math.floor(best / map.w), best % map.w];
 }
-
-/** Counts of the values in `bins` equal bins over the map's range. */
-export function histogram(map, bins = 40) {
-  const counts = new Array(bins).fill(0);
-  const step = (map.hi - map.lo) / bins;
-  for (const v of map.values) {
-    if (Number.isFinite(v)) counts[step > 0 ? Math.min(bins - 1, Math.floor((v - map.lo) / step)) : 0] += 1;
-  }
-  return counts;
-}

@@ -1,6 +1,7 @@
 // A map over the network's crop of the picture. Opacity, colours, limits and the read-out need no request.
 import { NAMES } from "./colours.js";
-import { field, histogram, peak } from "./field.js";
+import { field, peak } from "./field.js";
+import { chart } from "./histogram.js";
 import { RULE, bar, view } from "./paint.js";
 import { Surface, picture } from "./surface.js";
 import { Things } from "./things.js";
@@ -35,7 +36,7 @@ class View {
     this.ends = make("div", { class: "hl-ends" });
     this.drawing = make("p", { class: "hl-quiet" });
     this.chart = make("div", { class: "hl-chart", role: "img" });
-    const scale = make("div", { class: "hl-scale" }, this.bar, this.ends, this.drawing, ...(this.props.chart ? [this.chart] : []));
+    const scale = make("div", { class: "hl-scale" }, ...(this.props.chart ? [this.chart] : []), this.bar, this.ends, this.drawing);
     root.replaceChildren(this.heading, this.frame, this.read, scale, this.tools(), this.facts);
     this.listen();
   }
@@ -236,11 +237,7 @@ class View {
     this.ends.replaceChildren(...marks.map((text) => make("span", { text })));
     this.bar.setAttribute("aria-label", `Colours from ${short(look.low)} to ${short(look.high)} ${unit}`);
     this.drawing.textContent = this.drawn(look);
-    if (!this.props.chart) return;
-    const counts = histogram(this.map);
-    const most = Math.max(...counts, 1);
-    this.chart.replaceChildren(...counts.map((count) => make("i", { style: `height:${(100 * count) / most}%` })));
-    this.chart.setAttribute("aria-label", `Histogram of ${this.map.values.length} values from ${short(this.map.lo)} to ${short(this.map.hi)}`);
+    if (this.props.chart) chart(this.chart, this.map, look, this.map.signed && !this.signed.checked);
   }
 
   /** How the drawing differs from the map, and what its contours are. */
@@ -253,7 +250,8 @@ class View {
 
   /** Mark cell (row, column) and show its value, and what is at (x, y) there; null removes the mark. */
   point(row, column, x, y) {
-    const { map, box } = this;
+    const { map, box } = this, cell = map && Number.isInteger(row) ? { row, column } : null;
+    this.element.dispatchEvent(new CustomEvent("hl-cell", { bubbles: true, detail: cell }));
     if (row === null || row === undefined || !map) {
       this.cell = null;
       this.things.point(null);
