@@ -14,7 +14,7 @@ from models import settings as model_settings
 from ui import examples, words
 from ui.engine import engine, model_cache, packing, runs
 from ui.engine.messages import Answer, Settings, Stages
-from ui.engine.request import Request
+from ui.engine.request import NAMES, Request
 from ui.tabs import picture_panel
 
 FILE = examples.ASSETS / "landing.json"
@@ -34,6 +34,16 @@ def stored(model: str) -> dict[str, Any] | None:
     installed = importlib.util.find_spec(answer["package"]) is not None
     first = next(iter(examples.all_examples()))
     return answer if wanted and installed and answer["example"] == first else None
+
+
+def answers(stored: dict[str, Any], question: Request, example: examples.Example | None) -> bool:
+    """Whether the stored answer is that to this question: about its example, and at the defaults, named or not."""
+    usual = {name: choice[1] for name, choice in stored["choices"].items()}
+    named = {name: getattr(question, name) for name in NAMES}
+    alike = all(not value or value == usual.get(name) for name, value in named.items())
+    return (
+        example is not None and stored["example"] == example.id and alike and not (question.options or question.bands)
+    )
 
 
 def made() -> dict[str, Any]:

@@ -1,32 +1,77 @@
-"""Settings as query parameters, and back. A link names an example picture, never a visitor's own photograph."""
+"""Settings as query parameters, and back. A link names an example picture, never a visitor's own photograph.
+
+The address of the page always holds its state (static/address.js). A visitor's own picture stands in it by a name that
+means something in their browser alone, which hands the picture to the server again when the page is reloaded.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from ui import examples, words
+from ui import examples
+from ui import words as page_words
+from ui.engine.messages import Refused, Settings
 from ui.engine.request import LONGEST, NAMES, Request
+from ui.serving import bands, uploads
 
 PARAMETERS = {name: {"target": "class"}.get(name, name) for name in NAMES}
 """The query parameter of each setting."""
 BANDS = "bands"
 OPTIONS = 2000  # characters of the options, a JSON object
+QUERY = 8000  # characters of an address
+OWN = "own"
+"""The name of a visitor's own picture in their browser."""
+NONE = "none"
+"""The example of a page without a picture."""
 
 
-def read(query: Mapping[str, str]) -> tuple[Request, examples.Example, list[str]]:
+def read(query: Mapping[str, str], kept: Any = None) -> tuple[Request, examples.Example | None, list[str]]:
     """The request of a link, its example picture, and a note where there is no such example.
 
-    Unreadable or overlong values are left out; whether a name exists is checked where it is used.
+    `kept` is what the browser has of the visitor's own picture, {"file": the upload}; without it the request has no
+    picture. Unreadable or overlong values are left out; whether a name exists is checked where it is used.
     """
+    names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
+    settings = {**names, "options": _options(query.get("options", "")), "bands": _short(query, BANDS)}
+    if query.get(OWN):
+        file, picture = kept.get("file") if isinstance(kept, dict) else None, None
+        with contextlib.suppress(Refused):  # no upload: forged, or deleted meanwhile
+            picture = str(bands.original(uploads.inside_uploads(file))) if file else None
+        return Request(picture, **settings), None, []
+    if query.get("example") == NONE:
+        return Request(None, **settings), None, []
     known, name = examples.all_examples(), _short(query, "example")
     first = next(iter(known.values()))
     example = known.get(name, first)
-    notes = [words.not_found(words.EXAMPLE, name, [], first.id)] if name and name not in known else []
-    names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
-    options, bands = _options(query.get("options", "")), _short(query, BANDS)
-    return Request(str(example.path), **names, options=options, bands=bands), example, notes
+    notes = [page_words.not_found(page_words.EXAMPLE, name, [], first.id)] if name and name not in known else []
+    return Request(str(example.path), **settings), example, notes
+
+
+def is_gone(query: Mapping[str, str], asked: Request) -> bool:
+    """Whether the address means a visitor's own picture that their browser does not have any more."""
+    return bool(query.get(OWN)) and asked.picture is None
+
+
+def parsed(address: Any) -> dict[str, str]:
+    """The parameters of an address that a script sent: what follows its question mark."""
+    text = address if isinstance(address, str) and len(address) <= QUERY else ""
+    return dict(urllib.parse.parse_qsl(text, max_num_fields=100, errors="replace"))
+
+
+def state(settings: Settings) -> dict[str, str]:
+    """The parameters that ask for resolved settings; bands only once a picture of bands was opened."""
+    found = {PARAMETERS[name]: value for name, value in settings.names.items()}
+    known = settings.method.options
+    usual = {name: "auto" if "auto" in option.choices else option.default for name, option in known.items()}
+    options = {name: value for name, value in settings.options.items() if name not in usual or usual[name] != value}
+    found["options"] = json.dumps(options) if options else ""
+    if settings.bands:
+        found[BANDS] = ",".join(map(str, settings.bands.three))
+    return found
 
 
 def _short(query: Mapping[str, str], parameter: str) -> str:
@@ -44,21 +89,6 @@ def _options(text: str) -> dict[str, Any]:
     return options if isinstance(options, dict) else {}
 
 
-COPY = """(example, ...values) => {
-  const url = new URL(document.baseURI);
-  url.search = "";
-  url.hash = "";
-  const read = (text) => (typeof text === "string" && text ? JSON.parse(text) : {});
-  const { chosen } = read(example), options = read(values.pop()).values || {};
-  const [bands] = (read(values.pop()).text || "").split(" of ");
-  const names = PARAMETERS.map((name, k) => [name, values[k]]);
-  const all = [["example", chosen], ...names, ["bands", bands]];
-  for (const [name, value] of all) if (value) url.searchParams.set(name, value);
-  if (Object.keys(options).length) url.searchParams.set("options", JSON.stringify(options));
-  history.replaceState(null, "", url);
-  const more = chosen ? "" : " Your own picture is not part of it.";
-  const say = (text) => JSON.stringify({ link: url.href, text: text + more });
-  if (!navigator.clipboard) return Promise.resolve(say("Copy this link:"));
-  return navigator.clipboard.writeText(url.href).then(() => say("Link copied."), () => say("Copy this link:"));
-}""".replace("PARAMETERS", json.dumps(list(PARAMETERS.values())))
-"""The browser's side: takes the example, `NAMES`, the bands and the options; writes address bar and clipboard."""
+def script(name: str) -> str:
+    """A handler of Gradio's that calls a function of static/address.js."""
+    return f"async (...values) => (await import(new URL('hl/address.js', document.baseURI))).{name}(...values)"

@@ -18,7 +18,11 @@ export async function start(name, element, props, trigger, watch) {
     },
   });
   const module = await import(new URL(`${name}.js`, import.meta.url));
-  module.mount(element, open, trigger, watch);
+  module.mount(element, open, (event, data) => {
+    // Before the server hears of it: see address.js.
+    if (event === "select") element.dispatchEvent(new CustomEvent("hl-select", { bubbles: true, detail: data }));
+    trigger(event, data);
+  }, watch);
 }
 
 /** Bytes of a base64 string; the plain loop is 25 times faster than Uint8Array.from with a callback. */

@@ -14,6 +14,7 @@ from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stage
 from ui.engine.request import NAMES, Request, from_form
 from ui.engine.runs import Run
 from ui.share import links
+from ui.share import words as share_words
 from ui.tabs import picture_panel
 from ui.tabs.components import canvas
 from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, integer, job, queued
@@ -27,6 +28,10 @@ class Overlay(Tab):
     def build(self) -> None:
         """Lay the tab out."""
         self.panel, self.status = self.page.panel, self.page.status
+        self.page.resolved[self.panel.address] = lambda settings: {
+            "id": packing.number(),
+            "settings": links.state(settings),
+        }
         with gr.Row(elem_id="hl-view"):
             with gr.Column(scale=3, min_width=320):
                 self.view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY, things=words.HIDE)
@@ -44,10 +49,12 @@ class Overlay(Tab):
         outputs += [*page.seen, *page.resolved]
         shared = queued("model", trigger_mode="multiple", show_progress="hidden")
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
-        loaded = page.demo.load(self.opened, None, [panel.picture, panel.examples, panel.bands], **AT_ONCE)
-        loaded.then(self.first, None, outputs, **shared)
+        kept: dict[str, Any] = {"inputs": panel.address, "js": links.script("opened")}  # the visitor's own picture
+        opening = [panel.picture, panel.examples, panel.bands, panel.pin]
+        loaded = page.demo.load(self.opened, outputs=opening, **kept, **AT_ONCE)
+        loaded.then(self.first, outputs=outputs, **kept, **shared)
         clicked = [panel.bands, panel.examples, panel.top, panel.notice]
-        clicked += [self.view, self.bars, self.findings, self.strip]
+        clicked += [panel.address, self.view, self.bars, self.findings, self.strip]
         changed = [panel.picture, *panel.named.values()]
         events = [*(each.input for each in changed), *(each.select for each in clicked)]
         shown_now = [panel.picture, panel.bands, panel.options, panel.pin]
@@ -56,21 +63,22 @@ class Overlay(Tab):
         panel.explain.click(self.ask_again, panel.inputs, outputs, **shared)
         self.planes.select(self.plane, panel.inputs, shown, **shared)
 
-    def opened(self, request: gr.Request) -> Updates:
+    def opened(self, request: gr.Request, kept: Any) -> Updates:
         """When a page opens: the picture that its link names, else the first example; bands for a picture to come."""
-        asked, example, _ = links.read(request.query_params)
+        asked, example, _ = links.read(request.query_params, kept)
         panel = self.panel
         return {
-            panel.picture: str(example.path),
-            panel.examples: {"chosen": example.id},
+            panel.picture: asked.picture,
+            panel.examples: {"chosen": example.id if example else None},
             panel.bands: {"text": asked.bands},
+            panel.pin: request.query_params.get("pin") == "1",
         }
 
-    def first(self, request: gr.Request) -> Iterator[Updates]:
+    def first(self, request: gr.Request, kept: Any) -> Iterator[Updates]:
         """The answer to the link's request; meanwhile the stored one, where it answers the same."""
-        question, example, notes = links.read(request.query_params)
+        question, example, notes = links.read(request.query_params, kept)
         stored = None if notes or model_cache.ready.is_set() else landing.stored(model_cache.requested_model())
-        if stored and (stored["example"] != example.id or question != Request(question.picture)):
+        if stored and not landing.answers(stored, question, example):
             stored = None
 
         def refused(sentence: str) -> Updates:
@@ -78,7 +86,10 @@ class Overlay(Tab):
             return self._refused(sentence) | nothing
 
         def steps(run: Run) -> Iterator[Updates]:
-            return self._steps(question, {}, run, notes, stored)
+            yield from self._steps(question, {}, run, notes, stored)
+            if links.is_gone(request.query_params, question):
+                ident = packing.number()
+                yield {self.status: words.status("idle", share_words.GONE, ident=ident)}
 
         yield from job(request.session_hash, steps, refused, question=question.signature)
 

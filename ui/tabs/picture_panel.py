@@ -17,6 +17,8 @@ from ui.share import links
 from ui.tabs.components import Choice, Picture, canvas
 
 SOURCES = ["upload", "clipboard", "webcam"]
+ASKS = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip"]
+"""The components whose clicks change the settings, as the address must know at once."""
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Panel:
     stop: gr.Button
     link: gr.Button
     linked: gr.HTML
+    address: gr.HTML
 
     @property
     def named(self) -> dict[str, Choice]:
@@ -52,7 +55,7 @@ class Panel:
     @property
     def outputs(self) -> list[Any]:
         """What a click or a resolved request may change."""
-        return [*self.inputs, self.examples, self.notice]
+        return [*self.inputs, self.examples, self.notice, self.pin]
 
 
 def build() -> Panel:
@@ -88,16 +91,36 @@ def build() -> Panel:
         stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=70, size="md")
         link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
     linked = canvas("linked", "hl-linked")
+    address = canvas("address", "hl-address", asks=ASKS)
     return Panel(
-        picture, picker, strip, model, notice, layer, target, pin, top, method, options, explain, stop, link, linked
+        picture,
+        picker,
+        strip,
+        model,
+        notice,
+        layer,
+        target,
+        pin,
+        top,
+        method,
+        options,
+        explain,
+        stop,
+        link,
+        linked,
+        address,
     )
 
 
 def wire(panel: Panel) -> None:
     """What happens within the column alone."""
     panel.stop.click(stopped, queue=False, api_visibility="private", show_progress="hidden")
-    link = [panel.examples, *panel.inputs[1:]]
-    panel.link.click(None, link, panel.linked, js=links.COPY, api_visibility="private")
+    panel.link.click(None, None, panel.linked, js=links.script("copy"), api_visibility="private")
+    # Before the events that ask the server: Gradio begins an event's second handler after the end of the first.
+    at_once: dict[str, Any] = {"api_visibility": "private", "trigger_mode": "multiple", "show_progress": "hidden"}
+    changed = [*(choice.input for choice in panel.named.values()), panel.pin.input, panel.bands.select]
+    gr.on([*changed, panel.explain.click], None, panel.inputs[1:], js=links.script("chosen"), **at_once)
+    panel.picture.input(None, panel.picture, js=links.script("pictured"), **at_once)
 
 
 def stopped(request: gr.Request) -> None:
@@ -144,6 +167,8 @@ def _text(picker: Any) -> str:
 
 def changes(data: dict[str, Any], panel: Panel, form: Any, pin: Any = False) -> dict[Any, Any]:
     """What a click elsewhere on the page (an example, a class, a stage, a remedy) means for the settings."""
+    if "address" in data:
+        return addressed(data, panel, form)
     if "example" in data:
         chosen = examples.all_examples().get(str(data["example"]))
         if chosen is None:
@@ -156,6 +181,22 @@ def changes(data: dict[str, Any], panel: Panel, form: Any, pin: Any = False) -> 
         form = form if isinstance(form, dict) else {}
         changed[panel.options] = {**form, "values": {**(form.get("values") or {}), **options}}
     return changed
+
+
+def addressed(data: dict[str, Any], panel: Panel, form: Any) -> dict[Any, Any]:
+    """The settings of another step of the browser's history."""
+    query, form = links.parsed(data["address"]), form if isinstance(form, dict) else {}
+    asked, example, _ = links.read(query, data)
+    shown = previewed(asked.picture, form, {"text": asked.bands}, panel) if example is None else {}
+    return {
+        panel.picture: asked.picture,
+        panel.examples: {"chosen": example.id if example else None},
+        panel.pin: query.get("pin") == "1",
+        panel.bands: {"text": asked.bands},
+        panel.options: {**form, "values": asked.options},
+        **{choice: getattr(asked, name) for name, choice in panel.named.items()},
+        **shown,
+    }
 
 
 def resolved(settings: Settings, request: Request, form: Any, panel: Panel) -> dict[Any, Any]:
