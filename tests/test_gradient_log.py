@@ -13,7 +13,7 @@ from nets import Twice, curved, pictures, plain, settle
 from torch import nn
 from traces import nothing_left
 
-from explainers import GradientLog, record_gradients
+from explainers import GradientLog, clip_gradients, edit_gradients, record_gradients, replace_gradient
 from explainers.training.log import Row
 
 VALUES = torch.tensor([3.0, -4, 0, 0, 12]).double()
@@ -337,3 +337,46 @@ def test_tensorboard_reads_the_written_events(tmp_path):
     expected = [row.statistics["norm"] for row in log.rows if row.name == "head.bias"]
     assert [event.value for event in events] == pytest.approx(expected, rel=1e-6)
     assert len(read.Histograms("conv1.weight/gradient")) == 2
+
+
+# What hooks changed
+
+
+def test_the_statistics_before_the_hooks_are_kept_where_a_hook_changed_the_gradient():
+    """Oracle: by hand. Norm 13 arrives; 26 is recorded behind a factor of 2, 1 behind a clip."""
+    for block, norm in (
+        (lambda v: replace_gradient(v, lambda g: g * 2), 26),
+        (lambda v: clip_gradients([v], norm=1.0), 1),
+        (lambda v: replace_gradient(v, lambda g: None), None),
+    ):
+        v = nn.Parameter(torch.zeros_like(VALUES))
+        with block(v), record_gradients([v]) as log:
+            v.backward(VALUES)
+            v.grad = None
+            v.backward(VALUES)
+        for row in log.rows:
+            assert row.arrived["norm"] == pytest.approx(13) and row.arrived["zero_fraction"] == pytest.approx(0.4)
+            assert row.statistics["norm"] == pytest.approx(13 if norm is None else norm)
+            assert (row.unedited is None) == (norm is None)
+    v = nn.Parameter(torch.zeros_like(VALUES))
+    with record_gradients([v]) as log, replace_gradient(v, lambda g: g * 2):
+        v.backward(VALUES)
+    assert log.rows[0].unedited is None and log.rows[0].statistics["norm"] == pytest.approx(13), "entered later"
+
+
+def test_the_statistics_before_the_hooks_of_a_layers_output():
+    net, x = plain(), pictures()
+    with edit_gradients({(net, "conv2"): lambda g: g * 3}), record_gradients(net, activations=["conv2"]) as log:
+        net(x).sum().backward()
+    row = next(row for row in log.rows if row.name == "conv2")
+    assert row.unedited is not None and row.statistics["norm"] == pytest.approx(3 * row.unedited["norm"])
+    assert all(other.unedited is None for other in log.rows if other is not row)
+
+
+def test_a_recorded_gradient_becomes_grad_without_a_copy():
+    """The engine takes a gradient over when nobody else holds it."""
+    v, seen = nn.Parameter(torch.zeros(9)), []
+    with record_gradients([v]):
+        v.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+        (v * torch.ones(9)).sum().backward()
+    assert [v.grad.data_ptr()] == seen

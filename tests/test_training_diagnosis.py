@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import torch
 from torch import nn
 
-from explainers import GradientLog, clip_gradients, diagnose_training, freeze, record_gradients, scale_gradients
+from explainers import (
+    GradientLog,
+    add_gradient_noise,
+    clip_gradients,
+    diagnose_training,
+    freeze,
+    record_gradients,
+    replace_gradient,
+    scale_gradients,
+)
 from explainers.findings import Finding
 from explainers.training.log import Row
 
@@ -23,7 +34,8 @@ def log_of(*rows: tuple[int, str, float], zeros: float = 0.0, size: int = 1) -> 
 
 def by_code(found: list[Finding]) -> dict[str, Finding]:
     assert len({each.code for each in found}) == len(found), "each thing once"
-    assert all(each.sentence.endswith(".") and each.remedy for each in found)
+    assert all(each.sentence.endswith(".") for each in found)
+    assert all(each.remedy or "hook" in each.sentence for each in found), "where a hook is the cause, it is named"
     return {each.code: each for each in found}
 
 
@@ -129,12 +141,102 @@ def test_dead_units_are_found():
     assert by_code(diagnose_training(log, dead=0.9)).keys().isdisjoint({"dead"})
 
 
-def test_a_frozen_layer_is_reported_as_frozen_and_not_as_vanishing():
-    net = mlp(1, nn.Tanh)
-    with freeze(net, "0.*"), record_gradients(net) as log:
+HOOKS = {
+    "freeze": lambda net: freeze(net, "0.*"),
+    "a factor of 0": lambda net: scale_gradients(net, {"0.*": 0.0}),
+    "a function": lambda net: replace_gradient(net[0].weight, torch.zeros_like),
+    "a hook of the user's own": lambda net: own_hook(net[0].weight, torch.zeros_like),
+    "freeze behind a clip": lambda net: both(clip_gradients(net, norm=1.0), freeze(net, "0.*")),
+    "freeze before a clip": lambda net: both(freeze(net, "0.*"), clip_gradients(net, norm=1e-3)),
+}
+
+
+@contextmanager
+def own_hook(tensor: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    handle = tensor.register_hook(function)
+    yield
+    handle.remove()
+
+
+@contextmanager
+def both(*blocks: AbstractContextManager[None]) -> Iterator[None]:
+    with blocks[0], blocks[1]:
+        yield
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("act", [nn.Tanh, nn.ReLU])
+def test_a_frozen_layer_is_reported_as_frozen_and_neither_as_dead_nor_as_vanishing(hook, act):
+    net = mlp(1, act)
+    with hook(net), record_gradients(net) as log:
         descend(net, 5, 0.01)
     found = by_code(diagnose_training(log))
-    assert found.keys() == {"dead"} and "frozen" in found["dead"].sentence and "100%" in found["dead"].sentence
+    assert found.keys() == {"frozen"} and "LeakyReLU" not in str(found) and "leaky" not in str(found)
+    assert found["frozen"].sentence.startswith("Gradient hooks set the gradient of '0.weight', whose norm is ")
+    assert not found["frozen"].remedy and ("and 1 more like it" in str(found)) == (len(zeroed(log)) == 2)
+
+
+def zeroed(log: GradientLog) -> set[str]:
+    return {row.name for row in log.rows if row.statistics["zero_fraction"] == 1}
+
+
+def test_a_mask_is_a_hook_too_and_half_of_a_gradient_is_told_from_all_of_it():
+    net = mlp(1, nn.Tanh)
+    mask = torch.ones(16, 16)
+    mask[:12] = 0
+    with replace_gradient(net[0].weight, lambda g: g * mask), record_gradients(net) as log:
+        descend(net, 5, 0.01)
+    assert "set at least 75% of the gradient of '0.weight'" in by_code(diagnose_training(log))["frozen"].sentence
+    assert diagnose_training(log, dead=0.8) == []
+
+
+def test_dead_units_stay_dead_units_under_hooks():
+    """Noise hides the zeros, and freezing adds its own: neither changes what the network does."""
+    for hook in (lambda net: add_gradient_noise(net, std=0.1), lambda net: freeze(net, "0.*")):
+        net = mlp(2, nn.ReLU)
+        with torch.no_grad():
+            net[0].bias[:12] = -100.0
+        with hook(net), record_gradients(net) as log:
+            descend(net, 5, 0.001)
+        found = by_code(diagnose_training(log))
+        assert "75%" in found["dead"].sentence and "units that no input" in found["dead"].sentence
+        assert "frozen" not in found
+
+
+def test_hooks_entered_after_the_log_are_not_in_it():
+    net = mlp(1, nn.Tanh)
+    with record_gradients(net) as log, freeze(net, "0.*"):
+        descend(net, 5, 0.01)
+    assert diagnose_training(log) == []
+
+
+def test_a_gradient_that_a_hook_makes_small_does_not_vanish_by_itself():
+    """A healthy network with a factor of 1e-6 on its first layer; its remedy is no other activation."""
+    net = mlp(1, nn.Tanh)
+    with scale_gradients(net, {"0.*": 1e-6}), record_gradients(net) as log:
+        descend(net, 5, 0.01)
+    found = by_code(diagnose_training(log))
+    assert found.keys() == {"vanishing"} and "gradient hooks make it" in found["vanishing"].sentence
+    assert "skip connections" not in found["vanishing"].sentence and not found["vanishing"].remedy
+
+
+def test_a_hook_that_makes_nan_is_named_and_one_that_spreads_it_is_not():
+    net = mlp(1, nn.Tanh)
+    with replace_gradient(net[2].bias, lambda g: g / 0), record_gradients(net) as log:
+        descend(net, 1, 0.0)
+    found = by_code(diagnose_training(log))["non_finite"]
+    assert found.sentence.startswith("A gradient hook makes the gradient of '2.bias' NaN or infinite in step 0")
+
+    net = mlp(1, nn.Tanh)
+    with clip_gradients(net, norm=1.0), record_gradients(net) as log:
+        (net(torch.ones(1, 16)) * math.inf).sum().backward()
+        net.zero_grad()
+        hidden = net[0](torch.ones(1, 16))
+        (net[2](hidden.detach()) * math.nan + hidden.sum()).sum().backward()
+    assert all(not math.isfinite(row.statistics["norm"]) for row in log.rows)
+    log._rows = type(log._rows)(row for row in log.rows if row.step == 1)
+    found = by_code(diagnose_training(log))["non_finite"]
+    assert "'2.weight' is the first" in found.sentence, "the clip made NaN of layer 0's finite gradient"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

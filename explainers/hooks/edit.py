@@ -24,7 +24,8 @@ from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEd
 from explainers.hooks.locate import find_hook_point, inside
 from explainers.options import LayerName
 
-Observer = Callable[[str, int | None, Tensor], None]
+Observer = Callable[[str, int | None, Tensor, Tensor], None]
+"""Gets the name, the call, the gradient as it is, and as it was before any hook: the same object where none acted."""
 
 
 @contextmanager
@@ -141,10 +142,12 @@ def watch_gradients(
     model: nn.Module | None = None,
     layers: Sequence[LayerName] = (),
 ) -> Iterator[None]:
-    """Call `observe(name, call, gradient)` for each gradient that reaches a tensor (call None) or a layer's output.
+    """Call `observe(name, call, gradient, unedited)` for each gradient that reaches a tensor (call None) or a layer's
+    output.
 
-    A layer named `name#k` is watched at that call alone. The gradient is the one that edits entered earlier have made
-    and must be read at once: it is not a copy.
+    A layer named `name#k` is watched at that call alone. The gradient is the one that edits entered earlier have made;
+    `unedited` came before the first hook of the tensor, whoever registered it. Both must be read at once: they are no
+    copies.
 
     Returns  nothing
     Errors   BadOption when a tensor takes no gradient; LayerNotFound, UnsupportedModel
@@ -162,7 +165,7 @@ def watch_gradients(
 
     with ExitStack() as stack:
         for name, tensor in tensors.items():
-            _hook_tensor(tensor, lambda g, name=name: observe(name, None, g), stack, observes=True)  # type: ignore[misc]
+            _watch_tensor(name, tensor, observe, stack)
         if model is not None and layers:
             stack.callback(remove)
             model = inside(model, stack)
@@ -176,10 +179,40 @@ def _observe_output(name: str, observe: Observer, handles: list[Any]) -> Callabl
     def act(k: int, output: Any) -> Any:
         clone = _hookable(output)
         if clone is not None:
-            handles.append(clone.register_hook(lambda gradient: observe(name, k, gradient)))
+            came: list[Tensor] = []
+            handles.append(_hook_first(clone, lambda g: came.__setitem__(slice(None), [g])))
+            handles.append(clone.register_hook(lambda g: observe(name, k, g, came.pop() if came else g)))
         return clone
 
     return act
+
+
+def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack) -> None:
+    came: list[Tensor] = []
+    queue = queue_of_this_thread()
+
+    def arrive(gradient: Tensor) -> None:
+        if queue.mine():
+            came[:] = [gradient]  # one that a pass left behind when it failed is replaced
+
+    def see(gradient: Tensor) -> None:
+        # Popped, so that the engine may take the gradient over as `.grad` without copying it.
+        observe(name, None, gradient, came.pop() if came else gradient)
+
+    _hook_tensor(tensor, see, stack, observes=True)
+    stack.callback(_hook_first(tensor, arrive).remove)
+
+
+def _hook_first(tensor: Tensor, see: Callable[[Tensor], None]) -> Any:
+    """A hook that is called before those that the tensor has; its handle."""
+    handle = tensor.register_hook(see)
+    hooks: dict[int, Any] = tensor._backward_hooks  # type: ignore[assignment]
+    hook = hooks.pop(handle.id)
+    others = list(hooks.items())
+    hooks.clear()  # the engine reads the dict's own order, which `move_to_end` leaves as it is
+    hooks[handle.id] = hook
+    hooks.update(others)
+    return handle
 
 
 def _takes_gradient(tensor: Tensor) -> None:

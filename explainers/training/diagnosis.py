@@ -1,10 +1,14 @@
-"""Diagnosis of a training run from its gradients: non-finite, exploding, vanishing, dead."""
+"""Diagnosis of a training run from its gradients: non-finite, exploding, vanishing, dead, frozen.
+
+What a gradient hook does is told from what the network does: the log has both the gradient that arrived at a parameter
+and the one that its hooks made of it.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from explainers.findings import Finding
@@ -24,10 +28,12 @@ def diagnose_training(
                     linear fit to its logarithm
         vanishing   the first layer's root mean square gradient is below `vanishing` times the last layer's
         dead        at least the fraction `dead` of a parameter's gradient is exactly zero in each of the last `window`
-                    steps
+                    steps, before any hook on the parameter
+        frozen      so much of it is zero after the hooks alone: `freeze`, a factor of 0, a mask
 
-    Exploding and vanishing need the statistic `norm`, dead needs `zero_fraction`; without it they are not checked. A
-    remedy is a call with its changed keywords, such as `{"clip_gradients": {"norm": 1.0}}`.
+    Exploding and vanishing need the statistic `norm`, dead and frozen need `zero_fraction`; without it they are not
+    checked. A remedy is a call with its changed keywords, such as `{"clip_gradients": {"norm": 1.0}}`; it is empty
+    where a hook is the cause, which the sentence says: the remedy is to leave it out.
 
     Returns  findings in the order above; empty where nothing is wrong
     Errors   none
@@ -45,16 +51,25 @@ def diagnose_training(
         _non_finite(rows, explosion),
         explosion,
         _vanishing(parameters, log.names, vanishing, window),
-        _dead(parameters, log.names, dead, window),
+        *_zeros(parameters, log.names, dead, window),
     ]
     return [finding for finding in findings if finding]
 
 
-def _non_finite(rows: Iterable[Row], explosion: Finding | None) -> Finding | None:
-    first = next((row for row in rows if not all(math.isfinite(value) for value in row.statistics.values())), None)
-    if first is None:
+def _non_finite(rows: Sequence[Row], explosion: Finding | None) -> Finding | None:
+    step = next((row.step for row in rows if not _finite(row.statistics)), None)
+    if step is None:
         return None
-    sentence = f"The gradient of {first.name!r} is the first to be NaN or infinite, in step {first.step}. "
+    broken = [row for row in rows if row.step == step and not _finite(row.statistics)]
+    # A joint edit, such as clipping by norm, spreads one NaN over all parameters.
+    first = next((row for row in broken if not _finite(row.arrived)), None)
+    if first is None:
+        sentence = (
+            f"A gradient hook makes the gradient of {broken[0].name!r} NaN or infinite in step {step}; the one that it "
+            "is given is finite. Correct what it computes, or leave it out."
+        )
+        return Finding("non_finite", sentence)
+    sentence = f"The gradient of {first.name!r} is the first to be NaN or infinite, in step {step}. "
     if explosion:
         sentence += "Gradients grew before that: clip them, or lower the learning rate."
         return Finding("non_finite", sentence, explosion.remedy)
@@ -63,6 +78,10 @@ def _non_finite(rows: Iterable[Row], explosion: Finding | None) -> Finding | Non
         "precision, try float32."
     )
     return Finding("non_finite", sentence, {"torch.autograd.detect_anomaly": {"check_nan": True}})
+
+
+def _finite(statistics: Mapping[str, float]) -> bool:
+    return all(math.isfinite(value) for value in statistics.values())
 
 
 def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | None:
@@ -87,17 +106,7 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
 
 def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> Finding | None:
     by_name = _by_name(rows)
-    sizes = {name: own[-1].size for name, own in by_name.items()}
-    per_layer: dict[str, dict[str, float]] = {}
-    for name in (name for name in names if sizes.get(name)):
-        recent = [row.statistics.get("norm", math.nan) for row in by_name[name][-window:]]
-        finite = [norm for norm in recent if math.isfinite(norm)]
-        if finite:
-            per_layer.setdefault(name.rpartition(".")[0] or name, {})[name] = statistics.median(finite)
-    means = {
-        layer: math.sqrt(sum(norm**2 for norm in norms.values()) / sum(sizes[name] for name in norms))
-        for layer, norms in per_layer.items()
-    }
+    means = _means(by_name, names, window, lambda row: row.statistics)
     # Layers without any gradient are frozen or dead, which is another finding.
     learning = [(layer, mean) for layer, mean in means.items() if mean > 0]
     if len(learning) < 2:
@@ -105,29 +114,69 @@ def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: 
     (first, small), (last, large) = learning[0], learning[-1]
     if small >= limit * large:
         return None
-    pattern = f"{first}.*" if any(name.startswith(f"{first}.") for name in sizes) else first
+    sentence = (
+        f"The gradient of the first layer {first!r} is {small / large:.2g} times that of the last layer {last!r} (root "
+        "mean square)"
+    )
+    arrived = _means(by_name, names, window, lambda row: row.arrived)
+    if arrived.get(first, 0.0) >= limit * arrived.get(last, math.inf):
+        before = arrived[first] / arrived[last]
+        sentence += (
+            f", which gradient hooks make it: before them it is {before:.2g} times. Leave them out, or choose factors "
+            "closer to each other."
+        )
+        return Finding("vanishing", sentence)
+    pattern = f"{first}.*" if any(name.startswith(f"{first}.") for name in by_name) else first
     return Finding(
         "vanishing",
-        f"The gradient of the first layer {first!r} is {small / large:.2g} times that of the last layer {last!r} (root "
-        "mean square): it hardly learns. Normalisation, skip connections or ReLU prevent this; a larger learning rate "
+        f"{sentence}: it hardly learns. Normalisation, skip connections or ReLU prevent this; a larger learning rate "
         "for this layer compensates for it.",
         {"scale_gradients": {"factors": {pattern: _rounded(large / small)}}},
     )
 
 
-def _dead(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> Finding | None:
-    shares: dict[str, float] = {}
-    for name, own in _by_name(rows).items():
-        least = min(row.statistics.get("zero_fraction", 0.0) for row in own[-window:])
-        if least >= limit:
-            shares[name] = least
+def _means(
+    by_name: Mapping[str, Sequence[Row]],
+    names: Sequence[str],
+    window: int,
+    statistics_of: Callable[[Row], Mapping[str, float]],
+) -> dict[str, float]:
+    """By layer: root mean square of the gradient, over the median norms of its parameters' last `window` steps."""
+    sizes = {name: own[-1].size for name, own in by_name.items()}
+    per_layer: dict[str, dict[str, float]] = {}
+    for name in (name for name in names if sizes.get(name)):
+        recent = [statistics_of(row).get("norm", math.nan) for row in by_name[name][-window:]]
+        finite = [norm for norm in recent if math.isfinite(norm)]
+        if finite:
+            per_layer.setdefault(name.rpartition(".")[0] or name, {})[name] = statistics.median(finite)
+    return {
+        layer: math.sqrt(sum(norm**2 for norm in norms.values()) / sum(sizes[name] for name in norms))
+        for layer, norms in per_layer.items()
+    }
+
+
+def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> list[Finding | None]:
+    """The findings "dead", about what arrives at the parameters, and "frozen", about what hooks make of it."""
+    dead: dict[str, float] = {}
+    frozen: dict[str, float] = {}
+    by_name = _by_name(rows)
+    for name, own in by_name.items():
+        arrived = min(row.arrived.get("zero_fraction", 0.0) for row in own[-window:])
+        left = min(row.statistics.get("zero_fraction", 0.0) for row in own[-window:])
+        if arrived >= limit:
+            dead[name] = arrived
+        elif left >= limit:
+            frozen[name] = left
+    return [_dead(dead, names), _frozen(frozen, names, by_name)]
+
+
+def _dead(shares: Mapping[str, float], names: Sequence[str]) -> Finding | None:
     if not shares:
         return None
     # A dead unit also zeroes its column of the next layer's weight gradient, so the first layer is the cause.
-    first = next((name for name in names if name in shares), next(iter(shares)))
-    others = f", and {len(shares) - 1} more like it" if len(shares) > 1 else ""
+    first, others = _first(shares, names)
     why = (
-        "it receives no gradient: it is frozen, or all its units are dead"
+        "it receives no gradient: all its units are dead, or something behind it stops the gradient"
         if shares[first] == 1
         else "units that no input in the batch activates do not learn"
     )
@@ -138,6 +187,27 @@ def _dead(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) 
         f"{why}. A leaky ReLU in place of the ReLU, or a lower learning rate from the start, keeps units alive.",
         remedy,
     )
+
+
+def _frozen(shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[str, Sequence[Row]]) -> Finding | None:
+    if not shares:
+        return None
+    first, others = _first(shares, names)
+    much = "the" if shares[first] == 1 else f"at least {shares[first]:.0%} of the"
+    norm = by_name[first][-1].arrived.get("norm")
+    known = "" if norm is None else f", whose norm is {norm:.3g} before them,"
+    what = "it is frozen" if shares[first] == 1 else "that part is frozen"
+    return Finding(
+        "frozen",
+        f"Gradient hooks set {much} gradient of {first!r}{known} to zero in every recent step{others}: {what} and does "
+        "not learn. Leave out the hook (freeze, a factor of 0 or a mask) if it should.",
+    )
+
+
+def _first(shares: Mapping[str, float], names: Sequence[str]) -> tuple[str, str]:
+    """The first parameter, and how many more there are."""
+    first = next((name for name in names if name in shares), next(iter(shares)))
+    return first, f", and {len(shares) - 1} more like it" if len(shares) > 1 else ""
 
 
 def _by_name(rows: Iterable[Row]) -> dict[str, list[Row]]:

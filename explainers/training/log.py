@@ -31,7 +31,8 @@ class Row:
 
     `statistics`: `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value), `max` (of magnitudes) and
     `zero_fraction` (fraction of exact zeros), as far as recorded. `histogram` counts the finite values between `edges`,
-    one more than there are bins; None unless recorded.
+    one more than there are bins; None unless recorded. `unedited`: the statistics before any hook of the tensor; None
+    where none changed the gradient.
     """
 
     step: int
@@ -41,6 +42,12 @@ class Row:
     statistics: Mapping[str, float]
     histogram: tuple[int, ...] | None = None
     edges: tuple[float, ...] | None = None
+    unedited: Mapping[str, float] | None = None
+
+    @property
+    def arrived(self) -> Mapping[str, float]:
+        """The statistics of the gradient that arrived, whatever hooks made of it."""
+        return self.statistics if self.unedited is None else self.unedited
 
 
 @dataclass
@@ -51,6 +58,7 @@ class _Waiting:
     kind: str
     size: int
     moments: Tensor
+    """(1, 4), or (2, 4) where hooks changed the gradient: before them in the second row."""
     histogram: tuple[int, ...] | None
     edges: tuple[float, ...] | None
 
@@ -155,18 +163,23 @@ class GradientLog:
         finally:
             writer.close()
 
-    def see(self, name: str, call: int | None, kind: str, gradient: Tensor, *, histograms: int, every: int) -> None:
-        """Record a gradient; one of the same tensor as before begins the next step."""
+    def see(
+        self, name: str, call: int | None, kind: str, gradient: Tensor, unedited: Tensor, *, histograms: int, every: int
+    ) -> None:
+        """Record a gradient; one of the same tensor as before begins the next step.
+
+        `unedited` is the gradient before any hook: the same object where none changed it.
+        """
         with self._lock:
             if (name, call) in self._seen:
                 self.step()
             self._seen.add((name, call))
             if self.current % every:
                 return
-            gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-            gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
-            bins = _histogram(gradient, histograms) if histograms else (None, None)
-            moments = _moments(gradient, self.statistics)
+            pair = [gradient] if unedited is gradient else [gradient, unedited]
+            pair = [_plain(each) for each in pair]
+            bins = _histogram(pair[0], histograms) if histograms else (None, None)
+            moments = torch.stack([_moments(each, self.statistics) for each in pair])
             self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), moments, *bins))
 
     def _name_calls(self) -> None:
@@ -186,15 +199,27 @@ class GradientLog:
         moments = {
             id(entry): values
             for group in by_device.values()
-            for entry, values in zip(group, torch.stack([entry.moments for entry in group]).tolist(), strict=True)
+            for entry, values in zip(group, _in_one(group), strict=True)
         }
         for entry in waiting:
-            statistics = _named(moments[id(entry)], entry.size, self.statistics)
-            row = Row(entry.step, entry.name, entry.kind, entry.size, statistics, entry.histogram, entry.edges)
-            self._rows.append(row)
+            statistics, *before = (_named(values, entry.size, self.statistics) for values in moments[id(entry)])
+            bins = entry.histogram, entry.edges
+            self._rows.append(Row(entry.step, entry.name, entry.kind, entry.size, statistics, *bins, *before))
         while len(self._rows) > self.limit:
             self._rows.popleft()
             self.dropped += 1
+
+
+def _plain(gradient: Tensor) -> Tensor:
+    """The gradient as real numbers, all of them stored."""
+    gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    return gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+
+
+def _in_one(group: Sequence[_Waiting]) -> list[list[list[float]]]:
+    """The moments of entries on one device, by one transfer."""
+    values = iter(torch.cat([entry.moments for entry in group]).tolist())
+    return [[next(values) for _ in range(len(entry.moments))] for entry in group]
 
 
 def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:

@@ -35,7 +35,7 @@ def record_gradients(
 
     A step ends at the log's `step()`, or when a gradient recorded in it is recorded again: one backward pass is one
     step, also where gradients are accumulated over several. What is recorded is the gradient of this pass, as edited by
-    blocks entered earlier.
+    blocks entered earlier; where they changed it, the row's `unedited` holds the statistics from before.
 
     Returns  a `GradientLog` of at most `limit` rows, complete at the end of the block, and readable after it
     Errors   BadOption for an unknown statistic, a number out of range, a pattern that matches nothing (with the three
@@ -57,9 +57,9 @@ def record_gradients(
     layers = [find_hook_point(model, layer).name for layer in activations] if model is not None else []
     log = GradientLog(tuple(statistics), limit, (*tensors, *layers))
 
-    def see(name: str, call: int | None, gradient: Tensor) -> None:
+    def see(name: str, call: int | None, gradient: Tensor, unedited: Tensor) -> None:
         kind = "activation" if call is not None else kinds[name]
-        log.see(name, call, kind, gradient, histograms=histograms, every=every)
+        log.see(name, call, kind, gradient, unedited, histograms=histograms, every=every)
 
     with watch_gradients(tensors, see, model=None if model is None else model_or_tensors, layers=layers):  # type: ignore[arg-type]
         try:
