@@ -164,11 +164,19 @@ class GradientLog:
             writer.close()
 
     def see(
-        self, name: str, call: int | None, kind: str, gradient: Tensor, unedited: Tensor, *, histograms: int, every: int
+        self,
+        name: str,
+        call: int | None,
+        kind: str,
+        gradient: Tensor,
+        *,
+        histograms: int,
+        every: int,
+        unedited: Tensor | None = None,
     ) -> None:
         """Record a gradient; one of the same tensor as before begins the next step.
 
-        `unedited` is the gradient before any hook: the same object where none changed it.
+        `unedited` is the gradient before any hook: None, or the same object, where none changed it.
         """
         with self._lock:
             if (name, call) in self._seen:
@@ -176,7 +184,7 @@ class GradientLog:
             self._seen.add((name, call))
             if self.current % every:
                 return
-            pair = [gradient] if unedited is gradient else [gradient, unedited]
+            pair = [gradient] if unedited is None or unedited is gradient else [gradient, unedited]
             pair = [_plain(each) for each in pair]
             bins = _histogram(pair[0], histograms) if histograms else (None, None)
             moments = torch.stack([_moments(each, self.statistics) for each in pair])

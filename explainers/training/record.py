@@ -59,7 +59,7 @@ def record_gradients(
 
     def see(name: str, call: int | None, gradient: Tensor, unedited: Tensor) -> None:
         kind = "activation" if call is not None else kinds[name]
-        log.see(name, call, kind, gradient, unedited, histograms=histograms, every=every)
+        log.see(name, call, kind, gradient, histograms=histograms, every=every, unedited=unedited)
 
     with watch_gradients(tensors, see, model=None if model is None else model_or_tensors, layers=layers):  # type: ignore[arg-type]
         try:
