@@ -14,6 +14,7 @@ they never add a pixel.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 
 Box = tuple[int, int, int, int]
+Span = tuple[int, int]
 
 
 def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: Grid) -> Box:
@@ -67,6 +69,68 @@ def stride(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[float, 
         return float(next_box[1 - axis] - start) if inside else size[axis] / cells
 
     return along(0, rows), along(1, columns)
+
+
+def receptive_fields(
+    network: nn.Module, images: Tensor, at: LayerLayout, seconds: float = math.inf
+) -> tuple[list[Span], list[Span]] | None:
+    """The receptive fields of all cells of a layer: (top, bottom) of each row and (left, right) of each column.
+
+    Only as many cells are followed as tell the others: the ends of a field move evenly, or not at all, between cells.
+
+    Returns  None where a cell's columns depend on its row, and where it takes longer than `seconds`
+    Errors   as `receptive_field`
+    """
+    until = time.monotonic() + seconds
+    maps, leaf = _follow(network, images, at)
+    height, width = maps.shape[-2:]
+
+    def field(row: int, column: int) -> Box:
+        if time.monotonic() > until:
+            raise TimeoutError
+        return _box(maps, leaf, row, column)
+
+    try:
+        rows = _along(lambda row: field(row, width // 2)[1::2], height)
+        columns = _along(lambda column: field(height // 2, column)[::2], width)
+        corners = [(row, column) for row in (0, height - 1) for column in (0, width - 1)]
+        apart = all(field(row, column) == _crossed(rows[row], columns[column]) for row, column in corners)
+    except TimeoutError:
+        return None
+    return (rows, columns) if apart else None
+
+
+def _crossed(row: Span, column: Span) -> Box:
+    """The box of a row's and a column's pixels; a cell of a border that depends on no pixel has none."""
+    empty = row[0] == row[1] or column[0] == column[1]
+    return (0, 0, 0, 0) if empty else (column[0], row[0], column[1], row[1])
+
+
+def _along(span: Callable[[int], tuple[int, ...]], count: int) -> list[Span]:
+    """`span` of each cell along one axis; neither end ever moves back."""
+    known: dict[int, Span] = {}
+
+    def at(cell: int) -> Span:
+        if cell not in known:
+            start, end = span(cell)
+            known[cell] = start, end
+        return known[cell]
+
+    def fill(first: int, last: int) -> None:
+        steps = [after - before for before, after in zip(at(first), at(min(first + 1, last)), strict=True)]
+        line = {
+            cell: (at(first)[0] + (cell - first) * steps[0], at(first)[1] + (cell - first) * steps[1])
+            for cell in range(first, last + 1)
+        }
+        middle = (first + last) // 2
+        if at(last) == line[last] and at(middle) == line[middle]:
+            known.update(line)
+        else:
+            fill(first, middle)
+            fill(middle, last)
+
+    fill(0, count - 1)
+    return [known[cell] for cell in range(count)]
 
 
 def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor, Tensor]:
