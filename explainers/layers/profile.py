@@ -34,12 +34,14 @@ class Profile(list[Layer]):
     """All calls of a model's layers in one forward pass, in the order in which they ended; `default` names one.
 
     `is_bypassed` says that not every path to the scores passes the default layer, because no layer is on all of them.
-    `pictures` has the layouts of those that are pictures, which do not depend on the size of the images.
+    `pictures` has the layouts of those that are pictures, which do not depend on the size of the images. `forward` is
+    what the pass did, node by node.
     """
 
     default: str | None = None
     is_bypassed: bool = False
     pictures: dict[str, str]
+    forward: Pass
 
 
 # One profile a model and input size, forgotten with the model. It holds names and numbers, no tensor.
@@ -178,6 +180,6 @@ def _finished(layers: list[Layer], forward: Pass) -> Profile:
         for layer, node in zip(layers, forward.nodes, strict=True)
     )
     profile.default = None if found.default is None else layers[found.default].name
-    profile.is_bypassed = found.is_bypassed
+    profile.is_bypassed, profile.forward = found.is_bypassed, forward
     profile.pictures = {layer.name: layer.layout for layer in layers if layer.layout in ("NCHW", "NHWC")}
     return profile

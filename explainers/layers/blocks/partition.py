@@ -1,0 +1,239 @@
+"""A network's blocks: the main line in parts that end in a layer's output, with what runs beside it.
+
+A part ends where no shortest skip connection or gate goes around: so a residual block is one, and of a network without
+any each operation with weights, with what follows it at the same resolution. What a module runs in one call, without a
+skip connection inside and within few operations with weights, is one part too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from torch import Tensor, nn
+
+from explainers.layers.axis_rules import Reads
+from explainers.layers.blocks.main_line import Arc, MainLine, main_line
+from explainers.layers.default_layer import Pass
+from explainers.layers.layer import Layer, is_attention, is_placeholder
+from explainers.layers.profile import Profile, profile
+
+Why = Literal["", "no grid", "one cell", "coarse", "unused", "class token", "attention", "bypassed"]
+"""Why a map of a layer means little: its output has no height and width; a single cell; fewer than 4 x 4; the score
+does not depend on it; only on a class token beside its positions; it is inside an attention; other paths go around it.
+"""
+_COARSE = 4
+_MOST = 5
+"""Operations with weights in a module that is one block without a skip connection: an inverted bottleneck with a gate
+has three, and two in the gate.
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A tensor that layers give: the `layer` by whose name people know it, and the `names` of all that give it."""
+
+    layer: Layer
+    names: tuple[str, ...]
+    why: Why
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A skip connection from `start` to `end`, counted in blocks (or steps) before them, with fractions for what is
+    inside a block. `projected` where an operation with weights stands on it.
+    """
+
+    start: float
+    end: float
+    projected: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps; `out` is the index of the step that stands for the block, its last on the main line."""
+
+    steps: tuple[Step, ...]
+    out: int
+    skips: tuple[Skip, ...]
+
+    @property
+    def layer(self) -> Layer:
+        """The layer that stands for the block."""
+        return self.steps[self.out].layer
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A network's blocks in running order, and the skip connections around them."""
+
+    blocks: tuple[Block, ...]
+    skips: tuple[Skip, ...]
+
+
+def network_blocks(model: nn.Module, images: Tensor) -> Blocks:
+    """The network in parts, from one forward pass of the first image, remembered as that of `list_layers` is.
+
+    Returns  `Blocks`; every layer whose output depends on the picture is in exactly one step
+    Errors   UnsupportedModel for scripted, traced and exported models
+
+    Example
+        >>> found = network_blocks(model, images)
+        >>> [block.layer.name for block in found.blocks][:4]
+        ['relu', 'maxpool', 'layer1.0', 'layer1.1']
+        >>> found.skips[0]
+        Skip(start=2.0, end=3.0, projected=False)
+    """
+    layers = profile(model, images)
+    return _Partition(layers, layers.forward).blocks()
+
+
+class _Partition:
+    def __init__(self, layers: Profile, forward: Pass) -> None:
+        self.layers, self.forward = layers, forward
+        self.line: MainLine = main_line(forward.graph, forward.end)
+        self.reads = forward.graph.reads(forward.end)
+        self.passed = forward.graph.passed_by_all_paths(forward.end)
+        self.parents = {layer.path.rpartition(".")[0] for layer in layers}
+        self.attentions = tuple(f"{layer.path}." for layer in layers if is_attention(layer))
+        self.at_node: dict[int, list[int]] = {}
+        for i, node in enumerate(forward.nodes):
+            if node:
+                self.at_node.setdefault(node, []).append(i)
+
+    def blocks(self) -> Blocks:
+        """All of it."""
+        ends = self._merged(self._ends())
+        if not ends:
+            ends = sorted(self.at_node)[-1:]
+        rows: list[list[int]] = [[] for _ in ends]
+        for node in sorted(self.at_node):
+            rows[min(bisect_left(ends, node), len(ends) - 1)].append(node)
+        skips = [arc for arc in self.line.arcs if not arc.is_gate]
+        parts = zip(rows, [0, *ends], ends, strict=False)
+        blocks = tuple(self._block(nodes, since, end, skips) for nodes, since, end in parts)
+        starts = [0, *(self.line.at.get(end, 0) for end in ends)]
+        placed = (self._placed(arc, ends, starts) for arc in skips)
+        return Blocks(blocks, tuple(dict.fromkeys(skip for skip in placed if skip.end > skip.start)))
+
+    # Where blocks end
+
+    def _ends(self) -> list[int]:
+        """The nodes of the main line in which a block ends, before calls of modules are looked at."""
+        rows: dict[int, list[int]] = {}
+        for node in self.line.at:
+            if node in self.at_node:
+                rows.setdefault(self.line.at[node], []).append(node)
+        joins, forks = _limits(self.line)
+        ends = []
+        for position, nodes in rows.items():
+            if self.line.around(position) or (position == 0 and self.line.length):
+                continue
+            until = forks.get(position, max(nodes))
+            since = min(joins.get(position, 0), until)
+            inside = (node for node in nodes if since <= node <= until)
+            runs = [list(run) for _, run in groupby(inside, self._grid)]
+            ends += [self._end(run, is_last=run is runs[-1]) for run in runs]
+        return ends
+
+    def _end(self, run: list[int], is_last: bool) -> int:
+        """Where a block ends, of consecutive nodes of one resolution: after a stage, else after what several layers
+        make, where more operations with weights come; what follows belongs to these.
+        """
+        stages = [node for node in run if any(self.layers[i].stage for i in self.at_node[node])]
+        several = [node for node in run if any(self.layers[i].path in self.parents for i in self.at_node[node])]
+        return (stages or (several if is_last else []) or run)[-1]
+
+    def _grid(self, node: int) -> tuple[int, int]:
+        grid = self.layers[self.at_node[node][0]].grid
+        return grid if grid and grid != (1, 1) else (0, 0)
+
+    def _merged(self, ends: list[int]) -> list[int]:
+        """Without the ends inside a module that is one block."""
+        for layer, node in zip(self.layers, self.forward.nodes, strict=True):  # inner calls end first
+            if node in ends and layer.path in self.parents:
+                inside = self._inside(layer, ends, ends.index(node))
+                ends = [end for end in ends if end not in inside]
+        return ends
+
+    def _inside(self, module: Layer, ends: list[int], last: int) -> list[int]:
+        """The ends before number `last` that are inside the module, where that is one block; else none."""
+        prefix, first = f"{module.path}.", last
+        while first and self._is_inside(ends[first - 1], prefix):
+            first -= 1
+        start, end = self.line.at[ends[first - 1]] if first else 0, self.line.at[ends[last]]
+        inside = ends[first:last]
+        grids = {self._grid(node) for node in ends[first : last + 1]}
+        stages = any(self.layers[i].stage for node in inside for i in self.at_node[node])
+        skips = any(
+            start <= arc.start and arc.end <= end and arc.end - arc.start < end - start
+            for arc in self.line.arcs
+            if not arc.is_gate
+        )
+        small = end - start <= _MOST and 2 * (end - start) <= self.line.length and len(grids) <= 2
+        return inside if small and not skips and not stages else []
+
+    def _is_inside(self, node: int, prefix: str) -> bool:
+        return all(self.layers[i].name.startswith(prefix) for i in self.at_node[node])
+
+    # What is in a block
+
+    def _block(self, nodes: list[int], since: int, end: int, skips: list[Arc]) -> Block:
+        steps = tuple(self._step(node) for node in nodes)
+        out = nodes.index(end)
+        if steps[out].why == "class token":  # where nothing but a class token is read, the default layer stands before
+            out = next((k for k, step in enumerate(steps) if self.layers.default in step.names), out)
+        inner = [
+            Skip(bisect_left(nodes, arc.fork + 1), bisect_left(nodes, arc.join), arc.weights > 0)
+            for arc in skips
+            if since <= arc.fork and arc.join <= nodes[-1]
+        ]
+        return Block(steps, out, tuple(dict.fromkeys(skip for skip in inner if skip.end > skip.start)))
+
+    def _step(self, node: int) -> Step:
+        def rank(i: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
+            layer = self.layers[i]
+            known = layer.name != self.layers.default, not layer.stage
+            return *known, is_placeholder(layer), not self.forward.plain[i], "#" in layer.name, layer.depth, i
+
+        same = sorted(self.at_node[node], key=rank)
+        layer = self.layers[same[0]]
+        return Step(layer, tuple(self.layers[i].name for i in same), self._why(layer, node))
+
+    def _why(self, layer: Layer, node: int) -> Why:
+        if layer.grid == (1, 1) or (len(layer.shape) == 4 and layer.shape[2:] == (1, 1)):
+            return "one cell"
+        if layer.grid is None:
+            return "no grid"
+        if node not in self.reads:
+            return "unused"
+        if self.reads[node] != Reads.ALL:
+            return "class token"
+        if layer.path.startswith(self.attentions):
+            return "attention"
+        if min(layer.grid) < _COARSE:
+            return "coarse"
+        is_default = layer.name == self.layers.default and not self.layers.is_bypassed
+        return "" if node in self.passed or is_default else "bypassed"
+
+    # Skip connections in blocks
+
+    def _placed(self, arc: Arc, ends: list[int], starts: list[int]) -> Skip:
+        def place(node: int) -> float:
+            k = min(bisect_left(ends, node), len(ends) - 1)
+            length = starts[k + 1] - starts[k]
+            return k + ((self.line.at[node] - starts[k]) / length if length > 0 else float(node >= ends[k]))
+
+        return Skip(place(arc.fork), min(place(arc.join), float(len(ends))), arc.weights > 0)
+
+
+def _limits(line: MainLine) -> tuple[dict[int, int], dict[int, int]]:
+    """By position: the last node in which a shortest arc ends, and the first from which one starts."""
+    joins: dict[int, int] = {}
+    forks: dict[int, int] = {}
+    for arc in line.shortest:
+        joins[arc.end] = max(joins.get(arc.end, 0), arc.join)
+        forks[arc.start] = min(forks.get(arc.start, arc.fork), arc.fork)
+    return joins, forks
