@@ -39,7 +39,7 @@ SESSION_NAME = 64  # characters of a session's name; Gradio's own have 11 or 36
 # One job, and all of them.
 SECONDS = 60.0  # computing time of one job; it ends with its best map so far
 QUEUE = 32  # jobs that wait; the next visitor is told to try again
-CONCURRENCY = {"model": 1, "lab": 2, "training": 1}  # jobs of a kind that run at once
+CONCURRENCY = {"model": 20, "lab": 2, "training": 1}  # jobs of a kind at once; those of "model" take turns
 MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches
 SESSIONS = 256  # visitors whose state Gradio keeps
 UPDATES = 5  # partial results a second

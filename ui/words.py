@@ -19,6 +19,7 @@ PICTURE, MODEL_LABEL, LAYER_LABEL, CLASS_LABEL, METHOD_LABEL = "Picture", "Model
 OPTIONS, EXPLAIN, STOP, COPY_LINK = "Options", "Explain", "Stop", "Copy link"
 OVERLAY, FEATURES, API = "Overlay", "Feature maps", "API"
 LAYER, CLASS, METHOD, EXAMPLE = "layer", "class", "method", "example"
+PIN = "Keep this class for other pictures"
 TOP, TOP_CHOICE = "the top prediction", "Top prediction"
 PICTURE_ALT = "The picture that is explained"
 PLACEHOLDER = "Drop a picture here\nor click to choose one"
@@ -39,6 +40,8 @@ UPLOAD_A_FILE = "Upload the picture as a file."
 CHOOSE_ONE = "Choose one name from the list."
 NO_PICTURE = "There is no picture yet. Choose one or click an example."
 STOPPED_WAITING = "Stopped while the network was loading. Press Explain to go on."
+COMPUTING = "Computing …"
+STOPPED_BEFORE = "Stopped before it began. Press Explain to go on."
 STOPPED_LOADING = "Download stopped. What has arrived is kept; choose the model again to resume."
 EFFECTS = "Ablating each channel"
 EFFECTS_STOPPED = "Stopped before every channel was ablated. Sort by mean activation, or by effect again."
@@ -305,12 +308,27 @@ def strong(text: str) -> dict[str, Any]:
     return {"text": text, "strong": True}
 
 
-def refining(settings: Settings, fraction: float, seconds: float, ident: int) -> dict[str, Any]:
-    """While a long method runs: fraction done, seconds, an estimate of the rest."""
-    left = seconds * (1 - fraction) / fraction if fraction > 0.02 else None
-    rest = f", about {left:.0f} s left" if left is not None and left >= 1 else ""
-    text = f"{settings.method.title}: {100 * fraction:.0f}%, {seconds:.0f} s{rest}"
-    return status("busy", text, ident=ident, fraction=fraction)
+def asked(ident: int) -> dict[str, Any]:
+    """At once after a click: the old result is marked as such; the words come only where the answer takes a while."""
+    return status("busy", COMPUTING, ident=ident) | {"patient": True}
+
+
+def waiting(seconds: float, stranger: bool) -> str:
+    """Why nothing is computed yet, and for how long."""
+    return f"Waiting for {'another visitor’s run' if stranger else 'your other run'}, about {max(1, round(seconds))} s"
+
+
+def refining(step: Refining, ident: int) -> dict[str, Any]:
+    """While a long method runs: fraction done, seconds, an estimate of the rest, and what the limit leaves undone."""
+    text = f"{step.settings.method.title}: {100 * step.fraction:.0f}%, {step.seconds:.0f} s"
+    if step.fraction > 0.02 and step.seconds >= 1:
+        rest = step.seconds * (1 - step.fraction) / step.fraction
+        done = step.fraction * (1 + step.left / step.seconds)
+        if rest > step.left + 1:
+            text += f", cannot finish: the time limit ends it in {step.left:.0f} s, at about {100 * done:.0f}%"
+        elif rest >= 1:
+            text += f", about {rest:.0f} s left"
+    return status("busy", text, ident=ident, fraction=step.fraction)
 
 
 def answer_parts(step: Answer) -> list[str | dict[str, Any]]:

@@ -9,7 +9,6 @@ import difflib
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -24,6 +23,7 @@ from ui.engine import model_cache, network_calls, scene
 from ui.engine.messages import Answer, Loaded, Refining, Refused, Scene, Settings, Stages, Step, Subject, Waiting
 from ui.engine.request import Request
 from ui.engine.runs import Run
+from ui.engine.turns import Turn, turns
 from ui.serving import bands, uploads
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 log = logging.getLogger("hooklens")
-turn = threading.BoundedSemaphore(limits.CONCURRENCY["model"])
+turn = turns  # `with turn:` for quick work
 
 
 def resolve(request: Request, report: Callable[[int, int], None] | None = None) -> Settings:
@@ -117,11 +117,25 @@ def _options(options: dict[str, Any], known: dict[str, Option], notes: list[str]
     return valid
 
 
+def taken(turn: Turn) -> Iterator[Waiting]:
+    """Wait for the turn; yield how long that takes.
+
+    Errors   Refused for a job that is to be stopped
+    """
+    for seconds, stranger in turns.wait(turn):
+        yield Waiting(words.waiting(seconds, stranger))
+    if turn.run.cancelled:
+        raise Refused(words.STOPPED_BEFORE)
+
+
 def stream(
-    work: Callable[[Callable[[Any], bool]], R], run: Run, show: Callable[[Any], Any] = lambda step: step
+    work: Callable[[Callable[[Any], bool]], R],
+    run: Run,
+    show: Callable[[Any], Any] = lambda step: step,
+    turn: Turn | None = None,
 ) -> Generator[Any, None, R]:
     """Do `work(report)` in a thread; yield `show(step)` of what it reports, the newest only, at most
-    `limits.UPDATES` a second; return its result.
+    `limits.UPDATES` a second; return its result. The work steps aside for quick jobs where it has a `turn`.
     """
     newest: list[Any] = []
     result: Future[R] = Future()
@@ -130,6 +144,8 @@ def stream(
     def report(step: Any) -> bool:
         newest[:] = [step]
         news.set()
+        if turn:
+            turns.report(turn, getattr(step, "fraction", None))
         return not run.stopped()
 
     def body() -> None:
@@ -228,17 +244,18 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
         return
     settings, photo, images = opened(settings, request)
     seen = settings.loaded.model.crop(photo)
-    with turn:
+    with turns.place(run, long=settings.method.long) as turn:
+        yield from taken(turn)
         around = scene.look(settings, seen, images) if settings.loaded.finds else None
         if around:
             yield around
             if around.chosen is None:
                 return
             settings = around.settings
-        answer = yield from _explained(settings, seen, images, run, request.plane, around)
+        answer = yield from _explained(settings, seen, images, turn, request.plane, around)
         if around and not answer.explanation.raw.any() and (nearer := _nearer_layer(around, images)):
             yield nearer
-            answer = yield from _explained(nearer, seen, images, run, request.plane, around)
+            answer = yield from _explained(nearer, seen, images, turn, request.plane, around)
             answer = _elsewhere(answer, settings.layer)
         yield answer
         swept = _stages(answer, images) if stages and not run.stopped() else None
@@ -247,9 +264,9 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
 
 
 def _explained(
-    settings: Settings, seen: Image.Image, images: torch.Tensor, run: Run, plane: int | None, around: Scene | None
+    settings: Settings, seen: Image.Image, images: torch.Tensor, turn: Turn, plane: int | None, around: Scene | None
 ) -> Generator[Step, None, Answer]:
-    method, began, share = settings.method, time.monotonic(), 1.0
+    method, share, run = settings.method, 1.0, turn.run
     options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
     target = around.chosen.target if around and around.chosen else settings.target
     work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=target, **options)
@@ -258,11 +275,11 @@ def _explained(
         nonlocal share
         share = step.fraction
         drawn = None if step.map is None else _plane(step.map)
-        return Refining(settings, seen, drawn, share, time.monotonic() - began, around)
+        return Refining(settings, seen, drawn, share, turn.spent, run.left, around)
 
     if method.long:
-        yield Refining(settings, seen, None, 0.0, 0.0, around)
-        explanation = yield from stream(lambda report: work(progress=report), run, refining)
+        yield Refining(settings, seen, None, 0.0, 0.0, run.left, around)
+        explanation = yield from stream(lambda report: work(progress=report), run, refining, turn)
     else:
         explanation = work()
     probabilities = None

@@ -164,6 +164,8 @@ class Refining:
     map: torch.Tensor | None
     fraction: float
     seconds: float
+    left: float
+    """Seconds until its deadline."""
     scene: Scene | None = None
 
     @property

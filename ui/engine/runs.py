@@ -1,4 +1,4 @@
-"""The running jobs, one for each visitor and part of the page: whether it was stopped, and its deadline.
+"""The last job of each visitor and part of the page: whether it was stopped, its deadline, and what it answers.
 
 Gradio's own `cancels` frees the place in the queue while a plain function computes on; a token of our own lets the work
 end itself, with the best map so far.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from ui import limits
@@ -19,13 +20,32 @@ KEPT = 4 * limits.SESSIONS
 class Run:
     """A job's token. `stopped()` is asked by the work between two steps."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, name: str = "", question: str = "") -> None:
+        self.seconds, self.name = seconds, name
         self.until = time.monotonic() + seconds
+        self.questions = {question} if question else set()
+        """Signatures of what it answers: as it was asked, and with its names resolved."""
+        self.superseded = False
+        """Whether the visitor has asked something else since: its answer is not to be shown."""
         self._stop = threading.Event()
 
     def stop(self) -> None:
         """Ask the work to end."""
         self._stop.set()
+
+    def supersede(self) -> None:
+        """Ask the work to end, for another question of the same visitor."""
+        self.superseded = True
+        self._stop.set()
+
+    @property
+    def visitor(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def left(self) -> float:
+        """Seconds until its deadline."""
+        return max(0.0, self.until - time.monotonic())
 
     @property
     def cancelled(self) -> bool:
@@ -38,35 +58,42 @@ class Run:
 
     def __reduce__(self) -> tuple[type[Run], tuple[float]]:
         # A GPU on a Space runs the work in another process: there only the deadline can end it.
-        return Run, (max(0.0, self.until - time.monotonic()),)
+        return Run, (self.left,)
 
 
-_running: dict[str, Run] = {}
+_last: OrderedDict[str, Run] = OrderedDict()
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def begin(session: str | None, seconds: float = limits.SECONDS) -> Iterator[Run]:
-    """A new job of this visitor; a former one that still runs is asked to end. Forgotten after the block."""
-    run, name = Run(seconds), session or ""
-    with _lock:
-        former = _running.pop(name, None) if name else None
-        if name and len(_running) < KEPT:
-            _running[name] = run
-    if former:
-        former.stop()
-    try:
-        yield run
-    finally:
+def begin(
+    name: str | None, seconds: float = limits.SECONDS, question: str = "", again: bool = False
+) -> Iterator[Run | None]:
+    """A new job of this visitor; a former one that still runs is asked to end.
+
+    None where the last one answers the same question, or has, or was stopped at it: a choice by mouse raises its event
+    twice. `again` begins a job all the same.
+    """
+    run = Run(seconds, name or "", question)
+    if name:
         with _lock:
-            if _running.get(name) is run:
-                del _running[name]
+            former = _last.pop(name, None)
+            known = former is not None and question in former.questions and not again
+            _last[name] = former if former and known else run
+            while len(_last) > KEPT:
+                _last.popitem(last=False)[1].stop()
+        if known:
+            yield None
+            return
+        if former:
+            former.supersede()
+    yield run
 
 
 def stop(session: str | None) -> None:
     """Ask this visitor's job to end."""
     with _lock:
-        run = _running.get(session or "")
+        run = _last.get(session or "")
     if run:
         run.stop()
 
@@ -74,6 +101,6 @@ def stop(session: str | None) -> None:
 def end(session: str | None) -> None:
     """The visitor has left: ask all jobs of theirs to end, those of single tabs ("session/part") too."""
     with _lock:
-        jobs = [run for name, run in _running.items() if name.partition("/")[0] == session]
+        jobs = [_last.pop(name) for name, run in list(_last.items()) if run.visitor == session]
     for run in jobs:
-        run.stop()
+        run.supersede()

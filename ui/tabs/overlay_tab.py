@@ -156,6 +156,7 @@ class Overlay(Tab):
         for step in engine.explain(question, run):
             ident = packing.number()
             if isinstance(step, Settings):
+                notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be of before
                 run.questions.add(_signature(question, step, step.names))
                 yield self._resolved(step, question, form)
             elif isinstance(step, Waiting) and stored:

@@ -66,21 +66,33 @@ def queued(kind: str, **more: Any) -> dict[str, Any]:
 
 def job(
     name: str | None,
-    steps: Callable[[Run], Iterator[Any]],
-    refused: Callable[[str], Any],
+    steps: Callable[[Run], Iterator[Updates]],
+    refused: Callable[[str], Updates],
     *,
+    question: str = "",
+    again: bool = False,
     seconds: float = limits.SECONDS,
     unknown: str = words.UNKNOWN,
-) -> Iterator[Any]:
+) -> Iterator[Updates]:
     """The way of every click: yield `steps(run)` of a new job; an error becomes `refused(sentence)`.
 
-    `name` is the visitor's session, or "session/part" for what runs beside the overlay; a former job of that name ends.
+    `name` is the visitor's session, or "session/part" for what runs beside the overlay; a former job of that name ends,
+    and shows nothing more. Where the last one answers the same `question`, none begins but `again`.
     """
-    with runs.begin(name, seconds) as run:
+    nothing = {next(iter(refused(""))): gr.skip()}
+    with runs.begin(name, seconds, question, again) as run:
+        if run is None:
+            yield nothing
+            return
         try:
-            yield from steps(run)
+            for step in steps(run):
+                if not run.superseded:  # else it goes on to its next report, where it ends
+                    yield step
         except Exception as error:
-            yield refused(engine.sentence_of(error, unknown))
+            if not run.superseded:
+                yield refused(engine.sentence_of(error, unknown))
+        if run.superseded:
+            yield nothing  # Gradio sends the last step once more at the end: it must not replace what is newer
 
 
 def event_data(event: gr.EventData) -> dict[str, Any]:
