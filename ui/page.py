@@ -13,6 +13,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from ui import examples, limits, words
+from ui.channels.tab import Features
 from ui.engine import model_cache, runs
 from ui.lab.tab import Lab
 from ui.serving import endpoints
@@ -20,7 +21,6 @@ from ui.serving.guard import Guard, install_no_links
 from ui.tabs import picture_panel
 from ui.tabs.api_tab import Api
 from ui.tabs.components import canvas
-from ui.tabs.features_tab import Features
 from ui.tabs.overlay_tab import Overlay
 from ui.tabs.tab import Page, Tab
 

@@ -125,6 +125,7 @@ class Why:
     settings: Settings
     seen: Image.Image
     number: int
+    grid: tuple[int, ...]
     cell: tuple[int, int]
     strongest: bool
     of_mean: bool
@@ -136,10 +137,10 @@ class Why:
 
 @dataclass(frozen=True)
 class Fields:
-    """The receptive fields of all cells, where they are known."""
+    """The receptive fields of all cells, where they are known, and the width and height of the network's input."""
 
-    number: int
     spans: network.Spans | None
+    size: tuple[int, int]
 
 
 Step = Any
@@ -300,7 +301,8 @@ def _why(asked: _Asked, number: int, plane: torch.Tensor, cell: tuple[int, int] 
             found, of_mean = ask(None), True
     except ValueError as error:  # of the library: a network without gradients, such as a quantized one
         reason = words.no_gradient(error)
-    return Why(asked.settings, asked.seen, number, at, strongest, of_mean, float(plane[at]), found, reason)
+    grid, value = tuple(plane.shape), float(plane[at])
+    return Why(asked.settings, asked.seen, number, grid, at, strongest, of_mean, value, found, reason)
 
 
 def _share(asked: _Asked, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> Share:
@@ -321,7 +323,6 @@ def _share(asked: _Asked, number: int, plane: torch.Tensor, cell: tuple[int, int
 
 
 def _fields(asked: _Asked, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> Fields:
-    return Fields(
-        number,
-        network.receptive_fields(asked.settings.loaded.name, asked.settings.layer, tuple(asked.images.shape[1:])),
-    )
+    height, width = asked.images.shape[2:]
+    name, layer = asked.settings.loaded.name, asked.settings.layer
+    return Fields(network.receptive_fields(name, layer, tuple(asked.images.shape[1:])), (width, height))

@@ -89,20 +89,18 @@ def channel(step: Channel, ident: int) -> dict[str, Any]:
 
 
 def opened(step: Channel, ident: int) -> dict[str, Any]:
-    """What stands around the large channel, before its share, its reason and its receptive fields are known."""
+    """Which channel is open."""
+    return {"id": ident, **vars(step.about), "number": step.number, "total": step.total, "layer": step.settings.layer}
+
+
+def facts(step: Channel, ident: int) -> dict[str, Any]:
+    """The channel's figures, before its share and its receptive fields are known."""
     import torch  # torch takes seconds to start
 
     plane = step.map[None]
     sparse = float(sparsity(plane, torch.tensor([not bool(plane.any())])))
-    return {
-        "id": ident,
-        **vars(step.about),
-        "number": step.number,
-        "total": step.total,
-        "layer": step.settings.layer,
-        "grid": list(step.map.shape),
-        "facts": words.facts(step, sparse),
-    }
+    peak = divmod(int(step.map.nan_to_num(float("-inf")).argmax()), step.map.shape[1])
+    return {"id": ident, "number": step.number, "peak": list(peak), "facts": words.facts(step, sparse)}
 
 
 def closed(sentence: str, ident: int) -> dict[str, Any]:
@@ -115,12 +113,13 @@ def more(step: Share | Fields) -> dict[str, Any]:
     if isinstance(step, Share):
         return {"share": {"title": words.share_title(step), "lines": words.share(step)}}
     rows, columns = step.spans if step.spans else (None, None)
-    return {"fields": {"rows": rows, "columns": columns, "line": words.fields(step)}}
+    return {"fields": {"rows": rows, "columns": columns, "size": step.size, "line": words.fields(step)}}
 
 
 def why(step: Why, ident: int) -> dict[str, Any]:
     """The gradient at the pixels, as a small map over the photograph."""
     found: dict[str, Any] = {"id": ident, "number": step.number, "line": words.why(step), "cell": list(step.cell)}
+    found["grid"] = list(step.grid)
     if step.map is not None and bool(step.map.any()):
         found |= {"map": packing.floats(_small(step.map), exact=False, by_size=True)}
     return found | {"crop": packing.picture(step.seen, WHY)}

@@ -47,12 +47,14 @@ class Features(Tab):
             with gr.Column(scale=2, min_width=300, elem_id="hl-channels-pane"):
                 self.opened = canvas("channel", "hl-opened", terms=words.OPEN)
                 self.channel = canvas("overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
-                self.why = canvas("channel_why", "hl-channel-why", terms=words.OPEN)
+                with gr.Row(elem_id="hl-channels-more"):
+                    self.why = canvas("channel_why", "hl-channel-why", terms=words.OPEN)
+                    self.facts = canvas("channel_facts", "hl-channel-facts", terms=words.OPEN)
 
     def wire(self) -> None:
         """Tiles for new settings, more tiles, a measure; one channel for a click on it, and one cell of it."""
         inputs, shared = self.page.panel.inputs, queued("model", trigger_mode="multiple", show_progress="hidden")
-        pane = [self.opened, self.channel, self.why, self.status]
+        pane = [self.opened, self.channel, self.why, self.facts, self.status]
         self.seen.focus(self.follow, inputs, [self.grid, *pane], **shared)
         self.grid.submit(self.more, inputs, [self.grid, self.status], **shared)
         self.grid.stop(self.stopped, None, None, **AT_ONCE)
@@ -146,7 +148,7 @@ class Features(Tab):
         yield from job(f"{request.session_hash}/channels-file", steps, self._refused)
 
     def _channel(self, question: Request, number: int, run: Run, cell: tuple[int, int] | None) -> Iterator[Updates]:
-        pane: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         for step in channels_engine.channel(question, number, run, cell):
             ident = packing.number()
             if isinstance(step, Waiting):
@@ -154,18 +156,23 @@ class Features(Tab):
             elif isinstance(step, Why):
                 yield {self.why: channels_packing.why(step, ident), self.status: None}
             elif isinstance(step, Channel) and cell is None:
-                pane = channels_packing.opened(step, ident)
-                large = channels_packing.channel(step, ident)
-                yield {self.opened: pane, self.channel: large, self.status: None}
+                facts = channels_packing.facts(step, ident)
+                yield {
+                    self.opened: channels_packing.opened(step, ident),
+                    self.channel: channels_packing.channel(step, ident),
+                    self.facts: facts,
+                    self.status: None,
+                }
             elif isinstance(step, Share | Fields):
-                pane = {**pane, "id": ident, **channels_packing.more(step)}
-                yield {self.opened: pane}
+                facts = {**facts, "id": ident, **channels_packing.more(step)}
+                yield {self.facts: facts}
 
     def _closed(self, sentence: str) -> Updates:
         """No channel is open any more, and why."""
         ident = packing.number()
         empty = {"id": ident, "words": {"empty": words.EMPTY_CHANNEL}}
-        return {self.opened: channels_packing.closed(sentence, ident), self.channel: empty, self.why: {"id": ident}}
+        closed = channels_packing.closed(sentence, ident)
+        return {self.opened: closed, self.channel: empty, self.why: {"id": ident}, self.facts: {"id": ident}}
 
     def _waiting(self, step: Waiting) -> Updates:
         line = status_line("busy", step.sentence, ident=packing.number(), fraction=step.fraction)

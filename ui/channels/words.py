@@ -79,7 +79,9 @@ OPEN = {
     "of": "of",
     "close": "Close",
     "closed": "Choose a channel to see it large, or enter its number.",
-    "waiting": "Computing …",
+    "waiting": "computing …",
+    "field": "Receptive field",
+    "no_field": "no pixel",
     "why": "Why it fired",
     "share": "Its share of the class",
     "target": "Use as target",
@@ -210,7 +212,7 @@ def why(step: Why) -> str:
         return f"No pixel changes the value {step.value:.3g} of its {where}: the gradient is zero."
     if step.of_mean:
         return (
-            f"Gradient of its mean at each pixel: bright pixels change it most. That of its {where}, is zero: the value "
+            f"Gradient of its mean at each pixel: bright pixels change it most. That of its {where} is zero: the value "
             f"{step.value:.3g} is at the activation function's limit."
         )
     return f"Gradient of its {where} (value {step.value:.3g}) at each pixel: bright pixels change it most."
