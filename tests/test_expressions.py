@@ -154,9 +154,18 @@ REFUSED = [
     ("x = 1; x = 2", "already defined"),
     ("x = 1; y = x", "only another name for x"),
     ("(1, 2)", "give it a name"),
+    ("x = inf", "Line 1, position 5: NaN and ∞ cannot be entered; write a number up to 1e12."),
+    ("x = (1, NaN)", "Line 1, position 9: NaN and ∞ cannot be entered"),
+    ("x = -Infinity", "Line 1, position 6: NaN and ∞ cannot be entered"),
+    ("x = 1; x * ∞", "Line 1, position 12: NaN and ∞ cannot be entered"),
+    ("x = 1; y = x / nan", "NaN and ∞ cannot be entered"),
+    ("inf = 3", "NaN and ∞ cannot be entered"),
+    ("x = 1e999", "1e999 is too large; numbers go up to 1e12."),
+    ("x = [[1, 2], [3, -1e999]]", "1e999 is too large"),
+    ("x = 0/0", "0 / 0 is not a real number up to 1e12."),
     ("x = 1/0", "1 / 0 is not a real number"),
     ("x = (-8)^0.5", "-8 ^ 0.5 is not a real number"),
-    ("x = 9^9^9^9", "is not a real number up to 1e+12"),
+    ("x = 9^9^9^9", "is not a real number up to 1e12"),
     ("x = 1e13", "numbers go up to"),
     ("a=1;b=2;c=3;d=4", "already 3 leaf tensors"),
     ("x = 1; mean(2) + x", "mean needs a named tensor"),
@@ -251,6 +260,78 @@ def test_the_generated_code_imports_torch_alone() -> None:
         tree = ast.parse(experiments.code(plan))
         imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
         assert imported == ["torch"]
+
+
+FLOAT32 = "it exceeds 3.4e38, the largest number in single precision"
+NOT_FINITE = [
+    ("x = (1, 0)\ny = log(x)", "y = log(x) is −∞: the logarithm of 0 is not finite."),
+    ("x = (1, -1)\ny = log(x)", "y = log(x) is NaN: a negative number has no real logarithm."),
+    ("x = -4\ny = 2 * sqrt(x)", "t1 = sqrt(x) is NaN: a negative number has no real square root."),
+    ("x = 100\ny = exp(x)", f"y = exp(x) is ∞: {FLOAT32}."),
+    ("x = 1e12\ny = x * x * x * -x", f"y = t2 * t3 is −∞: {FLOAT32}."),
+    ("x = (0, 1)\ny = x / x", "y = x / x is NaN: 0 / 0 has no value."),
+    ("x = (0, 1)\ny = (2, 2) / x", "y = [2, 2] / x is ∞: it divides by 0."),
+    ("x = 0\ny = x^-1", "y = x ^ -1 is ∞: it divides by 0."),
+    ("x = (4, -4)\ny = x^0.5", "y = x ^ 0.5 is NaN: a negative number has no real power with a fractional exponent."),
+    ("x = (1e12, 1e12)\ny = sum(x^3 * 300)", f"y = sum(t2) is ∞: {FLOAT32}."),
+    ("x = 0\ny = sqrt(x)", "The gradient at x is ∞: the slope of sqrt(x) at 0 is infinite."),
+    ("x = 0\ny = sqrt(x) * x", "The gradient at x is NaN: the slope of sqrt(x) at 0 is infinite."),
+    ("x = (0, 4)\ny = x^0.5", "The gradient at x is ∞: the slope of x ^ 0.5 at 0 is infinite."),
+    ("x = 2\ny = (-3)^x", "The gradient at x is NaN: the slope of -3 ^ x by its exponent needs the logarithm of a "),
+    ("x = 1e-9\ny = x/1e12/1e12\nz = 1/y\nz/1e6", f"The gradient at y is −∞: {FLOAT32}."),
+]
+
+
+@pytest.mark.parametrize("program, sentence", NOT_FINITE, ids=[program for program, _ in NOT_FINITE])
+def test_a_value_or_gradient_that_is_not_finite_gets_its_reason(program: str, sentence: str) -> None:
+    packed = lab_packing.outcome(outcome(Experiment(program)), 1)
+
+    assert packed["finding"].startswith(sentence), packed["finding"]
+    assert "Infinity" in str(packed) or "NaN" in str(packed)
+
+
+def test_a_hook_that_makes_a_gradient_infinite_is_named() -> None:
+    cube = "x = 1e12\ny = x * x * x"
+    for experiment in (Experiment(cube, "y", "square", 1.0, "1e12"), Experiment(cube, "x", "scale", 1e12, "1e12")):
+        found = lab_packing.outcome(outcome(experiment), 1)["finding"]
+        assert found.startswith("The gradient at x is ∞: what the hook makes of it exceeds"), found
+
+
+@pytest.mark.parametrize("experiment", VARIANTS, ids=range(len(VARIANTS)))
+def test_finite_results_have_no_finding(experiment: Experiment) -> None:
+    """Oracle: torch.isfinite of all that is shown."""
+    found = outcome(experiment)
+    passes = [found.without, found.hooked, *([found.again] if found.again else [])]
+    shown = [*found.values.values(), *(g for each in passes for g in each.tensors.values() if g is not None)]
+    assert lab_packing.outcome(found, 1)["finding"] == "" or not all(bool(each.isfinite().all()) for each in shown)
+
+
+@pytest.mark.parametrize(
+    "wrong, field",
+    [
+        ({"hook": "scale", "amount": None}, "amount"),
+        ({"hook": "scale", "amount": 2e12}, "amount"),
+        ({"hook": "clip_norm", "amount": 0}, "amount"),
+        ({"hook": "clip_value", "amount": -1}, "amount"),
+        ({"seed": "inf"}, "seed"),
+        ({"seed": "(1, 2, 3)"}, "seed"),
+        ({"again": "keep", "second": "1e999"}, "second"),
+        ({"program": "x = inf"}, "program"),
+    ],
+    ids=str,
+)
+def test_a_refusal_names_its_field(wrong: dict[str, Any], field: str) -> None:
+    form = {"program": "x = (1, 2)", "hook": "record", "amount": 1.0, **wrong}
+    with pytest.raises(Refusal) as refusal:
+        experiments.planned(experiments.received(form))
+
+    assert refusal.value.field == field and str(refusal.value).endswith(".")
+
+
+def test_fields_that_are_not_used_are_not_judged() -> None:
+    form = {"program": "x = 1", "hook": "zero", "amount": None, "second": "?"}
+    plan = experiments.planned(experiments.received(form))
+    assert plan.second is None and plan.amount == 1.0
 
 
 def test_answers_are_json_also_with_values_that_are_not_finite() -> None:

@@ -60,7 +60,7 @@ def test_gradient_edits_act_on_the_recorded_norms() -> None:
     clipped = trained(replace(SHORT, clip_norm=0.05))
     scaled = trained(replace(SHORT, scale="output", factor=0.5))
     frozen = trained(replace(SHORT, freeze="hidden1"))
-    noisy = trained(replace(SHORT, freeze="hidden1", noise=0.1))
+    noisy = trained(replace(SHORT, freeze="hidden1", scale="hidden2", factor=0.5, noise=0.1))
     cut = trained(replace(SHORT, clip_value=1e-3))
 
     total = [math.sqrt(sum(curve[k] ** 2 for curve in clipped.norms.values())) for k in range(12)]
@@ -68,7 +68,9 @@ def test_gradient_edits_act_on_the_recorded_norms() -> None:
     assert scaled.norms["output"][0] == pytest.approx(0.5 * plain.norms["output"][0], rel=1e-4)
     assert scaled.norms["hidden1"][0] == pytest.approx(plain.norms["hidden1"][0], rel=1e-4)
     assert frozen.norms["hidden1"] == [0.0] * 12 and frozen.updates["hidden1"] == [0.0] * 12
-    assert noisy.norms["hidden1"][0] > 0.2, "noise is added after freezing, as the form's order says"
+    assert noisy.norms["hidden1"] == [0.0] * 12, "noise is added before freezing, as the form's order says"
+    assert noisy.updates["hidden1"] == [0.0] * 12 and noisy.norms["output"][0] > 0.2
+    assert noisy.norms["hidden2"] == pytest.approx([0.8] * 12, rel=0.3), "half the noise of 0.1 on 16 · 17 numbers"
     assert max(high for _, _, high in cut.histograms["output"]) <= 1e-3 * 1.0001
 
 
@@ -82,6 +84,27 @@ def test_presets_show_their_phenomenon() -> None:
     assert "exploding" in {each.code for each in exploding.findings} and exploding.end == "broken"
     assert clipped.findings == [] and clipped.loss[-1] < 1.0
     assert "vanishing" in {each.code for each in trained(PRESETS["vanishing"]).findings}
+
+
+def test_the_preset_with_a_frozen_layer_and_noise_is_what_its_name_says() -> None:
+    """First layer: not one of its numbers moves. The others: their gradients hold the noise."""
+    preset = PRESETS["frozen"]
+    found, quiet = trained(preset), trained(replace(preset, noise=None))
+
+    assert lab_words.PRESETS["frozen"] == "First layer frozen, noise on the others"
+    assert set(found.updates["hidden1"]) == {0.0} and set(found.norms["hidden1"]) == {0.0}
+    assert found.norms["output"] != quiet.norms["output"] and min(found.norms["hidden2"]) > 0
+    assert found.loss[-1] < found.loss[0]
+    for run in (found, quiet):
+        assert [each.code for each in run.findings] == ["frozen"]
+        assert "ReLU" not in run.findings[0].sentence and "'hidden1.weight'" in run.findings[0].sentence
+
+
+@pytest.mark.parametrize("task", ["mlp", "cnn"])
+@pytest.mark.parametrize("edit", [{"freeze": "output"}, {"scale": "output", "factor": 0.0}], ids=str)
+def test_a_layer_frozen_or_scaled_by_0_is_not_taken_for_dead_units(task: str, edit: dict[str, Any]) -> None:
+    found = trained(replace(SHORT, task=task, rate=0.05, **edit))
+    assert [each.code for each in found.findings] == ["frozen"] and "'output.weight'" in found.findings[0].sentence
 
 
 def test_a_stopped_run_keeps_its_curves() -> None:
@@ -124,6 +147,11 @@ def test_the_form_round_trips_through_json(training: Training) -> None:
         {"steps": "10"},
         {"steps": True},
         {"steps": math.nan},
+        {"steps": 10.5},
+        {"steps": None},
+        {"depth": 2.5},
+        {"factor": None},
+        {"clip_value": -5},
         {"depth": 100},
         {"rate": -1},
         {"rate": math.inf},

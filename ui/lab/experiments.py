@@ -12,6 +12,13 @@ from ui.lab.expressions import Refusal, Step, Value
 
 KINDS = tuple(name for name, *_ in words.HOOKS)
 LONGEST = 200
+SMALLEST = 1e-12
+AMOUNTS = {
+    name: (SMALLEST if name.startswith("clip") else -limits.EXPRESSION_LARGEST, limits.EXPRESSION_LARGEST)
+    for name, _, label in words.HOOKS
+    if label
+}
+"""The range of the number of each hook that takes one."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,19 @@ def received(data: Any) -> Experiment:
     for name, text in texts.items():
         if len(text) > (10 * limits.EXPRESSION_LENGTH if name == "program" else 2 * LONGEST):
             raise Refusal(words.too_long(len(text), limits.EXPRESSION_LENGTH))
-    if isinstance(amount, bool) or not isinstance(amount, (int, float)):
-        raise Refusal(words.NOT_FINITE)
     if texts["hook"] not in KINDS or texts["again"] not in dict(words.AGAIN):
         raise Refusal(words.BAD_FORM)
-    if not -limits.EXPRESSION_LARGEST <= amount <= limits.EXPRESSION_LARGEST:
-        raise Refusal(words.NOT_FINITE)
-    return Experiment(**texts, amount=float(amount))
+    return Experiment(**texts, amount=_amount(texts["hook"], amount))
+
+
+def _amount(hook: str, value: Any) -> float:
+    """The hook's number; 1 for a hook that takes none."""
+    if hook not in AMOUNTS:
+        return 1.0
+    low, high = AMOUNTS[hook]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise Refusal(words.amount_range(hook, low, high), "amount")
+    return float(value)
 
 
 def planned(experiment: Experiment) -> Plan:
@@ -92,25 +105,24 @@ def planned(experiment: Experiment) -> Plan:
         where = next(step.name for step in steps if step.value is not None)
         if experiment.where:
             notes.append(words.moved(words.short(experiment.where), where))
-    if experiment.hook.startswith("clip") and experiment.amount <= 0:
-        raise Refusal(words.LIMIT_POSITIVE)
-    seeds = [_seed(text, steps[-1].shape) for text in (experiment.seed, experiment.second)]
     again = experiment.again
-    return Plan(steps, where, experiment.hook, experiment.amount, seeds[0], again, seeds[1], tuple(notes))
+    seed = _seed("seed", experiment.seed, steps[-1].shape)
+    second = _seed("second", experiment.second, steps[-1].shape) if again else None
+    return Plan(steps, where, experiment.hook, experiment.amount, seed, again, second, tuple(notes))
 
 
-def _seed(text: str, shape: tuple[int, ...]) -> Value | None:
+def _seed(field: str, text: str, shape: tuple[int, ...]) -> Value | None:
     """The upstream gradient; None for ones. One number stands for all elements."""
     if not text.strip():
         return None
     try:
         value = expressions.parse_value(text)
     except Refusal as refusal:
-        raise Refusal(words.in_seed(str(refusal))) from None
+        raise Refusal(words.in_seed(str(refusal)), field) from None
     if isinstance(value, float):
         return _filled(shape, value)
     if expressions.shape_of(value) != shape:
-        raise Refusal(words.wrong_seed(expressions.shape_of(value), shape))
+        raise Refusal(words.wrong_seed(expressions.shape_of(value), shape), field)
     return value
 
 

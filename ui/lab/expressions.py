@@ -39,10 +39,15 @@ TOKEN = re.compile(
 )
 ASCII = str.maketrans({"·": "*", "×": "*", "−": "-", "÷": "/"})
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,11}", re.ASCII)
+NOT_FINITE = {"nan", "inf", "infinity"}
 
 
 class Refusal(Refused):
-    """A syntax or shape error in one sentence, with its position."""
+    """A syntax or shape error in one sentence, with its position; `field` is the field of the form that has it."""
+
+    def __init__(self, sentence: str, field: str = "program") -> None:
+        super().__init__(sentence)
+        self.field = field
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,9 @@ class Parser:
         while at < len(self.text):
             match = TOKEN.match(self.text, at)
             if not match:
-                raise Refusal(words.at(*self._position(at), words.unknown_sign(self.text[at])))
+                sign = self.text[at]
+                why = words.NAN_OR_INFINITY if sign == "∞" else words.unknown_sign(sign)
+                raise Refusal(words.at(*self._position(at), why))
             if match.lastgroup != "space":
                 tokens.append(Token(str(match.lastgroup), match.group(), at))
             at = match.end()
@@ -200,6 +207,7 @@ class Parser:
 
     def _new_name(self) -> str:
         token = self.now
+        self._no_infinity(token)
         if not NAME.fullmatch(token.text) or keyword.iskeyword(token.text) or token.text in RESERVED:
             self.refuse(words.bad_name(token.text), token)
         if token.text in self.shapes:
@@ -285,6 +293,7 @@ class Parser:
                 self.refuse(words.no_tensor_in(token.text), token)
             return self._step(token, token.text, (operand.value,), () if token.text in REDUCING else operand.shape)
         if token.text not in self.shapes:
+            self._no_infinity(token)
             known = [step.name for step in self.steps if step.own]
             self.refuse(words.unknown_name(token.text, known, FUNCTIONS), token)
         self._no_juxtaposition()
@@ -311,6 +320,7 @@ class Parser:
             sign = self.take("-", "+")
             token = self.now
             if token.kind != "number":
+                self._no_infinity(token)
                 self.refuse(words.ONLY_NUMBERS)
             self.at += 1
             number = self._number(token)
@@ -328,8 +338,13 @@ class Parser:
     def _number(self, token: Token) -> float:
         number = float(token.text)
         if number > limits.EXPRESSION_LARGEST:
-            self.refuse(words.too_big(limits.EXPRESSION_LARGEST), token)
+            self.refuse(words.too_big(token.text, limits.EXPRESSION_LARGEST), token)
         return number
+
+    def _no_infinity(self, token: Token) -> None:
+        """Refuse NaN and infinity in words."""
+        if token.kind == "name" and token.text.lower() in NOT_FINITE:
+            self.refuse(words.NAN_OR_INFINITY, token)
 
     def _close(self, sign: str) -> None:
         if not self.take(sign):

@@ -6,7 +6,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
-from ui.lab import experiments, expressions, words
+from ui.lab import experiments, expressions, not_finite, words
 from ui.lab.engine import Outcome
 from ui.lab.experiments import Plan
 from ui.lab.picture import Depth
@@ -22,6 +22,7 @@ def outcome(result: Outcome, ident: int) -> dict[str, Any]:
     return {
         "id": ident,
         "line": " ".join([*plan.notes, words.ran(plan.hook, plan.where, plan.result.name)]),
+        "finding": not_finite.sentence(result),
         "where": plan.where,
         "names": [{"name": step.name, "text": _text(step)} for step in plan.steps],
         "again": result.again is not None,
@@ -32,9 +33,9 @@ def outcome(result: Outcome, ident: int) -> dict[str, Any]:
     }
 
 
-def refusal(sentence: str, ident: int) -> dict[str, Any]:
-    """A refusal; the script keeps the previous result."""
-    return {"id": ident, "error": sentence}
+def refusal(sentence: str, ident: int, field: str = "") -> dict[str, Any]:
+    """A refusal, and the field of the form that it is about; the script keeps the previous result."""
+    return {"id": ident, "error": sentence, "field": field}
 
 
 def waiting(sentence: str, ident: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ui.engine.messages import Waiting
 from ui.engine.request import from_form
 from ui.engine.runs import Run
 from ui.lab import engine as lab_engine
-from ui.lab import experiments, words
+from ui.lab import experiments, expressions, words
 from ui.lab import packing as lab_packing
 from ui.lab import picture as lab_picture
 from ui.lab import training as lab_training
@@ -51,7 +51,11 @@ class Lab(Tab):
         """One experiment on an expression."""
 
         def steps(run: Run) -> Iterator[dict[str, Any]]:
-            plan = experiments.planned(experiments.received(event_data(event)))
+            try:
+                plan = experiments.planned(experiments.received(event_data(event)))
+            except expressions.Refusal as refusal:
+                yield lab_packing.refusal(str(refusal), packing.number(), refusal.field)
+                return
             for step in model_cache.wait(run):
                 yield lab_packing.waiting(step.sentence, packing.number())
             outcome = lab_engine.run(plan)
@@ -110,6 +114,8 @@ def _training_form() -> dict[str, Any]:
         "activations": words.ACTIVATIONS,
         "optimisers": words.OPTIMISERS,
         "ranges": lab_training.RANGES,
+        "whole": lab_training.WHOLE,
+        "sentences": lab_training.sentences(),
         "layers": {"line": ["line"], "cnn": list(lab_training.CONV)},
     }
 
@@ -126,5 +132,6 @@ def _form() -> dict[str, Any]:
         for name, experiment in experiments.GALLERY.items()
     ]
     terms = words.FORM | {"text": words.EXPRESSION_TEXT}
-    shared = {"hooks": words.HOOKS, "again": words.AGAIN, "longest": limits.EXPRESSION_LENGTH}
+    amounts = {hook: [*ends, words.amount_range(hook, *ends)] for hook, ends in experiments.AMOUNTS.items()}
+    shared = {"hooks": words.HOOKS, "amounts": amounts, "again": words.AGAIN, "longest": limits.EXPRESSION_LENGTH}
     return {"terms": terms, "gallery": gallery, **shared}

@@ -39,11 +39,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "factor": (-1e3, 1e3),
 }
 """The range of every number of the form."""
+WHOLE = ("steps", "depth")
 
 
 @dataclass(frozen=True)
 class Training:
-    """The task, the optimiser, and the hooks on the gradients; None and "" are no hook."""
+    """The task, the optimiser, and the hooks on the gradients, in their order; None and "" are no hook."""
 
     task: str = "mlp"
     rate: float = 0.3
@@ -51,12 +52,12 @@ class Training:
     optimiser: str = "sgd"
     activation: str = "relu"
     depth: int = 3
-    clip_norm: float | None = None
     clip_value: float | None = None
+    clip_norm: float | None = None
+    noise: float | None = None
     scale: str = ""
     factor: float = 0.1
     freeze: str = ""
-    noise: float | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -127,9 +128,19 @@ def _number(name: str, value: Any, *, optional: bool) -> Any:
     low, high = RANGES[name]
     if value is None and optional:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise Refused(words.out_of_range(name, low, high))
-    return round(value) if name in ("steps", "depth") else float(value)
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+    if not known or (name in WHOLE and value != int(value)):
+        raise Refused(sentences()[name])
+    return int(value) if name in WHOLE else float(value)
+
+
+def sentences() -> dict[str, str]:
+    """By number of the form: what it must be."""
+    optional = {field.name for field in fields(Training) if field.default is None}
+    return {
+        name: words.out_of_range(name, *ends, whole=name in WHOLE, optional=name in optional)
+        for name, ends in RANGES.items()
+    }
 
 
 def train(training: Training, run: Run) -> Iterator[Curves]:
@@ -179,7 +190,10 @@ class _Trainer:
         return self._curves(end)
 
     def _enter_hooks(self, stack: ExitStack) -> None:
-        """Enter the hooks in the order of the form; gradients are recorded after them."""
+        """Enter the hooks in the order of the form; gradients are recorded after them.
+
+        Noise comes before factors and freezing, which are about the layer: a frozen one has none.
+        """
         import explainers  # torch takes seconds to start
 
         training, network = self.training, self.network
@@ -187,12 +201,12 @@ class _Trainer:
             stack.enter_context(explainers.clip_gradients(network, value=training.clip_value))
         if training.clip_norm is not None:
             stack.enter_context(explainers.clip_gradients(network, norm=training.clip_norm))
+        if training.noise:
+            stack.enter_context(explainers.add_gradient_noise(network, std=training.noise))
         if training.scale:
             stack.enter_context(explainers.scale_gradients(network, {f"{training.scale}.*": training.factor}))
         if training.freeze:
             stack.enter_context(explainers.freeze(network, f"{training.freeze}.*"))
-        if training.noise:
-            stack.enter_context(explainers.add_gradient_noise(network, std=training.noise))
 
     def _optimise(self) -> float:
         """One step of the optimiser; its loss."""

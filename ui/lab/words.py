@@ -121,8 +121,19 @@ RAGGED = "all rows of a tensor must have the same length."
 TOO_DEEP = "this is nested too deeply; give inner expressions a name on a line of their own."
 TWO_VECTORS = "an operation needs at least one named tensor; name one of these constants."
 BAD_FORM = "The form arrived incomplete; choose an experiment to start again."
-NOT_FINITE = "The hook's number must lie between −1e12 and 1e12."
-LIMIT_POSITIVE = "The clipping threshold must be above zero."
+NAN_OR_INFINITY = "NaN and ∞ cannot be entered; write a number up to 1e12."
+
+
+def plain_number(value: float) -> str:
+    """A number in few characters: 1e-9, −1000."""
+    mantissa, _, exponent = f"{value:g}".partition("e")
+    return (f"{mantissa}e{int(exponent)}" if exponent else mantissa).replace("-", "−", 1 if value < 0 else 0)
+
+
+def amount_range(hook: str, low: float, high: float) -> str:
+    """What the hook's number must be."""
+    label = next(label for name, _, label in HOOKS if name == hook)
+    return f"The {label} must be a number from {plain_number(low)} to {plain_number(high)}."
 
 
 def at(line: int, position: int, why: str) -> str:
@@ -191,11 +202,11 @@ def form(shape: tuple[int, ...]) -> str:
 
 
 def no_number(a: float, sign: str, b: float, most: float) -> str:
-    return f"{a:g} {sign} {b:g} is not a real number up to {most:g}."
+    return f"{a:g} {sign} {b:g} is not a real number up to {plain_number(most)}."
 
 
-def too_big(most: float) -> str:
-    return f"numbers go up to {most:g}."
+def too_big(text: str, most: float) -> str:
+    return f"{short(text)} is too large; numbers go up to {plain_number(most)}."
 
 
 def too_large(count: int, most: int) -> str:
@@ -219,6 +230,34 @@ def wrong_seed(shape: tuple[int, ...], result: tuple[int, ...]) -> str:
 
 def in_seed(sentence: str) -> str:
     return f"In the upstream gradient: {sentence}"
+
+
+# One expression: results that are not finite
+
+LOG_OF_ZERO = "the logarithm of 0 is not finite"
+LOG_OF_NEGATIVE = "a negative number has no real logarithm"
+ROOT_OF_NEGATIVE = "a negative number has no real square root"
+ZERO_BY_ZERO = "0 / 0 has no value"
+DIVIDED_BY_ZERO = "it divides by 0"
+FRACTIONAL_POWER = "a negative number has no real power with a fractional exponent"
+OVERFLOW = "it exceeds 3.4e38, the largest number in single precision"
+HOOK_OVERFLOW = "what the hook makes of it exceeds 3.4e38, the largest number in single precision"
+
+
+def value_not_finite(name: str, source: str, value: str, why: str) -> str:
+    return f"{name} = {source} is {value}: {why}. Gradients that pass through it have no meaning."
+
+
+def gradient_not_finite(name: str, value: str, why: str) -> str:
+    return f"The gradient at {name} is {value}: {why}."
+
+
+def infinite_slope(source: str) -> str:
+    return f"the slope of {source} at 0 is infinite"
+
+
+def slope_by_exponent(source: str) -> str:
+    return f"the slope of {source} by its exponent needs the logarithm of a negative number"
 
 
 def short(text: Any, longest: int = 24) -> str:
@@ -278,7 +317,7 @@ PRESETS = {
     "vanishing": "Eight sigmoid layers",
     "exploding": "Learning rate too high",
     "clipped": "The same, clipped by norm",
-    "frozen": "First layer frozen, gradient noise",
+    "frozen": "First layer frozen, noise on the others",
 }
 RUN_BROKEN = "An error ended this run. Start it again."
 
@@ -301,8 +340,11 @@ def no_layer(layer: str, layers: Sequence[str]) -> str:
     return f"This network has no layer “{short(layer)}”; it has {', '.join(layers)}."
 
 
-def out_of_range(name: str, low: float, high: float) -> str:
-    return f"{TRAINING_FORM[name]} must be a number from {low:g} to {high:g}."
+def out_of_range(name: str, low: float, high: float, *, whole: bool, optional: bool) -> str:
+    """What a number of the form must be."""
+    what = "a whole number" if whole else "a number"
+    off = ", or empty for off" if optional else ""
+    return f"{TRAINING_FORM[name]} must be {what} from {plain_number(low)} to {plain_number(high)}{off}."
 
 
 # A picture
