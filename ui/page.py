@@ -14,6 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from ui import examples, limits, words
 from ui.channels.tab import Features
+from ui.compare.tab import Compare
 from ui.engine import model_cache, runs
 from ui.lab.tab import Lab
 from ui.serving import endpoints
@@ -24,7 +25,7 @@ from ui.tabs.components import canvas
 from ui.tabs.overlay_tab import Overlay
 from ui.tabs.tab import Page, Tab
 
-TABS: tuple[type[Tab], ...] = (Overlay, Features, Lab, Api)
+TABS: tuple[type[Tab], ...] = (Overlay, Compare, Features, Lab, Api)
 STATIC = Path(__file__).resolve().parent / "static"
 ACCENT = "#5b5bd6"
 FONT = ["system-ui", "sans-serif"]

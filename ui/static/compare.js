@@ -1,0 +1,238 @@
+// The board of the comparison: its panels, what they ask, and how all of them are drawn.
+import { NAMES as COLOURS } from "./colours.js";
+import { Panel } from "./compare_panel.js";
+import { Pair } from "./compare_pair.js";
+import { Questions } from "./compare_questions.js";
+import { mail } from "./compare_mail.js";
+import { follow, make } from "./wire.js";
+
+class Board {
+  constructor(element, props, trigger) {
+    Object.assign(this, { element, props, trigger, terms: props.terms, panels: [], number: 0, running: new Map(), limits: null, opacity: 1 });
+    this.questions = new Questions();
+    this.grid = make("div", { class: "hl-compare-panels" });
+    this.pair = new Pair(this);
+    element.firstElementChild.replaceChildren(this.tools(), this.grid, this.pair.element);
+    this.add();
+    this.add({ own: {}, runner: true, classed: true });
+    mail.read((kind, value) => this.read(kind, value));
+  }
+
+  get page() {
+    return this.questions.page;
+  }
+
+  tools() {
+    const { terms } = this, button = (text, onclick, title) => make("button", { type: "button", class: "hl-button", text, onclick, title });
+    this.more = button(terms.add, () => this.add(null, true));
+    this.two = button(terms.pair, () => this.predicted(), terms.pair_hint);
+    this.stop = button(terms.stop, () => this.trigger("focus", {}));
+    this.slider = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: () => this.mix() });
+    this.tint = make("select", { name: "colours", onchange: () => this.draw() }, ...COLOURS.map(([value, text]) => make("option", { value, text })));
+    const tick = (name, checked) => make("input", { type: "checkbox", name, checked, onchange: () => this.draw() });
+    [this.smooth, this.signed] = [tick("smooth", true), tick("signed", false)];
+    const label = (text, input, title) => make("label", { title }, make("span", { text }), input);
+    const radio = (value) => make("input", { type: "radio", name: "hl-compare-limits", value, onchange: () => { this.limits = value; this.draw(); } });
+    [this.pinned, this.free] = [radio("pinned"), radio("free")];
+    const limits = make("div", { class: "hl-compare-limits", role: "radiogroup", "aria-label": terms.limits }, make("span", { text: terms.limits }),
+      make("label", { title: terms.pinned_hint }, this.pinned, make("span", { text: terms.pinned })),
+      make("label", { title: terms.free_hint }, this.free, make("span", { text: terms.free })));
+    this.note = make("p", { class: "hl-quiet hl-compare-note", role: "status" });
+    return make("div", { class: "hl-compare-bar" },
+      make("div", { class: "hl-compare-tools" }, this.more, this.two, this.stop),
+      make("div", { class: "hl-compare-tools" }, label(terms.opacity, this.slider), limits, label(terms.colours, this.tint),
+        make("label", {}, this.smooth, make("span", { text: terms.smooth })),
+        make("label", { title: terms.signed_hint }, this.signed, make("span", { text: terms.signed }))),
+      this.note);
+  }
+
+  // Panels
+
+  /** A panel that shows what the page shows, or what `from` shows, behind that. */
+  add(from = null, asked = false) {
+    const free = Array.from({ length: this.props.slots }, (_, k) => k).find((k) => this.panels.every((panel) => panel.slot !== k));
+    if (free === undefined) return;
+    const panel = new Panel(this, free, from), at = this.panels.indexOf(from);
+    this.panels.splice(at < 0 ? this.panels.length : at + 1, 0, panel);
+    if (at < 0) this.grid.append(panel.element);
+    else from.element.after(panel.element);
+    this.settle();
+    if (!asked) return;
+    this.refresh();
+    panel.picks.method.field.focus({ preventScroll: true });
+    panel.element.scrollIntoView({ block: "nearest" });
+  }
+
+  duplicate(panel) {
+    this.add(panel, true);
+  }
+
+  remove(panel) {
+    const at = this.panels.indexOf(panel);
+    this.panels.splice(at, 1);
+    panel.end();
+    this.settle();
+    this.sweep();
+    this.draw();
+    const next = this.panels[Math.min(at, this.panels.length - 1)];
+    (this.panels.length > 1 ? next.drop : this.more).focus();
+  }
+
+  /** Two panels alone: the predicted class and the next one, with common limits. */
+  predicted() {
+    for (const panel of this.panels.splice(0)) panel.end();
+    this.add({ own: { target: "" }, classed: true });
+    this.add({ own: {}, runner: true, classed: true });
+    this.limits = "pinned";
+    this.refresh();
+    this.draw();
+  }
+
+  /** Letters by place; what can be added or removed. */
+  settle() {
+    this.panels.forEach((panel, k) => {
+      panel.call(String.fromCharCode(65 + k));
+      panel.drop.disabled = this.panels.length === 1;
+      panel.copy.disabled = this.panels.length === this.props.slots;
+    });
+    this.more.disabled = this.panels.length === this.props.slots;
+    this.grid.dataset.count = this.panels.length;
+    this.busy();
+  }
+
+  busy() {
+    this.stop.disabled = !this.panels.some((panel) => panel.pending);
+  }
+
+  // Questions and answers
+
+  /** What the page sends. */
+  read(kind, value) {
+    if (kind === "answer") return this.take(value);
+    if (kind === "picture") this.questions.pictured(value.picture);
+    else this.questions.settings(value);
+    this.mark();
+  }
+
+  /** The whole form, when the tab is in front and the page has a new answer. */
+  seen(value) {
+    if (!value || !value.form) return;
+    this.questions.form(value.form);
+    this.refresh();
+  }
+
+  changed(panel) {
+    this.refresh();
+    panel.head();
+  }
+
+  listed(panel) {
+    return this.questions.listed(panel);
+  }
+
+  /** Which panels no longer show what they are to show. */
+  mark() {
+    for (const panel of this.panels) {
+      const shown = panel.pending || panel.answer;
+      panel.old = Boolean(shown && !this.questions.same(shown.question, this.questions.of(panel)));
+      panel.mark();
+    }
+    this.pair.mark();
+  }
+
+  /** Ask what is not known yet; what was answered before is shown again. */
+  refresh() {
+    for (const panel of this.panels) {
+      panel.old = false;
+      const question = this.questions.of(panel), { same } = this.questions;
+      if (!this.page.picture) panel.empty();
+      else if (panel.answer && same(panel.answer.question, question)) panel.back();
+      else if (!(panel.pending && same(panel.pending.question, question))) {
+        const known = this.questions.known(question);
+        if (known) {
+          panel.pending = { question };
+          this.arrived(panel, known);
+        } else this.ask(panel, question);
+      }
+    }
+    this.sweep();
+    this.busy();
+    this.draw();
+  }
+
+  ask(panel, question = this.questions.of(panel)) {
+    panel.old = false;
+    panel.wait(question, ++this.number);
+    this.running.set(panel.slot, this.number);
+    this.trigger("submit", { slot: panel.slot, number: this.number, ...this.questions.wire(panel, question) });
+    this.busy();
+  }
+
+  /** End the work that nobody waits for. Not that of a panel that has asked anew: the server ends it itself. */
+  sweep() {
+    for (const [slot, number] of this.running) {
+      if (this.panels.some(({ pending }) => pending && pending.number === number)) continue;
+      this.running.delete(slot);
+      this.trigger("focus", { slot });
+    }
+  }
+
+  take(value) {
+    const panel = this.panels.find(({ slot }) => slot === value.slot);
+    if (!panel || !panel.pending || panel.pending.number !== value.number) return;
+    if (value.state !== "waiting" && value.state !== "partial") this.running.delete(panel.slot);
+    if (value.state === "passed") {
+      panel.pass();
+      return this.busy();
+    }
+    this.arrived(panel, value);
+  }
+
+  async arrived(panel, value) {
+    const over = panel.pending.question;
+    this.questions.learn(over, value);
+    if (await panel.take(value)) this.questions.keep(over, value);
+    this.busy();
+    this.draw();
+  }
+
+  // Drawing, without a request
+
+  /** Whether this map is drawn by the size of its values. */
+  magnitudes(map) {
+    return Boolean(map.by_size) && !this.signed.checked && this.tint.value !== "signed";
+  }
+
+  draw() {
+    const panels = this.panels.filter((panel) => panel.plate.map), whole = panels.filter((panel) => !panel.partial);
+    const units = new Set(panels.map((panel) => panel.plate.unit));
+    const limits = this.limits || (units.size > 1 ? "free" : "pinned");
+    [this.pinned.checked, this.free.checked] = [limits === "pinned", limits === "free"];
+    this.note.textContent = limits === "pinned" && units.size > 1 ? this.terms.units : "";
+    const minus = panels.some(({ plate: { map } }) => map.lo < 0 && !this.magnitudes(map));
+    const colours = this.tint.value === "auto" ? (minus ? "signed" : "magma") : this.tint.value;
+    const style = { colours, limits: null, smooth: this.smooth.checked };
+    const styled = ({ plate }) => ({ ...style, signed: !this.magnitudes(plate.map) });
+    const ranges = limits === "pinned" && whole.length > 1 ? whole.map((panel) => panel.plate.range(styled(panel))) : [];
+    const common = ranges.length ? [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))] : null;
+    for (const panel of panels) panel.plate.draw({ ...styled(panel), limits: panel.partial ? null : common });
+    this.mix();
+    this.pair.refresh({ smooth: style.smooth });
+  }
+
+  mix() {
+    this.opacity = this.slider.value / 100;
+    this.slider.setAttribute("aria-valuetext", `${this.slider.value} per cent`);
+    for (const { plate } of [...this.panels, this.pair]) plate.mix(this.opacity);
+  }
+
+  /** The same place of the photograph in all panels. */
+  point(x, y = null) {
+    for (const { plate } of [...this.panels, this.pair]) plate.point(x, y);
+  }
+}
+
+export function mount(element, props, trigger, watch) {
+  const board = new Board(element, props, trigger);
+  follow(props, watch, ["value"], () => board.seen(props.value));
+}
