@@ -13,6 +13,7 @@ from ui.engine import engine, model_cache, packing
 from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stages, Waiting
 from ui.engine.request import NAMES, Request, from_form
 from ui.engine.runs import Run
+from ui.rail.rail import Rail
 from ui.share import links
 from ui.share import words as share_words
 from ui.tabs import picture_panel
@@ -39,14 +40,15 @@ class Overlay(Tab):
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
                 self.findings = canvas("findings", "hl-findings")
-        self.strip = canvas("strip", "hl-strip", title=words.STRIP_TITLE)
+        self.rail = Rail(self.page)
+        self.strip = self.rail.drawing
 
     def wire(self) -> None:
         """Every choice asks with what the page shows then; the latest question replaces the visitor's former ones."""
         page, panel = self.page, self.panel
         shown = [self.status, self.view, self.planes]
-        outputs = [*panel.inputs[1:], panel.notice, panel.stop, panel.top, *shown, self.strip, self.bars, self.findings]
-        outputs += [*page.seen, *page.resolved]
+        outputs = [*panel.inputs[1:], panel.notice, panel.stop, panel.top, *shown, self.bars, self.findings]
+        outputs += [*self.rail.outputs, *page.seen, *page.resolved]
         shared = queued("model", trigger_mode="multiple", show_progress="hidden")
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
         kept: dict[str, Any] = {"inputs": panel.address, "js": links.script("opened")}  # the visitor's own picture
@@ -62,6 +64,7 @@ class Overlay(Tab):
         turn.then(self.ask, panel.inputs, outputs, **shared)
         panel.explain.click(self.ask_again, panel.inputs, outputs, **shared)
         self.planes.select(self.plane, panel.inputs, shown, **shared)
+        self.rail.wire()
 
     def opened(self, request: gr.Request, kept: Any) -> Updates:
         """When a page opens: the picture that its link names, else the first example; bands for a picture to come."""
@@ -153,6 +156,7 @@ class Overlay(Tab):
         """A question on its way: settings, partial maps, the map, the strip of stages."""
         if stored:
             yield self._landed(stored)
+        answer = None
         for step in engine.explain(question, run):
             ident = packing.number()
             if isinstance(step, Settings):
@@ -168,17 +172,22 @@ class Overlay(Tab):
             elif isinstance(step, Refining):
                 yield self._refining(step, ident)
             elif isinstance(step, Answer):
+                answer = step
                 run.questions.add(_signature(question, step.settings, step.names))
                 yield {
                     **self._answered(step, notes, ident),
                     **picture_panel.picked(step.settings, question, picker, self.panel),
+                    **self.rail.answered(step, question),
                 }
             elif isinstance(step, Stages):
+                answer = None
                 yield {self.strip: packing.stages(step, ident)}
+        if answer:
+            yield self.rail.without_stages(answer, packing.number())
 
     def _resolved(self, settings: Settings, question: Request, form: Any) -> Updates:
         updates = picture_panel.resolved(settings, question, form, self.panel)
-        updates |= self._following(settings)
+        updates |= self._following(settings) | self.rail.drawn(settings, form)
         if question.picture is None:
             ident = packing.number()
             updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.findings, self.panel.top])

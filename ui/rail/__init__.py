@@ -1,0 +1,1 @@
+"""The network rail: the network as a thin drawing, input to output, in which a layer is chosen."""
