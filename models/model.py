@@ -103,6 +103,15 @@ class Preparation:
         scale_x, scale_y = width / w, height / h
         return left * scale_x, top * scale_y, (left + columns) * scale_x, (top + rows) * scale_y
 
+    def window(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of what the network sees, in parts of the whole picture.
+
+        Below 0 and above 1 where the network sees more than the picture.
+        """
+        left, top, right, bottom = _middle(width, height)
+        seen = self.region(right - left, bottom - top)
+        return (left + seen[0]) / width, (top + seen[1]) / height, (left + seen[2]) / width, (top + seen[3]) / height
+
     def crop(self, photo: Image.Image) -> Image.Image:
         """What the network sees of a photograph, at its own resolution, RGB; maps are drawn over it.
 
@@ -146,14 +155,19 @@ def _as_tensor(picture: Any) -> Tensor:
 def limit_aspect(picture: Picture) -> Picture:
     """The picture, centre-cropped to an aspect ratio of at most MAX_ASPECT."""
     width, height = picture.size if isinstance(picture, Image.Image) else (picture.shape[2], picture.shape[1])
-    longest = MAX_ASPECT * min(width, height)
-    if max(width, height) <= longest:
+    left, top, right, bottom = _middle(width, height)
+    if (right - left, bottom - top) == (width, height):
         return picture
-    left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
-    right, bottom = left + min(width, longest), top + min(height, longest)
     if isinstance(picture, Image.Image):
         return picture.crop((left, top, right, bottom))
     return picture[:, top:bottom, left:right]
+
+
+def _middle(width: int, height: int) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the middle of a picture, with an aspect ratio of at most MAX_ASPECT."""
+    longest = MAX_ASPECT * min(width, height)
+    left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
+    return left, top, left + min(width, longest), top + min(height, longest)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,10 +20,23 @@ from PIL import Image
 
 from ui import limits, words
 from ui.engine import model_cache, network_calls, scene
-from ui.engine.messages import Answer, Loaded, Refining, Refused, Scene, Settings, Stages, Step, Subject, Waiting
+from ui.engine.messages import (
+    Answer,
+    Loaded,
+    Refining,
+    Refused,
+    Scene,
+    Settings,
+    Stages,
+    Step,
+    Subject,
+    Waiting,
+    Window,
+)
 from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.engine.turns import Turn, turns
+from ui.maps import kept
 from ui.serving import bands, uploads
 
 if TYPE_CHECKING:
@@ -214,9 +227,10 @@ def opened(settings: Settings, request: Request) -> tuple[Settings, Image.Image,
         photo = uploads.open_picture(data)
         if model.channels not in (1, 3):
             raise Refused(bands.WRONG_COUNT.format(channels=model.channels, bands=3))
-        return settings, photo, model.prepare(photo)
+        return replace(settings, window=Window.of(model, photo)), photo, model.prepare(photo)
     notes = (*settings.notes, found.note) if found.note else settings.notes
-    settings = replace(settings, bands=found.choice, notes=notes)
+    settings = replace(settings, bands=found.choice, notes=notes, window=Window.of(model, found.photo))
+    settings = replace(settings, key=settings.key and kept.key(settings, request))
     return settings, found.photo, model.prepare(torch.from_numpy(found.values))
 
 
@@ -239,12 +253,14 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
     Errors   Refused, and those of the library; `sentence_of` has their sentences
     """
     settings = yield from settled(request, run)
+    settings = replace(settings, key=kept.key(settings, request))
     yield settings
     if request.picture is None:
         return
     settings, photo, images = opened(settings, request)
     seen = settings.loaded.model.crop(photo)
-    with turns.place(run, long=settings.method.long) as turn:
+    known = kept.find(settings) if request.kept else None
+    with turns.place(run, long=settings.method.long and known is None) as turn:
         yield from taken(turn)
         around = scene.look(settings, seen, images) if settings.loaded.finds else None
         if around:
@@ -252,11 +268,11 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
             if around.chosen is None:
                 return
             settings = around.settings
-        answer = yield from _explained(settings, seen, images, turn, request.plane, around)
-        if around and not answer.explanation.raw.any() and (nearer := _nearer_layer(around, images)):
+        answer = yield from _explained(settings, seen, images, turn, request.plane, around, known)
+        if around and not answer.explanation.raw.any() and (nearer := scene.nearer_layer(around, images)):
             yield nearer
             answer = yield from _explained(nearer, seen, images, turn, request.plane, around)
-            answer = _elsewhere(answer, settings.layer)
+            answer = scene.elsewhere(answer, settings.layer)
         yield answer
         swept = _stages(answer, images) if stages and not run.stopped() else None
         if swept:
@@ -264,8 +280,15 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
 
 
 def _explained(
-    settings: Settings, seen: Image.Image, images: torch.Tensor, turn: Turn, plane: int | None, around: Scene | None
+    settings: Settings,
+    seen: Image.Image,
+    images: torch.Tensor,
+    turn: Turn,
+    plane: int | None,
+    around: Scene | None,
+    known: explainers.Explanation | None = None,
 ) -> Generator[Step, None, Answer]:
+    """The answer; `known` is its explanation where that was computed before."""
     method, share, run = settings.method, 1.0, turn.run
     options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
     target = around.chosen.target if around and around.chosen else settings.target
@@ -277,7 +300,9 @@ def _explained(
         drawn = None if step.map is None else _plane(step.map)
         return Refining(settings, seen, drawn, share, turn.spent, run.left, around)
 
-    if method.long:
+    if known is not None:
+        explanation = known
+    elif method.long:
         yield Refining(settings, seen, None, 0.0, 0.0, run.left, around)
         explanation = yield from stream(lambda report: work(progress=report), run, refining, turn)
     else:
@@ -289,33 +314,10 @@ def _explained(
         probabilities = scores.softmax(0)
     number = _plane_number(explanation.raw[0], plane) if method.planes else 0
     drawn = _plane(explanation.raw[:, number] if method.planes else explanation.map)
-    share = share if run.stopped() else 1.0
+    share = share if run.stopped() and known is None else 1.0
+    if method.long and known is None and share == 1.0:
+        kept.put(settings, explanation)
     return Answer(settings, seen, explanation, probabilities, drawn, number, share, run.cancelled, around)
-
-
-def _nearer_layer(around: Scene, images: torch.Tensor) -> Settings | None:
-    """The settings with the last stage that a path leads from to the detection, where the default layer has none.
-
-    The boxes of one scale do not come from the layers of another: those of SSD's first do not pass its later stages.
-    """
-    settings, loaded = around.settings, around.settings.loaded
-    if around.chosen is None or settings.layer != loaded.default or not settings.takes_layer:
-        return None
-    names = [layer.name for layer in loaded.layers if layer.stage or layer.name == loaded.default]
-    before = names[: names.index(loaded.default)]
-    for name in reversed(before):
-        if network_calls.reaches(loaded.name, images, around.chosen.target, name):
-            return replace(settings, layer=name)
-    return None
-
-
-def _elsewhere(answer: Answer, wanted: str) -> Answer:
-    """The answer, with the finding that it is not at the layer that was wanted."""
-    from explainers.findings import Finding  # torch takes seconds to start
-
-    finding = Finding("other_layer", words.other_layer(wanted, answer.settings.layer))
-    findings = [[finding, *row] for row in answer.explanation.findings]
-    return replace(answer, explanation=replace(answer.explanation, findings=findings))
 
 
 def _plane_number(planes: torch.Tensor, number: int | None) -> int:

@@ -67,6 +67,20 @@ class BandChoice:
 
 
 @dataclass(frozen=True)
+class Window:
+    """The part of a picture that the network sees: left, top, right and bottom in parts of it."""
+
+    box: tuple[float, float, float, float]
+    aspect: float
+    """The whole picture's width over its height."""
+
+    @classmethod
+    def of(cls, model: models.Model, photo: Image.Image) -> Window:
+        """What this network sees of a picture."""
+        return cls(model.preparation.window(*photo.size), photo.width / photo.height)
+
+
+@dataclass(frozen=True)
 class Settings:
     """A request with its names resolved. `target` None means the top prediction, or the first thing found."""
 
@@ -80,6 +94,11 @@ class Settings:
     """Of a picture of bands, once it was opened."""
     rank: int = 0
     """Which thing of that class, counted from 1; 0 for the strongest detection, or all pixels of the class."""
+
+    window: Window | None = None
+    """What of the picture the network sees, once it was opened."""
+    key: str = ""
+    """Equal for questions with the same answer, see `ui/maps/kept.py`."""
 
     @property
     def method_options(self) -> dict[str, Any]:

@@ -71,12 +71,21 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
         "about": _about(settings, step.name, step.plane),
+        "key": settings.key,
+        "share": step.share,
+        "seconds": step.explanation.seconds,
         "map": floats(step.map, by_size=settings.method.by_size),
-        "crop": picture(step.seen),
+        "crop": picture(step.seen) | _window(settings),
         "name": words.file_name(step),
         "words": words.overlay(step, step.map),
         **_things(step.scene),
     }
+
+
+def _window(settings: Settings) -> dict[str, Any]:
+    """Which part of the picture the crop is."""
+    window = settings.window
+    return {"window": list(window.box), "aspect": window.aspect} if window else {}
 
 
 def planes(step: Answer, ident: int) -> dict[str, Any] | None:
@@ -95,8 +104,11 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
         "id": ident,
         "state": "partial",
         "about": _about(settings, step.name),
+        "key": settings.key,
+        "share": step.fraction,
+        "seconds": step.seconds,
         "map": floats(step.map, exact=False, by_size=settings.method.by_size),
-        "crop": picture(step.seen, 384),
+        "crop": picture(step.seen, 384) | _window(settings),
         "name": words.file_name(step),
         "words": words.overlay(step, step.map),
         **_things(step.scene),
@@ -111,7 +123,14 @@ def _about(settings: Settings, name: str, plane: int = 0) -> str:
 def picture_alone(step: Scene, ident: int) -> dict[str, Any]:
     """What the network saw, and what it found there; no map."""
     alt = {"alt": step.sentence, "unit": "", "hint": ""}
-    return {"v": 1, "id": ident, "state": "done", "crop": picture(step.seen), "words": alt, **_things(step)}
+    return {
+        "v": 1,
+        "id": ident,
+        "state": "done",
+        "crop": picture(step.seen) | _window(step.settings),
+        "words": alt,
+        **_things(step),
+    }
 
 
 def found(step: Scene, ident: int) -> dict[str, Any]:

@@ -34,6 +34,9 @@ class Request:
     bands: str = ""
     """The bands of a picture to show as red, green and blue: "3,2,1"; "3,2,1 of 5" holds for five bands alone."""
 
+    kept: bool = False
+    """Whether an answer that was computed before will do."""
+
     @property
     def signature(self) -> str:
         """Equal for questions with the same answer."""
@@ -56,6 +59,7 @@ def from_form(picture: str | None, *values: Any) -> Request:
         **named,
         bands=picked if isinstance(picked, str) and len(picked) <= LONGEST else "",
         options=options if isinstance(options, dict) else {},
+        kept=True,
         # After a change of model, the form may still hold layer and class names of the previous one.
         forgiving=bool(form.get("model")) and form["model"] != (named["model"] or model_cache.first_model()),
     )

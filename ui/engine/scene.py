@@ -15,7 +15,7 @@ from PIL import Image
 
 from ui import words
 from ui.engine import network_calls
-from ui.engine.messages import MIN_SCORE, Found, Loaded, Scene, Settings, ranked
+from ui.engine.messages import MIN_SCORE, Answer, Found, Loaded, Scene, Settings, ranked
 
 if TYPE_CHECKING:
     import torch
@@ -158,6 +158,31 @@ def _region(loaded: Loaded, label: int, rank: int, mask: torch.Tensor) -> Found:
     box = (int(columns[0]) / width, int(rows[0]) / height, (int(columns[-1]) + 1) / width, (int(rows[-1]) + 1) / height)
     target = explainers.MaskScores(mask, label)
     return Found(ranked(loaded.name_of(label), rank), label, rank, float(mask.float().mean()), box, target, mask)
+
+
+def nearer_layer(around: Scene, images: torch.Tensor) -> Settings | None:
+    """The settings with the last stage that a path leads from to the detection, where the default layer has none.
+
+    The boxes of one scale do not come from the layers of another: those of SSD's first do not pass its later stages.
+    """
+    settings, loaded = around.settings, around.settings.loaded
+    if around.chosen is None or settings.layer != loaded.default or not settings.takes_layer:
+        return None
+    names = [layer.name for layer in loaded.layers if layer.stage or layer.name == loaded.default]
+    before = names[: names.index(loaded.default)]
+    for name in reversed(before):
+        if network_calls.reaches(loaded.name, images, around.chosen.target, name):
+            return replace(settings, layer=name)
+    return None
+
+
+def elsewhere(answer: Answer, wanted: str) -> Answer:
+    """The answer, with the finding that it is not at the layer that was wanted."""
+    from explainers.findings import Finding  # torch takes seconds to start
+
+    finding = Finding("other_layer", words.other_layer(wanted, answer.settings.layer))
+    findings = [[finding, *row] for row in answer.explanation.findings]
+    return replace(answer, explanation=replace(answer.explanation, findings=findings))
 
 
 def is_background(loaded: Loaded, label: int) -> bool:

@@ -1,113 +1,79 @@
-// A map over the network's crop of the picture. Opacity, colours, limits and the read-out need no request.
-import { NAMES } from "./colours.js";
-import { field, peak } from "./field.js";
-import { chart } from "./histogram.js";
-import { RULE, bar, view } from "./paint.js";
+// A map over the network's crop of the picture. Nothing here but a click on a thing in the picture makes a request.
+import { field } from "./field.js";
+import { History } from "./history.js";
+import { Kept } from "./kept.js";
+import { Limits } from "./limits.js";
+import { view } from "./paint.js";
+import { Pointer } from "./pointer.js";
+import { Scale } from "./scale.js";
+import { Shown } from "./shown.js";
 import { Surface, picture } from "./surface.js";
 import { Things } from "./things.js";
-import { follow, make, npy, painted, save, short } from "./wire.js";
-
-const KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+import { Tools } from "./tools.js";
+import { Window } from "./window.js";
+import { follow, make, npy, painted, save } from "./wire.js";
 
 class View {
   constructor(element, props, trigger) {
     Object.assign(this, { element, props, trigger });
     this.map = null;
-    this.cell = null;
-    this.own = null;                                   // colour limits set by the visitor
+    this.value = null;                                 // the answer that is shown
     this.look = null;                                  // how the map is drawn, see `view` in paint.js
-    this.bare = false;                                 // while the photograph alone is shown
+    this.kept = new Kept();
     this.build(element.firstElementChild);
     this.surface = new Surface(this.canvas);
     new ResizeObserver(() => this.surface.fit() && (this.map ? this.colour() : this.surface.alone())).observe(this.canvas);
   }
 
   build(root) {
-    this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img", "aria-label": this.props.empty });
-    this.box = make("div", { class: "hl-cell", hidden: true });
+    const { props } = this, mix = () => this.mix(), colour = () => this.colour();
+    this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img", "aria-label": props.empty });
     this.field = make("div", { class: "hl-field", hidden: true });
     this.heading = make("h3", { class: "hl-heading", hidden: true });
     this.facts = make("dl", { class: "hl-facts" });
-    this.empty = make("p", { class: "hl-empty", text: this.props.empty });
-    this.frame = make("div", { class: "hl-frame" }, this.canvas, this.field, this.box, this.empty);
-    this.things = new Things(this.frame, this.props.things || {});
-    this.read = make("output", { class: "hl-read", "aria-live": "polite" });
-    this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
-    this.ends = make("div", { class: "hl-ends" });
-    this.drawing = make("p", { class: "hl-quiet" });
-    this.chart = make("div", { class: "hl-chart", role: "img" });
-    const scale = make("div", { class: "hl-scale" }, ...(this.props.chart ? [this.chart] : []), this.bar, this.ends, this.drawing);
-    root.replaceChildren(this.heading, this.frame, this.read, scale, this.tools(), this.facts);
-    this.listen();
+    this.empty = make("p", { class: "hl-empty", text: props.empty });
+    this.chip = make("p", { class: "hl-recalled", hidden: true, text: "from before" });
+    this.frame = make("div", { class: "hl-frame" }, this.canvas, this.field);
+    this.things = new Things(this.frame, props.things || {});
+    this.shown = new Shown(this.frame, () => { this.tools.follow(); this.bars(); this.mix(); });
+    this.pointer = new Pointer(this.element, this.canvas, this.things,
+      { take: (x, y) => this.take(x, y), peek: (on) => this.shown.hold(on ? "photograph" : null) });
+    this.frame.append(this.pointer.box, this.chip, this.empty);
+    this.limits = new Limits(colour);
+    this.history = new History((step) => this.scrub(step));
+    this.scale = new Scale(Boolean(props.chart));
+    const choose = () => { if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true; this.limits.next(); this.colour(); };
+    this.tools = new Tools(this, { mix, colour, choose, sign: () => { this.limits.next(); this.colour(); } });
+    this.tools.button("Save PNG", () => this.png());
+    this.tools.button("Save .npy", () => this.array());
+    this.window = props.window ? new Window(props.window) : null;
+    root.replaceChildren(this.heading, this.frame, this.pointer.read, this.scale.root, this.tools.root, this.facts);
+    this.tools.enable(false);
   }
 
-  tools() {
-    this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: () => this.mix() });
-    this.tint = make("select", { name: "colours", onchange: () => this.choose() },
-      ...NAMES.map(([value, text]) => make("option", { value, text })));
-    this.smooth = make("input", { type: "checkbox", name: "smooth", checked: true, onchange: () => this.colour() });
-    this.signed = make("input", { type: "checkbox", name: "signed", checked: true, onchange: () => { this.own = null; this.colour(); } });
-    this.signs = make("label", { class: "hl-tick", hidden: true, title: "Negative values in blue; off: magnitudes" },
-      this.signed, make("span", { text: "Signed" }));
-    const limit = (name) => make("input", { type: "number", step: "any", name, onchange: () => this.limit() });
-    [this.low, this.high] = [limit("low"), limit("high")];
-    this.low.setAttribute("aria-label", "Lowest value shown");
-    this.high.setAttribute("aria-label", "Highest value shown");
-    const button = (text, onclick) => make("button", { type: "button", class: "hl-button", text, onclick, disabled: true });
-    this.hold = button("Photograph", null);
-    this.hold.title = "Hold to see the photograph alone; on the map, hold P";
-    this.hold.setAttribute("aria-pressed", "false");
-    this.buttons = [this.hold, button("Save PNG", () => this.png()), button("Save .npy", () => this.array())];
-    const reset = make("button", { type: "button", class: "hl-link", text: "Reset",
-      onclick: () => { this.own = null; this.colour(); } });
-    const label = (text, ...inputs) => make("label", {}, make("span", { text }), ...inputs);
-    return make("div", { class: "hl-tools" },
-      label("Opacity", this.opacity), label("Colours", this.tint),
-      make("div", { class: "hl-limits", role: "group", "aria-label": "Limits" }, make("span", { text: "Limits" }),
-        this.low, make("span", { text: "to" }), this.high, reset),
-      make("label", { class: "hl-tick" }, this.smooth, make("span", { text: "Smooth" })),
-      this.signs, this.things.label,
-      make("div", { class: "hl-saves" }, ...this.buttons));
+  /** Draw what the component holds now. */
+  async update() {
+    const since = performance.now(), { value } = this.props, { kept } = this;
+    const partial = value && value.state === "partial";
+    if (partial) kept.partial(value);
+    else if (value) kept.put(value);
+    if (partial && this.better(value)) this.history.run(kept.entry(value.key).partials, value);
+    else await this.show(value, since);
   }
 
-  listen() {
-    const place = (event) => {
-      const rect = this.canvas.getBoundingClientRect();
-      return [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
-    };
-    const over = (event) => {
-      const [x, y] = place(event), at = (part, cells) => Math.min(cells - 1, Math.max(0, Math.floor(part * cells)));
-      this.canvas.style.cursor = this.things.take(x, y) ? "pointer" : "";
-      if (this.map) this.point(at(y, this.map.h), at(x, this.map.w), x, y);
-      else this.read.textContent = this.things.point(x, y);
-    };
-    this.canvas.addEventListener("click", (event) => this.take(...place(event)));
-    this.canvas.addEventListener("pointermove", over);
-    this.canvas.addEventListener("pointerdown", over);
-    this.canvas.addEventListener("pointerleave", () => { if (document.activeElement !== this.canvas) this.point(null); });
-    this.canvas.addEventListener("blur", () => this.point(null));
-    this.canvas.addEventListener("focus", () => { if (this.map && !this.cell && this.canvas.matches(":focus-visible")) this.point(...peak(this.map)); });
-    const bare = (event, on) => { if (on) event.preventDefault(); this.held(on); };
-    for (const name of ["pointerup", "pointerleave", "pointercancel", "keyup", "blur"]) this.hold.addEventListener(name, (event) => bare(event, false));
-    this.hold.addEventListener("pointerdown", () => this.held(true));
-    this.hold.addEventListener("keydown", (event) => { if (event.key === " " || event.key === "Enter") bare(event, true); });
-    for (const name of ["keyup", "blur"]) this.canvas.addEventListener(name, () => this.held(false));
-    this.canvas.addEventListener("keydown", (event) => {
-      if (event.key.toLowerCase() === "p" && !event.ctrlKey && !event.metaKey && !event.altKey) return bare(event, true);
-      if (event.key === "Enter" && this.cell) return this.take(...this.middle(...this.cell));
-      const step = KEYS[event.key];
-      if (!step || !this.map) return;
-      event.preventDefault();
-      const [row, column] = this.cell || peak(this.map);
-      const far = event.shiftKey ? Math.max(1, Math.round(this.map.w / 16)) : 1;
-      const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
-      this.point(stay(row + far * step[0], this.map.h), stay(column + far * step[1], this.map.w));
-    });
+  /** Whether the map on the screen answers the same question as a partial one, and is further. */
+  better({ key, share }) {
+    const { value } = this;
+    return Boolean(this.recalled && key && value && value.key === key && (value.share ?? 1) > share);
   }
 
-  async show() {
-    const since = performance.now();
-    const value = this.props.value;
+  /** A question that was asked before: its map, until the answer comes. */
+  recall(key) {
+    const value = this.kept.find(key);
+    if (value && !(this.value && this.value.key === key)) this.show(value, performance.now(), true);
+  }
+
+  async show(value, since, recalled = false) {
     const same = this.value && value && this.value.about === value.about;
     this.value = value;
     this.things.show(value && value.things);
@@ -115,52 +81,70 @@ class View {
     const image = value.crop ? await picture(value.crop.src) : this.surface.image;
     if (this.value !== value) return;                  // a newer answer came while this picture was decoded
     this.surface.image = image;
+    this.recalled = recalled;
+    this.chip.hidden = !recalled;
     if (!same) {
-      this.own = null;
-      this.cell = null;
-      this.signed.checked = !(value.map && value.map.by_size) || this.tint.value === "signed";
+      this.limits.next();
+      this.pointer.over(null, {});
+      this.tools.signed.input.checked = !(value.map && value.map.by_size) || this.tools.tint.value === "signed";
     }
-    this.frame.style.aspectRatio = String(1 / this.surface.ratio);
+    const { ratio } = this.surface;
+    this.frame.style.cssText = `aspect-ratio:${1 / ratio};--hl-upright:${Math.min(1, 1 / ratio)}`;
     this.empty.hidden = true;
-    this.frame.dataset.state = value.map ? value.state || "done" : "alone";
+    this.frame.dataset.state = recalled ? "recalled" : value.map ? value.state || "done" : "alone";
     this.canvas.setAttribute("aria-label", value.words.alt);
-    for (const button of this.buttons) button.disabled = !value.map;
+    this.tools.enable(Boolean(value.map));
+    this.past(value);
     if (value.map) this.lay(field(value.map));
     else this.alone();
     this.describe(value);
-    painted(this.element, value.id, since);
+    this.window?.show(value.crop);
+    if (!recalled) painted(this.element, value.id, since);
+  }
+
+  /** The partial maps of a long method. */
+  past(value) {
+    const partials = value.key ? this.kept.entry(value.key).partials : [];
+    if (value.state === "partial") this.history.run(partials, value);
+    else this.history.end(value.map ? partials : [], value);
   }
 
   /** Draw a map over the picture; limits, read-out and switches stay. */
   lay(map) {
     this.map = map;
-    this.signs.hidden = !map.signed;
+    this.tools.signed.root.hidden = !map.signed;
     this.surface.fit();
     this.colour();
-    this.point(...(this.cell || [null]));
+    this.pointer.over(map, this.value.words);
+  }
+
+  /** A partial map in the colours of the final one, or with null the final one itself. */
+  scrub(step) {
+    if (!step) return this.lay(field(this.value.map));
+    const { tools: { signed, smooth }, final } = this;
+    const stamp = [this.value.id, final.colours, signed.input.checked, smooth.input.checked, final.low, final.high, this.canvas.width].join();
+    this.map = step.field;
+    if (step.stamp !== stamp) step.look = this.viewed(step.field, [final.low, final.high], final.colours);
+    this.look = step.look;
+    this.surface.sketch(step.look, step, stamp);
+    this.pointer.over(step.field, this.value.words);
+    this.mix();
   }
 
   /** The photograph without a map: nothing was found in it that could be explained. */
   alone() {
     this.map = null;
-    this.signs.hidden = true;
+    this.tools.signed.root.hidden = true;
     this.surface.fit();
     this.surface.alone();
-    this.ends.replaceChildren();
-    this.bar.getContext("2d").clearRect(0, 0, this.bar.width, this.bar.height);
-    this.drawing.textContent = "";
-    this.point(null);
+    this.scale.clear();
+    this.pointer.over(null, {});
   }
 
   /** Ask for the thing at this point of the picture. */
   take(x, y) {
     const target = this.things.take(x, y);
     if (target) this.trigger("select", { target });
-  }
-
-  /** The middle of a cell, in parts of the picture. */
-  middle(row, column) {
-    return [(column + 0.5) / this.map.w, (row + 0.5) / this.map.h];
   }
 
   /** A channel's heading, figures, and the receptive field of its strongest cell. */
@@ -175,109 +159,71 @@ class View {
 
   clear(value, since) {
     this.map = null;
+    this.recalled = false;
     this.empty.hidden = false;
     this.empty.textContent = (value && value.words && value.words.empty) || this.props.empty;
     this.surface.clear();
     this.canvas.setAttribute("aria-label", this.empty.textContent);
-    this.read.textContent = "";
-    this.ends.replaceChildren();
-    this.drawing.textContent = "";
+    this.scale.clear();
     this.facts.replaceChildren();
-    this.heading.hidden = this.field.hidden = true;
-    for (const button of this.buttons) button.disabled = true;
-    this.point(null);
+    this.heading.hidden = this.field.hidden = this.chip.hidden = true;
+    this.history.clear();
+    this.tools.enable(false);
+    this.window?.show(null);
+    this.pointer.over(null, {});
     painted(this.element, value && value.id, since);
   }
 
-  limit() {
-    const [lo, hi] = [parseFloat(this.low.value), parseFloat(this.high.value)];
-    this.own = Number.isFinite(lo) && Number.isFinite(hi) && hi > lo ? [lo, hi] : null;
-    this.colour();
+  viewed(map, limits, colours = this.tools.tint.value) {
+    const { signed, smooth } = this.tools;
+    return view(map, { colours, limits, signed: signed.input.checked, smooth: smooth.input.checked });
   }
 
-  choose() {
-    this.own = null;
-    if (this.tint.value === "signed") this.signed.checked = true;
-    this.colour();
-  }
-
-  /** Show the photograph alone while `on`. */
-  held(on) {
-    if (this.bare === on || !this.map) return;
-    this.bare = on;
-    this.hold.setAttribute("aria-pressed", String(on));
-    this.mix();
-  }
-
-  /** Draw the map once; opacity then only blends two pictures. */
+  /** Draw the map once; opacity and divider then only blend pictures. */
   colour() {
     if (!this.map) return;
-    const { tint, own: limits, signed, smooth } = this;
-    this.look = view(this.map, { colours: tint.value, limits, signed: signed.checked, smooth: smooth.checked });
-    this.surface.paint(this.look);
-    if (!limits) [this.low.value, this.high.value] = [this.look.low, this.look.high].map((value) => Number(value.toPrecision(4)));
-    this.scale(this.look);
+    if (this.history.partial) {
+      this.final = this.viewed(field(this.value.map), this.range(this.value.map));
+      this.scrub(this.history.step);
+    } else {
+      this.look = this.final = this.viewed(this.map, this.range(this.map));
+      this.surface.paint(this.look);
+    }
+    this.limits.show(this.final, this.value.words.unit);
+    this.bars();
     this.mix();
+  }
+
+  range(map) {
+    return this.limits.of(map, this.tools.tint.value, this.tools.signed.input.checked);
+  }
+
+  /** The colour bar, in the colours of what is shown. */
+  bars() {
+    if (!this.map) return;
+    const magnitudes = this.map.signed && !this.tools.signed.input.checked;
+    this.scale.show(this.map, this.final, { unit: this.value.words.unit, magnitudes, own: this.limits.range, alone: this.shown.mode === "map" });
   }
 
   mix() {
     if (!this.map) return;
-    this.surface.mix(this.bare ? 0 : this.opacity.value / 100);
-    this.opacity.setAttribute("aria-valuetext", `${this.opacity.value} per cent`);
-  }
-
-  scale(look) {
-    const context = this.bar.getContext("2d");
-    const pixels = context.createImageData(256, 1);
-    bar(pixels.data, look);
-    context.putImageData(pixels, 0, 0);
-    const unit = this.value.words.unit, beyond = look.clipped;
-    const marks = [`${beyond && look.colours === "signed" ? "≤ " : ""}${short(look.low)}`, short((look.low + look.high) / 2),
-      `${beyond ? "≥ " : ""}${short(look.high)}${unit ? ` ${unit}` : ""}`];
-    this.ends.replaceChildren(...marks.map((text) => make("span", { text })));
-    this.bar.setAttribute("aria-label", `Colours from ${short(look.low)} to ${short(look.high)} ${unit}`);
-    this.drawing.textContent = this.drawn(look);
-    if (this.props.chart) chart(this.chart, this.map, look, this.map.signed && !this.signed.checked);
-  }
-
-  /** How the drawing differs from the map, and what its contours are. */
-  drawn(look) {
-    if (!look.fine) return `Contours at ${100 * RULE.low_line}% and ${100 * RULE.high_line}% of the colour range.`;
-    const parts = [this.map.signed && !this.signed.checked && "magnitudes",
-      !this.own && `colours saturate at the ${100 * RULE.full}th percentile`, look.smooth && "blurred by about one pixel"].filter(Boolean);
-    return parts.length ? `Drawn: ${parts.join(", ")}. Read-out and .npy hold the map itself.` : "";
-  }
-
-  /** Mark cell (row, column) and show its value, and what is at (x, y) there; null removes the mark. */
-  point(row, column, x, y) {
-    const { map, box } = this, cell = map && Number.isInteger(row) ? { row, column } : null;
-    this.element.dispatchEvent(new CustomEvent("hl-cell", { bubbles: true, detail: cell }));
-    if (row === null || row === undefined || !map) {
-      this.cell = null;
-      this.things.point(null);
-      box.hidden = true;
-      this.read.textContent = map ? this.value.words.hint : "";
-      return;
-    }
-    this.cell = [row, column];
-    box.hidden = false;
-    box.style.cssText = `left:${(100 * column) / map.w}%;top:${(100 * row) / map.h}%;width:${100 / map.w}%;height:${100 / map.h}%`;
-    const unit = this.value.words.unit, thing = this.things.point(...(x === undefined ? this.middle(row, column) : [x, y]));
-    this.read.textContent =
-      `${short(map.values[row * map.w + column])}${unit ? ` ${unit}` : ""} at row ${row + 1}, column ${column + 1} of ${map.h} × ${map.w}${thing ? ` · ${thing}` : ""}`;
+    this.surface.mix(this.tools.opacity.value / 100, this.shown.state);
+    this.tools.follow();
   }
 
   async png() {
-    save(await this.surface.png(this.opacity.value / 100), `${this.value.name}.png`);
-    this.mix();
+    this.history.back();
+    save(await this.surface.png(this.tools.opacity.value / 100, this.shown.state), `${this.value.name}.png`);
   }
 
   array() {
+    this.history.back();
     save(npy(this.map.values, [this.map.h, this.map.w]), `${this.value.name}.npy`);
   }
 }
 
 export function mount(element, props, trigger, watch) {
   const view = new View(element, props, trigger);
-  follow(props, watch, ["value"], () => view.show());
+  document.addEventListener("hl-recall", (event) => { if (event.detail.id === element.closest("[id^='hl-']")?.id) view.recall(event.detail.key); });
+  follow(props, watch, ["value"], () => view.update());
 }

@@ -54,20 +54,28 @@ export function draw(pixels, width, height, look) {
   }
 }
 
-/** Desaturate `pixels` and blend in the colours of `values`; returns their magnitudes in parts of the colour range. */
-function tint(pixels, values, { colours, low, high, fine }) {
+/** Desaturate `pixels` and blend in the colours of `values`; returns their magnitudes in parts of the colour range.
+ *
+ * `alone`: the colours of the table as they are, without a photograph.
+ */
+function tint(pixels, values, { colours, low, high, fine, alone }) {
   const sizes = new Float32Array(values.length);
-  const signed = colours === "signed", colour = signed ? null : table(colours);
+  const signed = colours === "signed", colour = signed && !alone ? null : table(colours);
   const [zero, scale] = signed ? [0, 1 / high] : [low, 1 / (high - low)];
   const [keep, light] = fine ? [RULE.fine_colour, RULE.fine_light] : [RULE.coarse_colour, RULE.coarse_light];
   for (let i = 0, p = 0; i < values.length; i++, p += 4) {
-    const grey = LUMA[0] * pixels[p] + LUMA[1] * pixels[p + 1] + LUMA[2] * pixels[p + 2];
     const share = (values[i] - zero) * scale;
     const size = Math.min(1, signed ? Math.abs(share) : Math.max(0, share));
+    sizes[i] = size;
+    if (alone) {
+      const at = 3 * Math.round(255 * (signed ? (1 + Math.max(-1, Math.min(1, share))) / 2 : size)) || 0;
+      for (let c = 0; c < 3; c++) pixels[p + c] = colour[at + c];
+      continue;
+    }
+    const grey = LUMA[0] * pixels[p] + LUMA[1] * pixels[p + 1] + LUMA[2] * pixels[p + 2];
     const part = WEIGHTS[Math.round(size * FINEST)] || 0;     // NaN has no weight
     const k = 3 * Math.round(size * 255) || 0;
     const end = share < 0 ? BLUE : RED;
-    sizes[i] = size;
     for (let c = 0; c < 3; c++) {
       const under = (grey + (pixels[p + c] - grey) * keep) * light;
       pixels[p + c] = under + ((signed ? end[c] : colour[k + c]) - under) * part;
@@ -96,6 +104,8 @@ function contours(pixels, sizes, width, height) {
       const here = sizes[i];
       const across = Math.max(x ? Math.abs(here - sizes[i - 1]) : 0, x < width - 1 ? Math.abs(sizes[i + 1] - here) : 0);
       const down = Math.max(y ? Math.abs(here - sizes[i - width]) : 0, y < height - 1 ? Math.abs(sizes[i + width] - here) : 0);
+      const most = Math.max(1e-6, across + down);           // hypot is slow, and few pixels are near a level
+      if (!levels.some((level) => Math.abs(here - level) < (1.5 * wide + 0.5) * most)) continue;
       const slope = Math.max(1e-6, Math.hypot(across, down));
       let line = 0, halo = 0;
       for (const level of levels) {

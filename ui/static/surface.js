@@ -1,12 +1,29 @@
 // A photograph and the map over it on one canvas, in the pixels that the screen has there.
 import { draw } from "./paint.js";
 
-const LARGEST = 1536;                                    // pixels a side that are worth drawing
+const LARGEST = 2560;                                    // pixels a side that are worth drawing
+const AT_ONCE = 1024;                                    // pixels a side that are drawn before the rest
+const SKETCH = 288;                                      // and while one scrubs through maps, 60 a second
+const REST = 150;                                        // milliseconds without a change, before every pixel is drawn
 const EMPTY = 512;                                       // a map without a photograph
+const EDGE = 5;                                          // CSS pixels of a cell from which its edges are drawn
+
+/** Photograph, overlay and map alone, drawn once; `Surface.mix` only blends them. */
+class Layers {
+  constructor() {
+    for (const name of ["photo", "drawn", "plain"]) this[name] = document.createElement("canvas");
+  }
+
+  size(width, height) {
+    for (const each of [this.photo, this.drawn]) [each.width, each.height] = [width, height];
+    this.plain.width = 0;                                // drawn when it is asked for
+  }
+}
 
 export class Surface {
   constructor(canvas) {
-    Object.assign(this, { canvas, image: null, look: null, photo: document.createElement("canvas"), drawn: document.createElement("canvas") });
+    Object.assign(this, { canvas, image: null, look: null, own: new Layers(), later: 0, mixed: [1, {}] });
+    this.layers = this.own;
   }
 
   /** Height over width of what is shown. */
@@ -24,31 +41,101 @@ export class Surface {
     return true;
   }
 
-  /** Draw photograph and overlay once; `mix` then only blends them. */
-  paint(look, width = this.canvas.width, height = this.canvas.height) {
+  /** Draw photograph and overlay once; of a large surface few pixels at once and the others a moment later. */
+  paint(look) {
     this.look = look;
-    for (const each of [this.photo, this.drawn]) [each.width, each.height] = [width, height];
-    const photo = this.photo.getContext("2d", { willReadFrequently: true });
+    this.layers = this.own;
+    const whole = this.part(AT_ONCE, this.own, true);
+    this.finish(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
+  }
+
+  /** Draw a map that others follow soon: few pixels, kept in `step` for this `stamp`; all of them after a rest. */
+  sketch(look, step, stamp) {
+    this.look = look;
+    if (step.stamp !== stamp) {
+      Object.assign(step, { stamp, layers: new Layers() });
+      this.part(SKETCH, step.layers, true);
+    }
+    this.layers = step.layers;
+    this.finish(() => this.paint(look));
+  }
+
+  /** Draw with at most so many pixels a side; whether those are all. */
+  part(most, layers, edges) {
+    const { width, height } = this.canvas, share = Math.min(1, most / Math.max(width, height));
+    this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), edges);
+    return share === 1;
+  }
+
+  /** Do something once nothing else has been drawn for a while. */
+  finish(rest) {
+    clearTimeout(this.later);
+    this.later = rest ? setTimeout(() => { rest(); this.mix(...this.mixed); }, REST) : 0;
+  }
+
+  render(layers, width, height, edges) {
+    layers.size(width, height);
+    layers.edges = edges && !this.look.smooth;
+    const photo = layers.photo.getContext("2d", { willReadFrequently: true });
     photo.imageSmoothingQuality = "high";
     photo.fillStyle = "#808080";
     photo.fillRect(0, 0, width, height);
     if (this.image) photo.drawImage(this.image, 0, 0, width, height);
-    const pixels = photo.getImageData(0, 0, width, height);
-    draw(pixels.data, width, height, look);
-    this.drawn.getContext("2d").putImageData(pixels, 0, 0);
+    this.lay(layers.drawn, photo.getImageData(0, 0, width, height), this.look, layers.edges);
   }
 
-  /** Blend the photograph (opacity 0) and the overlay (1). */
-  mix(opacity, canvas = this.canvas) {
-    const context = canvas.getContext("2d");
-    context.globalAlpha = 1;
-    context.drawImage(this.photo, 0, 0);
+  lay(canvas, pixels, look, edges) {
+    const { width, height } = pixels, context = canvas.getContext("2d");
+    draw(pixels.data, width, height, look);
+    context.putImageData(pixels, 0, 0);
+    const ratio = width / (this.canvas.clientWidth || width), wide = Math.max(1, Math.round(ratio));
+    if (!edges || width / look.w < EDGE * ratio) return;
+    for (const [ink, beside] of [["rgba(0, 0, 0, .4)", 0], ["rgba(255, 255, 255, .4)", wide]]) {
+      context.fillStyle = ink;
+      for (let k = 1; k < look.w; k++) context.fillRect(Math.round((k * width) / look.w) - wide + beside, 0, wide, height);
+      for (let k = 1; k < look.h; k++) context.fillRect(0, Math.round((k * height) / look.h) - wide + beside, width, wide);
+    }
+  }
+
+  /** The map without the photograph. */
+  bare(layers) {
+    const { plain, drawn: { width, height } } = layers;
+    if (plain.width !== width || plain.height !== height) {
+      [plain.width, plain.height] = [width, height];
+      const pixels = plain.getContext("2d").createImageData(width, height);
+      for (let p = 0; p < pixels.data.length; p++) pixels.data[p] = p % 4 < 3 ? 128 : 255;
+      this.lay(plain, pixels, { ...this.look, alone: true }, layers.edges);
+    }
+    return plain;
+  }
+
+  /** Blend the photograph (opacity 0) and the overlay (1).
+   *
+   * `mode`: "overlay", "photograph" or "map" alone, or "swipe", with the photograph on the left of `split`.
+   */
+  mix(opacity, { mode = "overlay", split = 0.5 } = {}, canvas = this.canvas, layers = this.layers) {
+    if (canvas === this.canvas) this.mixed = [opacity, { mode, split }];
+    const context = canvas.getContext("2d"), { width, height } = canvas;
+    [context.globalAlpha, context.imageSmoothingQuality] = [1, "high"];
+    if (mode === "map") {
+      context.drawImage(this.bare(layers), 0, 0, width, height);
+      return;
+    }
+    context.drawImage(layers.photo, 0, 0, width, height);
+    if (mode === "photograph") return;
+    const left = mode === "swipe" ? Math.round(split * width) : 0;
+    context.save();
+    context.beginPath();
+    context.rect(left, 0, width - left, height);
+    context.clip();
     context.globalAlpha = opacity;
-    context.drawImage(this.drawn, 0, 0);
+    context.drawImage(layers.drawn, 0, 0, width, height);
+    context.restore();
   }
 
   /** Draw the photograph without a map. */
   alone() {
+    this.finish(null);
     this.look = null;
     if (!this.image) return;
     const context = this.canvas.getContext("2d");
@@ -57,17 +144,17 @@ export class Surface {
   }
 
   clear() {
+    this.finish(null);
     this.look = null;
     this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
   }
 
   /** A PNG of the photograph's own size, as the library draws it. */
-  async png(opacity) {
-    const canvas = document.createElement("canvas");
+  async png(opacity, shown = {}) {
+    const canvas = document.createElement("canvas"), layers = new Layers();
     [canvas.width, canvas.height] = this.image ? [this.image.naturalWidth, this.image.naturalHeight] : [EMPTY, EMPTY];
-    this.paint(this.look, canvas.width, canvas.height);
-    this.mix(opacity, canvas);
-    this.paint(this.look);
+    this.render(layers, canvas.width, canvas.height, false);
+    this.mix(opacity, shown, canvas, layers);
     return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
   }
 }
