@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +22,9 @@ gradio_client = pytest.importorskip("gradio_client", reason="gradio_client is no
 from gradio_client.exceptions import AppError  # noqa: E402
 
 from tests.page.conftest import ROOT, served  # noqa: E402
+from ui.engine import engine  # noqa: E402
+from ui.engine.request import Request  # noqa: E402
+from ui.tabs import api_tab  # noqa: E402
 
 COFFEE = ROOT / "assets/examples/coffee.jpg"
 
@@ -127,6 +132,8 @@ def test_lists(client: Any) -> None:
         ({"target": "100000"}, "100000"),
         ({"options": {"relu": "perhaps"}}, "relu"),
         ({"options": ["relu"]}, "object"),
+        ({"options": {"rulo": True}}, "relu"),
+        ({"method": "saliency", "options": {"<b>samples</b>": 3}}, "Saliency has no option “<b>samples</b>”"),
         ({"model": 5}, "model"),
         ({"layer": ["head"]}, "layer"),
         ({"target": "x" * 500}, "200"),
@@ -145,11 +152,28 @@ def test_wrong_channels_are_refused_in_a_sentence(client: Any, wrong: dict[str, 
         client.predict(gradio_client.handle_file(str(COFFEE)), **wrong, api_name="/feature_maps")
 
 
+@pytest.mark.parametrize(
+    "route, message, word",
+    [
+        ("call/explain", {"data": [None, "", "", "", "", None, "", "more"]}, "takes 7 arguments, not 8"),
+        ("call/explain", {"data": [None, "efficientnet_lite0"]}, "image, model, method, layer, target, options, bands"),
+        ("run/list_models", {"data": ["timm"]}, "takes 0 arguments, not 1"),
+        ("call/explain", {"data": [None, "", "", "", "", None, ""], "methode": "rise"}, "Did you mean method?"),
+        ("call/v2/list_layers", {"modell": "efficientnet_lite0"}, "Did you mean model?"),
+    ],
+)
+def test_arguments_that_no_endpoint_has_are_refused(address: str, route: str, message: Any, word: str) -> None:
+    """Gradio drops them, or answers with an error of the server."""
+    refused = _post(address, route, message)
+
+    assert refused.startswith("error 400") and word in json.loads(refused.partition(": ")[2])["detail"]
+
+
 def test_a_file_that_was_not_uploaded_is_refused(address: str) -> None:
     """gradio passes such a dictionary to the function unchanged."""
     for path in ("/etc/passwd", str(ROOT / "app.py"), "../../etc/passwd"):
         for image in ({"path": path}, {"path": path, "meta": {"_type": "gradio.FileData"}}, path):
-            answer = _call(address, "explain", [image, "", "", "", "", None])
+            answer = _call(address, "explain", [image, "", "", "", "", None, ""])
             assert "root:" not in answer and "argparse" not in answer and "error" in answer, answer
 
 
@@ -158,6 +182,24 @@ def test_a_hostile_file_is_refused_in_a_sentence(client: Any, tmp_path: Path) ->
 
     with pytest.raises(AppError, match="cannot be explained"):
         client.predict(gradio_client.handle_file(str(tmp_path / "picture.png")), api_name="/explain")
+
+
+def test_the_shell_snippet_runs(address: str, tmp_path: Path) -> None:
+    """As it stands on the page, by bash and curl, for a class with an apostrophe and an option."""
+    if not shutil.which("bash") or not shutil.which("curl"):
+        pytest.skip("bash and curl are needed")
+    names = {"target": "jack-o'-lantern", "method": "grad_cam", "layer": "stages.4"}
+    settings = engine.resolve(Request(model="efficientnet_lite0", **names, options={"relu": False}))
+    shell = api_tab.snippets(settings)["items"][-1]["code"].replace("{origin}", address + "/")
+    shutil.copy(COFFEE, tmp_path / "photo.jpg")
+
+    said = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=180)
+
+    event, answer = said.stdout.split("\ndata: ")
+    found = json.loads(answer)[0]
+    assert event == "event: complete" and said.stderr == ""
+    assert (found["target"]["name"], found["layer"], found["options"]) == (*list(names.values())[::2], {"relu": False})
+    assert np.load(tmp_path / "map.npy").shape == tuple(found["shape"]) == (14, 14)
 
 
 def test_only_these_endpoints_are_offered(client: Any) -> None:
@@ -172,11 +214,18 @@ def _path(value: Any) -> str:
 
 def _call(address: str, name: str, data: list[Any]) -> str:
     """The endpoint over plain HTTP: the event's stream, or the refusal of the first request."""
-    request = urllib.request.Request(
-        f"{address}/gradio_api/call/{name}", json.dumps({"data": data}).encode(), {"Content-Type": "application/json"}
-    )
+    answer = _post(address, f"call/{name}", {"data": data})
+    if answer.startswith("error"):
+        return answer
+    event = json.loads(answer)["event_id"]
+    return urllib.request.urlopen(f"{address}/gradio_api/call/{name}/{event}", timeout=180).read().decode()
+
+
+def _post(address: str, route: str, message: dict[str, Any]) -> str:
+    """What the route answers, or its refusal."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/gradio_api/{route}", json.dumps(message).encode(), headers)
     try:
-        event = json.loads(urllib.request.urlopen(request, timeout=60).read())["event_id"]
-        return urllib.request.urlopen(f"{address}/gradio_api/call/{name}/{event}", timeout=180).read().decode()
+        return urllib.request.urlopen(request, timeout=60).read().decode()
     except urllib.error.HTTPError as error:
         return f"error {error.code}: {error.read().decode()}"

@@ -20,6 +20,8 @@ from ui import words
 from ui.engine import engine, features, model_cache, runs
 from ui.engine.messages import Answer, Channels, Found, Refused, Scene, Settings
 from ui.engine.request import Request, from_api
+from ui.serving import arguments
+from ui.share import links
 
 SORTS = ("activation", "effect", "number")
 
@@ -27,6 +29,7 @@ SORTS = ("activation", "effect", "number")
 def build() -> None:
     """Offer the endpoints; inside `gr.Blocks`."""
     for function in (explain, feature_maps, list_models, list_layers, list_methods):
+        arguments.offer(function)
         gr.api(_sentences(function), api_name=function.__name__, concurrency_id="model", concurrency_limit=1)
 
 
@@ -56,11 +59,11 @@ def explain(
     """Explain one picture: the map as .npy, the overlay as PNG, predictions, statistics and findings.
 
     image: the picture, uploaded. model, method, layer: names as on the page, empty for the default. target: a class
-    name or index, empty for the top prediction. options: the method's options by name. Methods that give several
-    planes have them all in the map, [planes, height, width]; the overlay shows the one with the largest norm.
-    Of a detector or a segmentation network, predictions are what it found, with boxes in parts of the overlay; target
-    is the name of one of them ("dog", "dog#2"), empty for the first, and options may hold a detector's min_score. Where
-    nothing is found, map and overlay are null and a finding says why.
+    name or index, empty for the top prediction. options: the method's options by name; others are refused. Methods
+    that give several planes have them all in the map, [planes, height, width]; the overlay shows the one with the
+    largest norm. Of a detector or a segmentation network, predictions are what it found, with boxes in parts of the
+    overlay; target is the name of one of them ("dog", "dog#2"), empty for the first, and options may hold a detector's
+    min_score. Where nothing is found, map and overlay are null and a finding says why.
     bands: of a TIFF or NPY picture of more than three bands, those to show as red, green and blue: "3,2,1".
     """
     request = from_api(image, options, model=model, layer=layer, target=target, method=method, bands=bands)
@@ -189,6 +192,12 @@ def _no_notes(settings: Settings) -> None:
         raise Refused(" ".join(settings.notes).split(" Shown instead")[0])
 
 
+def _no_unknown(settings: Settings, request: Request) -> None:
+    """An option that the method does not have is an error for a program; the page notes it."""
+    if notes := links.unknown_options(settings, request):
+        raise Refused(notes[0])
+
+
 def _class(index: int, names: list[str], probability: float) -> dict[str, Any]:
     return {"index": index, "name": names[index], "probability": probability}
 
@@ -229,6 +238,7 @@ def _last(function: Callable[..., Iterator[Any]], request: Request, kind: Any, *
         for step in function(request, run, **named):
             if isinstance(step, Settings):
                 _no_notes(step)
+                _no_unknown(step, request)
             if isinstance(step, kind):
                 last = step
     return last

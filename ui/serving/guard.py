@@ -7,7 +7,7 @@ unchecked, and a dozen routes are open that this page never uses. Refused here, 
     403  closed routes, links in the place of files, POST to anything but the listed routes
     413  bodies over `limits.body(path)`, by their declared length and by counting
     408  bodies that do not arrive in time
-    400  JSON that is invalid, too deep, too long, or names files that nobody uploaded
+    400  JSON that is invalid, too deep, too long, names files that nobody uploaded, or arguments that no endpoint has
 
 Pure ASGI: a BaseHTTPMiddleware would break event streams and hide that a visitor has left. `install_no_links`
 removes the fetching itself, as a second line of defence.
@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NoReturn
 
 from ui import limits
+from ui.serving import arguments
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -116,7 +117,7 @@ class Guard:
             body.check_declared(dict(scope["headers"]))
             source: Receive = body.receive
             if scope["method"] == "POST" and not NO_JSON.fullmatch(path):
-                source = await _checked_json(body, receive, agents=bool(AGENTS.fullmatch(path)))
+                source = await _checked_json(body, receive, path)
             await self.app(scope, source, watched)
         except Refusal as error:
             refusal = error
@@ -175,17 +176,19 @@ def _check_route(method: str, path: str) -> None:
         raise Refusal(403, CLOSED)
 
 
-async def _checked_json(body: _Body, receive: Receive, *, agents: bool) -> Receive:
+async def _checked_json(body: _Body, receive: Receive, path: str) -> Receive:
     """Read and check the whole body; returns a `receive` that replays it, then passes messages on."""
     chunks, more = [], True
     while more:
-        message = await body.receive()
-        if message["type"] == "http.disconnect":
+        part = await body.receive()
+        if part["type"] == "http.disconnect":
             raise Refusal(400, BAD_JSON)
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
+        chunks.append(part.get("body", b""))
+        more = part.get("more_body", False)
     content, replayed = b"".join(chunks), False
-    check_json(content, agents=agents)
+    message = check_json(content, agents=bool(AGENTS.fullmatch(path)))
+    if sentence := arguments.wrong(path, message):
+        raise Refusal(400, sentence)
 
     async def replay() -> Message:
         nonlocal replayed
@@ -197,14 +200,14 @@ async def _checked_json(body: _Body, receive: Receive, *, agents: bool) -> Recei
     return replay
 
 
-def check_json(text: bytes, *, agents: bool = False) -> None:
-    """Refuse JSON that no page of ours sends. Agents may send pictures as data, which `uploads` decodes.
+def check_json(text: bytes, *, agents: bool = False) -> Any:
+    """Its value, refused where no page of ours sends it. Agents may send pictures as data, which `uploads` decodes.
 
     Errors   Refusal 400: invalid JSON, NaN or infinity, too deep, too many values, lone surrogates, files without
              Gradio's mark. Refusal 403: links in the place of files.
     """
     if not text:
-        return
+        return None
     try:
         value = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -214,6 +217,7 @@ def check_json(text: bytes, *, agents: bool = False) -> None:
         if name is not None and not (isinstance(name, str) and SESSION.fullmatch(name)):
             raise Refusal(400, BAD_SESSION)
     _walk(value, files=not agents)
+    return value
 
 
 def _no_number(name: str) -> NoReturn:

@@ -7,6 +7,7 @@ means something in their browser alone, which hands the picture to the server ag
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import urllib.parse
 from collections.abc import Mapping
@@ -14,9 +15,11 @@ from typing import Any
 
 from ui import examples
 from ui import words as page_words
+from ui.engine import scene
 from ui.engine.messages import Refused, Settings
 from ui.engine.request import LONGEST, NAMES, Request
 from ui.serving import bands, uploads
+from ui.share import words
 
 PARAMETERS = {name: {"target": "class"}.get(name, name) for name in NAMES}
 """The query parameter of each setting."""
@@ -49,6 +52,14 @@ def read(query: Mapping[str, str], kept: Any = None) -> tuple[Request, examples.
     example = known.get(name, first)
     notes = [page_words.not_found(page_words.EXAMPLE, name, [], first.id)] if name and name not in known else []
     return Request(str(example.path), **settings), example, notes
+
+
+def unknown_options(settings: Settings, asked: Request) -> list[str]:
+    """A sentence for options that neither the method nor the network has."""
+    known = [*settings.method.options, *scene.options(settings.loaded)]
+    unknown = [name for name in asked.options if name not in known]
+    near = [match for name in unknown[:1] for match in difflib.get_close_matches(name, known, 1, 0.5)]
+    return [words.no_option(settings.method.title, unknown, near, known)] if unknown else []
 
 
 def is_gone(query: Mapping[str, str], asked: Request) -> bool:

@@ -60,7 +60,10 @@ event=$(curl -s {origin}gradio_api/call/explain -H 'Content-Type: application/js
   -d '{"data": [
     {"path": "'$file'", "meta": {"_type": "gradio.FileData"}},
     %s]}' | cut -d'"' -f4)
-curl -s {origin}gradio_api/call/explain/$event"""
+answer=$(curl -s {origin}gradio_api/call/explain/$event)
+echo "$answer"
+map=$(echo "$answer" | grep -o '"map": {"path": "[^"]*' | cut -d'"' -f6)
+curl -s -o map.npy {origin}gradio_api/file=$map"""
 
 
 class Api(Tab):
