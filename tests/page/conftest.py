@@ -154,8 +154,19 @@ class Visit:
         if name == "overlay":
             self.settled()
 
+    def after_partial(self, act: Callable[[], object]) -> None:
+        """Do something and wait for the first partial map of a long method."""
+        before = self.number("overlay")
+        act()
+        self.painted("overlay", before)
+
     def choose(self, name: str, text: str) -> None:
-        """Choose from a drop-down list by typing and pressing Enter."""
+        """Choose from a list by typing."""
+        if name == "method":
+            self.page.locator("#hl-method button[aria-haspopup]").click()
+            self.page.locator("#hl-method [role=combobox]").fill(text)
+            self.page.locator("#hl-method [role=option]").first.click()
+            return
         field = self.page.locator(f"#hl-{name} input").first
         field.click()
         if field.is_editable():
