@@ -6,8 +6,9 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
-from page.conftest import PATIENCE, Visit
 from PIL import Image
+
+from page.conftest import PATIENCE, Visit
 
 LONG = "?method=smooth_grad&options=" + urllib.parse.quote('{"samples": 3}')
 STATE = "document.documentElement.dataset.hlState"

@@ -256,10 +256,10 @@ def _check_text(text: str) -> None:
 def _check_file(value: dict[str, Any]) -> None:
     """A file object must be one that Gradio checks: a plain path with the mark of an upload, and no URL."""
     url = value.get("url")
-    if isinstance(url, str) and url.lstrip().lower().startswith("data:"):
-        # Gradio's own page shows an uploaded SVG this way; `uploads` then says why it cannot be explained.
-        if not (url.startswith("data:image/svg+xml") and isinstance(value.get("path"), str)):
-            raise Refusal(400, NO_FILE)
+    # Gradio's own page shows an uploaded SVG by a data URL; `uploads` then says why it cannot be explained.
+    drawing = isinstance(value.get("path"), str) and str(url).startswith("data:image/svg+xml")
+    if isinstance(url, str) and url.lstrip().lower().startswith("data:") and not drawing:
+        raise Refusal(400, NO_FILE)
     if "path" not in value:
         return
     path, meta = value["path"], value.get("meta")
