@@ -37,6 +37,20 @@ class Choice(gr.Dropdown):
         raise gr.Error(words.CHOOSE_ONE, print_exception=False)
 
 
+class Named(gr.HTML):
+    """A choice that a script draws: its value is a name, what there is to choose from comes in its props."""
+
+    is_template = True
+
+    def preprocess(self, payload: Any) -> str | None:
+        """The name as it came, or None for anything else: `engine` checks every name."""
+        return payload if isinstance(payload, str) else None
+
+    def postprocess(self, value: Any) -> str | None:
+        """The name."""
+        return value if isinstance(value, str) else None
+
+
 class Canvas(gr.HTML):
     """A component whose content a script draws. Its value travels as one JSON string.
 

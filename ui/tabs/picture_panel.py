@@ -12,9 +12,10 @@ from ui import examples, words
 from ui.engine import model_cache, packing, runs
 from ui.engine.messages import Loaded, Refused, Scene, Settings
 from ui.engine.request import NAMES, Request, split
+from ui.methods import picker as methods
 from ui.serving import bands, uploads
 from ui.share import links
-from ui.tabs.components import Choice, Picture, canvas
+from ui.tabs.components import Choice, Named, Picture, canvas
 
 SOURCES = ["upload", "clipboard", "webcam"]
 ASKS = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip"]
@@ -34,7 +35,7 @@ class Panel:
     target: Choice
     pin: gr.Checkbox
     top: gr.HTML
-    method: Choice
+    method: Named
     options: gr.HTML
     explain: gr.Button
     stop: gr.Button
@@ -43,7 +44,7 @@ class Panel:
     address: gr.HTML
 
     @property
-    def named(self) -> dict[str, Choice]:
+    def named(self) -> dict[str, Any]:
         """The lists of names, by the fields of a `Request`."""
         return {name: getattr(self, name) for name in NAMES}
 
@@ -83,7 +84,7 @@ def build() -> Panel:
         )
         pin = gr.Checkbox(label=words.PIN, value=False, elem_id="hl-pin", container=False, interactive=True)
         top = canvas("classes", "hl-top5", look="chips")
-        method = Choice([], label=words.METHOD_LABEL, elem_id="hl-method", interactive=True)
+        method = methods.picker(words.METHOD_LABEL, "hl-method")
         with gr.Accordion(words.OPTIONS, open=False, elem_id="hl-more"):
             options = canvas("options", "hl-options", value={}, none=words.NO_OPTIONS)
     with gr.Row(elem_id="hl-actions"):
@@ -219,10 +220,10 @@ def resolved(settings: Settings, request: Request, form: Any, panel: Panel) -> d
         for name in ("layer", "target"):
             if getattr(request, name) != names[name]:
                 updates[panel.named[name]] = gr.update(value=names[name])
-    if {**form, **listed} != form or request.method != names["method"]:
-        methods = model_cache.list_methods(loaded, settings.layer)
-        choices = [(words.method_choice(method), method.name) for method in methods]
-        updates[panel.method] = gr.update(choices=choices, value=names["method"])
+    if any(form.get(name) != names[name] for name in ("model", "layer")):
+        updates[panel.method] = methods.offered(settings)
+    elif request.method != names["method"]:
+        updates[panel.method] = names["method"]
     options = {**listed, "schema": packing.schema(settings), "values": settings.options}
     if options != form:
         updates[panel.options] = options
