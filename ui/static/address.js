@@ -4,11 +4,12 @@
 // A script that holds a part of the state calls `keep(names, read, write)` once:
 //   names  its parameters of the address, none of them in ASKED
 //   read   () => their values as strings by name; what is left out or empty is the default, which the address leaves out
-//   write  (values) => set them; called at once where the address has some, and when the visitor goes back or forward.
-//          Values come from anybody's link: at most LONGEST characters, otherwise anything, so check them; a name that is
-//          missing means the default
+//   write  (values, coming) => set them; called at once where the address has some, and when the visitor goes back or
+//          forward; `coming`: together with a question whose answer is still to come. Values come from anybody's link: at
+//          most LONGEST characters, otherwise anything, so check them; a name that is missing means the default
 // and gets a function that it calls after every change. The address follows within half a second.
 import { fresh, give, known, remember } from "./pictures.js";
+import { follow } from "./wire.js";
 
 const ASKED = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const LONGEST = 200, OPTIONS = 2000;                     // characters, as in ui/share/links.py
@@ -52,14 +53,13 @@ function look() {
 }
 
 function changed() {
-  settle();
   if (!later) later = setTimeout(look, CALM);
 }
 
 export function keep(names, read, write) {
   parts.push({ names, read, write });
   const given = parameters(names);
-  if (Object.keys(given).length) write(given);
+  if (Object.keys(given).length) write(given, true);
   return changed;
 }
 
@@ -153,7 +153,7 @@ async function back(ask) {
   standing = JSON.stringify(parameters(ASKED));
   clearTimeout(later);
   later = 0;
-  for (const { names, write } of parts) write(parameters(names));
+  for (const { names, write } of parts) write(parameters(names), standing !== before);
   if (standing === before) return;
   late = null;
   const found = await own();
@@ -179,7 +179,8 @@ export function mount(element, props, trigger, watch) {
   });
   addEventListener("popstate", () => back((data) => trigger("select", data)));
   addEventListener("pagehide", () => { if (later) look(); });
-  watch(["value"], () => answered(props.value));
-  if (props.value) answered(props.value);
+  follow(props, watch, ["value"], () => answered(props.value));
+  const overlay = document.getElementById("hl-overlay");
+  if (overlay) new MutationObserver(() => settle()).observe(overlay, { attributeFilter: ["data-id"] });
   tabs();
 }

@@ -3,6 +3,7 @@ import { field } from "./field.js";
 import { History } from "./history.js";
 import { Kept } from "./kept.js";
 import { Limits } from "./limits.js";
+import { Looks } from "./looks.js";
 import { view } from "./paint.js";
 import { Pointer } from "./pointer.js";
 import { Scale } from "./scale.js";
@@ -22,6 +23,7 @@ class View {
     this.kept = new Kept();
     this.build(element.firstElementChild);
     this.surface = new Surface(this.canvas);
+    this.looks = props.address ? new Looks(this) : null;
     new ResizeObserver(() => this.surface.fit() && (this.map ? this.colour() : this.surface.alone())).observe(this.canvas);
   }
 
@@ -88,6 +90,7 @@ class View {
       this.pointer.over(null, {});
       this.tools.signed.input.checked = !(value.map && value.map.by_size) || this.tools.tint.value === "signed";
     }
+    this.looks?.next(value);
     const { ratio } = this.surface;
     this.frame.style.cssText = `aspect-ratio:${1 / ratio};--hl-upright:${Math.min(1, 1 / ratio)}`;
     this.empty.hidden = true;
@@ -209,6 +212,7 @@ class View {
     if (!this.map) return;
     this.surface.mix(this.tools.opacity.value / 100, this.shown.state);
     this.tools.follow();
+    this.looks?.changed();
   }
 
   async png() {

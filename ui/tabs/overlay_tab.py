@@ -35,7 +35,7 @@ class Overlay(Tab):
         }
         with gr.Row(elem_id="hl-view"):
             with gr.Column(scale=3, min_width=320):
-                self.view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY, things=words.HIDE)
+                self.view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY, things=words.HIDE, address=True)
                 self.planes = canvas("planes", "hl-planes")
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
