@@ -15,6 +15,7 @@ from ui import examples, words
 from ui.engine import engine, model_cache, packing, runs
 from ui.engine.messages import Answer, Settings, Stages
 from ui.engine.request import NAMES, Request
+from ui.methods import guide
 from ui.tabs import picture_panel
 
 FILE = examples.ASSETS / "landing.json"
@@ -24,7 +25,7 @@ def stored(model: str) -> dict[str, Any] | None:
     """What the page shows first; None where another model is requested, or this one is not installed or offered.
 
     Returns  "status" parts, "choices" of model, layer and method as (label, name), and the contents of the components
-             "view", "classes", "findings", "strip"
+             "view", "classes", "guide", "findings", "strip"
     """
     try:
         answer: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -72,6 +73,7 @@ def made() -> dict[str, Any]:
         },
         "view": packing.answer(answer, 0),
         "classes": packing.classes(answer, 0),
+        "guide": guide.packed(answer, 0),
         "findings": packing.findings(answer, 0),
         "strip": packing.stages(stages, 0),
     }

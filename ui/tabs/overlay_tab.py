@@ -13,6 +13,7 @@ from ui.engine import engine, model_cache, packing
 from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stages, Waiting
 from ui.engine.request import NAMES, Request, from_form
 from ui.engine.runs import Run
+from ui.methods import guide
 from ui.rail.rail import Rail
 from ui.share import links
 from ui.share import words as share_words
@@ -39,6 +40,7 @@ class Overlay(Tab):
                 self.planes = canvas("planes", "hl-planes")
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
+                self.guide = guide.guide("hl-guide")
                 self.findings = canvas("findings", "hl-findings")
         self.rail = Rail(self.page)
         self.strip = self.rail.drawing
@@ -47,7 +49,7 @@ class Overlay(Tab):
         """Every choice asks with what the page shows then; the latest question replaces the visitor's former ones."""
         page, panel = self.page, self.panel
         shown = [self.status, self.view, self.planes]
-        outputs = [*panel.inputs[1:], panel.notice, panel.stop, panel.top, *shown, self.bars, self.findings]
+        outputs = [*panel.inputs[1:], panel.notice, panel.stop, panel.top, *shown, self.bars, self.guide, self.findings]
         outputs += [*self.rail.outputs, *page.seen, *page.resolved]
         shared = queued("model", trigger_mode="multiple", show_progress="hidden")
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
@@ -190,7 +192,7 @@ class Overlay(Tab):
         updates |= self._following(settings) | self.rail.drawn(settings, form)
         if question.picture is None:
             ident = packing.number()
-            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.findings, self.panel.top])
+            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings, self.panel.top])
             updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
             updates[self.view] = {"id": ident}
         return updates
@@ -205,6 +207,7 @@ class Overlay(Tab):
                 self.view: packing.picture_alone(step, ident),
                 self.findings: packing.reason(step, ident),
                 self.planes: None,
+                self.guide: None,
                 self.strip: {"id": packing.number(), "stages": []},
                 self.panel.stop: gr.update(interactive=False),
                 **{seen: {"key": str(ident)} for seen in self.page.seen},
@@ -213,7 +216,9 @@ class Overlay(Tab):
 
     def _refining(self, step: Refining, ident: int) -> Updates:
         updates = {self.status: words.refining(step, ident), self.panel.stop: gr.update(interactive=True)}
-        return updates if step.map is None else {**updates, self.view: packing.refining(step, ident)}
+        if step.map is None:
+            return updates
+        return {**updates, self.view: packing.refining(step, ident), self.guide: guide.packed(step, ident)}
 
     def _answered(self, step: Answer, notes: Iterable[str], ident: int) -> Updates:
         settings = step.settings
@@ -222,6 +227,7 @@ class Overlay(Tab):
         return {
             **self._drawn(step, ident),
             self.bars: classes,
+            self.guide: guide.packed(step, ident),
             self.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
             self.panel.top: classes,
@@ -252,6 +258,7 @@ class Overlay(Tab):
             **{panel.named[name]: gr.update(choices=[pair], value=pair[1]) for name, pair in choices.items()},
             self.status: words.landed(stored["status"], words.loading(0), ident),
             self.view: view,
+            self.guide: {**stored["guide"], "id": ident},
             self.findings: findings,
             self.strip: strip,
             self.bars: classes,
