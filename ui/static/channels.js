@@ -1,5 +1,6 @@
 // All channels of a layer as tiles: sorted, filtered and coloured here; arrows move, Enter opens, pointing shows the
 // photograph below.
+import "./channel_address.js";
 import { figures, ordered } from "./channel_order.js";
 import { picture } from "./surface.js";
 import { Tiles } from "./tiles.js";
