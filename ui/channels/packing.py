@@ -29,7 +29,7 @@ def sheet(step: Sheet, key: str, ident: int) -> dict[str, Any]:
     return {
         "id": ident,
         "key": key,
-        **vars(step.about),
+        **_about(step.about),
         "layer": step.settings.layer,
         "total": step.total,
         "pages": step.pages,
@@ -64,13 +64,13 @@ def _shared(step: Sheet) -> list[float]:
 
 def same(key: str, about: About, ident: int) -> dict[str, Any]:
     """The tiles that are shown already are the new answer's."""
-    return {"id": ident, "key": key, **vars(about), "same": True}
+    return {"id": ident, "key": key, **_about(about), "same": True}
 
 
 def measures(step: Measures, ident: int) -> dict[str, Any]:
     """A measure of all channels."""
     note = words.measured(step)
-    values = {"id": ident, **vars(step.about), "kind": step.kind, "values": _column(step.values), "note": note}
+    values = {"id": ident, **_about(step.about), "kind": step.kind, "values": _column(step.values), "note": note}
     return values | {"total": float(step.values.double().sum()), "subject": step.subject.name}
 
 
@@ -90,7 +90,7 @@ def channel(step: Channel, ident: int) -> dict[str, Any]:
 
 def opened(step: Channel, ident: int) -> dict[str, Any]:
     """Which channel is open."""
-    return {"id": ident, **vars(step.about), "number": step.number, "total": step.total, "layer": step.settings.layer}
+    return {"id": ident, **_about(step.about), "number": step.number, "total": step.total, "layer": step.settings.layer}
 
 
 def facts(step: Channel, ident: int) -> dict[str, Any]:
@@ -156,6 +156,10 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
         "crop": packing.picture(step.seen, 128),
         "words": words.planes(step),
     }
+
+
+def _about(about: About) -> dict[str, str]:
+    return {"about": about.channels, "whom": about.whom}
 
 
 def _column(values: torch.Tensor) -> dict[str, Any]:
