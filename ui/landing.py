@@ -15,6 +15,7 @@ from ui import examples, words
 from ui.engine import engine, model_cache, packing, runs
 from ui.engine.messages import Answer, Settings, Stages
 from ui.engine.request import NAMES, Request
+from ui.maps.packing import listed
 from ui.methods import guide
 from ui.tabs import picture_panel
 
@@ -72,7 +73,7 @@ def made() -> dict[str, Any]:
             "method": [words.method_choice(settings.method), settings.method.name],
         },
         "view": packing.answer(answer, 0),
-        "classes": packing.classes(answer, 0),
+        "classes": packing.classes(answer, 0) | listed(answer),
         "guide": guide.packed(answer, 0),
         "findings": packing.findings(answer, 0),
         "strip": packing.stages(stages, 0),

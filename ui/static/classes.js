@@ -1,8 +1,10 @@
 // The five most likely classes: as buttons below the picture, or as bars beside the map; or what was found in a picture.
 import { COLOURS } from "./things.js";
+import { fill, place } from "./topmaps.js";
 import { follow, make, painted } from "./wire.js";
 
 const SHORT = 5;                                         // buttons below the picture
+const SMALL = 3;                                         // classes with a small map beside their bar
 
 function percent(share) {
   return share >= 0.9995 ? "100%" : share >= 0.1 ? `${(100 * share).toFixed(0)}%` : share >= 0.001 ? `${(100 * share).toFixed(1)}%` : "<0.1%";
@@ -13,7 +15,8 @@ export function mount(element, props, trigger, watch) {
   const root = make("div", {});
   const title = make("h3", { class: "hl-title", text: props.title, hidden: !props.title });
   host.append(title);
-  host.append(root);
+  const about = make("p", { class: "hl-quiet hl-small-about", hidden: true });
+  host.append(root, about);
   root.classList.add(props.look === "bars" ? "hl-bars" : "hl-chips");
   root.setAttribute("role", "group");
   follow(props, watch, ["value"], () => {
@@ -23,7 +26,11 @@ export function mount(element, props, trigger, watch) {
     const items = props.look === "bars" ? value.items : value.items.filter((item, k) => k < SHORT || item.index === value.chosen);
     if (props.title) title.textContent = value.title || props.title;
     root.setAttribute("aria-label", value.title || "Predicted classes");
-    root.replaceChildren(...items.map((item) => {
+    const maps = props.look === "bars" && value.maps;
+    root.classList.toggle("hl-with-maps", Boolean(maps));
+    about.hidden = !maps;
+    about.textContent = maps ? maps.text : "";
+    root.replaceChildren(...items.map((item, k) => {
       const chosen = item.index === value.chosen;
       const button = make("button", { type: "button", "aria-pressed": String(chosen), "data-index": item.index,
         title: `Explain ${item.name}`, onclick: () => trigger("select", { target: item.name }) },
@@ -32,13 +39,15 @@ export function mount(element, props, trigger, watch) {
         button.querySelector(".hl-name").prepend(make("i", { class: "hl-swatch", style: `background:${COLOURS[item.colour]}` }));
       }
       if (props.look === "bars") {
-        const fill = make("i", { class: "hl-fill" });
-        fill.style.width = `${100 * item.share}%`;
-        button.append(make("span", { class: "hl-track" }, fill));
+        const part = make("i", { class: "hl-fill" });
+        part.style.width = `${100 * item.share}%`;
+        button.append(make("span", { class: "hl-track" }, part));
       }
+      if (maps && k < SMALL) button.prepend(place(item.index));
       return button;
     }));
     if (at >= 0 && root.children[at]) root.children[at].focus({ preventScroll: true });
+    if (maps) fill(root, value.id);
     painted(element, value.id, since);
   });
 }

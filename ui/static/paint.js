@@ -46,7 +46,7 @@ export function view(map, { colours = "auto", limits = null, signed = true, smoo
 export function draw(pixels, width, height, look) {
   const values = enlarge(look, width, height, look.smooth);
   const sizes = tint(pixels, values, look);
-  if (!look.fine) contours(pixels, sizes, width, height);
+  if (!look.fine && look.lines !== false) contours(pixels, sizes, width, height);
   for (let i = 0, p = 0; i < values.length; i++, p += 4) {
     if (values[i] === values[i]) continue;
     const stripe = (Math.floor((Math.floor(i / width) + (i % width)) / 4) % 2) * 255;
