@@ -24,7 +24,7 @@ def drawing(loaded: Loaded) -> dict[str, Any]:
     """What rail.js draws: "layers" as [name, height, width, channels, kind, reason], the others by their numbers."""
     network = loaded.model.network
     if network not in _drawn:
-        _drawn[network] = packed(_blocks(loaded), len([layer for layer in loaded.layers if layer.stage]))
+        _drawn[network] = packed(_blocks(loaded))
     return {"model": loaded.name, **_drawn[network]}
 
 
@@ -37,8 +37,8 @@ def _blocks(loaded: Loaded) -> Blocks:
     return network_blocks(model.network, torch.zeros(1, model.channels, *model.size, device=loaded.device))
 
 
-def packed(network: Blocks, stages: int) -> dict[str, Any]:
-    """The drawing of these blocks; thumbnails are expected where there are several stages."""
+def packed(network: Blocks) -> dict[str, Any]:
+    """The drawing of these blocks; "stages" as the first block, the last, and whether there will be a thumbnail."""
     steps = [step for block in network.blocks for step in block.steps]
     blocks, first = [], 0
     for block in network.blocks:
@@ -50,7 +50,6 @@ def packed(network: Blocks, stages: int) -> dict[str, Any]:
         "blocks": blocks,
         "arcs": [[skip.start, skip.end, int(skip.projected)] for skip in few(network.skips)],
         "stages": _stages(network.blocks),
-        "thumbnails": stages > 1,
     }
 
 
@@ -82,4 +81,5 @@ def _stages(blocks: Sequence[Block]) -> list[list[int]]:
         return found if found and found != (1, 1) else (0, 0)
 
     runs = [list(run) for _, run in groupby(range(len(blocks)), grid)]
-    return [[run[0], run[-1]] for run in runs]
+    marked = [sum(step.layer.stage for k in run for step in blocks[k].steps) for run in runs]
+    return [[run[0], run[-1], int(count > 0 and sum(marked) > 1)] for run, count in zip(runs, marked, strict=True)]

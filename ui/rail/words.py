@@ -6,10 +6,7 @@ from typing import Any
 
 TITLE = "Network, input to output"
 GROUP = "Layer: blocks of the network, input to output"
-LEGEND = (
-    "Bar: gradient norm of the explained score, logarithmic. Arc: skip connection. Hollow: a map there means nothing. "
-    "Dashed: it shows a part only."
-)
+LEGEND = "Bars: gradient norm, logarithmic. Arcs: skip connections. Hollow: no meaningful map. Dashed: bypassed by a path."
 LOADING = "The network is drawn once it is loaded."
 INSIDE = "Layers inside {name} ({count})"
 INSIDE_GROUP = "Layer: inside {name}"

@@ -1,11 +1,12 @@
 // The network, input to output: blocks with their gradient norms, skip connections, stages with Grad-CAM; chooses the layer.
-import { arcs, heights, SIDE, thumbnail } from "./rail_parts.js";
+import { arcs, columns, heights, SIDE, thumbnail } from "./rail_parts.js";
 import { inside } from "./rail_inside.js";
 import { store, subscribe } from "./rail_store.js";
 import { follow, make, painted, short } from "./wire.js";
 
-const NARROWEST = 14;                                    // pixels of a block
-const GAP = 8;                                           // pixels between stages
+const BARS = 44;                                         // pixels of the bars, above the line
+const ROOM = { none: 4, short: 14, long: 30 };           // and of the arcs above them: none, around one block, around several
+const WIDEST = 120;                                      // pixels of a block in a network of few
 const PAUSE = 180;                                       // milliseconds that an arrow key may be held before a layer is asked for
 
 export function mount(element, props, trigger, watch) {
@@ -17,8 +18,8 @@ export function mount(element, props, trigger, watch) {
   const row = make("div", { class: "hl-rail-row", role: "radiogroup", "aria-label": terms.group });
   const scroll = make("div", { class: "hl-rail-scroll" }, make("div", { class: "hl-rail-track" }, svg, row));
   const below = inside(terms, (layer) => choose(layer), (layer) => say(layer));
-  host.append(make("div", { class: "hl-rail-head" }, title, read), scroll, below.root, make("p", { class: "hl-quiet hl-rail-legend", text: terms.legend }));
-  let drawn = null, blocks = [], chosen = null, later = 0;
+  host.append(make("div", { class: "hl-rail-head" }, title, make("p", { class: "hl-quiet", text: terms.legend })), scroll, read, below.root);
+  let drawn = null, blocks = [], chosen = null, later = 0, room = 0;
 
   const layers = () => store.network?.layers || [];
   const norms = () => (store.norms.get(store.wanted)?.model === store.network?.model ? store.norms.get(store.wanted) : null);
@@ -86,7 +87,7 @@ export function mount(element, props, trigger, watch) {
   const build = () => {
     const network = store.network;
     drawn = network;
-    const columns = [], labels = [];
+    const labels = [];
     let column = 1;
     blocks = network.blocks.map((block) => {
       const [name, , , , , , reason, can] = network.layers[block.out];
@@ -95,41 +96,44 @@ export function mount(element, props, trigger, watch) {
         onpointerenter: () => say(block.out), onpointerleave: () => say(), onfocus: () => say(block.out), onblur: () => say() }, make("i", {}));
       return button;
     });
-    for (const [first, last] of network.stages) {
-      const count = last - first + 1, [, height, width] = network.layers[network.blocks[last].out];
-      const need = Math.max(NARROWEST, (height ? (network.thumbnails ? 46 : 40) : 28) / count);
-      if (column > 1) { columns.push(`${GAP}px`); column++; }
-      for (let k = first; k <= last; k++, column++) {
-        columns.push(`minmax(${need}px, ${Math.max(1, 2 / count)}fr)`);
-        blocks[k].style.gridColumn = column;
-      }
-      labels.push(label(network, first, last, `${column - count} / ${column}`, height, width));
+    for (const [first, last, mapped] of network.stages) {
+      const start = column, [, height, width] = network.layers[network.blocks[last].out];
+      for (let k = first; k <= last; k++, column++) blocks[k].style.gridColumn = column;
+      labels.push(label(network, first, last, `${start} / ${column}`, height, width, mapped));
+      column++;                                          // the gap
     }
-    row.style.gridTemplateColumns = columns.join(" ");
+    const longest = Math.max(0, ...network.arcs.map(([start, end]) => end - start));
+    room = longest > 1 ? ROOM.long : longest ? ROOM.short : ROOM.none;
+    row.style.paddingTop = `${room}px`;
+    row.style.maxWidth = `${WIDEST * blocks.length + 100}px`;
     row.replaceChildren(...blocks, ...labels);
     below.draw(network);
     level();
     mark();
     measure();
   };
-  const label = (network, first, last, columns, height, width) => {
+  const label = (network, first, last, columns, height, width, mapped) => {
     const [name, , , channels] = network.layers[network.blocks[last].out];
-    const grid = !height ? "1 × 1" : height === width ? `${height}²` : `${height}×${width}`;
+    const grid = !height ? "1²" : height === width ? `${height}²` : `${height}×${width}`;
     const maps = make("div", { class: "hl-rail-maps" });
-    const text = make("div", { class: "hl-rail-text" }, make("code", { text: name }), make("span", { text: grid }), make("span", { text: channels ? `${channels} ch` : "" }));
+    const text = make("div", { class: "hl-rail-text" }, make("code", { text: name }), make("div", {}, make("span", { text: grid }), make("span", { text: channels ? `×${channels}` : "" })));
     const found = make("div", { class: "hl-rail-stage", "aria-hidden": "true", title: name, onclick: () => choose(network.blocks[last].out) });
-    found.append(...(network.thumbnails && height ? [maps] : []), text);
+    found.append(...(mapped ? [maps] : []), text);
     found.style.gridColumn = columns;
     found.dataset.first = first;
     found.dataset.last = last;
     return found;
   };
   const measure = () => {
-    if (!drawn || !row.offsetWidth) return;
+    if (!drawn || !scroll.clientWidth) return;
+    const [tracks, least] = columns(drawn.stages, scroll.clientWidth - 6);
+    row.style.gridTemplateColumns = tracks;
+    row.style.minWidth = `${least}px`;
     const spans = blocks.map((button) => [button.offsetLeft, button.offsetLeft + button.offsetWidth]);
-    arcs(svg, drawn.arcs, spans, row.scrollWidth, 24);
-    for (const code of row.querySelectorAll(".hl-rail-text code")) code.hidden = false;
-    for (const code of [...row.querySelectorAll(".hl-rail-text code")].filter((each) => each.scrollWidth > each.clientWidth)) code.hidden = true;
+    arcs(svg, drawn.arcs, spans, row.offsetWidth, room + BARS, BARS);
+    const texts = [...row.querySelectorAll(".hl-rail-text > *")];
+    for (const text of texts) text.hidden = false;
+    for (const text of texts.filter((each) => each.scrollWidth > each.parentElement.parentElement.clientWidth)) text.hidden = true;
   };
   new ResizeObserver(() => { measure(); if (chosen !== null && blocks.length) reveal(blocks[holding(chosen)]); }).observe(scroll);
 

@@ -13,6 +13,8 @@ from ui.engine import engine, model_cache, packing
 from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stages, Waiting
 from ui.engine.request import NAMES, Request, from_form
 from ui.engine.runs import Run
+from ui.maps.packing import listed
+from ui.maps.tab import Beside
 from ui.methods import guide
 from ui.rail.rail import Rail
 from ui.share import links
@@ -36,12 +38,20 @@ class Overlay(Tab):
         }
         with gr.Row(elem_id="hl-view"):
             with gr.Column(scale=3, min_width=320):
-                self.view = canvas("overlay", "hl-overlay", empty=words.EMPTY_OVERLAY, things=words.HIDE, address=True)
+                self.view = canvas(
+                    "overlay",
+                    "hl-overlay",
+                    empty=words.EMPTY_OVERLAY,
+                    things=words.HIDE,
+                    address=True,
+                    window="hl-picture",
+                )
                 self.planes = canvas("planes", "hl-planes")
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
                 self.guide = guide.guide("hl-guide")
                 self.findings = canvas("findings", "hl-findings")
+        self.beside = Beside(self.page, "hl-overlay")
         self.rail = Rail(self.page)
         self.strip = self.rail.drawing
 
@@ -49,15 +59,15 @@ class Overlay(Tab):
         """Every choice asks with what the page shows then; the latest question replaces the visitor's former ones."""
         page, panel = self.page, self.panel
         shown = [self.status, self.view, self.planes]
-        outputs = [*panel.inputs[1:], panel.notice, panel.stop, panel.top, *shown, self.bars, self.guide, self.findings]
-        outputs += [*self.rail.outputs, *page.seen, *page.resolved]
+        outputs = [*panel.inputs[1:], panel.notice, panel.stop, page.fold, *shown, self.bars, self.guide, self.findings]
+        outputs += [*self.rail.outputs, *page.seen, *page.resolved, self.beside.recall]
         shared = queued("model", trigger_mode="multiple", show_progress="hidden")
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
         kept: dict[str, Any] = {"inputs": panel.address, "js": links.script("opened")}  # the visitor's own picture
         opening = [panel.picture, panel.examples, panel.bands, panel.pin]
         loaded = page.demo.load(self.opened, outputs=opening, **kept, **AT_ONCE)
         loaded.then(self.first, outputs=outputs, **kept, **shared)
-        clicked = [panel.bands, panel.examples, panel.top, panel.notice]
+        clicked = [panel.bands, panel.examples, panel.options, panel.drop, panel.notice]
         clicked += [panel.address, self.view, self.bars, self.findings, self.strip]
         changed = [panel.picture, *panel.named.values()]
         events = [*(each.input for each in changed), *(each.select for each in clicked)]
@@ -67,6 +77,7 @@ class Overlay(Tab):
         panel.explain.click(self.ask_again, panel.inputs, outputs, **shared)
         self.planes.select(self.plane, panel.inputs, shown, **shared)
         self.rail.wire()
+        self.beside.wire(self.bars)
 
     def opened(self, request: gr.Request, kept: Any) -> Updates:
         """When a page opens: the picture that its link names, else the first example; bands for a picture to come."""
@@ -126,7 +137,7 @@ class Overlay(Tab):
             if isinstance(question, Refused):
                 raise question
             yield {self.status: words.asked(packing.number())}
-            yield from self._steps(question, form[-1], run, picker=form[-2])
+            yield from self._steps(replace(question, kept=not again), form[-1], run, picker=form[-2])
 
         signature = "" if isinstance(question, Refused) else question.signature
         yield from job(request.session_hash, steps, self._refused, question=signature, again=again)
@@ -189,10 +200,10 @@ class Overlay(Tab):
 
     def _resolved(self, settings: Settings, question: Request, form: Any) -> Updates:
         updates = picture_panel.resolved(settings, question, form, self.panel)
-        updates |= self._following(settings) | self.rail.drawn(settings, form)
+        updates |= self._following(settings) | self.rail.drawn(settings, form) | self.beside.asked(settings)
         if question.picture is None:
             ident = packing.number()
-            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings, self.panel.top])
+            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings])
             updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
             updates[self.view] = {"id": ident}
         return updates
@@ -200,7 +211,7 @@ class Overlay(Tab):
     def _found(self, step: Scene, question: Request, ident: int) -> Updates:
         """What there is to choose from; where nothing is explained, the picture and the reason."""
         found = packing.found(step, ident)
-        updates = {self.bars: found, self.panel.top: found, **picture_panel.found(step, question, self.panel)}
+        updates = {self.bars: found, **picture_panel.found(step, question, self.panel)}
         if step.chosen is None:
             updates |= {
                 self.status: words.nothing(step, ident),
@@ -208,7 +219,7 @@ class Overlay(Tab):
                 self.findings: packing.reason(step, ident),
                 self.planes: None,
                 self.guide: None,
-                self.strip: {"id": packing.number(), "stages": []},
+                self.strip: {"id": packing.number(), "chosen": step.settings.layer, "stages": []},
                 self.panel.stop: gr.update(interactive=False),
                 **{seen: {"key": str(ident)} for seen in self.page.seen},
             }
@@ -223,14 +234,14 @@ class Overlay(Tab):
     def _answered(self, step: Answer, notes: Iterable[str], ident: int) -> Updates:
         settings = step.settings
         step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
-        classes = packing.classes(step, ident)
+        classes = packing.classes(step, ident) | listed(step)
         return {
             **self._drawn(step, ident),
             self.bars: classes,
             self.guide: guide.packed(step, ident),
             self.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
-            self.panel.top: classes,
+            self.page.fold: {"text": words.folded(step)},
             **{seen: {"key": str(ident)} for seen in self.page.seen},
             **(self._following(settings) if settings.bands else {}),
         }
@@ -262,7 +273,6 @@ class Overlay(Tab):
             self.findings: findings,
             self.strip: strip,
             self.bars: classes,
-            panel.top: classes,
         }
 
     def _refused(self, sentence: str) -> Updates:
