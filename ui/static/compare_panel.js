@@ -120,6 +120,7 @@ export class Panel {
     const { question } = this.pending, over = SETTLED.includes(value.state);
     this.now = { ...value, lists: null, view: null };
     if (over) [this.answer, this.pending] = [{ question, value }, null];
+    this.laying = Boolean(value.view);
     this.say(value.parts, value.fraction, value.state);
     this.again.hidden = !["stopped", "halted", "refused"].includes(value.state);
     this.head();
@@ -133,6 +134,7 @@ export class Panel {
   async lay({ view, box }) {
     const turn = this.turn = (this.turn || 0) + 1, image = view.crop ? await picture(view.crop.src) : null;
     if (turn !== this.turn) return;                        // a newer map came while this picture was decoded
+    this.laying = false;
     this.plate.lay({ ...field(view.map), box, id: view.id }, image, view.words.unit, view.words.alt, view.things);
   }
 
@@ -151,7 +153,7 @@ export class Panel {
     this.line.dataset.kind = state === "refused" && !old ? "error" : "";
     this.bar.hidden = fraction === null || fraction === undefined;
     if (!this.bar.hidden) this.bar.value = fraction;
-    element.dataset.state = pending ? "busy" : answer ? answer.value.state : "empty";
+    element.dataset.state = pending || this.laying ? "busy" : answer ? answer.value.state : "empty";
     element.dataset.old = String(Boolean(this.old || (pending && !(this.now && this.now.state === "partial"))));
     element.dataset.id = plate.map ? plate.map.id : "";
   }

@@ -4,14 +4,15 @@ import { make } from "./wire.js";
 const SHOWN = 100;                                       // names that are listed at once; typing finds the others
 let ids = 0;
 
-/** Names that hold all of the words that were typed: those that begin with them first, then by their order. */
+/** Names that hold all of the words that were typed: the very name first, then those that begin so, then by their order. */
 export function search(items, typed) {
   const text = typed.trim().toLowerCase(), parts = text.split(/\s+/).filter(Boolean);
   if (!parts.length) return items;
   const rank = ({ label }) => {
     const name = label.toLowerCase();
     if (!parts.every((part) => name.includes(part))) return -1;
-    return name.startsWith(text) ? 0 : name.split(/[^\p{L}\p{N}]+/u).some((word) => word.startsWith(parts[0])) ? 1 : 2;
+    if (name.split(" · ")[0] === text) return 0;
+    return name.startsWith(text) ? 1 : name.split(/[^\p{L}\p{N}]+/u).some((word) => word.startsWith(parts[0])) ? 2 : 3;
   };
   return items.map((item, k) => [rank(item), k, item]).filter(([at]) => at >= 0)
     .sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, , item]) => item);
@@ -34,8 +35,9 @@ export class Pick {
     this.list.addEventListener("mousedown", (event) => event.preventDefault());     // the field keeps the focus
     this.ended = new AbortController();
     const { signal } = this.ended;
-    window.addEventListener("scroll", (event) => { if (event.target !== this.list) this.close(); }, { capture: true, passive: true, signal });
-    window.addEventListener("resize", () => this.close(), { signal });
+    const move = () => { if (this.shown) this.place(); };
+    window.addEventListener("scroll", move, { capture: true, passive: true, signal });
+    window.addEventListener("resize", move, { signal });
   }
 
   get shown() {
@@ -72,9 +74,10 @@ export class Pick {
     this.mark(typed.trim() && all.length ? 0 : this.found.findIndex((item) => item.value === this.chosen));
   }
 
-  /** Below the field, or above it where there is more room. */
+  /** Below the field, or above it where there is more room; a field out of sight has no list. */
   place() {
     const field = this.element.getBoundingClientRect(), below = window.innerHeight - field.bottom;
+    if (field.bottom < 0 || field.top > window.innerHeight) return this.close();
     const up = below < 180 && field.top > below;
     const width = Math.min(Math.max(field.width, 240), window.innerWidth - 16);
     this.list.style.width = `${width}px`;

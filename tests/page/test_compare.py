@@ -1,0 +1,270 @@
+"""Maps beside one another in the browser: who is asked what, drawing without requests, keys, and the figures.
+
+The app is served with the two blob networks of tests/dense_nets.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import dense_nets
+from tests.page.conftest import PATIENCE, Visit, served
+
+LONG = 'method=rise&options={"masks":50000}'
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("compare"), "-m", "tests.dense_nets") as found:
+        yield found
+
+
+def states(visit: Visit) -> list[str]:
+    return visit.page.evaluate("[...document.querySelectorAll('.hl-compare-panel')].map((p) => p.dataset.state)")
+
+
+def idents(visit: Visit) -> list[str]:
+    """The numbers of the maps that the panels show."""
+    return visit.page.evaluate("[...document.querySelectorAll('.hl-compare-panel')].map((p) => p.dataset.id)")
+
+
+def until(visit: Visit, *wanted: str) -> None:
+    """Wait until the panels are in these states, none of them old."""
+    visit.page.wait_for_function(
+        "(wanted) => JSON.stringify([...document.querySelectorAll('.hl-compare-panel')]"
+        ".map((p) => p.dataset.old === 'true' ? 'old' : p.dataset.state)) === JSON.stringify(wanted)",
+        arg=list(wanted),
+        timeout=PATIENCE,
+    )
+
+
+def opened(visit: Visit, query: str = "") -> Visit:
+    """The tab, with its first two panels answered."""
+    visit.open(query)
+    visit.page.get_by_role("tab", name="Compare").click()
+    until(visit, "done", "done")
+    return visit
+
+
+def panel(visit: Visit, letter: str) -> Any:
+    return visit.page.get_by_role("region", name=f"Panel {letter}", exact=True)
+
+
+def pick(visit: Visit, letter: str, name: str, text: str) -> None:
+    """Choose in a panel's head by keyboard alone."""
+    field = panel(visit, letter).get_by_role("combobox", name=name)
+    field.focus()
+    visit.page.keyboard.press("ArrowDown")
+    visit.page.keyboard.press("Control+a")
+    visit.page.keyboard.type(text)
+    visit.page.keyboard.press("Enter")
+
+
+def asked(visit: Visit, before: int) -> int:
+    """How many questions and stops were sent since."""
+    return sum("/queue/join" in url for url in visit.requests[before:])
+
+
+def said(visit: Visit, letter: str) -> str:
+    return panel(visit, letter).locator(".hl-line").inner_text()
+
+
+def test_panels_follow_the_page_and_none_is_asked_twice(visit: Visit) -> None:
+    opened(visit)
+    page = visit.page
+    assert "for German shepherd" in said(visit, "A") and "for malinois" in said(visit, "B")
+    first = idents(visit)
+    pick(visit, "B", "Layer", "stages.3")
+    until(visit, "done", "done")
+    assert "at stages.3 of" in said(visit, "B") and idents(visit)[0] == first[0] != idents(visit)[1]
+
+    own = idents(visit)
+    visit.after(lambda: visit.choose("layer", "stages.4 "))  # the page's: of A alone
+    page.wait_for_function(f"document.querySelector('.hl-compare-panel').dataset.id !== '{own[0]}'", timeout=PATIENCE)
+    until(visit, "done", "done")
+    assert "at stages.4 of" in said(visit, "A") and idents(visit)[1] == own[1]
+
+    sent = len(visit.requests)
+    page.get_by_role("button", name="Duplicate B").click()
+    until(visit, "done", "done", "done")
+    assert "at stages.3 of" in said(visit, "C") and asked(visit, sent) == 0, "it is answered already"
+    pick(visit, "C", "Layer", "As on the page")
+    pick(visit, "C", "Class", "Top prediction")
+    until(visit, "done", "done", "done")
+    assert said(visit, "C").split(" · ")[0] == said(visit, "A").split(" · ")[0]
+
+    page.get_by_role("tab", name="Overlay").click()
+    visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
+    sent = len(visit.requests)
+    page.wait_for_timeout(300)
+    assert asked(visit, sent) == 0, "not while another tab is in front"
+    page.get_by_role("tab", name="Compare").click()
+    until(visit, "done", "done", "done")
+    assert "German" not in "".join(said(visit, letter) for letter in "ABC")
+
+
+def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
+    opened(visit)
+    page = visit.page
+    sent = len(visit.requests)
+    before = panel(visit, "A").locator("canvas").first.screenshot()
+    ends = "[...document.querySelectorAll('.hl-compare-panel .hl-ends')].map((e) => e.lastChild.textContent)"
+    assert page.get_by_role("radio", name="Pinned").is_checked() and len(set(page.evaluate(ends))) == 1
+    page.get_by_role("radio", name="Free").check()
+    assert len(set(page.evaluate(ends))) == 2
+    page.locator("#hl-compare select[name=colours]").select_option("viridis")
+    page.locator("#hl-compare input[name=opacity]").fill("40")
+    page.locator("#hl-compare input[name=smooth]").uncheck()
+    assert panel(visit, "A").locator("canvas").first.screenshot() != before
+
+    panel(visit, "B").locator("canvas").first.hover(position={"x": 60, "y": 90})
+    reads = page.locator("#hl-compare .hl-compare-read").all_inner_texts()
+    places = {re.sub(r".* at ", "", text) for text in reads}
+    assert len(reads) == 3 and len(places) == 1 and re.fullmatch(r"row \d, column \d of 7 × 7", places.pop())
+    a, b, difference = (float(text.split()[0].replace("−", "-")) for text in reads)
+    assert difference == pytest.approx(a - b, abs=2e-3) and all(" logit at " in text for text in reads)
+    panel(visit, "A").locator("canvas").first.focus()
+    page.keyboard.press("ArrowDown")
+    moved = page.locator("#hl-compare .hl-compare-read").all_inner_texts()
+    assert moved != reads and len({re.sub(r".* at ", "", text) for text in moved}) == 1
+
+    page.get_by_role("button", name="Swap: B − A").click()
+    page.get_by_role("heading", name="Difference B − A").wait_for()
+    page.get_by_role("radio", name=re.compile("A and B")).filter(
+        has_text=re.compile(r"ρ = .* over 49 cells")
+    ).wait_for()
+    assert [url for url in visit.requests[sent:] if not url.startswith("blob:")] == []
+
+
+def test_long_methods_show_partial_maps_and_one_stop_ends_them(visit: Visit) -> None:
+    opened(visit)
+    page = visit.page
+    page.get_by_role("button", name="Add a panel").click()
+    until(visit, "done", "done", "done")
+    pick(visit, "B", "Method", "RISE")
+    page.locator(".hl-compare-panel[data-state=busy][data-old=false] canvas").first.wait_for()
+    pick(visit, "A", "Method", "LayerCAM")
+    until(visit, "done", "busy", "done")
+    assert "LayerCAM for" in said(visit, "A"), "a quick question overtakes"
+    assert re.search(r"RISE: \d+%", said(visit, "B")) and page.get_by_role("button", name="Stop").last.is_enabled()
+
+    page.locator("#hl-compare").get_by_role("button", name="Stop").click()
+    until(visit, "done", "stopped", "done")
+    assert "stopped at" in said(visit, "B")
+    ident, sent = idents(visit), len(visit.requests)
+    page.wait_for_timeout(700)
+    assert states(visit) == ["done", "stopped", "done"] and idents(visit) == ident and asked(visit, sent) == 0
+    assert page.locator("#hl-compare").get_by_role("button", name="Stop").is_disabled()
+    assert "The units differ" not in page.locator("#hl-compare .hl-compare-note").inner_text()
+
+    page.get_by_role("button", name="Remove B").press("Enter")
+    assert states(visit) == ["done", "done"] and page.evaluate("document.activeElement.textContent") == "Remove"
+    page.get_by_role("button", name="Predicted beside runner-up").press("Enter")
+    until(visit, "done", "done")
+    assert "for German shepherd" in said(visit, "A") and "for malinois" in said(visit, "B")
+
+
+def test_networks_of_every_kind_beside_one_another(visit: Visit, tmp_path: Path) -> None:
+    dense_nets.scene().save(tmp_path / "scene.png")
+    visit.open()
+    visit.after(lambda: visit.upload(tmp_path / "scene.png"))
+    page = visit.page
+    page.get_by_role("tab", name="Compare").click()
+    until(visit, "done", "done")
+    pick(visit, "A", "Model", "Blobs · detection")
+    pick(visit, "B", "Model", "Blobs · segmentation")
+    until(visit, "done", "done")
+    assert "HiResCAM for red blob (" in said(visit, "A") and "for green blob (" in said(visit, "B")
+    pick(visit, "A", "Object", "red blob#2")
+    until(visit, "done", "done")
+    assert "for red blob#2 (" in said(visit, "A")
+    page.get_by_role("button", name="Duplicate A").press("Enter")
+    pick(visit, "C", "Model", "As on the page")
+    until(visit, "done", "done", "done")
+    assert "EfficientNet" in said(visit, "C") and "red blob#2" in said(visit, "B")
+    facts = page.locator(".hl-compare-facts dl")
+    facts.filter(has_text="the part of the photograph that both networks see").wait_for()
+    assert "the units differ (score; logit), so each map is divided by its own largest" in facts.inner_text()
+    assert page.get_by_role("radio", name="Free").is_checked()
+
+    pick(visit, "C", "Method", "D-RISE")
+    panel(visit, "C").get_by_role("combobox", name="Method").press("Escape")
+    assert states(visit)[2] == "done", "a method that is not listed is none"
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('.hl-compare-frame')].map((f) => f.clientWidth === f.clientHeight)"
+    )
+    assert all(sizes)
+
+
+def reference(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Spearman's correlation in float64: Pearson's of ranks, counted one by one, ties averaged."""
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both].astype(np.float64), b[both].astype(np.float64)
+    ranks = [np.array([((v < x).sum() + (v <= x).sum() + 1) / 2 for x in v]) for v in (a, b)]
+    p, q = (each - each.mean() for each in ranks)
+    size = np.sqrt((p @ p) * (q @ q)) if len(a) > 1 else 0
+    return float(p @ q / size) if size else None
+
+
+def test_figures_are_those_of_a_slow_second_way(visit: Visit) -> None:
+    """Oracles: ranks counted one by one in float64, and differences by hand."""
+    visit.open()
+    generator = np.random.default_rng(3)
+    normal, ties = generator.normal(size=(40, 2)), generator.integers(0, 4, size=(60, 2)).astype(float)
+    holes = generator.normal(size=(30, 2))
+    holes[[3, 9], [0, 1]] = np.nan, np.inf
+    constant = np.stack([np.full(9, 2.5), np.arange(9.0)], 1)
+    cases = [normal, ties, holes, constant, np.ones((5, 2)), np.zeros((1, 2)), normal[:, [0, 0]] * [1, -3]]
+    found = visit.page.evaluate(
+        "async (cases) => { const { spearman } = await import(new URL('hl/compare_maths.js', document.baseURI));"
+        "const read = (v) => v.map((x) => x === null ? NaN : x === 'inf' ? Infinity : x);"
+        "return cases.map(([a, b]) => spearman({ a: Float64Array.from(read(a)), b: Float64Array.from(read(b)) })); }",
+        [[[None if np.isnan(v) else "inf" if np.isinf(v) else v for v in side] for side in case.T] for case in cases],
+    )
+    for case, result in zip(cases, found, strict=True):
+        wanted = reference(case[:, 0], case[:, 1])
+        assert result["rho"] == (wanted if wanted is None else pytest.approx(wanted, abs=1e-12)), result
+    assert [each["constant"] for each in found] == [0, 0, 0, 1, 2, 0, 0] and found[2]["cells"] == 28
+
+    grids = visit.page.evaluate(
+        "async () => { const { aligned, difference } = await import(new URL('hl/compare_maths.js', document.baseURI));"
+        "const map = (h, w, values, box) => ({ h, w, values: Float32Array.from(values), box });"
+        "const small = map(1, 2, [0, 4]), large = map(2, 4, [1, 2, 3, 4, 5, 6, 7, -8]);"
+        "const left = map(2, 2, [1, 2, 3, 4], [0, 0, .5, 1]), right = map(2, 2, [1, 2, 3, 4], [.5, 0, 1, 1]);"
+        "const ramp = map(1, 4, [0, 1, 2, 3]), half = map(1, 2, [10, 20], [.25, 0, .75, 1]);"
+        "const one = aligned(small, large), cut = aligned(ramp, half);"
+        "return [[one.h, one.w], [...one.b], [...one.a], [...difference(one, false)], [...difference(one, true)],"
+        "aligned(left, right), [cut.h, cut.w, ...cut.box], [...cut.a], [...cut.b]]; }"
+    )
+    size, exact, grown, plain, scaled, apart, cut, ramp, half = grids
+    assert size == [2, 4] and exact == [1, 2, 3, 4, 5, 6, 7, -8], "the finer map keeps its values"
+    assert grown[:4] == grown[4:] and grown[0] == 0 and grown[3] == 4 and grown[0] < grown[1] < grown[2] < grown[3]
+    assert plain == pytest.approx([a - b for a, b in zip(grown, exact, strict=True)], abs=1e-6)
+    assert scaled == pytest.approx([a / 4 - b / 8 for a, b in zip(grown, exact, strict=True)], abs=1e-6)
+    assert apart is None and cut == [1, 2, 0.25, 0, 0.75, 1] and ramp == [1, 2] and half == [10, 20]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(390, 1), (768, 2), (2560, 4)])
+def test_the_panels_fit_every_width(browser, app: str, width: int, columns: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark")
+    visit = opened(Visit(context.new_page(), app))
+    page = visit.page
+    frames = (
+        "[...document.querySelectorAll('.hl-compare-panel .hl-compare-frame')].map((f) => f.getBoundingClientRect())"
+    )
+    before = page.evaluate(f"{frames}.map((r) => [r.x, r.y])")
+    for _ in range(2):
+        page.get_by_role("button", name="Add a panel").click()
+    until(visit, *["done"] * 4)
+    places = page.evaluate(f"{frames}.map((r) => [r.x, r.y + scrollY])")
+    assert len({x for x, _ in places}) == columns and len({y for _, y in places}) == 4 // columns
+    assert page.evaluate("document.documentElement.scrollWidth") <= width and len(before) == 2
+    assert page.get_by_role("button", name="Add a panel").is_disabled()
+    visit.check()
+    context.close()
