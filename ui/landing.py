@@ -17,6 +17,7 @@ from ui.engine.messages import Answer, Settings, Stages
 from ui.engine.request import NAMES, Request
 from ui.maps.packing import listed
 from ui.methods import guide
+from ui.rail import network
 from ui.tabs import picture_panel
 
 FILE = examples.ASSETS / "landing.json"
@@ -26,7 +27,7 @@ def stored(model: str) -> dict[str, Any] | None:
     """What the page shows first; None where another model is requested, or this one is not installed or offered.
 
     Returns  "status" parts, "choices" of model, layer and method as (label, name), and the contents of the components
-             "view", "classes", "guide", "findings", "strip"
+             "view", "classes", "guide", "findings", "strip", "network"
     """
     try:
         answer: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -77,6 +78,7 @@ def made() -> dict[str, Any]:
         "guide": guide.packed(answer, 0),
         "findings": packing.findings(answer, 0),
         "strip": packing.stages(stages, 0),
+        "network": network.drawing(loaded),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 TITLE = "Network, input to output"
 GROUP = "Layer: blocks of the network, input to output"
-LEGEND = "Bars: gradient norm, logarithmic. Arcs: skip connections. Hollow: no meaningful map. Dashed: bypassed by a path."
+LEGEND = "Bars: gradient norm, logarithmic. Arcs: skip connections. Hollow: no meaningful map. Dashed: bypassed."
 LOADING = "The network is drawn once it is loaded."
 INSIDE = "Layers inside {name} ({count})"
 INSIDE_GROUP = "Layer: inside {name}"

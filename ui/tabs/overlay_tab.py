@@ -41,7 +41,7 @@ class Overlay(Tab):
                 self.view = canvas(
                     "overlay",
                     "hl-overlay",
-                    empty=words.EMPTY_OVERLAY,
+                    empty=words.SOON,
                     things=words.HIDE,
                     address=True,
                     window="hl-picture",
@@ -179,7 +179,8 @@ class Overlay(Tab):
             elif isinstance(step, Waiting) and stored:
                 yield {self.status: words.landed(stored["status"], step.sentence, ident)}
             elif isinstance(step, Waiting):
-                yield {self.status: words.status("busy", step.sentence, ident=ident, fraction=step.fraction)}
+                line = words.status("busy", step.sentence, ident=ident, fraction=step.fraction)
+                yield {self.status: line, self.panel.stop: gr.update(interactive=True)}
             elif isinstance(step, Scene):
                 yield self._found(step, question, ident)
             elif isinstance(step, Refining):
@@ -205,7 +206,7 @@ class Overlay(Tab):
             ident = packing.number()
             updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings])
             updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
-            updates[self.view] = {"id": ident}
+            updates[self.view] = {"id": ident, "words": {"empty": words.EMPTY_OVERLAY}}
         return updates
 
     def _found(self, step: Scene, question: Request, ident: int) -> Updates:
@@ -272,6 +273,7 @@ class Overlay(Tab):
             self.guide: {**stored["guide"], "id": ident},
             self.findings: findings,
             self.strip: strip,
+            self.rail.network: stored["network"],
             self.bars: classes,
         }
 
