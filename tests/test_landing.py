@@ -32,7 +32,7 @@ def test_the_stored_answer_equals_the_engines(no_settings: None) -> None:
     kept, made = landing.stored("auto"), json.loads(json.dumps(landing.made()))
 
     assert kept is not None
-    for name in ("example", "model", "package", "choices", "guide"):
+    for name in ("example", "model", "package", "choices", "guide", "network"):
         assert kept[name] == made[name], name
     assert [part for part in kept["status"] if "%" not in str(part)] == [p for p in made["status"] if "%" not in str(p)]
     torch.testing.assert_close(values(kept["view"]["map"]), values(made["view"]["map"]), rtol=1e-3, atol=1e-4)
