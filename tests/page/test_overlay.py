@@ -97,10 +97,10 @@ def test_a_saved_image_is_the_librarys_overlay_of_the_saved_map(visit: Visit) ->
     """Oracle: `explainers.overlay` of the photograph alone (opacity 0) and of the `.npy`, as the page saves both."""
     visit.open()
     slider = visit.page.locator("#hl-overlay input[name=opacity]")
-    drawn = saved(visit, "Save PNG")
-    values = torch.from_numpy(np.load(io.BytesIO(saved(visit, "Save .npy"))).astype(np.float32))
+    drawn = saved(visit, "As shown, PNG")
+    values = torch.from_numpy(np.load(io.BytesIO(saved(visit, "Values, .npy"))).astype(np.float32))
     slider.fill("0")
-    plain = saved(visit, "Save PNG")
+    plain = saved(visit, "As shown, PNG")
 
     expected = np.asarray(overlay(Image.open(io.BytesIO(plain)).convert("RGB"), values)).astype(int)
     found = np.asarray(Image.open(io.BytesIO(drawn)).convert("RGB")).astype(int)
@@ -109,8 +109,9 @@ def test_a_saved_image_is_the_librarys_overlay_of_the_saved_map(visit: Visit) ->
 
 
 def saved(visit: Visit, button: str) -> bytes:
+    visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).click()
     with visit.page.expect_download() as download:
-        visit.page.get_by_role("button", name=button).first.click()
+        visit.page.locator("#hl-overlay").get_by_role("button", name=button).click()
     return Path(download.value.path()).read_bytes()
 
 
@@ -162,7 +163,7 @@ def test_pixel_attributions_are_drawn_as_magnitudes_unless_signed(visit: Visit) 
 def test_the_values_read_from_a_fine_map_are_not_blurred(visit: Visit) -> None:
     """Oracle: the value of the saved map, while blurred magnitudes are drawn."""
     visit.open("?method=input_x_gradient")
-    values = np.load(io.BytesIO(saved(visit, "Save .npy")))
+    values = np.load(io.BytesIO(saved(visit, "Values, .npy")))
     canvas, read = visit.page.locator("#hl-overlay canvas").first, visit.page.locator("#hl-overlay output")
 
     box = canvas.bounding_box()

@@ -137,10 +137,13 @@ def test_opacity_colours_limits_and_values_need_no_request(visit: Visit) -> None
 
 def test_png_and_npy_hold_what_is_shown(visit: Visit) -> None:
     visit.open()
+    menu = visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True)
+    menu.click()
     with visit.page.expect_download() as png:
-        visit.page.get_by_role("button", name="Save PNG").first.click()
+        visit.page.get_by_role("button", name="As shown, PNG").first.click()
+    menu.click()
     with visit.page.expect_download() as npy:
-        visit.page.get_by_role("button", name="Save .npy").first.click()
+        visit.page.get_by_role("button", name="Values, .npy").first.click()
 
     picture = Image.open(io.BytesIO(Path(png.value.path()).read_bytes()))
     values = np.load(io.BytesIO(Path(npy.value.path()).read_bytes()))

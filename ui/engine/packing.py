@@ -18,6 +18,7 @@ from PIL import Image
 from ui import words
 from ui.engine import scene
 from ui.engine.messages import Answer, Channel, Channels, Refining, Scene, Settings, Stages
+from ui.share.record import record
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,7 @@ def picture(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:
 
 def answer(step: Answer, ident: int) -> dict[str, Any]:
     """The overlay of a finished map."""
-    settings = step.settings
+    settings, packed = step.settings, floats(step.map, by_size=step.settings.method.by_size)
     return {
         "v": 1,
         "id": ident,
@@ -74,10 +75,11 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "key": settings.key,
         "share": step.share,
         "seconds": step.explanation.seconds,
-        "map": floats(step.map, by_size=settings.method.by_size),
+        "map": packed,
         "crop": picture(step.seen) | _window(settings),
         "name": words.file_name(step),
         "words": words.overlay(step, step.map),
+        "record": record(step, packed),
         **_things(step.scene),
     }
 
@@ -221,7 +223,7 @@ def bands(settings: Settings, asked: str) -> dict[str, Any]:
 
 
 def stages(step: Stages, ident: int) -> dict[str, Any]:
-    """The strip of all stages."""
+    """The maps of all stages."""
     packed = [
         {"layer": name, "grid": f"{plane.shape[0]} × {plane.shape[1]}", "map": floats(plane, exact=False)}
         for name, plane in step.maps.items()

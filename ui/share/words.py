@@ -9,6 +9,13 @@ GONE = (
     "click an example; the other settings are as they were."
 )
 
+NO_QUESTION = "The file does not say which map is meant."
+NOT_SHOWN = "The picture on the page is not the one of this map any more. Press Explain and save again."
+TRAVELS = {
+    True: "The file that was given, without metadata (place, time, camera, comments); its pixels are unchanged.",
+    False: "The pixels of the file that was given, written anew: its format holds metadata that cannot be cut out.",
+}
+
 
 def no_option(method: str, unknown: list[str], near: list[str], known: list[str]) -> str:
     """When a link or a program gives options that the method does not have."""

@@ -6,13 +6,14 @@ import { Limits } from "./limits.js";
 import { Looks } from "./looks.js";
 import { view } from "./paint.js";
 import { Pointer } from "./pointer.js";
+import { Saves } from "./saves.js";
 import { Scale } from "./scale.js";
 import { Shown } from "./shown.js";
 import { Surface, picture } from "./surface.js";
 import { Things } from "./things.js";
 import { Tools } from "./tools.js";
 import { Window } from "./window.js";
-import { follow, make, npy, painted, save } from "./wire.js";
+import { follow, make, painted, save } from "./wire.js";
 
 class View {
   constructor(element, props, trigger) {
@@ -42,12 +43,13 @@ class View {
       { take: (x, y) => this.take(x, y), peek: (on) => this.shown.hold(on ? "photograph" : null) });
     this.frame.append(this.pointer.box, this.chip, this.empty);
     this.limits = new Limits(colour);
-    this.history = new History((step) => this.scrub(step));
+    this.history = new History((step) => this.scrub(step), (step) => this.sketch(step));
     this.scale = new Scale(Boolean(props.chart));
     const choose = () => { if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true; this.limits.next(); this.colour(); };
     this.tools = new Tools(this, { mix, colour, choose, sign: () => { this.limits.next(); this.colour(); } });
-    this.tools.button("Save PNG", () => this.png());
-    this.tools.button("Save .npy", () => this.array());
+    const saves = new Saves(this);
+    this.tools.buttons.push(saves.button);
+    this.tools.saves.append(saves.root);
     this.window = props.window ? new Window(props.window) : null;
     root.replaceChildren(this.heading, this.frame, this.pointer.read, this.scale.root, this.tools.root, this.facts);
     this.tools.enable(false);
@@ -115,22 +117,30 @@ class View {
   /** Draw a map over the picture; limits, read-out and switches stay. */
   lay(map) {
     this.map = map;
+    this.whole = { field: map };
     this.tools.signed.root.hidden = !map.signed;
     this.surface.fit();
     this.colour();
     this.pointer.over(map, this.value.words);
   }
 
-  /** A partial map in the colours of the final one, or with null the final one itself. */
-  scrub(step) {
-    if (!step) return this.lay(field(this.value.map));
+  /** A partial map in the colours of the final one, drawn with few pixels and kept. */
+  sketch(step) {
     const { tools: { signed, smooth }, final } = this;
     const stamp = [this.value.id, final.colours, signed.input.checked, smooth.input.checked, final.low, final.high, this.canvas.width].join();
-    this.map = step.field;
-    if (step.stamp !== stamp) step.look = this.viewed(step.field, [final.low, final.high], final.colours);
-    this.look = step.look;
-    this.surface.sketch(step.look, step, stamp);
-    this.pointer.over(step.field, this.value.words);
+    if (step.stamp === stamp) return;
+    const look = this.viewed(step.field, [final.low, final.high], final.colours);
+    Object.assign(step, { stamp, look, layers: this.surface.sketch(look) });
+  }
+
+  /** Show a partial map, or with null the final one. */
+  scrub(step) {
+    const at = step || this.whole;
+    this.sketch(at);
+    this.map = at.field;
+    this.look = at.look;
+    this.surface.use(at.look, at.layers);
+    this.pointer.over(at.field, this.value.words);
     this.mix();
   }
 
@@ -186,7 +196,7 @@ class View {
   colour() {
     if (!this.map) return;
     if (this.history.partial) {
-      this.final = this.viewed(field(this.value.map), this.range(this.value.map));
+      this.final = this.viewed(this.whole.field, this.range(this.whole.field));
       this.scrub(this.history.step);
     } else {
       this.look = this.final = this.viewed(this.map, this.range(this.map));
@@ -218,11 +228,6 @@ class View {
   async png() {
     this.history.back();
     save(await this.surface.png(this.tools.opacity.value / 100, this.shown.state), `${this.value.name}.png`);
-  }
-
-  array() {
-    this.history.back();
-    save(npy(this.map.values, [this.map.h, this.map.w]), `${this.value.name}.npy`);
   }
 }
 

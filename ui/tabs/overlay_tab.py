@@ -19,6 +19,7 @@ from ui.methods import guide
 from ui.rail.rail import Rail
 from ui.share import links
 from ui.share import words as share_words
+from ui.share.saving import Saving
 from ui.tabs import picture_panel
 from ui.tabs.components import canvas
 from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, integer, job, queued
@@ -47,6 +48,7 @@ class Overlay(Tab):
                     window="hl-picture",
                 )
                 self.planes = canvas("planes", "hl-planes")
+                self.saving = Saving(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
                 self.guide = guide.guide("hl-guide")
@@ -58,6 +60,7 @@ class Overlay(Tab):
     def wire(self) -> None:
         """Every choice asks with what the page shows then; the latest question replaces the visitor's former ones."""
         page, panel = self.page, self.panel
+        self.saving.wire()
         shown = [self.status, self.view, self.planes]
         outputs = [*panel.inputs[1:], panel.notice, panel.stop, page.fold, *shown, self.bars, self.guide, self.findings]
         outputs += [*self.rail.outputs, *page.seen, *page.resolved, self.beside.recall]
