@@ -41,11 +41,12 @@ def build() -> gr.Blocks:
             elem_id="hl-head",
             padding=False,
         )
+        fold = canvas("fold", "hl-fold", words=words.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
                 panel = picture_panel.build()
             with gr.Column(scale=2, min_width=320, elem_id="hl-right"):
-                page = Page(demo, panel, status=canvas("status", "hl-status"))
+                page = Page(demo, panel, canvas("status", "hl-status"), fold)
                 tabs = []
                 with gr.Tabs(elem_id="hl-tabs"):
                     for kind in TABS:

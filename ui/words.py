@@ -22,16 +22,18 @@ LAYER, CLASS, METHOD, EXAMPLE = "layer", "class", "method", "example"
 PIN = "Keep this class for other pictures"
 TOP, TOP_CHOICE = "the top prediction", "Top prediction"
 PICTURE_ALT = "The picture that is explained"
+DROP = "Drop the picture to explain it"
+FOLDED = "Picture and settings"
 PLACEHOLDER = "Drop a picture here\nor click to choose one"
 BANDS_TITLE = "Bands shown as red, green and blue"
 NO_OPTIONS = "This method has no options."
-STRIP_TITLE = "Grad-CAM at every stage; click one to select its layer"
 BARS_TITLE = "Predictions"
 SORT = "Sort by"
 SORTS = [("Mean activation", "activation"), ("Effect on the class", "effect"), ("Channel number", "number")]
 MEASURE = {"activation": "mean activation", "effect": "effect", "number": "mean activation"}
 """What the bar below each channel shows, by the order."""
 
+SOON = "The map appears here in a moment."
 EMPTY_OVERLAY = "Choose a picture or click an example."
 EMPTY_GRID = "The layer's channels appear here once a picture is explained."
 EMPTY_CHANNEL = "Choose a channel to see it large."
@@ -356,6 +358,13 @@ def answered(step: Answer, ident: int) -> dict[str, Any]:
     return status("done", *parts, ident=ident)
 
 
+def folded(step: Answer) -> str:
+    """The settings in one row."""
+    settings = step.settings
+    subject = [step.name] if settings.method.reads_class else []
+    return " · ".join([*subject, *([settings.layer] if settings.takes_layer else []), settings.method.title])
+
+
 def landed(parts: list[Any], waiting: str, ident: int) -> dict[str, Any]:
     """What the stored answer is, while the network is loading."""
     return status("landing", *parts, f" · {waiting}", ident=ident)
@@ -365,32 +374,10 @@ def _time(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-# For programs
-
-API_TEXT = (
-    "The page's answers for programs: `explain`, `feature_maps`, `list_models`, `list_layers` and `list_methods`. "
-    "Empty arguments mean the default; a class is a name or an index."
-)
-PYTHON = "Python", "With gradio_client; map and overlay are paths of downloaded files."
-LIBRARY = "Library", "Without a server: explainers needs torch alone."
-SHELL = "Shell", "Upload, call, answer: the second request returns the id of an event, GET on it the answer."
-NO_OBJECT = 'options must be a JSON object of option names and values, for example {"samples": 25}.'
-
-
-def no_text(argument: str, value: Any, longest: int) -> str:
-    """When a program's argument is no name."""
-    kind = f"one of {len(value)} characters" if isinstance(value, str) else short(type(value).__name__)
-    return f"{argument} must be a string of at most {longest} characters, not {kind}."
-
-
-def no_sort(value: Any, sorts: tuple[str, ...]) -> str:
-    """When a program asks for an unknown order."""
-    return f"sort cannot be “{short(str(value))}”. Choose one of {', '.join(sorts)}."
-
-
-def no_channels(layer: str, count: int) -> str:
-    """When a program asks for channels that do not exist."""
-    return f"channels must be a list of integers from 0 to {count - 1}: layer {layer} has {count} channels."
+def wrong_numbers(wrong: dict[str, Any]) -> str:
+    """When fields of the options hold what cannot be."""
+    fields = ", ".join(f"{short(name.replace('_', ' '))} “{short(str(value))}”" for name, value in list(wrong.items())[:3])
+    return f"Correct {fields} in the options; until then the map is that of the last valid numbers."
 
 
 def served(address: str) -> str:

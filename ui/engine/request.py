@@ -10,6 +10,7 @@ from ui import words
 from ui.engine import model_cache
 from ui.engine.messages import Refused
 from ui.serving import bands, uploads
+from ui.serving import words as api_words
 
 NAMES = ("model", "layer", "target", "method")
 """The settings that are names, in the order of the page and of links."""
@@ -47,13 +48,15 @@ class Request:
 def from_form(picture: str | None, *values: Any) -> Request:
     """The page's form: the picture, then `NAMES`, the bands' component where there is one, the options' component.
 
-    Errors   Refused for a picture that is not an upload of this server
+    Errors   Refused for a picture that is not an upload of this server, or for numbers that cannot be
     """
     names, (*picker, form) = values[: len(NAMES)], values[len(NAMES) :]
     named = {name: value or "" for name, value in zip(NAMES, names, strict=True)}
     picked = picker[0].get("text") if picker and isinstance(picker[0], dict) else None
     form = form if isinstance(form, dict) else {}
-    options = form.get("values")
+    options, wrong = form.get("values"), form.get("wrong")
+    if isinstance(wrong, dict) and wrong:
+        raise Refused(words.wrong_numbers(wrong))
     return Request(
         None if picture is None else _uploaded(picture),
         **named,
@@ -98,7 +101,7 @@ def _name(argument: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > LONGEST:
-        raise Refused(words.no_text(argument, value, LONGEST))
+        raise Refused(api_words.no_text(argument, value, LONGEST))
     return value
 
 
@@ -107,9 +110,9 @@ def _object(value: Any) -> dict[str, Any]:
         try:
             value = json.loads(value or "{}")
         except (ValueError, RecursionError):
-            raise Refused(words.NO_OBJECT) from None
+            raise Refused(api_words.NO_OBJECT) from None
     if value is None:
         return {}
     if not isinstance(value, dict) or len(value) > MOST_OPTIONS:
-        raise Refused(words.NO_OBJECT)
+        raise Refused(api_words.NO_OBJECT)
     return value

@@ -21,6 +21,7 @@ from ui.engine import engine, features, model_cache, runs
 from ui.engine.messages import Answer, Channels, Found, Refused, Scene, Settings
 from ui.engine.request import Request, from_api
 from ui.serving import arguments
+from ui.serving import words as api_words
 from ui.share import links
 
 SORTS = ("activation", "effect", "number")
@@ -105,7 +106,7 @@ def feature_maps(
     bands: as of `explain`.
     """
     if sort not in SORTS:
-        raise Refused(words.no_sort(sort, SORTS))
+        raise Refused(api_words.no_sort(sort, SORTS))
     request = from_api(image, model=model, layer=layer, bands=bands)
     sheet = _last(features.page, request, Channels, sort=sort, size=1 << 20)
     _no_notes(sheet.settings)
@@ -171,7 +172,7 @@ def _chosen(channels: Any, sheet: Channels) -> list[int]:
         return sheet.numbers
     integers = isinstance(channels, list) and all(type(number) is int for number in channels)
     if not integers or not all(0 <= number < sheet.total for number in channels):
-        raise Refused(words.no_channels(sheet.settings.layer, sheet.total))
+        raise Refused(api_words.no_channels(sheet.settings.layer, sheet.total))
     return channels[: sheet.total]
 
 

@@ -1,4 +1,5 @@
-// The method's options as a form, drawn from their ranges and choices; an empty field means "automatic".
+// The method's options as a form, drawn from their ranges and choices; an empty field means "automatic". A number that
+// cannot be is said at its field; the form then asks nothing, and the last answer stays, marked as old.
 import { follow, make } from "./wire.js";
 
 function control(option, value, changed) {
@@ -15,9 +16,10 @@ function control(option, value, changed) {
   const whole = option.kind === "int";
   return make("input", { ...shared, type: "number", min: option.low, max: option.high, step: option.step ?? (whole ? 1 : "any"),
     value: value ?? "", placeholder: "automatic", oninput: (e) => {
-      if (e.target.value === "") return changed(option.default);
-      const number = whole ? Math.round(e.target.valueAsNumber) : e.target.valueAsNumber;
-      if (Number.isFinite(number) && e.target.validity.valid) changed(number);
+      const { value: text, valueAsNumber: number, validity } = e.target;
+      if (text === "" && !validity.badInput) return changed(option.default);
+      const wrong = !Number.isFinite(number) || validity.rangeUnderflow || validity.rangeOverflow || (whole && !Number.isInteger(number));
+      changed(number, wrong ? `Not ${text || "a number"}: ${limits(option) || (whole ? "a whole number" : "a number")}${whole ? ", whole" : ""}.` : "");
     } });
 }
 
@@ -32,6 +34,7 @@ export function mount(element, props, trigger, watch) {
   follow(props, watch, ["value"], () => {
     const { schema = [], values: given = {} } = props.value || {};
     const values = { ...given };
+    const wrongs = new Map();
     const form = JSON.stringify([schema, values]);
     if (form === drawn) return;                        // our own change: keep the focus
     drawn = form;
@@ -40,15 +43,23 @@ export function mount(element, props, trigger, watch) {
       return;
     }
     root.replaceChildren(...schema.map((option) => {
-      const changed = (value) => {
-        values[option.name] = value;
+      const about = [option.help, limits(option)].filter(Boolean).join(" · ");
+      const changed = (value, wrong = "") => {
+        const was = wrongs.size;
+        if (wrong) wrongs.set(option.name, field.value || "no number");
+        else [values[option.name]] = [value, wrongs.delete(option.name)];
         drawn = JSON.stringify([schema, values]);
-        props.value = { ...props.value, values: { ...values } };
+        props.value = { ...props.value, values: { ...values }, wrong: Object.fromEntries(wrongs) };
+        field.setAttribute("aria-invalid", String(Boolean(wrong)));
+        note.textContent = wrong || about;
+        note.classList.toggle("hl-wrong", Boolean(wrong));
+        if (was !== wrongs.size) trigger("select", {});  // the map is that of the last valid numbers, or is so again
       };
       const field = control(option, values[option.name] ?? option.default, changed);
+      const note = make("small", { id: `${field.id}-note`, text: about });
+      field.setAttribute("aria-describedby", note.id);
       return make("div", { class: "hl-option" },
-        make("label", { for: field.id, text: option.name.replaceAll("_", " ") }), field,
-        make("small", { text: [option.help, limits(option)].filter(Boolean).join(" · ") }));
+        make("label", { for: field.id, text: option.name.replaceAll("_", " ") }), field, note);
     }));
   });
 }

@@ -11,6 +11,7 @@ from ui import words
 from ui.engine import packing, scene
 from ui.engine.messages import Settings
 from ui.serving.bands import LUMINANCE
+from ui.serving import words as api_words
 from ui.tabs.components import canvas
 from ui.tabs.tab import Tab
 
@@ -73,16 +74,16 @@ class Api(Tab):
 
     def build(self) -> None:
         """Lay the tab out."""
-        gr.Markdown(words.API_TEXT, elem_id="hl-api-text")
+        gr.Markdown(api_words.API_TEXT, elem_id="hl-api-text")
         self.page.resolved[canvas("snippets", "hl-api", value={"items": []})] = snippets
 
 
 def snippets(settings: Settings) -> dict[str, Any]:
     """The settings as code; `snippets.js` puts the page's address in the place of {origin}."""
     items = (
-        (*words.PYTHON, PYTHON % _keywords(settings)),
-        (*words.LIBRARY, _library(settings)),
-        (*words.SHELL, SHELL % _positional(settings)),
+        (*api_words.PYTHON, PYTHON % _keywords(settings)),
+        (*api_words.LIBRARY, _library(settings)),
+        (*api_words.SHELL, SHELL % _positional(settings)),
     )
     if settings.bands:
         items = tuple((title, text, code.replace("photo.jpg", "picture.npy")) for title, text, code in items)

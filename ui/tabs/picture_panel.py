@@ -34,7 +34,6 @@ class Panel:
     layer: Choice
     target: Choice
     pin: gr.Checkbox
-    top: gr.HTML
     method: Named
     options: gr.HTML
     explain: gr.Button
@@ -42,6 +41,7 @@ class Panel:
     link: gr.Button
     linked: gr.HTML
     address: gr.HTML
+    drop: gr.HTML
 
     @property
     def named(self) -> dict[str, Any]:
@@ -83,7 +83,6 @@ def build() -> Panel:
             [(words.TOP_CHOICE, "")], value="", label=words.CLASS_LABEL, elem_id="hl-class", interactive=True
         )
         pin = gr.Checkbox(label=words.PIN, value=False, elem_id="hl-pin", container=False, interactive=True)
-        top = canvas("classes", "hl-top5", look="chips")
         method = methods.picker(words.METHOD_LABEL, "hl-method")
         with gr.Accordion(words.OPTIONS, open=False, elem_id="hl-more"):
             options = canvas("options", "hl-options", value={}, none=words.NO_OPTIONS)
@@ -93,6 +92,7 @@ def build() -> Panel:
         link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
     linked = canvas("linked", "hl-linked")
     address = canvas("address", "hl-address", asks=ASKS)
+    drop = canvas("drop", "hl-drop", words=words.DROP)
     return Panel(
         picture,
         picker,
@@ -102,7 +102,6 @@ def build() -> Panel:
         layer,
         target,
         pin,
-        top,
         method,
         options,
         explain,
@@ -110,6 +109,7 @@ def build() -> Panel:
         link,
         linked,
         address,
+        drop,
     )
 
 
@@ -167,7 +167,11 @@ def _text(picker: Any) -> str:
 
 
 def changes(data: dict[str, Any], panel: Panel, form: Any, pin: Any = False) -> dict[Any, Any]:
-    """What a click elsewhere on the page (an example, a class, a stage, a remedy) means for the settings."""
+    """What a click elsewhere on the page (an example, a class, a stage, a remedy) means for the settings; or a picture
+    dropped on it.
+    """
+    if "dropped" in data:
+        return dropped(str(data["dropped"]), form, pin, panel)
     if "address" in data:
         return addressed(data, panel, form)
     if "example" in data:
@@ -182,6 +186,14 @@ def changes(data: dict[str, Any], panel: Panel, form: Any, pin: Any = False) -> 
         form = form if isinstance(form, dict) else {}
         changed[panel.options] = {**form, "values": {**(form.get("values") or {}), **options}}
     return changed
+
+
+def dropped(path: str, form: Any, pin: Any, panel: Panel) -> dict[Any, Any]:
+    """A picture that was dropped or pasted somewhere on the page, once it is uploaded."""
+    with contextlib.suppress(Refused):
+        path = str(uploads.inside_uploads(path))
+        return {panel.picture: path} | pictured(path, form, None, pin, panel)
+    return {}
 
 
 def addressed(data: dict[str, Any], panel: Panel, form: Any) -> dict[Any, Any]:

@@ -30,6 +30,8 @@ class Page:
     demo: gr.Blocks
     panel: Panel
     status: gr.HTML
+    fold: gr.HTML
+    """The row that opens the left column on a phone."""
     seen: list[gr.HTML] = field(default_factory=list)
     resolved: dict[gr.HTML, Callable[[Settings], Any]] = field(default_factory=dict)
     """Components, and their values for settings whose names are resolved."""
