@@ -3,10 +3,10 @@ import { field } from "./field.js";
 import { make } from "./wire.js";
 
 export class History {
-  /** `show(step)` draws a partial map, or with null the final one. */
-  constructor(show) {
-    Object.assign(this, { show, steps: [], final: null, live: false });
-    this.slider = make("input", { type: "range", min: 0, max: 0, value: 0, name: "progress", oninput: () => this.move() });
+  /** `show(step)` draws a partial map, or with null the final one; `sketch(step)` does so ahead of time, unseen. */
+  constructor(show, sketch) {
+    Object.assign(this, { show, sketch, steps: [], final: null, live: false, ahead: 0 });
+    this.slider = make("input", { type: "range", min: 0, max: 0, value: 0, name: "progress", oninput: () => this.move(), onpointerenter: () => this.before(), onfocus: () => this.before() });
     this.label = make("output", { class: "hl-step" });
     this.root = make("label", { class: "hl-progress-row", hidden: true, title: "The maps on the way to the final one" },
       make("span", { text: "Progress" }), this.slider, this.label);
@@ -30,6 +30,7 @@ export class History {
 
   /** Stand at the last map. */
   rest() {
+    clearTimeout(this.ahead);
     const count = this.steps.length;
     this.root.hidden = !count;
     this.slider.disabled = this.live;
@@ -55,9 +56,23 @@ export class History {
     return this.partial ? this.steps[Number(this.slider.value)] : null;
   }
 
+  /** Draw all steps, one after the other, before they are asked for. */
+  before(k = 0) {
+    clearTimeout(this.ahead);
+    const step = this.live ? null : this.steps[k];
+    if (!step) return;
+    this.sketch(this.open(step));
+    this.ahead = setTimeout(() => this.before(k + 1));
+  }
+
+  open(step) {
+    step.field = step.field || field(step.map);
+    return step;
+  }
+
   move() {
     const { step } = this;
-    if (step) step.field = step.field || field(step.map);
+    if (step) this.open(step);
     this.name(step);
     this.show(step);
   }

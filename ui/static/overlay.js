@@ -15,6 +15,8 @@ import { Tools } from "./tools.js";
 import { Window } from "./window.js";
 import { follow, make, painted, save } from "./wire.js";
 
+const NARROW = 480;                                      // CSS pixels of the controls' width
+
 class View {
   constructor(element, props, trigger) {
     Object.assign(this, { element, props, trigger });
@@ -51,6 +53,7 @@ class View {
     this.tools.buttons.push(saves.button);
     this.tools.saves.append(saves.root);
     this.window = props.window ? new Window(props.window) : null;
+    new ResizeObserver(() => root.classList.toggle("hl-narrow", this.tools.root.clientWidth < NARROW)).observe(this.tools.root);
     root.replaceChildren(this.heading, this.frame, this.pointer.read, this.scale.root, this.tools.root, this.facts);
     this.tools.enable(false);
   }

@@ -8,7 +8,7 @@ export class Scale {
   constructor(histogram) {
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
     this.ends = make("div", { class: "hl-ends" });
-    this.drawing = make("p", { class: "hl-quiet hl-drawing" });
+    this.drawing = make("p", { class: "hl-quiet hl-drawing", title: "The read-out and the saved array hold the map itself" });
     this.chart = histogram ? make("div", { class: "hl-chart", role: "img" }) : null;
     this.root = make("div", { class: "hl-scale" }, ...(histogram ? [this.chart] : []), this.bar, this.ends, this.drawing);
   }
@@ -37,9 +37,9 @@ export class Scale {
 
 /** How the drawing differs from the map, and what its contours are. */
 function drawn(map, look, magnitudes, own) {
-  const cells = look.smooth ? "" : `The map's own ${map.h} × ${map.w} cells. `;
+  const cells = look.smooth ? "" : `${map.h} × ${map.w} cells. `;
   if (!look.fine) return `${cells}Contours at ${100 * RULE.low_line}% and ${100 * RULE.high_line}% of the colour range.`;
-  const parts = [magnitudes && "magnitudes", !own && `colours saturate at the ${100 * RULE.full}th percentile`,
-    look.smooth && "blurred by about one pixel"].filter(Boolean);
-  return cells + (parts.length ? `Drawn: ${parts.join(", ")}. Read-out and .npy hold the map itself.` : "");
+  const parts = [magnitudes && "magnitudes", !own && `saturated at the ${100 * RULE.full}th percentile`, look.smooth && "blurred by a pixel"].filter(Boolean);
+  const text = parts.join(", ");
+  return cells + (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
 }

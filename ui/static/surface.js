@@ -49,14 +49,18 @@ export class Surface {
     this.finish(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
   }
 
-  /** Draw a map that others follow soon: few pixels, kept in `step` for this `stamp`; all of them after a rest. */
-  sketch(look, step, stamp) {
+  /** A map that others follow soon, with few pixels. */
+  sketch(look) {
+    const { look: shown } = this, layers = new Layers();
     this.look = look;
-    if (step.stamp !== stamp) {
-      Object.assign(step, { stamp, layers: new Layers() });
-      this.part(SKETCH, step.layers, true);
-    }
-    this.layers = step.layers;
+    this.part(SKETCH, layers, true);
+    this.look = shown;
+    return layers;
+  }
+
+  /** Show a sketch; all pixels after a rest. */
+  use(look, layers) {
+    Object.assign(this, { look, layers });
     this.finish(() => this.paint(look));
   }
 

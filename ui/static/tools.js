@@ -19,8 +19,8 @@ export class Tools {
     this.saves = make("div", { class: "hl-saves" });
     this.buttons = [];
     const label = (text, input, kind) => make("label", { class: kind }, make("span", { text }), input);
-    this.root = make("div", { class: "hl-tools" }, shown.root, label("Opacity", this.opacity, "hl-slide"), limits.root, limits.note,
-      make("div", { class: "hl-look" }, label("Colours", this.tint, "hl-tint"), this.smooth.root, this.signed.root, things.label), history.root, this.saves);
+    this.root = make("div", { class: "hl-tools" }, make("div", { class: "hl-controls" }, shown.root, label("Opacity", this.opacity, "hl-slide"), limits.root, limits.note,
+      make("div", { class: "hl-look" }, label("Colours", this.tint, "hl-tint"), this.smooth.root, this.signed.root, things.label), history.root, this.saves));
   }
 
   /** Another button that saves what is shown. */
