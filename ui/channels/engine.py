@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TILE = 112  # cells of a tile's longer side: what a screen shows of it
 ROOM = 1_500_000  # bytes of the tiles in one answer
 MOST = 2048  # tiles in one answer
+CLOSE = 32  # pixels of the network's input that a closer look at the gradient shows at least
 DEAD = 1e-6
 """A channel is dead on a picture where no value exceeds this part of the layer's largest magnitude."""
 MEASURES = ("gradient", "effect")
@@ -133,6 +134,21 @@ class Why:
     value: float
     map: torch.Tensor | None
     reason: str = ""
+
+    @property
+    def window(self) -> tuple[int, int, int, int] | None:
+        """Left, top, right and bottom of a square around the pixels with a gradient, where they are a small part."""
+        if self.map is None or not bool(self.map.any()):
+            return None
+        height, width = self.map.shape
+        rows, columns = (self.map > 0).any(1).nonzero()[:, 0].tolist(), (self.map > 0).any(0).nonzero()[:, 0].tolist()
+        side = max(rows[-1] - rows[0], columns[-1] - columns[0]) + 1
+        side = max(CLOSE, round(1.5 * side))
+        if side > 0.6 * min(height, width):
+            return None
+        left = min(max(0, (columns[0] + columns[-1] + 1 - side) // 2), width - side)
+        top = min(max(0, (rows[0] + rows[-1] + 1 - side) // 2), height - side)
+        return left, top, left + side, top + side
 
 
 @dataclass(frozen=True)

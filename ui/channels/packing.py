@@ -6,6 +6,8 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from ui.channels import words
 from ui.channels.engine import TILE, About, Channel, Fields, Measures, Share, Sheet, Why, sparsity
 from ui.engine import packing
@@ -118,11 +120,31 @@ def more(step: Share | Fields) -> dict[str, Any]:
 
 def why(step: Why, ident: int) -> dict[str, Any]:
     """The gradient at the pixels, as a small map over the photograph."""
-    found: dict[str, Any] = {"id": ident, "number": step.number, "line": words.why(step), "cell": list(step.cell)}
-    found["grid"] = list(step.grid)
-    if step.map is not None and bool(step.map.any()):
-        found |= {"map": packing.floats(_small(step.map), exact=False, by_size=True)}
-    return found | {"crop": packing.picture(step.seen, WHY)}
+    found: dict[str, Any] = {"id": ident, "number": step.number, "line": words.why(step)}
+    plane, seen, (rows, columns) = step.map, step.seen, step.grid
+    box = (step.cell[1] / columns, step.cell[0] / rows, (step.cell[1] + 1) / columns, (step.cell[0] + 1) / rows)
+    if plane is not None and step.window:
+        (height, width), (left, top, right, bottom) = plane.shape, step.window
+        seen = _part(seen, (left / width, top / height, right / width, bottom / height))
+        plane = plane[top:bottom, left:right]
+        across, down = width / (right - left), height / (bottom - top)
+        box = (
+            (box[0] - left / width) * across,
+            (box[1] - top / height) * down,
+            (box[2] - left / width) * across,
+            (box[3] - top / height) * down,
+        )
+    if plane is not None and bool(plane.any()):
+        found |= {"map": packing.floats(_small(plane), exact=False, by_size=True)}
+    return found | {"box": box, "crop": packing.picture(seen, WHY)}
+
+
+def _part(seen: Image.Image, box: tuple[float, float, float, float]) -> Image.Image:
+    """A part of the picture, enlarged where it has few pixels."""
+    width, height = seen.size
+    edges = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
+    size = (WHY, max(1, round(WHY * (edges[3] - edges[1]) / max(1.0, edges[2] - edges[0]))))
+    return seen.convert("RGB").resize(size, Image.Resampling.BICUBIC, box=edges)
 
 
 def _small(plane: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.data_classes import FileData
 from gradio.utils import get_upload_folder
 
 from ui.channels import engine as channels_engine
@@ -22,10 +23,21 @@ from ui.tabs.components import canvas
 from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, integer, job, queued
 from ui.words import status as status_line
 
-CLICK_FILE = """() => {
-  const link = document.querySelector('#hl-channels-file a[href]') || document.querySelector('a#hl-channels-file');
-  if (link) link.click();
-}"""
+CLICK_FILE = "() => { setTimeout(() => document.querySelector('#hl-channels-file')?.click(), 50); }"
+"""The browser fetches the file as soon as the button holds it."""
+
+
+MARK = "="
+
+
+class File(gr.DownloadButton):
+    """A file of the upload folder, whose name there nobody can guess; a download has the part behind the mark."""
+
+    is_template = True  # the browser would look for a component called "file" otherwise
+
+    def postprocess(self, value: str | Path | None) -> FileData | None:
+        """The file as the browser fetches it."""
+        return FileData(path=str(value), orig_name=Path(value).name.partition(MARK)[2]) if value else None
 
 
 class Features(Tab):
@@ -40,16 +52,15 @@ class Features(Tab):
         self.page.seen.append(self.seen)
         self.page.resolved[self.now] = _now
         with gr.Row(elem_id="hl-features"):
-            with gr.Column(scale=3, min_width=320):
+            with gr.Column(scale=4, min_width=320):
                 self.grid = canvas("channels", "hl-grid", empty=words.EMPTY_GRID, terms=words.GRID)
                 self.status = canvas("line", "hl-grid-status")
-                self.file = gr.DownloadButton(visible="hidden", elem_id="hl-channels-file")
-            with gr.Column(scale=2, min_width=300, elem_id="hl-channels-pane"):
+                self.file = File(visible="hidden", elem_id="hl-channels-file")
+            with gr.Column(scale=5, min_width=320, elem_id="hl-channels-pane"):
                 self.opened = canvas("channel", "hl-opened", terms=words.OPEN)
                 self.channel = canvas("overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
-                with gr.Row(elem_id="hl-channels-more"):
-                    self.why = canvas("channel_why", "hl-channel-why", terms=words.OPEN)
-                    self.facts = canvas("channel_facts", "hl-channel-facts", terms=words.OPEN)
+                self.why = canvas("channel_why", "hl-channel-why", terms=words.OPEN)
+                self.facts = canvas("channel_facts", "hl-channel-facts", terms=words.OPEN)
 
     def wire(self) -> None:
         """Tiles for new settings, more tiles, a measure; one channel for a click on it, and one cell of it."""
@@ -139,7 +150,7 @@ class Features(Tab):
                 if isinstance(step, channels_engine.Channels):
                     folder = Path(get_upload_folder())
                     folder.mkdir(parents=True, exist_ok=True)
-                    path = folder / f"tmp{secrets.token_hex(16)}-{words.sheet_file(step.settings)}.npy"
+                    path = folder / f"tmp{secrets.token_hex(16)}{MARK}{words.sheet_file(step.settings)}.npy"
                     engine.save_array(step.maps, path)
                     yield {self.file: str(path), self.status: None}
                 elif isinstance(step, Waiting):

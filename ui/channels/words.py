@@ -57,8 +57,9 @@ GRID = {
     "smooth": "Smooth",
     "dead": "Hide dead",
     "dead_title": "Channels that are zero everywhere in this picture",
-    "png": "Save all as PNG",
-    "npy": "Save all as .npy",
+    "save": "Save all",
+    "png": "PNG",
+    "npy": ".npy",
     "stop": "Stop",
     "previous": "Previous page",
     "next": "Next page",
@@ -86,9 +87,12 @@ OPEN = {
     "share": "Its share of the class",
     "target": "Use as target",
     "target_title": "Explain this channel instead of a class",
-    "hint": "Click a cell of the large map to ask about that cell.",
 }
 """The words of static/channel.js."""
+
+
+HINT = "Point: read a value. Click: why it fired."
+"""Below the large channel."""
 
 
 def no_channel(number: int, layer: str, count: int) -> str:
@@ -150,20 +154,20 @@ def channel(step: Channel) -> dict[str, Any]:
     """The open channel's alternative text and hint."""
     strongest = words._strongest(step.map)
     alt = f"Channel {step.number} of layer {step.settings.layer}; {strongest}."
-    return {"alt": alt, "unit": "", "hint": words.HINT}
+    return {"alt": alt, "unit": "", "hint": HINT}
 
 
 def facts(step: Channel, sparsity: float) -> list[list[str]]:
     """The open channel's figures."""
     plane = step.map
-    row, column = divmod(int(plane.nan_to_num(float("-inf")).argmax()), plane.shape[1])
     found = [
         ["Mean", f"{float(plane.mean()):.4g}"],
-        ["Largest", f"{float(plane.max()):.4g} at row {row + 1}, column {column + 1}"],
+        ["Largest", f"{float(plane.max()):.4g}"],
         ["Smallest", f"{float(plane.min()):.4g}"],
-        ["Zeros", f"{100 * float((plane == 0).float().mean()):.0f}% of the cells"],
+        ["Zeros", f"{100 * float((plane == 0).float().mean()):.0f}%"],
     ]
-    return found + ([["Sparsity (Hoyer)", f"{sparsity:.2f}"]] if sparsity == sparsity else [])
+    found = [[name, text.replace("-", "−")] for name, text in found]
+    return found + ([["Sparsity", f"{sparsity:.2f}"]] if sparsity == sparsity else [])
 
 
 def share(step: Share) -> list[str]:
@@ -176,7 +180,10 @@ def share(step: Share) -> list[str]:
         rank = int((step.parts > step.parts[step.number]).sum()) + 1
         place = f"number {rank:,} of {len(step.parts):,} channels" if own else "nothing"
         said.append(f"Gradient × activation: {_signed(own)} {_units(unit)}{_percent(own, step.parts)}, {place}.")
-        said.append(f"All channels together: {_signed(total)}.")
+        said.append(
+            f"All channels: {_signed(total)}; {_signed(float(step.parts.clamp(min=0).double().sum()))} for it, "
+            f"{_signed(float(step.parts.clamp(max=0).double().sum()))} against."
+        )
     else:
         said.append(step.reason)
     if step.effect is not None:
@@ -187,7 +194,7 @@ def share(step: Share) -> list[str]:
 def _percent(own: float, parts: Any) -> str:
     """In parts of the whole, where that says something: where what is for the class and against it do not cancel."""
     total, sizes = float(parts.double().sum()), float(parts.double().abs().sum())
-    if total > 0.05 * sizes:
+    if total > 0.25 * sizes:
         return f", {100 * own / total:.2g}% of the layer's sum"
     return ""
 
@@ -210,12 +217,13 @@ def why(step: Why) -> str:
         return step.reason
     if step.map is None or not bool(step.map.any()):
         return f"No pixel changes the value {step.value:.3g} of its {where}: the gradient is zero."
+    part = " Enlarged: the part of the picture that it sees." if step.window else ""
     if step.of_mean:
         return (
             f"Gradient of its mean at each pixel: bright pixels change it most. That of its {where} is zero: the value "
-            f"{step.value:.3g} is at the activation function's limit."
+            f"{step.value:.3g} is at the activation function's limit.{part}"
         )
-    return f"Gradient of its {where} (value {step.value:.3g}) at each pixel: bright pixels change it most."
+    return f"Gradient of its {where} (value {step.value:.3g}) at each pixel: bright pixels change it most.{part}"
 
 
 def fields(step: Fields) -> str:

@@ -7,15 +7,16 @@ export function mount(element, props, trigger, watch) {
   let shown = null;
   const button = (text, onclick) => make("button", { type: "button", class: "hl-button", text, onclick, disabled: true });
   const go = (step) => { const next = beside(step); if (next !== null && next !== undefined) open(next); };
-  const previous = button(terms.previous, () => go(-1)), next = button(terms.next, () => go(1)), close = button(terms.close, () => open(null));
+  const previous = button(terms.previous, () => go(-1)), next = button(terms.next, () => go(1)), close = button("×", () => open(null));
+  close.setAttribute("aria-label", terms.close);
+  close.title = terms.close;
   const count = make("span"), line = make("p", { class: "hl-quiet", role: "status", text: terms.closed });
-  const number = make("input", { type: "number", min: 0, step: 1, name: "channel", disabled: true, onchange: () => {
+  const number = make("input", { type: "number", min: 0, step: 1, name: "channel", disabled: true, "aria-label": terms.channel, onchange: () => {
     const wanted = Math.round(number.valueAsNumber);
     if (Number.isFinite(wanted) && walk.total) open(Math.min(walk.total - 1, Math.max(0, wanted)));
     else number.value = walk.number ?? "";
   } });
-  root.replaceChildren(make("div", { class: "hl-pager hl-tools hl-channels-pager" }, previous,
-    make("label", {}, make("span", { text: terms.channel }), number, count), next, close), line);
+  root.replaceChildren(make("div", { class: "hl-pager hl-channels-pager" }, previous, make("label", {}, number, count), next, close), line);
 
   /** Mark what stands below as a former question's, or as another channel's, until the answer is there. */
   const mark = () => {

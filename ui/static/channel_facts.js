@@ -23,7 +23,7 @@ export function mount(element, props, trigger, watch) {
     const [across, down] = value?.fields?.size || [0, 0];
     if (spans && !spans.rows) said.textContent = spans.line;
     else if (!spans) said.textContent = terms.waiting;
-    else said.textContent = seen ? `${Math.round((right - left) * across)} × ${Math.round((bottom - top) * down)} px, row ${row + 1}, column ${column + 1}` : terms.no_field;
+    else said.textContent = seen ? `${Math.round((right - left) * across)} × ${Math.round((bottom - top) * down)} px` : terms.no_field;
   };
   document.addEventListener("hl-cell", (event) => {
     if (!event.target.closest?.(LARGE)) return;

@@ -18,3 +18,9 @@ export function ordered(total, values, kind, hidden) {
   const size = (number) => (Number.isNaN(values[number]) ? -Infinity : values[number]);
   return order.sort((a, b) => (size(a) === size(b) ? a - b : size(b) > size(a) ? 1 : -1));
 }
+
+/** Three digits of a figure below a tile. */
+export function figure(value) {
+  const size = Math.abs(value), text = size && (size < 1e-3 || size >= 1e4) ? size.toExponential(1) : size ? size.toPrecision(3) : "0";
+  return (value < 0 ? "−" : "") + text;
+}

@@ -1,7 +1,7 @@
 // The controls above the tiles; none of them needs a request but the measures and the file of all values.
 import { make, short } from "./wire.js";
 
-/** {root, chosen, fit, sort, busy}; `acts` are called after a change. */
+/** {root, legend, chosen, fit, sort, busy}; `acts` are called after a change. */
 export function toolbar(terms, acts) {
   const label = (text, ...inputs) => make("label", {}, make("span", { text }), ...inputs);
   const button = (text, onclick) => make("button", { type: "button", class: "hl-button", text, onclick, disabled: true });
@@ -15,9 +15,10 @@ export function toolbar(terms, acts) {
   const [png, npy, stop] = [button(terms.png, acts.png), button(terms.npy, acts.npy), button(terms.stop, acts.stop)];
   const ends = [make("span"), make("span")];
   const legend = make("span", { class: "hl-channels-legend" }, ends[0], make("i"), ends[1]);
-  const root = make("div", { class: "hl-tools hl-channels-tools" }, label(terms.sort, order), stop, label(terms.range, range), legend,
+  const root = make("div", { class: "hl-channels-tools" }, label(terms.sort, order), stop, label(terms.range, range),
     make("label", { class: "hl-tick" }, smooth, make("span", { text: terms.smooth })),
-    make("label", { class: "hl-tick", title: terms.dead_title }, hide, dead), make("div", { class: "hl-saves" }, png, npy));
+    make("label", { class: "hl-tick", title: terms.dead_title }, hide, dead),
+    make("div", { class: "hl-channels-saves", role: "group", "aria-label": terms.save }, make("span", { text: terms.save }), png, npy));
   stop.hidden = true;
   stop.disabled = false;
   const say = () => { order.title = terms.sort_titles[order.value]; };
@@ -25,6 +26,7 @@ export function toolbar(terms, acts) {
 
   return {
     root,
+    legend,
     get chosen() {
       return { sort: order.value, shared: range.value === "shared", smooth: smooth.checked, hide: hide.checked };
     },

@@ -15,7 +15,7 @@ export function mount(element, props, trigger, watch) {
   const mark = make("div", { class: "hl-cell", hidden: true });
   const frame = make("div", { class: "hl-channels-why" }, canvas, mark);
   const surface = new Surface(canvas);
-  root.replaceChildren(make("h4", { class: "hl-title", text: terms.why }), frame, line, make("p", { class: "hl-quiet", text: terms.hint }));
+  root.replaceChildren(make("h4", { class: "hl-title", text: terms.why }), frame, line);
   root.hidden = true;
 
   const ask = () => { if (cell && walk.number !== null) trigger("select", { channel: walk.number, cell }); };
@@ -47,9 +47,9 @@ export function mount(element, props, trigger, watch) {
     paint();
     canvas.setAttribute("aria-label", given.line);
     line.textContent = given.line;
-    const [[row, column], [h, w]] = [given.cell, given.grid];
+    const [left, top, right, bottom] = given.box.map((part) => 100 * part);
     mark.hidden = false;
-    mark.style.cssText = `left:${(100 * column) / w}%;top:${(100 * row) / h}%;width:${100 / w}%;height:${100 / h}%`;
+    mark.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
     painted(element, given.id, since);
   });
 }

@@ -1,13 +1,14 @@
 // All channels of a layer as tiles: sorted, filtered and coloured here; arrows move, Enter opens, pointing shows the
 // photograph below.
 import "./channel_address.js";
-import { figures, ordered } from "./channel_order.js";
+import { figure, figures, ordered } from "./channel_order.js";
 import { picture } from "./surface.js";
 import { Tiles } from "./tiles.js";
 import { toolbar } from "./channel_tools.js";
 import { asking, listen, old, open, update, walk } from "./walk.js";
-import { follow, make, painted, save, short } from "./wire.js";
+import { follow, make, painted, save } from "./wire.js";
 
+const NARROW = 768;                                     // px: the large channel is below the tiles
 const tiles = new Tiles();                               // what was sent stays, if Gradio mounts the tab again
 let sent = null;                                         // the sheet that the tiles are from
 
@@ -19,7 +20,7 @@ class Grid {
     this.pager = make("div", { class: "hl-pager" });
     this.tools = toolbar(this.terms, { order: () => this.sort(), colour: () => this.colour(), png: () => this.png(),
       npy: () => trigger("upload", {}), stop: () => trigger("stop", {}) });
-    element.firstElementChild.replaceChildren(this.tools.root, this.note, this.list, this.pager);
+    element.firstElementChild.replaceChildren(this.tools.root, make("div", { class: "hl-channels-head" }, this.note, this.tools.legend), this.list, this.pager);
     this.listen();
     asking((number) => trigger("select", { channel: number }));
     listen(() => this.mark());
@@ -28,7 +29,11 @@ class Grid {
   listen() {
     const tile = (event) => event.target.closest("[role=option]");
     this.list.addEventListener("keydown", (event) => this.key(event));
-    this.list.addEventListener("click", (event) => { if (tile(event)) open(Number(tile(event).dataset.channel)); });
+    this.list.addEventListener("click", (event) => {
+      if (!tile(event)) return;
+      open(Number(tile(event).dataset.channel));
+      if (window.innerWidth < NARROW) document.getElementById("hl-channels-pane")?.scrollIntoView({ behavior: "smooth" });
+    });
     this.list.addEventListener("focusin", (event) => {
       this.rove([...this.list.children].indexOf(tile(event)));
       if (tile(event).matches(":focus-visible")) this.point(tile(event));
@@ -143,11 +148,10 @@ class Grid {
     this.list.style.setProperty("--ratio", this.image ? this.image.naturalWidth / this.image.naturalHeight : sent.grid[1] / sent.grid[0]);
     this.list.classList.toggle("hl-channels-smooth", this.tools.chosen.smooth);
     this.list.replaceChildren(...listed.map((number) => {
-      const said = Number.isFinite(values[number]) ? short(values[number]) : this.terms.no_value;
+      const said = Number.isFinite(values[number]) ? figure(values[number]) : this.terms.no_value;
       let tile = this.nodes.get(number);
       if (!tile) this.nodes.set(number, tile = this.tile(number));
-      const figure = tile.lastElementChild;
-      figure.textContent = Number.isFinite(values[number]) ? `${signed && values[number] > 0 ? "+" : ""}${said}` : "";
+      tile.lastElementChild.textContent = Number.isFinite(values[number]) ? `${signed && values[number] > 0 ? "+" : ""}${said}` : "";
       tile.tabIndex = -1;
       tile.setAttribute("aria-label", `${this.terms.channel} ${number}, ${word} ${said}`);
       return tile;
