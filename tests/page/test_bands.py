@@ -72,10 +72,10 @@ def select(visit: Visit, colour: str):
 
 def photograph(visit: Visit) -> list[float]:
     """The mean red, green and blue of the picture below the map."""
-    visit.page.locator("#hl-overlay button", has_text="Photograph").first.focus()
-    visit.page.keyboard.down(" ")
+    visit.page.locator("#hl-overlay canvas").first.focus()
+    visit.page.keyboard.down("p")
     means = visit.page.locator("#hl-overlay canvas").first.evaluate(MEAN)
-    visit.page.keyboard.up(" ")
+    visit.page.keyboard.up("p")
     return means
 
 

@@ -15,7 +15,7 @@ import { Tools } from "./tools.js";
 import { Window } from "./window.js";
 import { follow, make, painted, save } from "./wire.js";
 
-const NARROW = 480;                                      // CSS pixels of the controls' width
+const NARROW = 560;                                      // CSS pixels of the controls' width
 
 class View {
   constructor(element, props, trigger) {

@@ -41,7 +41,10 @@ export function mount(element, props, trigger, watch) {
     const image = value ? await picture(value.crop.src) : null;
     if (value !== props.value) return;                   // a newer one came meanwhile
     [shown, photo] = [value, image];
-    for (const root of document.querySelectorAll("[data-of]")) fill(root, Number(root.dataset.of));
+    for (const root of document.querySelectorAll("[data-of]")) {
+      if (value) fill(root, Number(root.dataset.of));
+      else for (const canvas of root.querySelectorAll("canvas[data-small]:not([data-drawn])")) canvas.dataset.drawn = "none";      // refused
+    }
     painted(element, value && value.id, since);
   });
 }
