@@ -137,11 +137,13 @@ class Visit:
         return self.number(name)
 
     def settled(self) -> None:
-        """Wait until nothing is computed any more: the strip comes last."""
+        """Wait until nothing is computed any more: the rail comes last, its maps, then its norms; and small maps beside bars."""
         self.page.wait_for_function(
             "Number(document.getElementById('hl-strip')?.dataset.id || 0)"
             " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
             " && document.documentElement.dataset.hlState !== 'landing'"
+            " && document.getElementById('hl-strip').dataset.norms !== 'asked'"
+            " && !document.querySelector('#hl-bars canvas[data-small]:not([data-drawn])')"
             " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)",
             timeout=PATIENCE,
         )
