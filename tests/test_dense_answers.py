@@ -18,8 +18,10 @@ from models.model import Model
 from models.sources.torchvision_dense import SOURCE, preparation_of, weights_by_name
 from tests import dense_nets
 from ui import words
-from ui.engine import engine, features, model_cache, runs
-from ui.engine.messages import Answer, Channel, Channels, Refining, Refused, Scene, Settings, Stages
+from ui.channels import engine as channels
+from ui.channels.engine import Channels, Fields, Share, Sheet, Why
+from ui.engine import engine, model_cache, runs
+from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stages
 from ui.engine.request import Request
 
 
@@ -230,12 +232,16 @@ def test_channels_have_effects_on_what_was_found(picture: str, model: str) -> No
     """Oracle: without its red channel the network loses the whole score of a red blob; the others matter little."""
     request = Request(picture, model=f"blobs_{model}", layer="backbone.2")
 
-    sheet = steps(request, features.page, sort="effect")[Channels]
-    one = steps(request, features.channel, number=0)[Channel]
+    every = steps(request, channels.every, sort="effect")[Channels]
+    one = steps(request, channels.channel, number=0)
+    share = one[Share]
 
-    assert sheet.numbers[0] == 0 and sheet.effects[0] > 0.4 and sheet.subject.name == "red blob"
-    assert one.effect == pytest.approx(sheet.effects[0], rel=1e-5)
-    assert one.box is not None and all(-0.01 <= side <= 1.01 for side in one.box)
+    assert every.numbers[0] == 0 and every.effects[0] > 0.4 and every.subject.name == "red blob"
+    assert share.effect == pytest.approx(every.effects[0], rel=1e-5)
+    assert share.parts[0] > 0.4 and share.parts[0] > 5 * share.parts[1:].abs().max()
+    rows, columns = one[Fields].spans
+    assert len(rows) == one[Why].grid[0] and len(columns) == one[Why].grid[1]
+    assert columns[0] == pytest.approx((0, 8 / one[Fields].size[0])), "three convolutions of 2 x 2, a step of 2 each"
 
 
 def test_channels_are_shown_where_nothing_was_found(tmp_path: Path) -> None:
@@ -243,10 +249,12 @@ def test_channels_are_shown_where_nothing_was_found(tmp_path: Path) -> None:
     dense_nets.blobs().save(path)
     request = Request(path, model="blobs_detection", layer="backbone.2")
 
-    assert steps(request, features.page)[Channels].subject is None
-    assert steps(request, features.channel, number=0)[Channel].effect is None
+    assert bool(steps(request, channels.sheet)[Sheet].dead.all())
+    assert steps(request, channels.every)[Channels].subject is None
+    share = steps(request, channels.channel, number=0)[Share]
+    assert share.effect is None and share.reason.startswith("Nothing was found")
     with pytest.raises(Refused, match="Nothing was found"):
-        steps(request, features.page, sort="effect")
+        steps(request, channels.measured, kind="effect")
 
 
 def test_a_detector_of_ones_own_needs_no_names(picture: str, monkeypatch: pytest.MonkeyPatch) -> None:

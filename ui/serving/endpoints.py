@@ -17,8 +17,10 @@ from gradio.data_classes import FileData
 from gradio.utils import get_upload_folder
 
 from ui import words
-from ui.engine import engine, features, model_cache, runs
-from ui.engine.messages import Answer, Channels, Found, Refused, Scene, Settings
+from ui.channels import engine as channels_engine
+from ui.channels.engine import Channels
+from ui.engine import engine, model_cache, runs
+from ui.engine.messages import Answer, Found, Refused, Scene, Settings
 from ui.engine.request import Request, from_api
 from ui.serving import arguments
 from ui.serving import words as api_words
@@ -108,7 +110,7 @@ def feature_maps(
     if sort not in SORTS:
         raise Refused(api_words.no_sort(sort, SORTS))
     request = from_api(image, model=model, layer=layer, bands=bands)
-    sheet = _last(features.page, request, Channels, sort=sort, size=1 << 20)
+    sheet = _last(channels_engine.every, request, Channels, sort=sort)
     _no_notes(sheet.settings)
     chosen = _chosen(channels, sheet)
     rows = [sheet.numbers.index(number) for number in chosen]
