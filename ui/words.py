@@ -376,7 +376,8 @@ def _time(seconds: float) -> str:
 
 def wrong_numbers(wrong: dict[str, Any]) -> str:
     """When fields of the options hold what cannot be."""
-    fields = ", ".join(f"{short(name.replace('_', ' '))} “{short(str(value))}”" for name, value in list(wrong.items())[:3])
+    named = [(name.replace("_", " "), str(value)) for name, value in list(wrong.items())[:3]]
+    fields = ", ".join(f"{short(name)} “{short(value)}”" for name, value in named)
     return f"Correct {fields} in the options; until then the map is that of the last valid numbers."
 
 

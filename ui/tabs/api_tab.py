@@ -10,8 +10,8 @@ import gradio as gr
 from ui import words
 from ui.engine import packing, scene
 from ui.engine.messages import Settings
-from ui.serving.bands import LUMINANCE
 from ui.serving import words as api_words
+from ui.serving.bands import LUMINANCE
 from ui.tabs.components import canvas
 from ui.tabs.tab import Tab
 
