@@ -1,10 +1,13 @@
-"""Hooklens: see what an image network looked at, layer by layer. `python app.py` serves the page on this machine."""
+"""Hooklens: see what an image network looked at, layer by layer. `python app.py` serves the page on this machine;
+`python app.py replay bundle.zip` recomputes a map that was saved there and compares the two.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import sys
 from typing import Any
 
 OWN = ("weights", "labels", "mean", "std", "size")
@@ -33,7 +36,10 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
     parser.add_argument("--offline", action="store_true", help="never fetch anything")
+    parser.add_argument("command", nargs="*", metavar="replay bundle.zip", help="recompute a bundle instead of serving")
     settings = parser.parse_args(given)
+    if settings.command and (len(settings.command) != 2 or settings.command[0] != "replay"):
+        parser.error(f"what is {' '.join(settings.command)!r}? Give nothing, or: replay bundle.zip")
     said = [f"--{name}" for name in OWN if getattr(settings, name) is not None]
     if said and settings.model == os.environ.get("HOOKLENS_MODEL", "auto") == "auto":
         parser.error(f"{', '.join(said)}: say which network with --model, such as package.module:factory or resnet18")
@@ -62,13 +68,20 @@ def _size(text: str) -> int | tuple[int, int]:
 
 
 def main(given: list[str] | None = None) -> None:
-    """Serve the page until it is interrupted."""
+    """Serve the page until it is interrupted, or replay a bundle.
+
+    Errors   SystemExit with the exit code of a replay
+    """
     settings = arguments(given)
     if settings.offline:
         os.environ["HOOKLENS_OFFLINE"] = "1"
+    own = {name: getattr(settings, name) for name in OWN if getattr(settings, name) is not None}
+    if settings.command:
+        from ui.share import replay  # as below
+
+        sys.exit(replay.run(settings.command[1], print, model=settings.model, own=own))
     from ui import page  # after the settings above, which it reads when it is imported
 
-    own = {name: getattr(settings, name) for name in OWN if getattr(settings, name) is not None}
     page.serve(page.build(), model=settings.model, own=own, host=settings.host, port=settings.port)
 
 

@@ -125,15 +125,15 @@ def test_nothing_found_is_said_and_a_lower_score_is_offered(visit: Visit, pictur
 
     assert visit.status.startswith("No object found with a score of at least 0.5; the strongest detection is red blob")
     assert visit.page.locator("html").get_attribute("data-hl-state") == "done"
-    assert names(visit) == [] and ink(visit) == 0 and visit.page.locator("#hl-strip button").count() == 0
-    assert not visit.page.get_by_role("button", name="Save .npy").first.is_visible()
+    assert names(visit) == [] and ink(visit) == 0 and visit.page.locator("#hl-strip canvas").count() == 0
+    assert not visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
     drawn = visit.page.evaluate(
         "Array.from(document.querySelector('#hl-overlay canvas').getContext('2d').getImageData(150, 150, 1, 1).data)"
     )
     assert drawn[3] == 255, "the photograph itself"
     visit.after(lambda: visit.page.locator("#hl-findings button").click())
     assert "for red blob (14%)" in visit.status and names(visit) == ["red blob"]
-    assert visit.page.get_by_role("button", name="Save .npy").first.is_visible()
+    assert visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
 
 
 def test_what_a_link_asks_for_in_vain_is_a_note(visit: Visit, picture: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,23 @@ def asked(question: Any) -> Request:
     return from_api(None, question.get("options"), target=question.get("class"), **names)
 
 
+def request(question: Any, picture: str) -> Request:
+    """The same about this picture.
+
+    Errors   Refused
+    """
+    plane = question.get("plane")
+    return replace(asked(question), picture=picture, plane=plane if type(plane) is int else None)
+
+
 def settled(question: Any) -> Settings:
     """Its settings, all of them known here.
 
     Errors   Refused for names that are unknown here
     """
-    request = asked(question)
-    settings = engine.resolve(request)
-    if notes := [*settings.notes, *links.unknown_options(settings, request)]:
+    named = asked(question)
+    settings = engine.resolve(named)
+    if notes := [*settings.notes, *links.unknown_options(settings, named)]:
         raise Refused(notes[0].split(" Shown instead")[0])
     return settings
 
@@ -56,8 +66,7 @@ def part(records: Any, picture: str | None, folder: Path) -> dict[str, Any]:
     for each in records:
         question = each.get("question") if isinstance(each, dict) else None
         settings = settled(question)
-        request = Request(path, bands=asked(question).bands)
-        _, photo, _ = engine.opened(settings, request)
+        _, photo, _ = engine.opened(settings, request(question, path))
         seen = each.get("input")
         if not isinstance(seen, dict) or seen.get("sha256") != record.pixels(settings.loaded.model.crop(photo)):
             raise Refused(words.NOT_SHOWN)

@@ -10,21 +10,22 @@ function percent(share) {
 }
 
 /** The sentences: what the map is, in bold; then its options. */
-function sentences({ record, words: said }) {
-  if (!record) return [[said.title || said.alt, true]];
+function sentences({ record, words: said }, name) {
+  const first = name ? `${name}: ` : "";
+  if (!record) return [[first + (said.title || said.alt), true]];
   const { question, answer } = record, options = Object.entries(question.options || {});
   const whom = answer.reads_class ? ` for ${question.class} (${percent(answer.probability)})` : "";
   const layer = answer.takes_layer ? ` at layer ${question.layer}` : "";
   const plane = question.plane === null || question.plane === undefined ? "" : `, plane ${question.plane}`;
   const stopped = answer.share < 1 ? `, stopped at ${Math.round(100 * answer.share)}%` : "";
   const set = options.map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
-  return [[`${answer.title}${whom}${layer} of ${answer.model}${plane}${stopped}.`, true], ...(set ? [[`Options: ${set}.`, false]] : [])];
+  return [[`${first}${answer.title}${whom}${layer} of ${answer.model}${plane}${stopped}.`, true], ...(set ? [[`Options: ${set}.`, false]] : [])];
 }
 
-/** Lines no wider than `width`; a word that is wider is cut. */
-export function caption(value, width, measure) {
+/** Lines no wider than `width`; a word that is wider is cut. `name` is that of one map among several. */
+export function caption(value, name, width, measure) {
   const lines = [];
-  for (const [sentence, strong] of sentences(value)) {
+  for (const [sentence, strong] of sentences(value, name)) {
     let line = "";
     for (const word of words(sentence).split(/\s+/).filter(Boolean)) {
       const longer = line ? `${line} ${word}` : word;

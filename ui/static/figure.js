@@ -1,8 +1,9 @@
 // A figure to keep: photograph and map side by side, the colour bar in units, and a caption that says what the map is; as
 // PNG at twice the size, as SVG, or the map alone with its transparency. Drawn from what is on the screen.
 //
-// A plate is {image, look, value, unit, ends, bar, opacity, alone}: the photograph, the map as it is drawn (`view` in
-// paint.js), the answer, and of the colour bar its canvas and the words at its ends.
+// A plate is {image, look, value, ends, bar, opacity, alone, name}: the photograph, the map as it is drawn (`view` in
+// paint.js), the answer, of the colour bar its canvas and the words below it, and a
+// name where there are several.
 import { caption, words } from "./caption.js";
 import { table } from "./colours.js";
 import { enlarge } from "./field.js";
@@ -28,7 +29,7 @@ function layout(plates, measure) {
   const across = plates.length > 2 ? 2 : plates.length, first = plates.length > 2 ? 0 : 1, columns = across + first;
   const wide = 2 * GAP + columns * SIDE + (columns - 1) * GAP, place = (k) => GAP + k * (SIDE + GAP);
   const cells = plates.map((plate, k) => ({ plate, x: place(first + (k % across)), row: Math.floor(k / across),
-    lines: caption(plate.value, plates.length > 1 ? SIDE : wide - 2 * GAP, measure) }));
+    lines: caption(plate.value, plate.name, plates.length > 1 ? SIDE : wide - 2 * GAP, measure) }));
   const deep = high + 8 + BAR + 20, tops = [GAP];
   for (let row = 0; row * across < plates.length; row++) {
     const most = Math.max(...cells.filter((cell) => cell.row === row).map(({ lines }) => lines.length));
@@ -50,16 +51,17 @@ function compose(plates, drawer) {
   const plan = layout(plates, measure);
   const drawn = plates.map((plate) => surfaces(plate, SCALE * SIDE));
   const high = ({ image }) => (image ? (SIDE * image.naturalHeight) / image.naturalWidth : SIDE);
-  if (plan.photo) drawer.picture(drawn[0].photo, plan.photo.x, plan.photo.y, SIDE, high(plates[0]), 1);
+  if (plan.photo) drawer.picture(drawn[0].photo, plan.photo.x, plan.photo.y, SIDE, high(plates[0]), 1, true);
   plan.cells.forEach(({ plate, x, y, lines }, k) => {
     const tall = high(plate);
-    if (!plate.alone) drawer.picture(drawn[k].photo, x, y, SIDE, tall, 1);
+    if (!plate.alone && plate.opacity < 1) drawer.picture(drawn[k].photo, x, y, SIDE, tall, 1, true);
     drawer.picture(drawn[k].map, x, y, SIDE, tall, plate.alone ? 1 : plate.opacity);
     const things = plate.value.things, thing = things && things.items[things.chosen];
     if (thing) drawer.box(x + SIDE * thing.box[0], y + tall * thing.box[1], SIDE * (thing.box[2] - thing.box[0]), tall * (thing.box[3] - thing.box[1]), COLOURS[thing.colour]);
     const below = y + plan.high + 8;
     drawer.picture(plate.bar, x, below, SIDE, BAR, 1);
-    plate.ends.forEach((end, n) => drawer.text(words(end), x + (SIDE * n) / (plate.ends.length - 1), below + BAR + 15,
+    const [, middle = "", last = ""] = plate.ends, crowded = pen.measureText(last).width + pen.measureText(middle).width / 2 + GAP > SIDE / 2;
+    plate.ends.forEach((end, n) => (n === 1 && crowded) || drawer.text(words(end), x + (SIDE * n) / (plate.ends.length - 1), below + BAR + 15,
       { anchor: ["start", "middle", "end"][n] || "end", size: 12, fill: QUIET }));
     lines.forEach(({ text, strong }, n) => drawer.text(text, plan.caption || x, below + BAR + 20 + 10 + (n + 0.75) * LINE,
       { anchor: "start", size: 14, fill: strong ? INK : QUIET, strong }));
@@ -108,8 +110,8 @@ export function svg(plates) {
   };
   add("rect", { width: "100%", height: "100%", fill: PAPER });
   const plan = compose(plates, {
-    picture: (source, x, y, width, height, opacity) => add("image", { x, y, width, height, opacity: opacity < 1 ? opacity : undefined,
-      preserveAspectRatio: "none", href: source.toDataURL("image/png") }),
+    picture: (source, x, y, width, height, opacity, photo) => add("image", { x, y, width, height, opacity: opacity < 1 ? opacity : undefined,
+      preserveAspectRatio: "none", href: source.toDataURL(photo ? "image/jpeg" : "image/png", 0.92) }),
     box: (x, y, width, height, stroke) => add("rect", { x, y, width, height, fill: "none", stroke, "stroke-width": 2 }),
     text: (text, x, y, { anchor, size, fill, strong }) => add("text", { x, y, "text-anchor": anchor, "font-size": size, fill,
       "font-family": FONT, "font-weight": strong ? "600" : undefined }, text),

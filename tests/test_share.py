@@ -1,0 +1,357 @@
+"""Addresses, photographs without metadata, and bundles that are computed again."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms, PngImagePlugin, TiffImagePlugin
+
+import app
+from ui import examples
+from ui.engine import engine, model_cache, packing, runs
+from ui.engine.messages import Answer, Refused
+from ui.engine.request import Request
+from ui.serving import uploads
+from ui.share import bundle, links, photograph, reading, record, replay
+
+MODEL = "efficientnet_lite0"
+CAT = examples.all_examples()["cat"].path
+WHERE = "48 deg 51 min N, taken by Ann"
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is loaded at once, instead of in a thread."""
+    monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
+    monkeypatch.setattr(model_cache, "start", lambda *_: None)
+    model_cache.load(MODEL)
+
+
+@pytest.fixture
+def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], str]:
+    """Puts bytes into Gradio's upload folder."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+
+    def put(data: bytes) -> str:
+        (tmp_path / "holiday").write_bytes(data)
+        return str(tmp_path / "holiday")
+
+    return put
+
+
+# Photographs
+
+
+def exif(orientation: int = 1) -> bytes:
+    found = Image.Exif()
+    found[0x0112], found[0x010E] = orientation, WHERE
+    found.get_ifd(0x8825)[1] = "N"
+    return found.tobytes()
+
+
+def photo() -> Image.Image:
+    return Image.open(CAT).convert("RGB").resize((90, 60))
+
+
+def saved(kind: str, **more: Any) -> bytes:
+    file = io.BytesIO()
+    photo().save(file, kind, **more)
+    return file.getvalue()
+
+
+def files() -> Iterator[tuple[str, bytes, str, bool]]:
+    """Name, bytes, the suffix that travels, and whether these are the compressed pixels of the file."""
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()  # no RGB profile: it is ignored
+    comment = {"comment": WHERE.encode(), "icc_profile": profile}
+    yield "jpeg", saved("JPEG", exif=exif(), **comment) + b"MPF" + WHERE.encode(), ".jpg", True
+    yield "turned", saved("JPEG", exif=exif(6), progressive=True, quality=95), ".jpg", True
+    yield "restarts", saved("JPEG", exif=exif(), restart_marker_rows=1, subsampling=2), ".jpg", True
+    words = PngImagePlugin.PngInfo()
+    words.add_text("Location", WHERE)
+    words.add_itxt("XML:com.adobe.xmp", f"<x>{WHERE}</x>", zip=False)
+    yield "png", saved("PNG", pnginfo=words, exif=exif()), ".png", True
+    yield "png turned", saved("PNG", exif=exif(3)), ".png", False
+    yield "webp", saved("WEBP", exif=exif(), xmp=WHERE.encode(), lossless=True), ".webp", True
+    yield "gif", saved("GIF", comment=WHERE.encode()), ".png", False
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[270] = WHERE
+    yield "tiff", saved("TIFF", tiffinfo=tags), ".png", False
+
+
+@pytest.mark.parametrize("name, data, suffix, same", files(), ids=[name for name, *_ in files()])
+def test_a_photograph_travels_without_metadata_and_with_its_pixels(
+    name: str, data: bytes, suffix: str, same: bool
+) -> None:
+    """Oracle: what is opened of both files, and the words that were in one."""
+    plain = photograph.plain(data, 3)
+    one, other = uploads.open_picture(data), uploads.open_picture(plain.data)
+
+    assert name == "png turned" or name == "restarts" or WHERE.encode() in data or "turned" in name
+    assert WHERE.encode() not in plain.data and b"GPS" not in plain.data
+    assert (plain.suffix, plain.same_file) == (suffix, same)
+    assert one.size == other.size and one.tobytes() == other.tobytes()
+    with Image.open(io.BytesIO(plain.data)) as opened:
+        assert set(opened.getexif()) <= {0x0112} and not opened.getexif().get_ifd(0x8825)
+        assert "comment" not in opened.info
+
+
+def test_a_picture_of_bands_travels_as_its_values() -> None:
+    values = np.arange(5 * 8 * 9, dtype="u2").reshape(5, 8, 9)
+    file = io.BytesIO()
+    np.save(file, values)
+    with_tags = io.BytesIO()
+    pages = [Image.fromarray(band) for band in values]
+    pages[0].save(with_tags, "TIFF", save_all=True, append_images=pages[1:], description=WHERE)
+
+    assert photograph.plain(file.getvalue(), 5).data == file.getvalue()
+    travels = photograph.plain(with_tags.getvalue(), 5)
+    assert travels.suffix == ".npy" and WHERE.encode() not in travels.data
+    np.testing.assert_array_equal(np.load(io.BytesIO(travels.data)), values)
+
+
+# Bundles
+
+
+def answered(request: Request) -> Answer:
+    with runs.begin(None) as run:
+        return next(step for step in engine.explain(request, run, stages=False) if isinstance(step, Answer))
+
+
+def made(uploaded: Callable[[bytes], str], tmp_path: Path, **question: Any) -> dict[str, bytes]:
+    """The files of a bundle, put together as static/bundle.js does."""
+    picture = uploaded(saved("JPEG", exif=exif(), quality=90))
+    answer = packing.answer(answered(Request(picture, model=MODEL, **question)), 1)
+    part = bundle.part([answer["record"]], picture, tmp_path)
+    travels = Path(part.pop("upload")).read_bytes()
+    values = np.frombuffer(base64.b64decode(answer["map"]["b64"]), "<f4")
+    file = io.BytesIO()
+    np.save(file, values.reshape(answer["map"]["h"], answer["map"]["w"]))
+    about = part | {"maps": [{"files": {"map": "map.npy", "figure": "figure.png"}, **answer["record"]}]}
+    return {
+        "bundle.json": json.dumps(about).encode(),
+        part["photograph"]["file"]: travels,
+        "map.npy": file.getvalue(),
+        "figure.png": b"",
+    }
+
+
+def packed(path: Path, entries: dict[str, bytes], **more: Any) -> Path:
+    with zipfile.ZipFile(path, "w", **more) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return path
+
+
+def changed(entries: dict[str, bytes], change: Callable[[dict[str, Any]], object]) -> dict[str, bytes]:
+    index = json.loads(entries["bundle.json"])
+    change(index)
+    return {**entries, "bundle.json": json.dumps(index).encode()}
+
+
+def replayed(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        app.main(["replay", str(path)])
+    return int(ended.value.code or 0), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"method": "grad_cam", "layer": "stages.4", "target": "goldfish", "options": {"relu": False}},
+        {"method": "smooth_grad", "options": {"samples": 2, "seed": 7}},
+        {"method": "token_pca", "plane": 2},
+    ],
+    ids=lambda question: question["method"],
+)
+def test_a_bundle_is_computed_again(
+    ready: None,
+    uploaded: Callable[[bytes], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    question: dict[str, Any],
+) -> None:
+    """Equal as it is; and not with another option, other values, other weights or another photograph."""
+    entries = made(uploaded, tmp_path, **question)
+    code, said = replayed(packed(tmp_path / "b.zip", entries), capsys)
+    assert code == 0 and "equal" in said and said.count("agree") == 2, said
+    assert WHERE.encode() not in entries["photograph.jpg"]
+
+    index = json.loads(entries["bundle.json"])
+    entry = index["maps"][0]
+    assert entry["seed"] == question.get("options", {}).get("seed", entry["question"]["options"].get("seed"))
+    assert {"hooklens", "torch", "python"} <= index["versions"].keys()
+    other = {"relu": True} if "relu" in entry["question"]["options"] else {"seed": 8}
+    if question["method"] != "token_pca":
+        wrong = changed(entries, lambda found: found["maps"][0]["question"]["options"].update(other))
+        code, said = replayed(packed(tmp_path / "b.zip", wrong), capsys)
+        assert code == 1 and said.rstrip().endswith(": different"), said
+
+    wrong = changed(entries, lambda found: found["weights"][MODEL].update(sha256="0" * 64))
+    code, said = replayed(packed(tmp_path / "b.zip", wrong), capsys)
+    assert code == 1 and "hash differs" in said and "equal" in said
+
+    values = np.load(io.BytesIO(entries["map.npy"]))
+    file = io.BytesIO()
+    np.save(file, values * np.float32(1.01))
+    code, said = replayed(packed(tmp_path / "b.zip", {**entries, "map.npy": file.getvalue()}), capsys)
+    assert code == 1 and "its hash is another" in said and "different" in said
+
+    turned = {**entries, "photograph.jpg": saved("JPEG", quality=40)}
+    code, said = replayed(packed(tmp_path / "b.zip", turned), capsys)
+    assert code == 1 and "is not the one that was explained" in said
+
+
+def test_a_bundle_of_another_picture_is_refused(ready: None, uploaded: Callable[[bytes], str], tmp_path: Path) -> None:
+    """The picture was changed after the answer, or is no upload at all."""
+    picture = uploaded(saved("JPEG"))
+    answer = packing.answer(answered(Request(picture, model=MODEL)), 1)
+    Path(picture).write_bytes(saved("JPEG", quality=30))
+
+    for given in (picture, "/etc/passwd", None):
+        with pytest.raises(Refused):
+            bundle.part([answer["record"]], given, tmp_path)
+    for records in (None, [], [None], [{"question": "x"}], [answer["record"]] * 5):
+        with pytest.raises(Refused):
+            bundle.part(records, picture, tmp_path)
+
+
+def index(**more: Any) -> dict[str, Any]:
+    question = {"model": MODEL, "layer": "head", "class": "tabby", "method": "grad_cam", "options": {}}
+    entry = {"files": {"map": "map.npy"}, "sha256": "", "question": question}
+    photograph = {"file": "photograph.jpg", "sha256": ""}
+    return {"format": record.FORMAT, "version": 1, "photograph": photograph, "maps": [entry], **more}
+
+
+def lying(path: Path) -> Path:
+    """A zip whose entry says that it is small, and is 300 MB of zeros."""
+    packed(path, {"bundle.json": bytes(300_000_000)}, compression=zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    for start, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        place = data.rfind(start) + at
+        data[place : place + 4] = struct.pack("<I", 1000)
+    path.write_bytes(bytes(data))
+    return path
+
+
+def hostile(folder: Path) -> Iterator[tuple[str, Path]]:
+    npy = io.BytesIO()
+    np.save(npy, np.zeros((7, 7), "f4"))
+    rest = {"photograph.jpg": saved("JPEG"), "map.npy": npy.getvalue()}
+    sure = {"bundle.json": json.dumps(index()).encode(), **rest}
+    (folder / "no.zip").write_bytes(b"no zip at all")
+    yield "no zip", folder / "no.zip"
+    yield "none", folder / "missing.zip"
+    yield "a folder", folder
+    (folder / "half.zip").write_bytes(packed(folder / "whole.zip", sure).read_bytes()[:900])
+    yield "half", folder / "half.zip"
+    for name in ("../../etc/passwd", "/etc/passwd", "..\\x", "C:\\x", "a/../../b"):
+        yield name, packed(folder / f"{abs(hash(name))}.zip", {**sure, name: b"x"})
+    yield "foreign", packed(folder / "foreign.zip", {"readme.txt": b"hello"})
+    yield "bomb", packed(folder / "bomb.zip", {**sure, "map.npy": bytes(200_000_000)}, compression=zipfile.ZIP_DEFLATED)
+    yield "lying bomb", lying(folder / "lying.zip")
+    many = {**sure, **{f"{k}.txt": b"" for k in range(100)}}
+    yield "many files", packed(folder / "many.zip", many)
+    pickled = io.BytesIO()
+    np.save(pickled, np.array([{"a": print}], dtype=object), allow_pickle=True)
+    yield "pickle", packed(folder / "pickle.zip", {**sure, "map.npy": pickled.getvalue()})
+    yield "a page", packed(folder / "svg.zip", {**sure, "photograph.jpg": b"<svg onload=alert(1)>"})
+    texts = ["", "[]", "null", "{", "[" * 100_000, '{"format": 1}', json.dumps(index(version=99))]
+    wrong = [index(maps=[]), index(maps=[None]), index(maps=index()["maps"] * 9), index(photograph=None)]
+    wrong += [index(photograph={"file": "../x", "sha256": 1}), index(versions="x" * 9), index(maps=[{"files": 5}])]
+    questions = [
+        {"model": "os:system"},
+        {"model": 5},
+        {"method": "<b>"},
+        {"options": {"rulo": 1}},
+        {"class": "x" * 999},
+    ]
+    questions += [{"layer": ["a"]}, {"options": [1]}, {"model": "../../weights.pt"}, {"model": "hf:somebody/something"}]
+    for change in questions:
+        entry = index()["maps"][0]
+        wrong.append(index(maps=[{**entry, "question": {**entry["question"], **change}}]))
+    wrong.append(index(maps=[{**index()["maps"][0], "answer": {"share": 0.4}}]))
+    for k, text in enumerate([*texts, *map(json.dumps, wrong)]):
+        yield text[:60], packed(folder / f"text{k}.zip", {**sure, "bundle.json": text.encode()})
+
+
+def test_a_hostile_file_gets_one_sentence(ready: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, path in hostile(tmp_path):
+        code, said = replayed(path, capsys)
+
+        *before, last = said.splitlines()
+        assert code == 1 and last.endswith(".") and 20 < len(last) < 420, (name, said)
+        assert all(line.startswith(("Photograph", "Recomputing", "Weights", "Map")) for line in before), (name, said)
+        assert "Traceback" not in said and "internal error" not in said, (name, said)
+    assert not (tmp_path.parent / "x").exists()
+
+
+def test_maps_are_equal_within_rounding_only() -> None:
+    one = np.linspace(-1, 2, 49, dtype="f4").reshape(7, 7)
+    gap = one.copy()
+    gap[0, 0] = np.nan
+
+    assert replay._difference(one, one * np.float32(1 + 1e-5))[0] <= replay.ROUNDING * 2
+    assert replay._difference(one, one * np.float32(1.01))[0] > replay.ROUNDING * 2
+    assert not replay._difference(one, gap)[2] and replay._difference(gap, gap) == (0.0, 2.0, True)
+
+
+# Addresses
+
+
+def test_the_parameters_of_settings_ask_for_them_again(ready: None) -> None:
+    """Defaults stand in no address; `precision` is "auto" on the page, whatever the library's default is."""
+    given = {"samples": 3, "precision": "float32"}
+    question = Request(str(CAT), MODEL, "stages.4", "goldfish", "smooth_grad", given)
+    found = links.state(engine.resolve(question))
+
+    assert {name: found[name] for name in ("model", "layer", "class", "method")} == {
+        "model": MODEL, "layer": "stages.4", "class": "goldfish", "method": "smooth_grad"
+    }  # fmt: skip
+    again, example, notes = links.read({"example": "cat", **found})
+    assert (again, example, notes) == (question, examples.all_examples()["cat"], [])
+    assert (
+        links.state(engine.resolve(Request(str(CAT), MODEL, method="grad_cam", options={"relu": True})))["options"]
+        == ""
+    )
+
+
+def test_an_own_picture_is_in_no_address(uploaded: Callable[[bytes], str]) -> None:
+    """A name that means something in one browser; the file comes from there, and only as an upload."""
+    picture = uploaded(saved("JPEG"))
+    address = {"own": "4fk2", "example": "cat"}
+
+    assert links.read(address, {"file": picture})[:2] == (Request(picture), None)
+    for kept in (None, {}, {"file": None}, {"file": "/etc/passwd"}, {"file": 5}, "x"):
+        asked, example, notes = links.read(address, kept)
+        assert (asked.picture, example, notes) == (None, None, []) and links.is_gone(address, asked)
+    assert not links.is_gone({}, Request(None))
+    assert links.read({"example": "none"})[:2] == (Request(None), None)
+
+
+def test_an_address_that_a_script_sent_is_parsed_or_empty() -> None:
+    assert links.parsed("class=jack-o%27-lantern&options=%7B%7D") == {"class": "jack-o'-lantern", "options": "{}"}
+    for wrong in (None, 5, {"a": "b"}, "a=b" * 9000):
+        assert links.parsed(wrong) == {}
+    assert links.parsed("%ff=%fe&x=<b>")["x"] == "<b>"
+
+
+def test_an_unknown_option_is_named(ready: None) -> None:
+    settings = engine.resolve(Request(model=MODEL, method="grad_cam"))
+
+    (said,) = links.unknown_options(settings, Request(options={"rulo": 1, "x" * 200: 2}))
+
+    assert said.startswith("Grad-CAM has no options “rulo”, “x") and "Did you mean relu?" in said and len(said) < 250
+    assert links.unknown_options(settings, Request(options={"relu": True})) == []
+
+
+def test_reading_knows_the_page_s_version() -> None:
+    assert record.VERSION == 1 and reading.VERSION == record.VERSION and record.version().count(".") == 2
