@@ -6,7 +6,7 @@ import { make } from "./wire.js";
 export function inside(terms, choose, say) {
   const summary = make("summary", {}), list = make("div", { class: "hl-rail-inside", role: "radiogroup" });
   const root = make("details", { hidden: true }, summary, list);
-  let network = null, shown = -1, buttons = [];
+  let network = null, shown = -1, buttons = [], last = null;
 
   const fill = (at) => {
     const block = network.blocks[at], [around] = network.layers[block.out];
@@ -14,6 +14,9 @@ export function inside(terms, choose, say) {
     root.hidden = block.count < 2;
     summary.textContent = terms.inside.replace("{name}", around).replace("{count}", block.count);
     list.setAttribute("aria-label", terms.inside_group.replace("{name}", around));
+    list.replaceChildren();
+    buttons = [];
+    if (!root.open) return;
     const layers = network.layers.slice(block.first, block.first + block.count);
     const parts = layers.map(([name]) => name.split("."));
     let common = 0;
@@ -29,6 +32,7 @@ export function inside(terms, choose, say) {
 
   const show = (at, layer, norms) => {
     if (!network || at < 0) return;
+    last = [at, layer, norms];
     const focus = list.contains(document.activeElement);
     if (at !== shown) fill(at);
     const block = network.blocks[at];
@@ -48,6 +52,10 @@ export function inside(terms, choose, say) {
     if (focus) list.querySelector("[tabindex='0']")?.focus({ preventScroll: true });
   };
 
+  root.addEventListener("toggle", () => {
+    shown = -1;
+    if (last) show(...last);
+  });
   list.addEventListener("keydown", (event) => {
     const at = buttons.indexOf(document.activeElement), end = buttons.length - 1;
     const to = { ArrowLeft: at - 1, ArrowUp: at - 1, ArrowRight: at + 1, ArrowDown: at + 1, Home: 0, End: end }[event.key];
@@ -57,5 +65,5 @@ export function inside(terms, choose, say) {
     buttons[next].focus({ preventScroll: true });
     choose(network.blocks[shown].first + next, 180);
   });
-  return { root, show, draw: (drawn) => { network = drawn; shown = -1; } };
+  return { root, show, draw: (drawn) => { network = drawn; shown = -1; last = null; } };
 }

@@ -34,7 +34,7 @@ export function arcs(svg, found, spans, width, height, bars) {
   };
   const longest = Math.max(2, ...found.map(([start, end]) => end - start));
   const room = height - bars;
-  svg.style.opacity = found.length > 60 ? 0.4 : 0.75;      // dense networks would be drawn solid
+  svg.style.opacity = found.length > 60 ? 0.68 : 0.8;     // dense networks would be drawn solid
   svg.replaceChildren(...found.map(([start, end, projected]) => {
     const a = at(start, false) + 1.5, b = at(end, true) - 1.5;
     const part = Math.log(Math.max(1, end - start)) / Math.log(longest);

@@ -1,0 +1,110 @@
+"""The network rail without a browser: what is packed, what is said, and when norms are computed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nets import pictures, residual
+
+from explainers.layers.blocks.partition import Skip, network_blocks
+from ui import examples
+from ui.engine import engine, runs
+from ui.engine.messages import Answer
+from ui.engine.model_cache import load
+from ui.engine.request import Request
+from ui.rail import network, norms, packing, words
+
+MODEL = "efficientnet_lite0"
+DOG = next(iter(examples.all_examples().values()))
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is loaded at once, instead of in a thread; no norms are known."""
+    monkeypatch.setattr(engine.model_cache, "wait", lambda run, model: iter(()))
+    monkeypatch.setattr(norms, "_known", type(norms._known)())
+    load(MODEL)
+
+
+def measured(request: Request) -> norms.Norms:
+    with runs.begin(None) as run:
+        return next(step for step in norms.measure(request, run) if isinstance(step, norms.Norms))
+
+
+def test_the_drawing_holds_every_layer_and_stage() -> None:
+    net = residual().eval()
+    packed = network.packed(network_blocks(net, pictures()))
+
+    names = [layer[0] for layer in packed["layers"]]
+    firsts = [block["first"] for block in packed["blocks"]]
+    assert firsts == [sum(block["count"] for block in packed["blocks"][:k]) for k in range(len(firsts))]
+    assert packed["names"]["layer1"] == packed["names"]["layer1.relu#1"], "one tensor under two names"
+    conv = packed["layers"][names.index("conv1")]
+    assert conv[1:5] == [12, 16, 6, "Conv2d"] and conv[7] is True
+    assert packed["layers"][packed["names"]["fc"]][7] is False
+    assert [stage[:2] for stage in packed["stages"]] == [[0, 1], [2, 3], [4, 5]], "12 x 16, 6 x 8, none"
+    assert [stage[2] for stage in packed["stages"]] == [1, 1, 0]
+    assert packed["arcs"] == [[1.0, 2.0, 0], [3.0, 4.0, 0]]
+
+
+@pytest.mark.parametrize("reason", list(words.WHY))
+def test_every_reason_is_said(reason: str) -> None:
+    layer = load(MODEL).layers[-1]
+    sentence = words.why(reason, layer)
+
+    assert sentence.endswith(".") and "{" not in sentence and words.why("", layer) == ""
+
+
+def test_of_very_many_arcs_the_longest_and_shortest_of_each_end_are_drawn() -> None:
+    skips = [Skip(start, end) for end in range(60) for start in range(end)]
+    kept = network.few(skips)
+
+    assert len(skips) > network.MOST_ARCS >= len(kept)
+    assert {(skip.start, skip.end) for skip in kept} >= {(0, 59), (58, 59), (0, 1)}
+    assert network.few(skips[:10]) == sorted(skips[:10], key=lambda skip: skip.start - skip.end)
+
+
+def test_the_norms_are_those_of_the_answer_and_computed_once(
+    ready: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the page holds a copy of the example under another path. Oracle: the gradient by autograd."""
+    question = Request(str(DOG.path), MODEL)
+    with runs.begin(None) as run:
+        answer = next(step for step in engine.explain(question, run) if isinstance(step, Answer))
+    wanted = packing.wanted(answer, str(question.picture))
+    first = measured(question)
+    packed = packing.norms(first)
+    calls: list[Any] = []
+    monkeypatch.setattr(norms.network_calls, "run", lambda *values, **named: calls.append(values))
+    again = measured(
+        Request(str(shutil.copy(DOG.path, tmp_path / "copy.jpg")), MODEL, layer="stages.2", method="saliency")
+    )
+
+    assert wanted == {"key": first.key, "chosen": "head", "note": ""}
+    assert again.key == first.key and again.norms == first.norms and calls == []
+    drawing = network.drawing(load(MODEL))
+    assert len(packed["norms"]) == len(drawing["layers"]) and packed["name"] == "German shepherd"
+    net = load(MODEL).model.network
+    _, images = engine.prepared(answer.settings, question)
+    kept: list[torch.Tensor] = []
+    hook = net.get_submodule("stages.2").register_forward_hook(lambda m, i, out: kept.append(out))
+    with torch.enable_grad():
+        score = net(images.clone().requires_grad_())[0, answer.target]
+        (gradient,) = torch.autograd.grad(score, kept[0])
+    hook.remove()
+    assert packed["norms"][drawing["names"]["stages.2"]] == pytest.approx(float(gradient.norm()), rel=1e-3)
+    assert packed["norms"][drawing["names"]["classifier"]] is None
+
+
+def test_another_class_has_another_key(ready: None) -> None:
+    settings = engine.resolve(Request(str(DOG.path), MODEL, target="tabby"))
+    other = engine.resolve(Request(str(DOG.path), MODEL, target="goldfish", layer="stages.1"))
+    same = engine.resolve(Request(str(DOG.path), MODEL, target="goldfish", method="saliency"))
+    keys = [norms.key_of(str(DOG.path), each, each.names) for each in (settings, other, same)]
+
+    assert keys[0] != keys[1] == keys[2]
+    assert str(DOG.path) not in "".join(keys)
