@@ -17,6 +17,8 @@ from explainers.targets import Target
 class Finding:
     """A fact that the reader of a map must know: `code`, a `sentence`, and `remedy`, keywords to change in the call.
 
+    `facts` are the figures of the sentence by name (classes as indices), for who says it in words of their own.
+
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
     "unusual_size", "class_insensitive", and those that methods give themselves. A remedy may be empty; else
     `explain(**{**the_same_call, **finding.remedy})` is the better question.
@@ -25,6 +27,7 @@ class Finding:
     code: str
     sentence: str
     remedy: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -105,8 +108,10 @@ def note_option(name: str, value: Any) -> None:
         record.options[name] = value
 
 
-def note_finding(code: str, sentence: str, remedy: dict[str, Any] | None = None, picture: int | None = None) -> None:
+def note_finding(
+    code: str, sentence: str, remedy: dict[str, Any] | None = None, picture: int | None = None, **facts: Any
+) -> None:
     """Record a finding that only the method can know; `picture` None means all images."""
     record = _record.get()
     if record is not None:
-        record.findings.append((picture, Finding(code, sentence, remedy or {})))
+        record.findings.append((picture, Finding(code, sentence, remedy or {}, facts)))

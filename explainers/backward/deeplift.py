@@ -209,4 +209,6 @@ def _note_gap(attributions: Tensor, changes: Tensor) -> None:
                 f"The map sums to {total:.5g}, and the score changes by {change:.5g} from the baseline: rounding, or a "
                 f"part of the network that is detached from the image.",
                 picture=picture,
+                total=total,
+                expected=change,
             )

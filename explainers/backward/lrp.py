@@ -55,6 +55,7 @@ def winning_probability(run: Run, contrast: bool) -> Tensor:
                 "lost",
                 f"{1 - total:.1%} of the probability ended at neurons inside the network without excitatory input.",
                 picture=picture,
+                share=1 - total,
             )
     return probability
 
@@ -83,4 +84,6 @@ def _note_absorbed(relevance: Tensor, scores: Tensor) -> None:
                 "absorbed",
                 f"Biases and ε absorb {score - total:.3g} of the score {score:.3g}: the map sums to {total:.3g}.",
                 picture=picture,
+                score=score,
+                total=total,
             )

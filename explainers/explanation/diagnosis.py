@@ -75,6 +75,8 @@ def diagnose(
     sizes: tuple[int, int] | None = None,
     broken_layer: str | None = None,
     correlation: Tensor | None = None,
+    runner_up: Tensor | None = None,
+    reads_class: bool = True,
 ) -> list[list[Finding]]:
     """Say what is wrong with each picture's map, worst first; nothing where nothing is.
 
@@ -82,7 +84,8 @@ def diagnose(
     is a softmax probability or its logarithm; `earlier_layer` is the next earlier stage, for remedies; `relu` is the
     method's option of that name, None where it has none; `target` the class indices, where they are; `sizes` the
     shorter side of the pictures and of those that the network was trained on; `broken_layer` the first layer whose
-    output is not finite; `correlation` the rank correlation [N] with the runner-up's map.
+    output is not finite; `correlation` the rank correlation [N] with the map of the class `runner_up` [N];
+    `reads_class` tells whether the target plays a part in the map.
 
     Returns  one list of `Finding` a picture
     Errors   ValueError when map and raw do not hold the same number of pictures.
@@ -110,17 +113,17 @@ def diagnose(
             row.append(_no_gradient(where, earlier))
         explained = bool(row)
         if raw[n].numel() > 1 and low < 0 >= high:
-            row.append(_nothing_positive(low, where, relu))
+            row.append(_nothing_positive(low, where, relu, reads_class))
         # An even map shows no position. A blank one whose cause is already told is not told twice.
         even = raw[n].numel() > 1 and not single and high - low <= FLAT * size
         if even and not (size == 0 and explained):
-            row.append(_flat(high, size, where, earlier))
+            row.append(_flat(high, size, where, earlier, reads_class))
         if target is not None and own is not None and (unlikely := _unlikely(target[n], own)):
             row.append(unlikely)
         if sizes is not None and not 0.5 <= sizes[0] / sizes[1] <= 2:
             row.append(_unusual_size(*sizes))
         if correlation is not None and float(correlation[n]) > ALIKE:
-            row.append(_class_insensitive(float(correlation[n])))
+            row.append(_class_insensitive(float(correlation[n]), None if runner_up is None else int(runner_up[n])))
         findings.append(row)
     return findings
 
@@ -129,20 +132,23 @@ def _non_finite(
     method: str, raw: Tensor, scores: Tensor | None, gradient_norm: float | None, layer: str | None
 ) -> Finding | None:
     """Name the first tensor at fault: layers come before scores, scores before gradients, gradients before the map."""
-    bad = int((~raw.isfinite()).sum())
+    bad, part = int((~raw.isfinite()).sum()), "map"
     first = None
     if layer is not None:
+        part = "layer"
         first = f"Layer {layer!r} is the first whose output is NaN or infinite, so no map can be trusted."
     elif scores is not None and not scores.isfinite().all():
-        wrong = int((~scores.isfinite()).sum())
+        part, wrong = "scores", int((~scores.isfinite()).sum())
         first = f"The model's own scores are NaN or infinite ({wrong} of {scores.numel()}), so no map can be trusted."
     elif gradient_norm is not None and not math.isfinite(gradient_norm):
+        part = "gradient"
         first = "The gradient is NaN or infinite while the scores are finite, so the map cannot be trusted."
     elif bad:
         first = f"{bad} of {raw.numel()} values of the {method} map are NaN or infinite, so it cannot be trusted."
     if first is None:
         return None
-    return Finding("non_finite", f"{first} Check picture and weights; in half precision, try float32.")
+    sentence = f"{first} Check picture and weights; in half precision, try float32."
+    return Finding("non_finite", sentence, facts={"part": part, "layer": layer})
 
 
 def _nothing_spatial(map: Tensor, where: str, earlier: dict[str, Any]) -> Finding:
@@ -151,6 +157,7 @@ def _nothing_spatial(map: Tensor, where: str, earlier: dict[str, Any]) -> Findin
         f"The map of {where} is one cell of {_figure(map)} for the whole picture: nothing spatial is left to show."
         + _advice(earlier, " Choose an earlier layer or a larger picture."),
         earlier,
+        {"value": float(map)},
     )
 
 
@@ -169,6 +176,7 @@ def _saturated(target_score: Tensor | None, scores: Tensor | None) -> Finding | 
         "saturated",
         f"The softmax is saturated (probability {p:.6g}), so its gradient is nearly zero. Use the logit as target.",
         remedy,
+        {"probability": p},
     )
 
 
@@ -181,18 +189,25 @@ def _no_gradient(where: str, earlier: dict[str, Any]) -> Finding:
     )
 
 
-def _nothing_positive(low: float, where: str, relu: bool | None) -> Finding:
-    fact = f"All values at {where} are ≤ 0 (lowest {low:.3g}): no evidence there for this class"
+def _nothing_positive(low: float, where: str, relu: bool | None, reads_class: bool) -> Finding:
+    fact = f"All values at {where} are ≤ 0 (lowest {low:.3g})"
+    facts = {"lowest": low, "blank": bool(relu)}
+    if not reads_class:
+        blank = ", and the ReLU leaves a blank map. Show the signed map" if relu else ""
+        return Finding("nothing_positive", f"{fact}{blank}.", {"relu": False} if relu else {}, facts)
+    fact += ": no evidence there for this class"
     if relu:
         sentence = f"{fact}, and the ReLU leaves a blank map. Show the signed map to see the evidence against it."
-        return Finding("nothing_positive", sentence, {"relu": False})
-    return Finding("nothing_positive", f"{fact}; the map shows evidence against it only.")
+        return Finding("nothing_positive", sentence, {"relu": False}, facts)
+    return Finding("nothing_positive", f"{fact}; the map shows evidence against it only.", {}, facts)
 
 
-def _flat(value: float, size: float, where: str, earlier: dict[str, Any]) -> Finding:
+def _flat(value: float, size: float, where: str, earlier: dict[str, Any], reads_class: bool) -> Finding:
     fact = "zero everywhere" if size == 0 else f"flat, {value:.3g} everywhere"
-    advice = _advice(earlier, " Try another class or layer." if size == 0 else "")
-    return Finding("flat", f"The map of {where} is {fact}: no position stands out.{advice}", earlier)
+    otherwise = " Try another class or layer." if reads_class else " Try another layer."
+    advice = _advice(earlier, otherwise if size == 0 else "")
+    sentence = f"The map of {where} is {fact}: no position stands out.{advice}"
+    return Finding("flat", sentence, earlier, {"value": 0.0 if size == 0 else value})
 
 
 def _unlikely(target: int, scores: Tensor) -> Finding | None:
@@ -206,6 +221,14 @@ def _unlikely(target: int, scores: Tensor) -> Finding | None:
         f"Class {target} is number {rank} of {len(scores)} with a probability of {share:.2g}; the network sees class "
         f"{top} ({float(shares[top]):.2g}). The map shows evidence for {target}, not that it is there.",
         {"target": top},
+        {
+            "target": target,
+            "rank": rank,
+            "of": len(scores),
+            "share": share,
+            "top": top,
+            "top_share": float(shares[top]),
+        },
     )
 
 
@@ -214,14 +237,16 @@ def _unusual_size(given: int, trained: int) -> Finding:
         "unusual_size",
         f"The shorter side has {given} pixels, and the network was trained on {trained}: things have another size than "
         f"it knows. Resize the picture to about {trained}.",
+        facts={"given": given, "trained": trained},
     )
 
 
-def _class_insensitive(correlation: float) -> Finding:
+def _class_insensitive(correlation: float, runner_up: int | None) -> Finding:
     return Finding(
         "class_insensitive",
         f"The map of the runner-up class is nearly the same (rank correlation {correlation:.3f}): it shows what is "
         "there, not the evidence for this class. For the difference, take Contrast(class, runner-up) as target.",
+        facts={"correlation": correlation, "runner_up": runner_up},
     )
 
 

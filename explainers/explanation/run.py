@@ -82,7 +82,7 @@ def explain(
                 other = chosen.function(model, images, runner_up, **keywords)
             correlation = rank_correlation(flat, _as_map(chosen, other if second.raw is None else second.raw, how))
         view.graphs = None
-        findings = _findings(chosen, view, images, record, shown, flat, options, correlation, trained_size)
+        findings = _findings(chosen, view, images, record, shown, flat, options, correlation, runner_up, trained_size)
     resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()}
     resolved |= record.options
     if chosen.returns in ("pixels", "features"):
@@ -127,6 +127,7 @@ def _findings(
     flat: Tensor,
     options: dict[str, Any],
     correlation: Tensor | None,
+    runner_up: Tensor | None,
     trained_size: int | None,
 ) -> list[list[Finding]]:
     """The method's own findings, then what the figures show; what a remedy needs is looked up where there is a need."""
@@ -145,6 +146,8 @@ def _findings(
             "target": target if isinstance(target, list) else None,
             "sizes": (min(images.shape[-2:]), trained) if trained else None,
             "correlation": correlation,
+            "runner_up": runner_up,
+            "reads_class": chosen.reads_class,
         }
         findings = diagnose(shown, flat, **figures)
         if any(findings):

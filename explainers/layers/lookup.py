@@ -150,6 +150,7 @@ def layer_layout(
                 "bypass",
                 f"Not every path to the score passes the default layer {layer!r}: what goes around it is not in the "
                 "map. list_layers(model, images) has the others.",
+                layer=layer,
             )
     if isinstance(layer, nn.Module):
         # A compiled inner module is replaced by the module in it when the network runs: so is its name.

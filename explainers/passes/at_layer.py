@@ -188,6 +188,8 @@ def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -
             f"After layer {asked.name!r} only the class token is read, so its patches have no gradient. The map is "
             f"that of {where.name!r}, the last layer before it whose patches affect the score.",
             {"layer": where.name},
+            asked=asked.name,
+            layer=where.name,
         )
     return where, both
 

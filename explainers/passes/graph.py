@@ -86,4 +86,6 @@ def note_bypass(total: Tensor, passed: Tensor, output_gradient: Tensor, leaves: 
                 "bypass",
                 f"Not every path passes layer {layer!r}: {share:.0%} of the gradient goes around it and is in no "
                 "channel's map.",
+                layer=layer,
+                share=share,
             )

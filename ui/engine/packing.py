@@ -18,6 +18,7 @@ from PIL import Image
 from ui import words
 from ui.engine import scene
 from ui.engine.messages import Answer, Channel, Channels, Refining, Scene, Settings, Stages
+from ui.methods.findings import caution, said
 from ui.share.record import record
 
 if TYPE_CHECKING:
@@ -203,14 +204,9 @@ def classes(step: Answer, ident: int) -> dict[str, Any]:
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:
     """Notes on the request, the method's caution, then findings, with a button where there is a remedy."""
-    caution = step.settings.method.caution
-    notes = [*step.settings.notes, *([caution] if caution else [])]
-    items: list[dict[str, Any]] = [{"sentence": note} for note in notes]
-    for finding in step.explanation.findings[0]:
-        item: dict[str, Any] = {"sentence": words.plain(finding.sentence)}
-        if finding.remedy:
-            item |= {"remedy": dict(finding.remedy), "label": words.remedy(finding.remedy)}
-        items.append(item)
+    items: list[dict[str, Any]] = [{"sentence": note} for note in step.settings.notes]
+    items += caution(step.settings)
+    items += [said(finding, step) for finding in step.explanation.findings[0]]
     return {"id": ident, "items": items}
 
 

@@ -280,6 +280,8 @@ class _MaskedScores:
                 "score of the one with the most similar mask.",
                 {"channels": len(varying)},
                 picture,
+                scored=len(chosen),
+                channels=len(varying),
             )
         return varying[chosen]
 
@@ -317,6 +319,8 @@ class _MaskedScores:
                     "even share), so the map is nearly the mean activation, whatever the class.",
                     {"weights": "increase"},
                     picture,
+                    low=low,
+                    high=high,
                 )
 
 

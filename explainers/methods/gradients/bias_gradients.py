@@ -179,4 +179,6 @@ def _note_missing(parts: FullGradients, dtype: torch.dtype) -> None:
             "not complete.",
             {},
             n,
+            missing=float(missing[n]),
+            score=float(parts.scores[n]),
         )

@@ -369,6 +369,9 @@ def note_gap(attribution: Tensor, expected: Tensor, remedy: dict[str, Any]) -> N
                 f"{gap:.2g}{share}. More {option} make it smaller{slow}.",
                 remedy,
                 picture,
+                total=total,
+                expected=difference,
+                option=option,
             )
 
 

@@ -101,7 +101,7 @@ def extremal_perturbation(
         loop.run(steps, 1, ascend, heat)
         for picture in (~has_gradient).nonzero().flatten().tolist():
             sentence = "The score has no gradient at any mask tried, so none is better than another."
-            note_finding("no_gradient", sentence, picture=picture)
+            note_finding("no_gradient", sentence, picture=picture, anywhere=True)
         if is_recording() and loop.affords():
             _note_failures(run, replacement, heat(), has_gradient)
         return heat()
@@ -119,6 +119,8 @@ def _note_failures(run: Run, replacement: Tensor, masks: Tensor, has_gradient: T
                 f"The part that is kept scores {score:.3g}, no more than the baseline alone ({empty + 0.0:.3g}): the "
                 "search failed. Try another baseline, such as 0, or more steps.",
                 picture=picture,
+                score=score,
+                empty=empty,
             )
 
 
