@@ -135,13 +135,186 @@ def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
     assert page.get_by_role("button", name="Start").is_enabled()
 
 
-def test_a_number_out_of_range_is_refused_with_a_sentence(visit: Visit) -> None:
+def test_a_number_that_cannot_be_used_is_refused_at_its_field_and_the_last_run_is_marked(visit: Visit) -> None:
     page = opened(visit, "A network in training")
-    page.locator("#hl-training input[name=steps]").fill("100000")
-    visit.after(lambda: page.get_by_role("button", name="Start").click(), "training")
+    part, line, start = page.locator("#hl-training"), page.locator("#hl-training .hl-line"), "Start"
+    visit.after(lambda: page.get_by_role("button", name="Linear regression").click(), "training")
+    page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
+    shown, sent = visit.number("training"), len(visit.requests)
+    ran = line.inner_text()
 
-    assert page.locator("#hl-training .hl-line").inner_text() == "Steps must be a number from 1 to 500."
-    assert page.get_by_role("button", name="Start").is_enabled()
+    for name, typed, sentence in (
+        ("steps", "-5", "Steps must be a whole number from 1 to 500."),
+        ("steps", "", "Steps must be a whole number from 1 to 500."),
+        ("steps", "10.5", "Steps must be a whole number from 1 to 500."),
+        ("rate", "1e999", "Learning rate must be a number from 1e-6 to 100."),
+        ("noise", "-1", "Gradient noise (std) must be a number from 0 to 1000, or empty for off."),
+        ("clip_value", "0", "Value clipping threshold must be a number from 1e-9 to 1e9, or empty for off."),
+        ("clip_norm", "1e", "Norm clipping threshold must be a number from 1e-9 to 1e9, or empty for off."),
+    ):
+        field = part.locator(f"input[name={name}]")
+        before = field.input_value()
+        field.focus()
+        page.keyboard.press("Control+a")
+        page.keyboard.press("Delete")
+        page.keyboard.type(typed)  # as a visitor would: `fill` refuses what is no number
+        page.get_by_role("button", name=start).click()
+
+        wrong = page.locator(f"#{field.get_attribute('aria-describedby')}")
+        assert wrong.inner_text() == sentence and field.get_attribute("aria-invalid") == "true"
+        assert field.evaluate("field => document.activeElement === field")
+        assert line.inner_text() == "Not started: correct the marked field. The charts are of the last valid run."
+        assert part.locator(".hl-old .hl-plot").count() == 4, "the last answer stays, and is marked"
+        field.fill(before)
+        assert wrong.is_hidden() and field.get_attribute("aria-invalid") is None
+        assert line.inner_text() == ran and part.locator(".hl-old").count() == 0
+
+    assert visit.number("training") == shown and not [r for r in visit.requests[sent:] if "queue/join" in r]
+    part.locator("input[name=steps]").fill("20")
+    assert part.locator(".hl-old").count() == 1 and "The settings have changed since" in line.inner_text()
+    visit.after(lambda: page.get_by_role("button", name=start).click(), "training")
+    page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
+    assert line.inner_text().startswith("Trained 20 steps") and part.locator(".hl-old").count() == 0
+
+
+def test_a_hooks_number_that_cannot_be_used_is_refused_at_its_field_and_the_last_result_is_marked(visit: Visit) -> None:
+    page = opened(visit)
+    visit.painted("expression", 0)
+    part, line = page.locator("#hl-expression"), page.locator("#hl-expression .hl-line")
+    amount, code = part.locator("input[name=amount]"), part.locator("pre").inner_text()
+    for typed in ("", "1e999", "2e12"):
+        amount.focus()
+        page.keyboard.press("Control+a")
+        page.keyboard.press("Delete")
+        page.keyboard.type(typed)
+        page.get_by_role("button", name="Run").click()
+        sentence = page.locator(f"#{amount.get_attribute('aria-describedby')}").inner_text()
+        assert sentence == "The factor must be a number from −1e12 to 1e12.", typed
+        assert line.inner_text() == "Not run: correct the marked field. The result below is the last valid one."
+        assert part.locator(".hl-lab-results.hl-old").count() == 1 and part.locator("pre").inner_text() == code
+    amount.fill("3")
+    visit.after(lambda: page.keyboard.press("Enter"), "expression")
+    assert amount.get_attribute("aria-invalid") is None and part.locator(".hl-old").count() == 0
+    assert table(page, 2) == {"v": ["3", "6", "9"]}
+
+    seed = part.locator("input[name=seed]")
+    seed.fill("(1, inf, 2)")
+    visit.after(seed.blur, "expression")
+    assert "NaN and ∞ cannot be entered" in page.locator(f"#{seed.get_attribute('aria-describedby')}").inner_text()
+    seed.fill("")
+    part.locator("textarea").fill("x = (1, 0)\ny = log(x)")
+    assert "The expression has changed since" in line.inner_text() and part.locator(".hl-old").count() == 1
+    visit.after(lambda: page.get_by_role("button", name="Run").click(), "expression")
+    finding = part.locator(".hl-finding")
+    assert finding.inner_text().startswith("y = log(x) is −∞: the logarithm of 0 is not finite.")
+    visit.after(lambda: page.get_by_role("button", name="y = 2v²").click(), "expression")
+    assert finding.is_hidden() and part.locator(".hl-old").count() == 0
+
+
+def test_a_frozen_layer_is_called_frozen_and_the_loss_has_the_axis_it_needs(visit: Visit) -> None:
+    page = opened(visit, "A network in training")
+    part = page.locator("#hl-training")
+    visit.after(lambda: page.get_by_role("button", name="First layer frozen, noise on the others").click(), "training")
+    page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
+
+    (finding,) = part.locator(".hl-finding").all_inner_texts()
+    assert "Gradient hooks set the gradient of 'hidden1.weight'" in finding and "ReLU" not in finding
+    legend = part.locator(".hl-chart-box").nth(1).locator(".hl-legend span").all_inner_texts()
+    assert legend == ["hidden1: 0", "hidden2", "hidden3", "output"]
+    assert part.locator(".hl-chart-box h3").first.inner_text() == "Loss (log scale)"
+    cases = [[1, 0.5], [100, 1], [101, 1], [1000, 0], [1000, -1], [1000, None, 1], [None], [], [1e38, 1e-7]]
+    found = page.evaluate("async (cases) => (await import('/hl/chart.js')).decades && cases.map("
+                          "(await import('/hl/chart.js')).decades)", cases)  # fmt: skip
+    assert found == [False, False, True, False, False, True, False, False, True]
+    visit.after(lambda: page.get_by_role("button", name="Eight sigmoid layers").click(), "training")
+    page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
+    assert part.locator(".hl-chart-box h3").first.inner_text() == "Loss", "from 0.75 to 0.69"
+
+
+CONTRASTS = """async () => {
+  const { hue } = await import("/hl/chart.js");
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    context.clearRect(0, 0, 1, 1);
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const colour = rgba(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+  };
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => colour.slice(0, 3).map((v) => linear(v / 255))
+    .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
+  const contrast = (colour, opacity, node) => {
+    const back = behind(node), front = rgba(colour).map((v, k) => (k < 3 ? v * opacity + back[k] * (1 - opacity) : v));
+    const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const found = {}, probe = document.createElement("i"), host = document.querySelector("#hl-training .hl-plot");
+  host.append(probe);
+  for (let count = 1; count <= 9; count++) for (let k = 0; k < count; k++) {
+    probe.style.color = hue(k, count);
+    found[`line ${k} of ${count}`] = contrast(getComputedStyle(probe).color, 1, host);
+  }
+  probe.remove();
+  for (const name of ["hl-curve", "hl-edge", "hl-cursor", "hl-bar-plain", "hl-bar-stage", "hl-bar-dead"]) {
+    const place = name === "hl-edge" ? document.querySelector("#hl-expression .hl-graph") : host;
+    const shape = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const frame = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    shape.setAttribute("class", name);
+    frame.append(shape);
+    place.append(frame);
+    const style = getComputedStyle(shape), painted = style.stroke !== "none" ? style.stroke : style.fill;
+    if (name !== "hl-curve") found[name] = contrast(painted, Number(style.opacity), place);
+    frame.remove();
+  }
+  for (const path of document.querySelectorAll("#hl-training .hl-curve")) {
+    const style = getComputedStyle(path);
+    found[`curve ${Object.keys(found).length}`] = contrast(style.stroke, Number(style.opacity), path);
+  }
+  for (const dot of document.querySelectorAll("#hl-training .hl-legend i")) {
+    found[`dot ${Object.keys(found).length}`] = contrast(getComputedStyle(dot).backgroundColor, 1, dot.parentElement);
+  }
+  return found;
+}"""
+
+
+def test_the_lab_folds_the_picture_away_keeps_its_place_and_its_colours_stand_out(browser: Any, app: str) -> None:
+    for width, scheme in ((390, "dark"), (768, "light"), (1440, "dark")):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        visit = Visit(context.new_page(), app)
+        page = opened(visit)
+        left = page.locator("#hl-fold" if width < 768 else "#hl-left")
+        visit.painted("expression", 0)
+        names = [tab.inner_text() for tab in page.get_by_role("tab").all() if tab.is_visible()]
+        assert {"Overlay", "Feature maps", "Gradient lab", "API"} <= set(names), (width, names)
+        assert {"One expression", "A network in training", "A picture"} <= set(names), (width, names)
+        assert left.is_hidden()
+        page.get_by_role("tab", name="A network in training").click()
+        assert left.is_hidden()
+
+        page.get_by_role("button", name="Eight sigmoid layers").click()
+        page.wait_for_function("document.querySelectorAll('#hl-training .hl-curve').length === 19")
+        place = "[...document.querySelectorAll('#hl-training .hl-plot')].map((plot) => plot.offsetTop)"
+        first = page.evaluate(place)
+        page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
+        assert page.evaluate(place) == first, "nothing moves while a run is drawn"
+        low = {name: round(found, 2) for name, found in page.evaluate(CONTRASTS).items() if found < 3}
+        assert not low, (width, scheme, low)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+        page.get_by_role("tab", name="A picture").click()
+        assert left.is_visible()
+        page.get_by_role("tab", name="One expression").click()
+        assert left.is_hidden()
+        page.get_by_role("tab", name="Overlay").click()
+        assert left.is_visible()
+        visit.check()
+        context.close()
 
 
 def test_gradients_of_an_image_at_every_layer_follow_the_class(visit: Visit) -> None:

@@ -43,6 +43,9 @@ FORM = {
     "hooked": "hook",
     "was": "was",
     "leaf": "tensor",
+    "not_run": "Not run: correct the marked field.",
+    "changed": "The expression has changed since; Run computes it.",
+    "last_valid": "The result below is the last valid one.",
 }
 HOOKS = [
     ("record", "record only", ""),
@@ -270,7 +273,7 @@ def short(text: Any, longest: int = 24) -> str:
 
 TRAINING_TEXT = (
     "A small network trains on the server, on synthetic data, while hooks edit its gradients. The charts show the "
-    "gradients after the hooks; the diagnosis above them names vanishing, exploding and dead gradients."
+    "gradients after the hooks; the diagnosis names vanishing, exploding, dead and frozen gradients."
 )
 TRAINING_FORM = {
     "presets": "Runs",
@@ -281,8 +284,8 @@ TRAINING_FORM = {
     "activation": "Activation",
     "depth": "Hidden layers",
     "hooks": "Gradient hooks, in this order; an empty field is no hook",
-    "clip_value": "Clipping threshold by value",
-    "clip_norm": "Clipping threshold by total norm",
+    "clip_value": "Value clipping threshold",
+    "clip_norm": "Norm clipping threshold",
     "scale": "Scale the gradient of",
     "factor": "Scaling factor",
     "freeze": "Freeze",
@@ -293,12 +296,17 @@ TRAINING_FORM = {
     "stop": "Stop",
     "queued": "Waiting in the queue…",
     "step": "step",
+    "not_started": "Not started: correct the marked field.",
+    "changed": "The settings have changed since; Start runs them.",
+    "last_valid": "The charts are of the last valid run.",
     "loss": "Loss",
+    "loss_log": "Loss (log scale)",
     "norms": "Gradient norm by layer (log scale)",
-    "updates": "Update-to-weight ratio by layer (log scale; about 0.001 is typical)",
+    "updates": "Update-to-weight ratio by layer (log scale)",
     "heat": "Gradient histograms over time",
     "heat_layer": "Layer",
-    "heat_text": "Each column is the histogram of one step, brighter where more of the layer's gradient values lie.",
+    "heat_text": "An update-to-weight ratio of about 0.001 is typical. Each column of the histograms is one step, brighter "
+    "where more of the layer's gradient values lie.",
     "diagnosis": "Diagnosis",
     "healthy": "No findings so far.",
     "read": "Point at a chart, or use the arrow keys on it, to read values.",
@@ -350,8 +358,8 @@ def out_of_range(name: str, low: float, high: float, *, whole: bool, optional: b
 # A picture
 
 DEPTH_FORM = {
-    "text": "The gradient of the chosen class's score with respect to every layer's output, for the picture on the "
-    "left. Gradient-based class-activation maps weight a layer's channels by it.",
+    "text": "The gradient of the chosen class's score with respect to every layer's output, for the chosen "
+    "picture. Gradient-based class-activation maps weight a layer's channels by it.",
     "title": "Gradient norm at each layer's output, in call order (log scale)",
     "legend": "Stages are highlighted and named; a dashed red bar is a layer with a vanished gradient.",
     "read": "Point at a bar, or use the arrow keys, to read its layer.",

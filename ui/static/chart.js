@@ -5,9 +5,15 @@ import { make, short } from "./wire.js";
 
 const HEIGHT = 190, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 24;
 
-/** Colours for layers in their order, distinct on light and on dark. */
+/** Colours for layers in their order; lab.css has their lightness, at least 3:1 on light and on dark. */
 export function hue(k, count) {
-  return `hsl(${Math.round(250 - (230 * k) / Math.max(1, count - 1))} 65% ${k % 2 ? 46 : 56}%)`;
+  return `oklch(var(--hl-line-${k % 2 ? "odd" : "even"}) 0.14 ${Math.round(282 - (252 * k) / Math.max(1, count - 1))})`;
+}
+
+/** Whether values need a logarithmic axis: all are positive, over more than two decades. */
+export function decades(values) {
+  const known = values.filter((v) => v !== null && Number.isFinite(v));
+  return known.length > 0 && known.every((v) => v > 0) && Math.max(...known) > 100 * Math.min(...known);
 }
 
 /** A linear or logarithmic axis: `at` maps a value to [0, 1] or null, with its ticks. */
@@ -35,7 +41,8 @@ function frame(host, chart) {
     const plot = make("div", { class: "hl-plot", tabindex: 0, role: "img" });
     const read = make("output", { class: "hl-quiet", "aria-live": "polite" });
     host.plot = plot;
-    host.replaceChildren(make("h3", { class: "hl-title", text: chart.title }), plot, read, make("div", { class: "hl-legend" }));
+    host.names = make("div", { class: "hl-legend" });
+    host.replaceChildren(make("h3", { class: "hl-title", text: chart.title }), plot, host.names, read);
     const show = (at) => { host.at = at; read.textContent = host.chart.read(at); host.mark(at); };
     plot.addEventListener("pointermove", (event) => {
       const box = plot.firstElementChild.getBoundingClientRect(), count = host.chart.count;
@@ -50,6 +57,7 @@ function frame(host, chart) {
     });
   }
   host.chart = chart;
+  host.firstElementChild.textContent = chart.title;
   host.plot.setAttribute("aria-label", `${chart.title}. ${chart.summary || ""}`);
   const width = Math.max(280, Math.floor(host.plot.clientWidth || 360));
   return { width, inner: width - LEFT - RIGHT, tall: HEIGHT - TOP - BOTTOM, root: svg("svg", { width, height: chart.height || HEIGHT, "aria-hidden": "true" }) };
@@ -63,11 +71,11 @@ function grid(root, axis, inner, tall) {
   }
 }
 
-function legend(host, names, colour) {
-  host.lastElementChild.replaceChildren(...names.map((name) => {
+function legend(host, names, colour, mark) {
+  host.names.replaceChildren(...names.map((name) => {
     const dot = make("i");
     dot.style.background = colour(name);
-    return make("span", {}, dot, name);
+    return make("span", {}, dot, mark(name));
   }));
 }
 
@@ -95,14 +103,16 @@ export function lines(host, { title, at, last, series, log, unit }) {
   // The pointer selects among recorded steps, which fill a part of the width while a run goes on.
   host.chart.count = at.length;
   host.plot.replaceChildren(root);
-  legend(host, names.length > 1 ? names : [], colour);
+  // A frozen layer's zeros have no place on a log scale.
+  const zero = (name) => log && series[name].length && series[name].every((v) => v === 0);
+  legend(host, names.length > 1 ? names : [], colour, (name) => (zero(name) ? `${name}: 0` : name));
 }
 
 /** Bars on a log scale; `marks` are names below single bars; values below `least` get a dashed bar. */
 export function bars(host, { title, values, names, marks, read, summary, least }) {
   const axis = scale(values, true);
   const shown = frame(host, { title, count: values.length, read, bars: true, summary, height: HEIGHT + Math.min(140, Math.max(...marks.map((m) => m.length)) * 7.5) });
-  const wide = Math.max(shown.inner, values.length * 5), root = shown.root;
+  const wide = Math.max(shown.inner, values.length), root = shown.root;
   root.setAttribute("width", wide + LEFT + RIGHT);
   grid(root, axis, wide, shown.tall);
   const each = wide / values.length, foot = TOP + shown.tall;

@@ -1,13 +1,7 @@
 // One expression: the form with its gallery, the graph, a table of all tensors, and the code.
 import { draw, few, same } from "./graph.js";
+import { field, number, say, settled } from "./lab_fields.js";
 import { follow, make, painted } from "./wire.js";
-
-let ids = 0;
-
-function field(text, control) {
-  control.id = `hl-lab-field-${ids++}`;
-  return make("div", { class: "hl-field-row" }, make("label", { for: control.id, text }), control);
-}
 
 class Lab {
   constructor(element, props, trigger) {
@@ -21,15 +15,17 @@ class Lab {
       oninput: () => this.own(), onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.ask(); } } });
     this.where = select([]);
     this.hook = select(props.hooks.map(([name, text]) => [name, text]));
-    this.amount = make("input", { type: "number", step: "any", onchange: submit });
+    this.amount = make("input", { type: "number", step: "any", onchange: submit, oninput: settled(() => this.judge()) });
     this.seed = make("input", { type: "text", maxlength: 200, placeholder: terms.seed_hint, onchange: submit });
     this.again = select(props.again);
     this.second = make("input", { type: "text", maxlength: 200, placeholder: terms.seed_hint, onchange: submit });
     this.where.name = "where"; this.hook.name = "hook"; this.amount.name = "amount"; this.again.name = "again";
+    this.seed.name = "seed"; this.second.name = "second";
     const rows = [field(terms.where, this.where), field(terms.hook, this.hook), field(terms.amount, this.amount),
       field(terms.seed, this.seed), field(terms.again, this.again), field(terms.second, this.second)];
     [, , this.amountRow, , , this.secondRow] = rows;
     this.line = make("p", { class: "hl-line", role: "status" });
+    this.finding = make("div", { class: "hl-finding", hidden: true }, make("p"));
     this.graph = make("div", { class: "hl-graph" });
     this.table = make("div", { class: "hl-scroll", tabindex: 0, role: "group", "aria-label": terms.table });
     this.code = make("code");
@@ -44,10 +40,10 @@ class Lab {
       make("div", {}, make("h3", { class: "hl-title", text: terms.code }), make("div", { class: "hl-code" }, make("pre", { tabindex: 0 }, this.code), copy),
         make("h3", { class: "hl-title hl-next", text: terms.table }), this.table));
     element.firstElementChild.replaceChildren(make("p", { class: "hl-quiet", text: terms.text }), this.gallery, this.says,
-      make("form", { class: "hl-lab-form", onsubmit: (event) => { event.preventDefault(); this.ask(); } }, program,
+      make("form", { class: "hl-lab-form", novalidate: true, onsubmit: (event) => { event.preventDefault(); this.ask(); } }, program,
         make("p", { class: "hl-quiet hl-wide", text: terms.grammar }), ...rows,
-        make("button", { type: "submit", class: "hl-button hl-main-button", text: terms.run })),
-      this.line, this.results);
+        make("div", { class: "hl-wide hl-lab-actions" }, make("button", { type: "submit", class: "hl-button hl-main-button", text: terms.run }))),
+      make("div", { class: "hl-lab-side" }, this.line, this.finding, this.results));
     this.fill(props.gallery[0]);
   }
 
@@ -79,6 +75,10 @@ class Lab {
     this.mark(null);
     this.show();
     this.says.textContent = "";
+    if (this.results.hidden) return;
+    this.results.classList.add("hl-old");
+    this.line.textContent = `${this.said} ${this.terms.changed}`;
+    this.line.dataset.kind = "busy";
   }
 
   names(list, chosen) {
@@ -94,21 +94,52 @@ class Lab {
     this.secondRow.hidden = !this.again.value;
   }
 
+  /** The hook's number, 1 where it takes none; undefined, and said at the field, where it cannot be used. */
+  judge() {
+    const [min, max, sentence] = this.props.amounts[this.hook.value] || [];
+    const amount = sentence ? number(this.amount, { min, max }) : 1;
+    say(this.amount, amount === undefined ? sentence : "");
+    return amount;
+  }
+
   ask() {
     this.show();
-    const amount = this.amount.value === "" ? 1 : this.amount.valueAsNumber;
+    const amount = this.judge();
+    if (amount === undefined) return this.refuse(this.terms.not_run);
     this.trigger("submit", { program: this.program.value, where: this.where.value, hook: this.hook.value, amount,
       seed: this.seed.value, again: this.again.value, second: this.second.value });
+  }
+
+  /** Why nothing was computed; the result of before stays and is marked. */
+  refuse(sentence) {
+    const old = !this.results.hidden;
+    this.line.textContent = old ? `${sentence} ${this.terms.last_valid}` : sentence;
+    this.line.dataset.kind = "error";
+    this.results.classList.toggle("hl-old", old);
   }
 
   render() {
     const since = performance.now(), value = this.props.value;
     if (!value) return;
-    this.line.textContent = value.error || value.waiting || value.line;
-    this.line.dataset.kind = value.error ? "error" : value.waiting ? "busy" : "done";
-    this.results.classList.toggle("hl-old", Boolean(value.error));
+    const faulty = { amount: this.amount, seed: this.seed, second: this.second }[value.field];
+    if (!value.waiting) {
+      for (const control of [this.seed, this.second]) say(control, control === faulty ? value.error : "");
+      if (value.field === "program") this.program.setAttribute("aria-invalid", "true");
+      else this.program.removeAttribute("aria-invalid");
+    }
+    if (value.error) {
+      if (faulty) say(faulty, value.error);
+      this.refuse(faulty ? this.terms.not_run : value.error);
+    } else {
+      this.line.textContent = value.waiting || value.line;
+      this.line.dataset.kind = value.waiting ? "busy" : "done";
+    }
     if (value.tensors) {
       this.results.hidden = false;
+      this.results.classList.remove("hl-old");
+      this.said = value.line;
+      this.finding.hidden = !value.finding;
+      this.finding.firstElementChild.textContent = value.finding;
       this.names(value.names, value.where);
       this.code.textContent = value.code;
       this.results.classList.remove("hl-broad");
