@@ -78,26 +78,3 @@ export function saves(view) {
   });
   return menu;
 }
-
-/** The menu of a comparison: `plates()` are [{name, view, plate}] of its maps, or a sentence says why there are none. */
-export function together(plates) {
-  const all = () => {
-    const found = plates();
-    if (typeof found === "string") throw new Error(found);
-    return found;
-  };
-  const drawn = () => all().map(({ name, plate }) => ({ ...plate, name }));
-  return new Menu("Save", [
-    ["Figure, PNG", FIGURE, async () => save(await png(drawn()), "comparison-figure.png")],
-    ["Figure, SVG", WORDS, async () => save(svg(drawn()), "comparison-figure.svg")],
-    ["Bundle, zip", BUNDLE, async () => {
-      const found = all(), whole = await png(drawn());
-      const pieces = await Promise.all(found.map(async ({ name, plate }) => {
-        const { colours, low, high, smooth } = plate.look;
-        const view = { colours, limits: [low, high], smooth, opacity: plate.opacity };
-        return { name, value: plate.value, view, figure: await png([{ ...plate, name }]) };
-      }));
-      save(await bundle(pieces, { "figure.png": whole }), "comparison-bundle.zip");
-    }],
-  ]);
-}
