@@ -233,8 +233,8 @@ def fields(step: Fields) -> str:
 
 def planes(step: Answer) -> dict[str, Any]:
     """The words of static/planes.js."""
-    more = {"label": "All planes", "goto": "Go to"}
-    return {**words.planes(step), **more}
+    pager = words.planes(step)
+    return {**pager, "label": f"All {step.planes} {pager['word'].lower()}s"}
 
 
 def _signed(value: float) -> str:

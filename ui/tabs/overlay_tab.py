@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ui import landing, words
+from ui.channels import packing as channels_packing
 from ui.engine import engine, model_cache, packing
 from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stages, Waiting
 from ui.engine.request import NAMES, Request, from_form
@@ -210,6 +211,7 @@ class Overlay(Tab):
             updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings])
             updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
             updates[self.view] = {"id": ident, "words": {"empty": words.EMPTY_OVERLAY}}
+            updates |= {seen: {"key": str(ident)} for seen in self.page.seen}
         return updates
 
     def _found(self, step: Scene, question: Request, ident: int) -> Updates:
@@ -259,7 +261,7 @@ class Overlay(Tab):
         return {
             self.status: words.answered(step, ident),
             self.view: packing.answer(step, ident),
-            self.planes: packing.planes(step, ident),
+            self.planes: channels_packing.planes(step, ident),
         }
 
     def _landed(self, stored: dict[str, Any]) -> Updates:
