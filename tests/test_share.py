@@ -87,7 +87,7 @@ def files() -> Iterator[tuple[str, bytes, str, bool]]:
     yield "tiff", saved("TIFF", tiffinfo=tags), ".png", False
 
 
-@pytest.mark.parametrize("name, data, suffix, same", files(), ids=[name for name, *_ in files()])
+@pytest.mark.parametrize("name, data, suffix, same", [*files()], ids=[name for name, *_ in files()])
 def test_a_photograph_travels_without_metadata_and_with_its_pixels(
     name: str, data: bytes, suffix: str, same: bool
 ) -> None:
@@ -309,12 +309,12 @@ def test_maps_are_equal_within_rounding_only() -> None:
 
 def test_the_parameters_of_settings_ask_for_them_again(ready: None) -> None:
     """Defaults stand in no address; `precision` is "auto" on the page, whatever the library's default is."""
-    given = {"samples": 3, "precision": "float32"}
-    question = Request(str(CAT), MODEL, "stages.4", "goldfish", "smooth_grad", given)
+    given = {"window": 112, "precision": "float32"}
+    question = Request(str(CAT), MODEL, "stages.4", "goldfish", "occlusion", given)
     found = links.state(engine.resolve(question))
 
     assert {name: found[name] for name in ("model", "layer", "class", "method")} == {
-        "model": MODEL, "layer": "stages.4", "class": "goldfish", "method": "smooth_grad"
+        "model": MODEL, "layer": "stages.4", "class": "goldfish", "method": "occlusion"
     }  # fmt: skip
     again, example, notes = links.read({"example": "cat", **found})
     assert (again, example, notes) == (question, examples.all_examples()["cat"], [])

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SCRIPT = (
     "import(new URL('hl/methods.js', document.baseURI))"
-    ".then((methods) => methods.mount(element, props, (name) => trigger('input'), watch))"
+    ".then((methods) => methods.mount(element, props, (name) => { element.dispatchEvent(new CustomEvent('hl-select', "
+    "{ bubbles: true, detail: { method: name } })); trigger('input'); }, watch))"  # see address.js
 )
 LONGEST = 200  # characters of a reason
 

@@ -96,10 +96,13 @@ def _jpeg(data: bytes) -> bytes:
     if turned := _turned(data):
         parts.append(turned)
     for marker, segment in _segments(data):
-        application = 0xE0 <= marker <= 0xEF
-        colours = segment[4:16] == b"ICC_PROFILE\x00" if marker == 0xE2 else marker in (0xE0, 0xEE)
-        if (application and colours) or not (application or marker == 0xFE):
-            parts.append(segment)
+        if marker == 0xE0 and segment[4:9] == b"JFIF\0":
+            segment = b"\xff\xe0\0\x10" + segment[4:16] + b"\0\0"  # without its thumbnail
+        elif marker == 0xEE and segment[4:9] == b"Adobe":
+            segment = b"\xff\xee\0\x0e" + segment[4:16]
+        elif marker == 0xFE or (0xE0 <= marker <= 0xEF and not (marker == 0xE2 and segment[4:16] == b"ICC_PROFILE\0")):
+            continue
+        parts.append(segment)
     return b"".join(parts)
 
 

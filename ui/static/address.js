@@ -8,6 +8,7 @@
 //          forward; `coming`: together with a question whose answer is still to come. Values come from anybody's link: at
 //          most LONGEST characters, otherwise anything, so check them; a name that is missing means the default
 // and gets a function that it calls after every change. The address follows within half a second.
+import { stand, watched } from "./lost.js";
 import { fresh, give, known, remember } from "./pictures.js";
 import { follow } from "./wire.js";
 
@@ -91,6 +92,7 @@ function clicked(data) {
 
 /** What Gradio's lists, the bands and the options' form hold, when one of them was changed or Explain pressed. */
 export function chosen(model, layer, target, method, bands, form) {
+  stand();
   const { values = {}, schema = [], model: of, method: by } = object(form);
   const usual = Object.fromEntries(schema.map((each) => [each.name, each.choices?.includes("auto") ? "auto" : each.default]));
   const own = Object.entries(values).filter(([name, value]) => value !== null && value !== usual[name]);
@@ -122,6 +124,7 @@ export async function opened() {
 
 /** The settings of an answer: they stand in the address from now on, unless they are those of a former question. */
 function answered(value) {
+  stand();
   late = value && value.settings ? value : null;
   const now = parameters(ASKED);
   if (late && ["model", "class", "method"].every((name) => !now[name] || now[name] === late.settings[name])) settle(true);
@@ -179,6 +182,7 @@ export function mount(element, props, trigger, watch) {
   });
   addEventListener("popstate", () => back((data) => trigger("select", data)));
   addEventListener("pagehide", () => { if (later) look(); });
+  watched(props.tops, asked);
   follow(props, watch, ["value"], () => answered(props.value));
   const overlay = document.getElementById("hl-overlay");
   if (overlay) new MutationObserver(() => settle()).observe(overlay, { attributeFilter: ["data-id"] });

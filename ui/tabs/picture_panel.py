@@ -18,7 +18,7 @@ from ui.share import links
 from ui.tabs.components import Choice, Named, Picture, canvas
 
 SOURCES = ["upload", "clipboard", "webcam"]
-ASKS = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip"]
+ASKS = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip", "hl-method"]
 """The components whose clicks change the settings, as the address must know at once."""
 
 
@@ -91,7 +91,7 @@ def build() -> Panel:
         stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=70, size="md")
         link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
     linked = canvas("linked", "hl-linked")
-    address = canvas("address", "hl-address", asks=ASKS)
+    address = canvas("address", "hl-address", asks=ASKS, tops=[words.TOP_CHOICE, *words.STRONGEST.values()])
     drop = canvas("drop", "hl-drop", words=words.DROP)
     return Panel(
         picture,

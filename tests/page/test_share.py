@@ -1,0 +1,217 @@
+"""The address that holds the state, a lost connection, figures and bundles, as a visitor has them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import urllib.parse
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import app as command
+from tests.page.conftest import PATIENCE, ROOT, Visit
+
+LOOK = """() => Object.fromEntries(['opacity', 'colours', 'low', 'high', 'smooth'].map((name) => {
+  const field = document.querySelector(`#hl-overlay [name=${name}]`);
+  return [name, field.type === 'checkbox' ? String(field.checked) : field.value];
+}))"""
+HOSTILE = "<img src=x onerror=window.__xss=1>${Object.assign(window,{__xss:1})}"
+
+
+def query(visit: Visit) -> dict[str, str]:
+    """The address's parameters, as they are now."""
+    text = visit.page.evaluate("location.search.slice(1)")
+    return dict(urllib.parse.parse_qsl(text))
+
+
+def holds(visit: Visit, **wanted: str | None) -> None:
+    """Wait until the address has these parameters; None: has not."""
+    visit.page.wait_for_function(
+        """(wanted) => Object.entries(wanted).every(([name, value]) =>
+          new URLSearchParams(location.search).get(name) === value)""",
+        arg=wanted,
+        timeout=PATIENCE,
+    )
+
+
+def again(visit: Visit, act: Callable[[], object]) -> None:
+    """Load the page anew and wait for its answer."""
+    act()
+    visit.painted("overlay", 0)
+    visit.settled()
+
+
+def test_reload_and_back_bring_the_state(visit: Visit) -> None:
+    """Examples, lists, looks and tab; how one looks is no question, and hostile parameters are nothing."""
+    visit.open("?__theme=light&opacity=<b>&limits=5,1&colours=x&show=y&smooth=z")
+    assert visit.page.evaluate(LOOK)["opacity"] == "100"
+    holds(visit, opacity=None, limits=None, colours=None, method="grad_cam", example="dog", __theme="light")
+    page = visit.page
+
+    visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
+    visit.after(lambda: visit.choose("method", "HiResCAM"))
+    asked = len(visit.requests)
+    page.evaluate("document.querySelector('#hl-overlay .hl-tools').closest('details')?.setAttribute('open', '')")
+    for name, value in (("opacity", "40"), ("colours", "viridis"), ("high", "0.05")):
+        page.evaluate(
+            """([name, value]) => {
+              const field = document.querySelector(`#hl-overlay [name=${name}]`);
+              field.value = value;
+              for (const event of ['input', 'change']) field.dispatchEvent(new Event(event)); }""",
+            [name, value],
+        )
+    holds(visit, opacity="40", colours="viridis", limits="0,0.05")
+    assert [url for url in visit.requests[asked:] if not url.startswith("blob:")] == []
+    page.get_by_role("tab", name="API").click()
+    holds(visit, tab="api", example="cat", method="hires_cam", layer="head")
+    before, look = query(visit), page.evaluate(LOOK)
+
+    again(visit, page.reload)
+    assert "HiResCAM" in visit.status and query(visit) == before and page.evaluate(LOOK) == look
+    assert page.get_by_role("tab", name="API").get_attribute("aria-selected") == "true"
+    assert page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "cat"
+
+    visit.after(page.go_back)
+    assert "Grad-CAM for tiger cat" in visit.status and page.evaluate(LOOK)["opacity"] == "100"
+    visit.after(page.go_back)
+    assert "German shepherd" in visit.status
+    visit.after(page.go_forward)
+    assert "tiger cat" in visit.status and query(visit)["example"] == "cat"
+    visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
+
+
+def test_an_own_picture_comes_back_in_its_own_browser_alone(visit: Visit, browser: Any, tmp_path: Path) -> None:
+    visit.open()
+    Image.open(ROOT / "assets/examples/cat.jpg").crop((20, 10, 320, 260)).save(tmp_path / "holiday.jpg")
+    visit.after(lambda: visit.upload(tmp_path / "holiday.jpg"))
+    visit.page.wait_for_function(
+        """() => new Promise((resolve) => { const door = indexedDB.open('hooklens', 1); door.onsuccess = () => {
+          const all = door.result.transaction('pictures').objectStore('pictures').getAll();
+          all.onsuccess = () => { door.result.close(); resolve(all.result.length); }; }; })"""
+    )
+    visit.after(lambda: visit.choose("method", "LayerCAM"))
+    status, address = re.sub(r" · .*", "", visit.status), visit.page.url
+    assert "own" in query(visit) and "example" not in query(visit) and "holiday" not in address and "tmp" not in address
+
+    again(visit, visit.page.reload)
+    assert re.sub(r" · .*", "", visit.status) == status
+    assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    visit.after(lambda: visit.page.locator("#hl-examples button[data-id=cat]").click())
+    visit.after(visit.page.go_back)
+    assert re.sub(r" · .*", "", visit.status) == status
+
+    other = Visit(browser.new_context().new_page(), visit.address)
+    other.page.goto(address)
+    other.page.wait_for_function(
+        "document.querySelector('#hl-status .hl-line')?.innerText.includes('a visitor’s own'.replace('’', \"'\"))",
+        timeout=PATIENCE,
+    )
+    assert "LayerCAM" in other.page.locator("#hl-method").inner_text() + other.page.locator(
+        "#hl-method input, #hl-method button"
+    ).first.evaluate("(e) => e.value || e.innerText")
+    other.check()
+    visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
+
+
+def test_what_is_chosen_while_the_connection_is_lost_stays(visit: Visit) -> None:
+    """Gradio loads the page anew when the connection is back."""
+    visit.open()
+    visit.after(lambda: visit.choose("class", "goldfish"))
+    page = visit.page
+
+    page.context.set_offline(True)
+    visit.choose("method", "HiResCAM")
+    page.locator("#hl-examples button[data-id=cat]").click()
+    page.get_by_text("Connection to the server was lost").wait_for()
+    visit.choose("layer", "stages.2 ")
+    holds(visit, layer="stages.2", method="hires_cam", example="cat")
+    with page.expect_navigation(timeout=PATIENCE):
+        page.context.set_offline(False)
+
+    visit.painted("overlay", 0)
+    visit.settled()
+    assert re.match(r"HiResCAM for tiger cat \(.*\) at stages.2 of", visit.status), visit.status
+    visit.errors.clear()  # of the time without a connection
+
+
+def saved(visit: Visit, item: str, within: str = "#hl-overlay") -> bytes:
+    menu = visit.page.locator(within).get_by_role("button", name="Save", exact=True)
+    menu.click()
+    assert menu.get_attribute("aria-expanded") == "true"
+    with visit.page.expect_download() as download:
+        visit.page.locator(within).get_by_role("button", name=item).click()
+    return Path(download.value.path()).read_bytes()
+
+
+def test_figures_are_saved(visit: Visit) -> None:
+    """PNG of twice the SVG's size, words of the caption as text, and the map alone with holes."""
+    visit.open("?example=cat&layer=stages.4")
+    drawing = ElementTree.fromstring(saved(visit, "Figure, SVG"))
+    figure = Image.open(io.BytesIO(saved(visit, "Figure, PNG")))
+    alone = Image.open(io.BytesIO(saved(visit, "Map alone")))
+
+    assert figure.size == (2 * int(drawing.attrib["width"]), 2 * int(drawing.attrib["height"]))
+    said = [node.text or "" for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(
+        re.match(r"Grad-CAM for tiger cat \(\d+%\) at layer stages.4 of EfficientNet-Lite0", each) for each in said
+    )
+    assert "Options: relu true." in said and any(each.endswith(" logit") for each in said)
+    sources = [node.attrib["href"] for node in drawing.iter("{http://www.w3.org/2000/svg}image")]
+    assert len(sources) == 3 and all(source.startswith("data:image/") for source in sources)
+    opaque = np.asarray(alone)[..., 3]
+    assert alone.mode == "RGBA" and opaque.min() == 0 and opaque.max() > 240
+
+    hostile = visit.page.evaluate(
+        """async (title) => {
+          const { svg } = await import(new URL('hl/figure.js', document.baseURI));
+          const { view } = await import(new URL('hl/paint.js', document.baseURI));
+          const bar = Object.assign(document.createElement('canvas'), { width: 4, height: 1 });
+          const look = view({ h: 2, w: 2, values: new Float32Array([0, 1, NaN, 2]) });
+          const value = { words: { title } }, ends = [title, title, title];
+          const plate = { image: null, look, value, ends, bar, opacity: 0.5 };
+          return svg([plate, { ...plate, name: title }, plate]).text();
+        }""",
+        HOSTILE + '&amp;]]>\x00\x0b"\ud800 ' + "x" * 400,
+    )
+    said = "".join(node.text or "" for node in ElementTree.fromstring(hostile).iter("{http://www.w3.org/2000/svg}text"))
+    assert HOSTILE.replace(" ", "") in said.replace(" ", "") and "&amp;]]>" in said
+    assert visit.page.evaluate("window.__xss") is None
+
+
+@pytest.mark.parametrize(
+    "question", ["?example=cat&method=smooth_grad&options=" + urllib.parse.quote('{"samples": 2}')]
+)
+def test_bundles_of_the_page_are_computed_again(
+    visit: Visit, tmp_path: Path, capsys: pytest.CaptureFixture[str], question: str
+) -> None:
+    """By the command, as it stands in the documents: of one map, and of a comparison."""
+    visit.open(question)
+    (tmp_path / "one.zip").write_bytes(saved(visit, "Bundle"))
+    visit.after(lambda: visit.choose("method", "HiResCAM"))
+    visit.page.get_by_role("tab", name="Compare").click()
+    visit.page.wait_for_function(
+        """() => [...document.querySelectorAll('.hl-compare-panel .hl-line')]
+          .filter((each) => /\\d m?s$/.test(each.innerText)).length > 1""",
+        timeout=PATIENCE,
+    )
+    with visit.page.expect_download() as download:
+        visit.page.get_by_role("button", name="Save zip").click()
+    (tmp_path / "two.zip").write_bytes(Path(download.value.path()).read_bytes())
+
+    for name, count in (("one.zip", 1), ("two.zip", 2)):
+        with zipfile.ZipFile(tmp_path / name) as archive:
+            index = json.loads(archive.read("bundle.json"))
+            assert archive.testzip() is None and len(index["maps"]) == count
+            assert Image.open(io.BytesIO(archive.read(index["maps"][-1]["files"]["figure"]))).width > 900
+        with pytest.raises(SystemExit) as ended:
+            command.main(["replay", str(tmp_path / name)])
+        said = capsys.readouterr().out
+        assert ended.value.code == 0 and said.count("equal") == count, said
