@@ -86,12 +86,14 @@ class Overlay(Tab):
     def opened(self, request: gr.Request, kept: Any) -> Updates:
         """When a page opens: the picture that its link names, else the first example; bands for a picture to come."""
         asked, example, _ = links.read(request.query_params, kept)
-        panel = self.panel
+        panel, picker = self.panel, {"text": asked.bands}
+        own = {} if example else picture_panel.previewed(asked.picture, None, picker, self.panel)
         return {
             panel.picture: asked.picture,
             panel.examples: {"chosen": example.id if example else None},
-            panel.bands: {"text": asked.bands},
+            panel.bands: picker,
             panel.pin: request.query_params.get("pin") == "1",
+            **own,
         }
 
     def first(self, request: gr.Request, kept: Any) -> Iterator[Updates]:
