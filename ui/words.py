@@ -180,7 +180,8 @@ def file_name(step: Answer | Refining) -> str:
     parts = [settings.loaded.name, settings.method.name]
     if settings.takes_layer:
         parts.append(settings.layer)
-    parts.append(step.name or "top")
+    if settings.method.reads_class:
+        parts.append(step.name or "top")
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("_") for part in parts)[:120]
 
 
@@ -346,7 +347,8 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
         parts.append(f", {pager['word'].lower()} {step.plane + pager['first']} {pager['count']},")
     if settings.takes_layer:
         parts += [" at ", code(settings.layer)]
-    return [*parts, f" of {settings.loaded.title}"]
+    asked = settings.method.family != "control"
+    return [*parts, f" of {settings.loaded.title}" if asked else ", a control: the network was not asked"]
 
 
 def answered(step: Answer, ident: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long a method takes, in three steps, from costs.json: its forward passes, as benchmarks/costs.py measured them.
+"""How long a method takes, in three steps, from costs.json: its forward passes, as measure.py measured them.
 
 For the network of the table these are times on two idle cores. For any other, one forward pass of its own is timed
 here, once; the methods take about as many of those.

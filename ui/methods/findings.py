@@ -222,7 +222,7 @@ def _bypass(about: About) -> Said:
 
 def _lost(about: About) -> Said:
     return (
-        f"{percent(about.facts['share'])} of the probability ended inside the network, where nothing excites a unit: "
+        f"Of the probability, {percent(about.facts['share'])} ended inside the network, where nothing excites a unit: "
         "the map sums to less than 1. Its parts still compare."
     )
 
@@ -238,8 +238,8 @@ def _incomplete(about: About) -> Said:
     facts = about.facts
     if "missing" in facts:
         sentence = (
-            f"{about.number('missing')} of the score {about.number('score')} is in no part of the map: for this "
-            "network's smooth activations or attention the method is not complete."
+            f"The map lacks {about.number('missing')} of the score {about.number('score')}: for this network's smooth "
+            "activations or attention the method is not complete."
         )
         if _fits("gradient_shap", about.settings):
             return f"{sentence} Gradient SHAP is for any network.", {"method": "gradient_shap"}

@@ -147,8 +147,8 @@ def _no_detector(model: nn.Module) -> str | None:
         if any(word in type(module).__name__.lower() for word in ("detect", "yolo", "detr")):
             return None
     return (
-        "D-RISE is for detectors, with BoxScores(boxes, labels, overlap=0) as target, and "
-        f"{type(unwrap(model)).__name__} looks like none. Use rise for a classifier."
+        f"D-RISE is for object detectors, and {type(unwrap(model)).__name__} looks like none. Use rise for a "
+        "classifier; for a detector, give BoxScores(boxes, labels, overlap=0) as target."
     )
 
 
