@@ -38,7 +38,6 @@ def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
 
     assert re.match(r"Grad-CAM for .+ \(.+\) at head of .+ · \d", visit.status), visit.status
     assert visit.page.locator("#hl-bars button").count() == 5
-    assert visit.page.locator("#hl-top5 button").count() == 5
     assert visit.page.locator("#hl-strip button").count() >= 4
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "dog"
 
@@ -76,7 +75,7 @@ def test_layer_class_and_method_are_changed(visit: Visit) -> None:
 
 def test_a_click_on_a_predicted_class_explains_it(visit: Visit) -> None:
     visit.open()
-    second = visit.page.locator("#hl-top5 button").nth(1)
+    second = visit.page.locator("#hl-bars button").nth(1)
     name = second.locator(".hl-name").inner_text()
 
     visit.after(second.click)
@@ -130,7 +129,7 @@ def test_opacity_colours_limits_and_values_need_no_request(visit: Visit) -> None
     visit.page.locator("#hl-overlay input[name=smooth]").uncheck()
     canvas.hover()
 
-    assert re.search(r"at row \d, column \d of 7 × 7", visit.page.locator("#hl-overlay output").inner_text())
+    assert re.search(r"at row \d, column \d of 7 × 7", visit.page.locator("#hl-overlay .hl-read").inner_text())
     assert canvas.screenshot() != before
     assert [url for url in visit.requests[requests:] if not url.startswith("blob:")] == []
 
@@ -161,7 +160,7 @@ def test_channels_are_sorted_and_opened(visit: Visit) -> None:
     page.get_by_role("tab", name="Feature maps").click()
     visit.painted("grid", 0)
     first = page.locator("#hl-grid [role=option]").first
-    assert page.locator("#hl-grid [role=option]").count() == 512
+    assert page.locator("#hl-grid [role=option]").count() == 1280
 
     visit.after(lambda: first.click(), "channel")
     number = first.get_attribute("data-channel")
@@ -304,7 +303,7 @@ def test_everything_is_reached_by_keyboard(visit: Visit) -> None:
     page.locator("#hl-overlay canvas").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    assert re.search(r"at row \d, column \d of 7 × 7", page.locator("#hl-overlay output").inner_text())
+    assert re.search(r"at row \d, column \d of 7 × 7", page.locator("#hl-overlay .hl-read").inner_text())
 
     page.locator("#hl-strip button[aria-checked=true]").focus()
     visit.after(lambda: page.keyboard.press("ArrowLeft"))
@@ -337,7 +336,15 @@ def test_a_narrow_screen_and_dark_mode(browser, app: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     background = page.evaluate("getComputedStyle(document.querySelector('.gradio-container')).backgroundColor")
     assert max(map(int, re.findall(r"\d+", background)[:3])) < 60, background
+    # The result comes first, the settings are one row that opens them.
+    assert (
+        page.locator("#hl-overlay canvas").first.bounding_box()["y"] < 422 and page.locator("#hl-explain").is_hidden()
+    )
+    fold = page.locator("#hl-fold button")
+    assert fold.inner_text() == "German shepherd · head · Grad-CAM"
+    fold.click()
     visit.after(lambda: page.locator("#hl-explain").click())
+    page.locator("#hl-explain").wait_for(state="hidden")
     page.wait_for_function("document.querySelector('#hl-status').getBoundingClientRect().top < 300", timeout=PATIENCE)
 
     visit.check()

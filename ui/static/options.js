@@ -19,8 +19,13 @@ function control(option, value, changed) {
       const { value: text, valueAsNumber: number, validity } = e.target;
       if (text === "" && !validity.badInput) return changed(option.default);
       const wrong = !Number.isFinite(number) || validity.rangeUnderflow || validity.rangeOverflow || (whole && !Number.isInteger(number));
-      changed(number, wrong ? `Not ${text || "a number"}: ${limits(option) || (whole ? "a whole number" : "a number")}${whole ? ", whole" : ""}.` : "");
+      changed(number, wrong ? `Must be a ${whole ? "whole " : ""}number ${range(option)}, not ${text || "this"}.` : "");
     } });
+}
+
+function range({ low, high }) {
+  const [least, most] = [low ?? null, high ?? null];
+  return least === null ? "" : most === null ? `of at least ${least}` : `from ${least} to ${most}`;
 }
 
 function limits(option) {

@@ -1,0 +1,82 @@
+"""The frame of the page: its picture as large as the window lets it be, drops and pastes, fields that cannot be."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+
+from page.conftest import PATIENCE, Visit
+
+STATE = "document.documentElement.dataset.hlState"
+GIVE = """([name, kind, data]) => {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)), given = new DataTransfer();
+  given.items.add(new File([bytes], "given.png", { type: "image/png" }));
+  const shared = { bubbles: true, cancelable: true };
+  const event = kind === "paste" ? new ClipboardEvent("paste", { clipboardData: given, ...shared })
+    : new DragEvent(kind, { dataTransfer: given, ...shared });
+  document.querySelector(name).dispatchEvent(event);
+}"""
+
+
+def photograph(colour: tuple[int, int, int]) -> str:
+    file = io.BytesIO()
+    Image.new("RGB", (90, 70), colour).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1440, 900), (2560, 1440)])
+def test_the_picture_is_as_large_as_the_window_lets_it_be(browser, app: str, width: int, height: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": height})
+    visit = Visit(context.new_page(), app).open()
+    page = visit.page
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    picture = page.locator("#hl-overlay .hl-frame").bounding_box()
+    column = page.locator("#hl-view").bounding_box()
+    assert picture["width"] == pytest.approx(picture["height"], abs=1)
+    side = page.locator("#hl-bars").bounding_box()
+    beside = side["x"] > picture["x"] + picture["width"]
+    room = column["width"] - (side["width"] + 24 if beside else 0)
+    assert picture["width"] == pytest.approx(min(room, height - 316), abs=3) or width < 768
+    assert beside == (width >= 1100) and picture["y"] + picture["height"] <= height
+    assert page.locator("#hl-overlay canvas").first.evaluate("each => each.width") >= picture["width"] - 1
+    for tab in page.get_by_role("tab").all():
+        assert tab.is_visible() and tab.bounding_box()["x"] + tab.bounding_box()["width"] <= width
+    visit.check()
+    context.close()
+
+
+def test_a_picture_may_be_dropped_or_pasted_anywhere(visit: Visit) -> None:
+    visit.open("?class=goldfish")
+    page = visit.page
+
+    page.evaluate(GIVE, ["#hl-head", "dragenter", photograph((200, 30, 30))])
+    assert page.locator(".hl-veil").is_visible()
+    visit.after(lambda: page.evaluate(GIVE, ["#hl-head", "drop", photograph((200, 30, 30))]))
+    assert page.locator(".hl-veil").is_hidden() and "for goldfish" not in visit.status
+    assert page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    first = page.locator("#hl-picture img").first.get_attribute("src")
+    visit.after(lambda: page.evaluate(GIVE, ["#hl-status", "paste", photograph((30, 30, 200))]))
+    assert page.locator("#hl-picture img").first.get_attribute("src") != first
+
+
+def test_a_number_that_cannot_be_is_said_at_its_field(visit: Visit) -> None:
+    """The last answer stays, marked as old; it is the right one again once the number is."""
+    visit.open("?method=smooth_grad&options=%7B%22samples%22%3A3%7D")
+    page = visit.page
+    page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
+    field = page.locator("#hl-option-samples")
+
+    field.fill("-5")
+    page.wait_for_function(f"{STATE} === 'error'", timeout=PATIENCE)
+    assert "Correct samples “-5”" in visit.status and field.get_attribute("aria-invalid") == "true"
+    assert page.locator("#hl-option-samples-note").inner_text() == "Must be a whole number from 1 to 1000, not -5."
+    page.wait_for_function("getComputedStyle(document.querySelector('#hl-overlay canvas')).opacity < 0.7")
+    page.locator("#hl-explain").click()
+    page.wait_for_timeout(500)
+    assert page.evaluate(STATE) == "error"
+    visit.after(lambda: field.fill("4"))
+    assert page.evaluate(STATE) == "done" and field.get_attribute("aria-invalid") == "false"
