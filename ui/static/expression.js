@@ -8,7 +8,7 @@ class Lab {
     Object.assign(this, { element, props, trigger, terms: props.terms });
     const terms = this.terms, submit = () => this.ask();
     const select = (pairs) => make("select", { onchange: submit }, ...pairs.map(([value, text]) => make("option", { value, text })));
-    this.gallery = make("div", { class: "hl-chips", role: "group", "aria-label": terms.gallery }, ...props.gallery.map((item) =>
+    this.gallery = make("div", { class: "hl-lab-chips", role: "group", "aria-label": terms.gallery }, ...props.gallery.map((item) =>
       make("button", { type: "button", "aria-pressed": "false", "data-id": item.id, text: item.title, onclick: () => this.choose(item) })));
     this.says = make("p", { class: "hl-quiet" });
     this.program = make("textarea", { rows: 4, spellcheck: "false", autocapitalize: "off", maxlength: props.longest, name: "program",

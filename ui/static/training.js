@@ -12,7 +12,7 @@ class Training {
       const [min, max] = props.ranges[name];
       return (this[name] = make("input", { name, type: "number", step: "any", min, max, placeholder, oninput: changed }));
     };
-    this.presets = make("div", { class: "hl-chips", role: "group", "aria-label": terms.presets }, ...props.presets.map((item) =>
+    this.presets = make("div", { class: "hl-lab-chips", role: "group", "aria-label": terms.presets }, ...props.presets.map((item) =>
       make("button", { type: "button", "aria-pressed": "false", "data-id": item.id, text: item.title, onclick: () => { this.fill(item); this.start(); } })));
     const network = [field(terms.task, select("task", props.tasks)), field(terms.steps, entry("steps")), field(terms.rate, entry("rate")),
       field(terms.optimiser, select("optimiser", props.optimisers)), field(terms.activation, select("activation", props.activations)), field(terms.depth, entry("depth"))];
