@@ -11,6 +11,7 @@ from ui.engine import engine, network_calls
 from ui.engine.messages import Refused, Settings, Step
 from ui.engine.request import Request
 from ui.engine.runs import Run
+from ui.engine.turns import turns
 from ui.lab import engine as lab_engine
 from ui.lab import words
 
@@ -54,7 +55,8 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
     """
     settings = yield from engine.settled(request, run)
     loaded, (photo, images) = settings.loaded, engine.prepared(settings, request)
-    with engine.turn:
+    with turns.place(run, long=False) as turn:
+        yield from engine.taken(turn)
         subject = engine.subject_of(settings, loaded.model.crop(photo), images)
         if subject is None:
             raise Refused(words.NOTHING_TO_MEASURE)

@@ -16,7 +16,7 @@ import gradio as gr
 from gradio.data_classes import FileData
 from gradio.utils import get_upload_folder
 
-from ui import words
+from ui import limits, words
 from ui.channels import engine as channels_engine
 from ui.channels.engine import Channels
 from ui.engine import engine, model_cache, runs
@@ -31,9 +31,10 @@ SORTS = ("activation", "effect", "number")
 
 def build() -> None:
     """Offer the endpoints; inside `gr.Blocks`."""
+    limit = limits.CONCURRENCY["model"]
     for function in (explain, feature_maps, list_models, list_layers, list_methods):
         arguments.offer(function)
-        gr.api(_sentences(function), api_name=function.__name__, concurrency_id="model", concurrency_limit=1)
+        gr.api(_sentences(function), api_name=function.__name__, concurrency_id="model", concurrency_limit=limit)
 
 
 def _sentences(function: Callable[..., Any]) -> Callable[..., Any]:
