@@ -85,7 +85,7 @@ def test_panels_follow_the_page_and_none_is_asked_twice(visit: Visit) -> None:
     assert "at stages.3 of" in said(visit, "B") and idents(visit)[0] == first[0] != idents(visit)[1]
 
     own = idents(visit)
-    visit.after(lambda: visit.choose("layer", "stages.4 "))  # the page's: of A alone
+    visit.choose("layer", "stages.4 ")  # the page's: of A alone
     page.wait_for_function(f"document.querySelector('.hl-compare-panel').dataset.id !== '{own[0]}'", timeout=PATIENCE)
     until(visit, "done", "done")
     assert "at stages.4 of" in said(visit, "A") and idents(visit)[1] == own[1]
@@ -145,7 +145,7 @@ def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
 def test_long_methods_show_partial_maps_and_one_stop_ends_them(visit: Visit) -> None:
     opened(visit)
     page = visit.page
-    page.get_by_role("button", name="Add a panel").click()
+    page.get_by_role("button", name="Add panel").click()
     until(visit, "done", "done", "done")
     pick(visit, "B", "Method", "RISE")
     page.locator(".hl-compare-panel[data-state=busy][data-old=false] canvas").first.wait_for()
@@ -165,7 +165,7 @@ def test_long_methods_show_partial_maps_and_one_stop_ends_them(visit: Visit) -> 
 
     page.get_by_role("button", name="Remove B").press("Enter")
     assert states(visit) == ["done", "done"] and page.evaluate("document.activeElement.textContent") == "Remove"
-    page.get_by_role("button", name="Predicted beside runner-up").press("Enter")
+    page.get_by_role("button", name="Predicted + runner-up").press("Enter")
     until(visit, "done", "done")
     assert "for German shepherd" in said(visit, "A") and "for malinois" in said(visit, "B")
 
@@ -260,11 +260,11 @@ def test_the_panels_fit_every_width(browser, app: str, width: int, columns: int)
     )
     before = page.evaluate(f"{frames}.map((r) => [r.x, r.y])")
     for _ in range(2):
-        page.get_by_role("button", name="Add a panel").click()
+        page.get_by_role("button", name="Add panel").click()
     until(visit, *["done"] * 4)
     places = page.evaluate(f"{frames}.map((r) => [r.x, r.y + scrollY])")
     assert len({x for x, _ in places}) == columns and len({y for _, y in places}) == 4 // columns
     assert page.evaluate("document.documentElement.scrollWidth") <= width and len(before) == 2
-    assert page.get_by_role("button", name="Add a panel").is_disabled()
+    assert page.get_by_role("button", name="Add panel").is_disabled()
     visit.check()
     context.close()

@@ -100,12 +100,11 @@ def answers(ask: Ask, picture: str, run: Run) -> Iterator[Step | Place]:
         if isinstance(step, Settings) and not asked:
             _only_as_asked(step)
             asked = True
-        if isinstance(step, Scene):
-            if ask.own.get("target") or ask.runner_up:
-                _only_as_asked(step.settings)
-            if step.chosen is None:
-                raise Refused(step.sentence)
+        if isinstance(step, Scene) and (ask.own.get("target") or ask.runner_up):
+            _only_as_asked(step.settings)
         yield step
+        if isinstance(step, Scene) and step.chosen is None:
+            raise Refused(step.sentence)
 
 
 def _question(ask: Ask, picture: str, run: Run) -> Generator[Step, None, Request]:

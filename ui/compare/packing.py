@@ -7,7 +7,7 @@ from typing import Any
 from ui import words as page_words
 from ui.compare.asks import Ask
 from ui.engine import model_cache, packing
-from ui.engine.messages import Answer, Refining, Scene, Settings, Waiting
+from ui.engine.messages import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
 from ui.tabs import picture_panel
 
 
@@ -64,8 +64,11 @@ def answer(ask: Ask, step: Answer) -> dict[str, Any]:
 
 
 def found(step: Scene) -> dict[str, Any]:
-    """What was found in the picture, to choose from."""
-    return {"found": [(each.name, each.name) for each in step.found]}
+    """What was found in the picture, to choose from; where nothing is, what would find something."""
+    value: dict[str, Any] = {"found": [(each.name, each.name) for each in step.found]}
+    if step.remedy:
+        value["remedy"] = {"score": step.remedy[MIN_SCORE], "label": page_words.remedy(step.remedy)}
+    return value
 
 
 def refused(ask: Ask, sentence: str, *, stopped: bool = False) -> dict[str, Any]:

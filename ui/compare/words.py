@@ -14,10 +14,16 @@ NOTHING_ELSE = {
 NOT_A_PANEL = "This is not a panel of the comparison."
 
 TERMS = {
-    "add": "Add a panel",
-    "pair": "Predicted beside runner-up",
-    "pair_hint": "Two panels: the predicted class and the next one, with the same limits",
+    "add": "Add panel",
+    "pair": "Predicted + runner-up",
+    "pair_hint": "Two panels: the predicted class beside the next one, with the same limits",
     "stop": "Stop",
+    "figure": "Save figure",
+    "figure_hint": "All panels with colour bars and captions, PNG at twice the size",
+    "bundle": "Save zip",
+    "bundle_hint": "Photograph, maps, figures and every parameter, for python app.py replay",
+    "packing": "Packing…",
+    "left_out": "The zip holds the finished maps alone: a stopped one cannot be recomputed.",
     "again": "Compute again",
     "duplicate": "Duplicate",
     "remove": "Remove",
@@ -58,6 +64,7 @@ TERMS = {
     "constants": "not defined: both maps are constant",
     "few": "not defined: fewer than two cells have a value",
     "apart": "The two networks see no common part of the photograph.",
+    "no_map": "no map",
     "waiting": "The difference appears here once both maps are there.",
 }
 """What the script says."""

@@ -1,49 +1,28 @@
 // The board of the comparison: its panels, what they ask, and how all of them are drawn.
-import { NAMES as COLOURS } from "./colours.js";
+import { remember } from "./compare_address.js";
 import { Panel } from "./compare_panel.js";
 import { Pair } from "./compare_pair.js";
 import { Questions } from "./compare_questions.js";
 import { mail } from "./compare_mail.js";
+import { Tools } from "./compare_tools.js";
 import { follow, make } from "./wire.js";
 
 class Board {
   constructor(element, props, trigger) {
-    Object.assign(this, { element, props, trigger, terms: props.terms, panels: [], number: 0, running: new Map(), limits: null, opacity: 1 });
+    Object.assign(this, { element, props, trigger, terms: props.terms, panels: [], number: 0, running: new Map() });
     this.questions = new Questions();
     this.grid = make("div", { class: "hl-compare-panels" });
     this.pair = new Pair(this);
-    element.firstElementChild.replaceChildren(this.tools(), this.grid, this.pair.element);
+    this.tools = new Tools(this);
+    element.firstElementChild.replaceChildren(this.tools.element, this.grid, this.pair.element);
     this.add();
     this.add({ own: {}, runner: true, classed: true });
+    this.noted = remember(this);
     mail.read((kind, value) => this.read(kind, value));
   }
 
   get page() {
     return this.questions.page;
-  }
-
-  tools() {
-    const { terms } = this, button = (text, onclick, title) => make("button", { type: "button", class: "hl-button", text, onclick, title });
-    this.more = button(terms.add, () => this.add(null, true));
-    this.two = button(terms.pair, () => this.predicted(), terms.pair_hint);
-    this.stop = button(terms.stop, () => this.trigger("focus", {}));
-    this.slider = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: () => this.mix() });
-    this.tint = make("select", { name: "colours", onchange: () => this.draw() }, ...COLOURS.map(([value, text]) => make("option", { value, text })));
-    const tick = (name, checked) => make("input", { type: "checkbox", name, checked, onchange: () => this.draw() });
-    [this.smooth, this.signed] = [tick("smooth", true), tick("signed", false)];
-    const label = (text, input, title) => make("label", { title }, make("span", { text }), input);
-    const radio = (value) => make("input", { type: "radio", name: "hl-compare-limits", value, onchange: () => { this.limits = value; this.draw(); } });
-    [this.pinned, this.free] = [radio("pinned"), radio("free")];
-    const limits = make("div", { class: "hl-compare-limits", role: "radiogroup", "aria-label": terms.limits }, make("span", { text: terms.limits }),
-      make("label", { title: terms.pinned_hint }, this.pinned, make("span", { text: terms.pinned })),
-      make("label", { title: terms.free_hint }, this.free, make("span", { text: terms.free })));
-    this.note = make("p", { class: "hl-quiet hl-compare-note", role: "status" });
-    return make("div", { class: "hl-compare-bar" },
-      make("div", { class: "hl-compare-tools" }, this.more, this.two, this.stop),
-      make("div", { class: "hl-compare-tools" }, label(terms.opacity, this.slider), limits, label(terms.colours, this.tint),
-        make("label", {}, this.smooth, make("span", { text: terms.smooth })),
-        make("label", { title: terms.signed_hint }, this.signed, make("span", { text: terms.signed }))),
-      this.note);
   }
 
   // Panels
@@ -75,17 +54,20 @@ class Board {
     this.sweep();
     this.draw();
     const next = this.panels[Math.min(at, this.panels.length - 1)];
-    (this.panels.length > 1 ? next.drop : this.more).focus();
+    (this.panels.length > 1 ? next.drop : this.tools.more).focus();
   }
 
   /** Two panels alone: the predicted class and the next one, with common limits. */
   predicted() {
+    this.tools.limits = "pinned";
+    this.restore([{ own: { target: "" }, classed: true }, { own: {}, runner: true, classed: true }]);
+  }
+
+  /** These panels instead of all others. */
+  restore(panels) {
     for (const panel of this.panels.splice(0)) panel.end();
-    this.add({ own: { target: "" }, classed: true });
-    this.add({ own: {}, runner: true, classed: true });
-    this.limits = "pinned";
+    for (const each of panels) this.add(each);
     this.refresh();
-    this.draw();
   }
 
   /** Letters by place; what can be added or removed. */
@@ -95,13 +77,14 @@ class Board {
       panel.drop.disabled = this.panels.length === 1;
       panel.copy.disabled = this.panels.length === this.props.slots;
     });
-    this.more.disabled = this.panels.length === this.props.slots;
+    this.tools.more.disabled = this.panels.length === this.props.slots;
     this.grid.dataset.count = this.panels.length;
     this.busy();
   }
 
   busy() {
-    this.stop.disabled = !this.panels.some((panel) => panel.pending);
+    this.tools.saves.enable();
+    this.tools.stop.disabled = !this.panels.some((panel) => panel.pending);
   }
 
   // Questions and answers
@@ -111,7 +94,8 @@ class Board {
     if (kind === "answer") return this.take(value);
     if (kind === "picture") this.questions.pictured(value.picture);
     else this.questions.settings(value);
-    this.mark();
+    if (kind === "picture" && !this.page.picture) this.refresh();
+    else this.mark();
   }
 
   /** The whole form, when the tab is in front and the page has a new answer. */
@@ -138,6 +122,7 @@ class Board {
       panel.mark();
     }
     this.pair.mark();
+    this.busy();
   }
 
   /** Ask what is not known yet; what was answered before is shown again. */
@@ -200,30 +185,24 @@ class Board {
 
   /** Whether this map is drawn by the size of its values. */
   magnitudes(map) {
-    return Boolean(map.by_size) && !this.signed.checked && this.tint.value !== "signed";
+    return this.tools.magnitudes(map);
   }
 
   draw() {
     const panels = this.panels.filter((panel) => panel.plate.map), whole = panels.filter((panel) => !panel.partial);
-    const units = new Set(panels.map((panel) => panel.plate.unit));
-    const limits = this.limits || (units.size > 1 ? "free" : "pinned");
-    [this.pinned.checked, this.free.checked] = [limits === "pinned", limits === "free"];
-    this.note.textContent = limits === "pinned" && units.size > 1 ? this.terms.units : "";
-    const minus = panels.some(({ plate: { map } }) => map.lo < 0 && !this.magnitudes(map));
-    const colours = this.tint.value === "auto" ? (minus ? "signed" : "magma") : this.tint.value;
-    const style = { colours, limits: null, smooth: this.smooth.checked };
+    const { limits, style } = this.tools.settle(panels.map((panel) => panel.plate));
     const styled = ({ plate }) => ({ ...style, signed: !this.magnitudes(plate.map) });
     const ranges = limits === "pinned" && whole.length > 1 ? whole.map((panel) => panel.plate.range(styled(panel))) : [];
     const common = ranges.length ? [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))] : null;
     for (const panel of panels) panel.plate.draw({ ...styled(panel), limits: panel.partial ? null : common });
     this.mix();
     this.pair.refresh({ smooth: style.smooth });
+    this.busy();
   }
 
   mix() {
-    this.opacity = this.slider.value / 100;
-    this.slider.setAttribute("aria-valuetext", `${this.slider.value} per cent`);
-    for (const { plate } of [...this.panels, this.pair]) plate.mix(this.opacity);
+    this.noted?.();
+    for (const { plate } of [...this.panels, this.pair]) plate.mix(this.tools.opacity);
   }
 
   /** The same place of the photograph in all panels. */

@@ -12,14 +12,14 @@ export class Pair {
     this.plate.clear(this.terms.waiting);
     this.list = make("div", { class: "hl-compare-pairs", role: "radiogroup", "aria-label": this.terms.pairs });
     this.list.addEventListener("keydown", (event) => this.key(event));
-    this.title = make("h3", { class: "hl-heading", text: this.terms.difference });
+    this.title = make("h2", { class: "hl-heading", text: this.terms.difference });
     this.swap = make("button", { type: "button", class: "hl-button", text: this.terms.swap,
       onclick: () => { this.two.reverse(); this.show(); } });
     this.facts = make("dl", { class: "hl-facts" });
     this.element = make("section", { class: "hl-compare-pair", "aria-label": this.terms.difference, hidden: true },
       make("div", { class: "hl-compare-plate" }, ...this.plate.parts),
       make("div", { class: "hl-compare-facts" }, make("header", {}, this.title, this.swap), this.facts,
-        make("h3", { class: "hl-title", text: this.terms.correlation }), this.list));
+        make("h2", { class: "hl-title", text: this.terms.correlation }), this.list));
   }
 
   /** Other panels, other maps, or another way to draw them. */
@@ -77,8 +77,9 @@ export class Pair {
     const map = { values, h: grid.h, w: grid.w, lo, hi, signed: true, box: grid.box };
     const same = grid.box.every((edge, k) => Math.abs(edge - first.plate.box[k]) < 1e-6);
     this.plate.lay(map, same ? first.plate.surface.image : null, scaled ? "" : units[0], `${this.terms.difference} ${name}`, null);
-    this.plate.draw({ ...this.style, colours: "signed", limits: null, signed: true });
-    this.plate.mix(this.board.opacity);
+    const fine = [first, second].some((panel) => panel.plate.look?.fine);
+    this.plate.draw({ ...this.style, fine, colours: "signed", limits: null, signed: true });
+    this.plate.mix(this.board.tools.opacity);
     const from = maps.map(({ h, w }) => `${h} × ${w}`), onto = `${grid.h} × ${grid.w}`;
     const grown = from.filter((size) => size !== onto);
     const facts = [
@@ -101,7 +102,7 @@ export class Pair {
       return make("button", { type: "button", role: "radio", "aria-checked": String(chosen), tabindex: chosen ? 0 : -1,
         onclick: () => { this.two = pair; this.show(); this.list.querySelector("[aria-checked=true]").focus(); } },
       make("b", { "aria-label": pair.map((panel) => panel.letter.textContent).join(" and "), text: pair.map((panel) => panel.letter.textContent).join(" – ") }),
-      make("span", { text: known ? this.stated(known) : "" }));
+      make("span", { text: known ? this.stated(known) : this.ready(pair) ? "" : this.terms.no_map }));
     }));
     if (focused) this.list.querySelector("[aria-checked=true]")?.focus({ preventScroll: true });
     const open = pairs.find((pair) => this.ready(pair) && !this.known.has(this.key_of(...pair)));
@@ -114,6 +115,15 @@ export class Pair {
     if (this.known.size > 100) this.known.clear();
     if (grid !== false) this.known.set(key, grid ? spearman(grid) : { apart: true });
     this.buttons();
+  }
+
+  /** The correlations of all pairs of these panels, for a file. */
+  correlations(panels) {
+    return panels.flatMap((first, k) => panels.slice(k + 1).map((second) => {
+      const grid = aligned(this.drawn(first), this.drawn(second));
+      return { panels: [first, second].map((panel) => panel.letter.textContent), grid: grid && [grid.h, grid.w],
+        spearman: grid ? spearman(grid) : null };
+    }));
   }
 
   /** In words: "ρ = 0.83 over 49 cells". */

@@ -16,6 +16,7 @@ export class Panel {
     this.own = { ...(from && from.own) };                  // names that are not the page's
     this.runner = Boolean(from && from.runner);            // the class after the top prediction
     this.classed = Boolean(from && from.classed);          // a method that reads no class gives way
+    this.score = from ? from.score : undefined;            // the least score of a detection
     this.plate = new Plate((x, y) => board.point(x, y), this.terms.outside);
     this.letter = make("b", { class: "hl-compare-letter" });
     const button = (text, onclick) => make("button", { type: "button", class: "hl-button", text, onclick });
@@ -23,6 +24,8 @@ export class Panel {
     this.drop = button(this.terms.remove, () => board.remove(this));
     this.again = button(this.terms.again, () => board.ask(this));
     this.again.hidden = true;
+    this.lower = button("", () => this.choose("score", `=${this.now.remedy.score}`));
+    this.lower.hidden = true;
     this.picks = Object.fromEntries(NAMES.map((name) =>
       [name, new Pick(this.terms[name], () => this.choices(name), (value) => this.choose(name, value))]));
     this.line = make("p", { class: "hl-line", role: "status" });
@@ -31,9 +34,11 @@ export class Panel {
     this.element = make("section", { class: "hl-compare-panel" },
       make("header", {}, this.letter, make("span", { class: "hl-compare-buttons" }, this.copy, this.drop)),
       make("div", { class: "hl-compare-picks" }, ...NAMES.map((name) => this.picks[name].element)),
-      ...this.plate.parts, make("div", { class: "hl-compare-line" }, this.line, this.again));
+      ...this.plate.parts, make("div", { class: "hl-compare-line" }, this.line, this.lower, this.again));
+    new ResizeObserver(() => this.element.toggleAttribute("data-narrow", this.element.clientWidth < 300)).observe(this.element);
     this.head();
-    this.plate.clear(this.terms.empty);
+    this.plate.clear("");
+    setTimeout(() => { if (!board.page.picture && !this.plate.map) this.plate.say(this.terms.empty); }, 1500);
   }
 
   /** "A" to "D", by its place. */
@@ -61,10 +66,15 @@ export class Panel {
   }
 
   choose(name, value) {
+    if (name === "score") {
+      this.score = Number(value.slice(1));
+      return this.board.changed(this);
+    }
     if (name === "target") this.runner = value === RUNNER;
     if (value === PAGE || value === RUNNER) delete this.own[name];
     else this.own[name] = value === TOP ? "" : value.slice(1);
     if (name === "method") this.classed = false;
+    if (name === "model") this.score = undefined;
     if (name === "model") for (const other of ["layer", "target", "method"]) if (this.foreign(other)) delete this.own[other];
     this.board.changed(this);
   }
@@ -94,7 +104,7 @@ export class Panel {
   /** A name of its own as the list has it. */
   label(name) {
     const { own } = this, item = ((this.board.listed(this) || {})[name] || []).find(([, value]) => value === own[name]);
-    return item ? item[0] : own[name];
+    return (item ? item[0] : own[name]).split(" · ")[0];
   }
 
   /** Asked: the old map stays, dimmed. */
@@ -104,7 +114,7 @@ export class Panel {
     if (this.now) this.now = { ...this.now, name: "" };
     this.say([{ text: this.terms.computing }]);
     if (!this.plate.map) this.plate.say(this.terms.computing);
-    this.again.hidden = true;
+    this.again.hidden = this.lower.hidden = true;
     clearTimeout(this.late);
     this.late = setTimeout(() => {
       this.say([{ text: this.terms.late }]);
@@ -123,6 +133,8 @@ export class Panel {
     this.laying = Boolean(value.view);
     this.say(value.parts, value.fraction, value.state);
     this.again.hidden = !["stopped", "halted", "refused"].includes(value.state);
+    this.lower.hidden = value.state !== "refused" || !value.remedy;
+    if (!this.lower.hidden) this.lower.textContent = value.remedy.label;
     this.head();
     if (value.view) await this.lay(value);
     else if (over) this.plate.clear(value.parts.map((part) => part.text).join(""));
@@ -135,7 +147,7 @@ export class Panel {
     const turn = this.turn = (this.turn || 0) + 1, image = view.crop ? await picture(view.crop.src) : null;
     if (turn !== this.turn) return;                        // a newer map came while this picture was decoded
     this.laying = false;
-    this.plate.lay({ ...field(view.map), box, id: view.id }, image, view.words.unit, view.words.alt, view.things);
+    this.plate.lay({ ...field(view.map), box, id: view.id }, image, view.words.unit, view.words.alt, view.things, view);
   }
 
   say(parts, fraction = null, state = "") {
@@ -146,7 +158,7 @@ export class Panel {
   /** Say what is shown, and whether it answers what is asked. */
   mark() {
     const { element, plate, pending, answer } = this, { parts, fraction, state } = this.said;
-    const old = this.old && !pending && answer, said = old ? [{ text: this.terms.old }] : parts;
+    const old = this.old && !pending && answer, said = !plate.map && !this.laying ? [] : old ? [{ text: this.terms.old }] : parts;
     const notes = (!old && !pending && this.now && this.now.notes) || [];
     this.line.replaceChildren(...said.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
       ...notes.map((text) => make("span", { text: ` ${text}` })));
@@ -178,8 +190,8 @@ export class Panel {
   empty() {
     this.answer = this.now = this.shown = null;
     clearTimeout(this.late);
-    this.again.hidden = true;
-    this.plate.clear(this.terms.empty);
+    this.again.hidden = this.lower.hidden = true;
+    this.plate.clear(this.board.page.picture === undefined ? "" : this.terms.empty);
     this.say([]);
     this.head();
   }

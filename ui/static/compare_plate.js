@@ -1,6 +1,6 @@
 // A photograph with a map in a square frame, its colour bar, and the value at the place that the board points to.
-import { peak } from "./field.js";
-import { bar, view } from "./paint.js";
+import { blur, peak } from "./field.js";
+import { RULE, bar, view } from "./paint.js";
 import { Surface } from "./surface.js";
 import { Things } from "./things.js";
 import { make, short } from "./wire.js";
@@ -17,7 +17,7 @@ export class Plate {
     this.mark = make("div", { class: "hl-cell", hidden: true });
     this.stage = make("div", { class: "hl-compare-stage", hidden: true }, this.canvas, this.mark);
     this.things = new Things(this.stage, {});
-    this.says = make("p", { class: "hl-compare-says" });
+    this.says = make("p", { class: "hl-compare-says", role: "status" });
     this.frame = make("div", { class: "hl-compare-frame" }, this.stage, this.says);
     this.read = make("output", { class: "hl-compare-read" });
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
@@ -63,9 +63,9 @@ export class Plate {
     this.tell(left + ((column + 0.5) / this.map.w) * (right - left), top + ((row + 0.5) / this.map.h) * (bottom - top));
   }
 
-  /** A map over a picture (or null); `things` are what was found in it. */
-  lay(map, image, unit, alt, things) {
-    Object.assign(this, { map, unit, look: null });
+  /** A map over a picture (or null); `things` are what was found in it, `value` the answer that it is from. */
+  lay(map, image, unit, alt, things, value = null) {
+    Object.assign(this, { map, unit, value, look: null });
     this.surface.image = image;
     const { ratio } = this.surface;                        // the frame is square whatever the picture: nothing moves
     this.stage.style.width = `${100 * Math.min(1, 1 / ratio)}%`;
@@ -84,13 +84,13 @@ export class Plate {
   }
 
   clear(text) {
-    this.map = this.look = this.cell = null;
+    this.map = this.look = this.cell = this.value = null;
     this.stage.hidden = this.mark.hidden = true;
     this.surface.clear();
     this.read.textContent = "";
     this.ends.replaceChildren();
     this.bar.getContext("2d").clearRect(0, 0, 256, 1);
-    this.bar.removeAttribute("aria-label");
+    this.bar.setAttribute("aria-hidden", "true");          // nothing to be described
     this.say(text);
   }
 
@@ -106,6 +106,7 @@ export class Plate {
     if (this.look && stamp === this.stamp) return;
     this.stamp = stamp;
     this.look = view(this.map, style);
+    if (style.fine && !this.look.fine) this.look = this.refined(style);
     this.paint();
     const context = this.bar.getContext("2d"), pixels = context.createImageData(256, 1);
     bar(pixels.data, this.look);
@@ -114,7 +115,14 @@ export class Plate {
     const marks = [`${clipped && colours === "signed" ? "≤ " : ""}${short(low)}`, `${clipped ? "≥ " : ""}${short(high)}`];
     this.ends.replaceChildren(make("span", { text: marks[0] }), make("span", { class: "hl-compare-unit", text: this.unit, title: this.unit }),
       make("span", { text: marks[1] }));
+    this.bar.removeAttribute("aria-hidden");
     this.bar.setAttribute("aria-label", `Colours from ${short(low)} to ${short(high)}${unit}`);
+  }
+
+  /** Drawn as a map of pixels, without contours, though most of it is smooth: one of two maps that it is made of is. */
+  refined(style) {
+    const { map } = this, values = style.smooth ? blur(map, RULE.blur * Math.max(map.h, map.w)) : map.values;
+    return { ...view({ ...map, values }, style), fine: true };
   }
 
   paint() {

@@ -5,7 +5,7 @@ const read = (text) => (typeof text === "string" && text ? JSON.parse(text) : {}
 
 export class Questions {
   constructor() {
-    this.page = { picture: "", bands: "", names: {}, options: {} };
+    this.page = { picture: undefined, bands: "", names: {}, options: {} };
     this.answers = [];                                     // [question, value], the last ones
     this.lists = new Map();
     this.boxes = new Map();
@@ -30,13 +30,13 @@ export class Questions {
   }
 
   /** What a panel is to show. */
-  of({ own, runner, classed }) {
+  of({ own, runner, classed, score }) {
     const { picture, bands, names, options } = this.page;
     const model = own.model ?? names.model, elsewhere = model !== names.model, method = own.method ?? names.method;
-    const { min_score } = options;
+    const min_score = score ?? options.min_score;
     return { picture, bands, model, method, classed, runner,
       layer: own.layer ?? (elsewhere ? "" : names.layer), target: runner ? "" : own.target ?? names.target,
-      options: method === names.method ? sorted(options) : { min_score }, strict: elsewhere ? { ...own } : null };
+      options: method === names.method ? sorted({ ...options, min_score }) : { min_score }, strict: elsewhere ? { ...own } : null };
   }
 
   /** Whether two questions have the same answer. */
@@ -50,7 +50,8 @@ export class Questions {
 
   /** A question as the server reads it. */
   wire(panel, question) {
-    const { own, runner, classed } = panel, { picture, bands, names, options } = this.page;
+    const { own, runner, classed, score } = panel, { picture, bands, names } = this.page;
+    const options = score === undefined ? this.page.options : { ...this.page.options, min_score: score };
     return { picture, page: { ...names, bands }, options, own: runner ? { ...own, target: undefined } : own, runner, classed,
       lists: !this.lists.has(this.list(question)), place: !this.boxes.has(this.place(question)) };
   }
