@@ -63,6 +63,23 @@ def test_a_picture_may_be_dropped_or_pasted_anywhere(visit: Visit) -> None:
     assert page.locator("#hl-picture img").first.get_attribute("src") != first
 
 
+def test_lists_keep_the_focus_and_say_when_nothing_matches(visit: Visit) -> None:
+    visit.open()
+    page = visit.page
+    layer = page.locator("#hl-layer input")
+    layer.click()
+    page.keyboard.press("Tab")
+    page.wait_for_function("document.activeElement.closest('#hl-class')")
+    page.keyboard.press("Shift+Tab")
+    page.wait_for_function("document.activeElement.closest('#hl-layer')")
+    field = page.locator("#hl-class input").first
+    field.click()
+    field.press("Control+a")
+    field.press_sequentially("zzzz")
+    said = "getComputedStyle(document.querySelector('#hl-class .option-list'), '::after').content"
+    page.wait_for_function(f"{said}.includes('Nothing in the list matches.')")
+
+
 def test_a_number_that_cannot_be_is_said_at_its_field(visit: Visit) -> None:
     """The last answer stays, marked as old; it is the right one again once the number is."""
     visit.open("?method=smooth_grad&options=%7B%22samples%22%3A3%7D")

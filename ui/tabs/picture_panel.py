@@ -93,6 +93,7 @@ def build() -> Panel:
     linked = canvas("linked", "hl-linked")
     address = canvas("address", "hl-address", asks=ASKS, tops=[words.TOP_CHOICE, *words.STRONGEST.values()])
     drop = canvas("drop", "hl-drop", words=words.DROP)
+    canvas("lists", "hl-lists")
     return Panel(
         picture,
         picker,
