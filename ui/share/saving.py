@@ -12,7 +12,7 @@ from ui import words
 from ui.engine import engine
 from ui.share import bundle
 from ui.tabs.components import canvas
-from ui.tabs.tab import AT_ONCE, Page, event_data
+from ui.tabs.tab import Page, event_data, queued
 
 
 class Saving:
@@ -22,8 +22,9 @@ class Saving:
         self.picture, self.asked = page.panel.picture, canvas("bundle", "hl-bundle")
 
     def wire(self) -> None:
-        """Past the queue: nothing is computed but hashes."""
-        self.asked.submit(self.given, self.picture, self.asked, trigger_mode="multiple", **AT_ONCE)
+        """Beside the runs of networks: a picture is decoded and hashed, nothing is computed."""
+        beside = queued("lab", trigger_mode="multiple", show_progress="hidden")
+        self.asked.submit(self.given, self.picture, self.asked, **beside)
 
     def given(self, event: gr.EventData, picture: str | None) -> dict[str, Any]:
         """What `static/bundle.js` waits for under this number: the part, or why there is none."""
