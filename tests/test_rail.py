@@ -42,10 +42,12 @@ def test_the_drawing_holds_every_layer_and_stage() -> None:
     names = [layer[0] for layer in packed["layers"]]
     firsts = [block["first"] for block in packed["blocks"]]
     assert firsts == [sum(block["count"] for block in packed["blocks"][:k]) for k in range(len(firsts))]
-    assert packed["names"]["layer1"] == packed["names"]["layer1.relu#1"], "one tensor under two names"
+    aliases = {**{name: k for k, name in enumerate(names)}, **packed["aliases"]}
+    assert aliases["layer1"] == aliases["layer1.relu#1"], "one tensor under two names"
     conv = packed["layers"][names.index("conv1")]
     assert conv[1:5] == [12, 16, 6, "Conv2d"] and conv[7] is True
-    assert packed["layers"][packed["names"]["fc"]][7] is False
+    assert packed["layers"][aliases["fc"]][7] is False
+    assert packed["whys"][packed["layers"][aliases["fc"]][5]].startswith("No map: its output 7 has no height")
     assert [stage[:2] for stage in packed["stages"]] == [[0, 1], [2, 3], [4, 5]], "12 x 16, 6 x 8, none"
     assert [stage[2] for stage in packed["stages"]] == [1, 1, 0]
     assert packed["arcs"] == [[1.0, 2.0, 0], [3.0, 4.0, 0]]
@@ -86,8 +88,8 @@ def test_the_norms_are_those_of_the_answer_and_computed_once(
 
     assert wanted == {"key": first.key, "chosen": "head", "note": ""}
     assert again.key == first.key and again.norms == first.norms and calls == []
-    drawing = network.drawing(load(MODEL))
-    assert len(packed["norms"]) == len(drawing["layers"]) and packed["name"] == "German shepherd"
+    names = [name for name, *_ in network.drawing(load(MODEL))["layers"]]
+    assert len(packed["norms"]) == len(names) and packed["name"] == "German shepherd"
     net = load(MODEL).model.network
     _, images = engine.prepared(answer.settings, question)
     kept: list[torch.Tensor] = []
@@ -96,8 +98,8 @@ def test_the_norms_are_those_of_the_answer_and_computed_once(
         score = net(images.clone().requires_grad_())[0, answer.target]
         (gradient,) = torch.autograd.grad(score, kept[0])
     hook.remove()
-    assert packed["norms"][drawing["names"]["stages.2"]] == pytest.approx(float(gradient.norm()), rel=1e-3)
-    assert packed["norms"][drawing["names"]["classifier"]] is None
+    assert packed["norms"][names.index("stages.2")] == pytest.approx(float(gradient.norm()), rel=1e-3)
+    assert packed["norms"][names.index("classifier")] is None
 
 
 def test_another_class_has_another_key(ready: None) -> None:

@@ -21,7 +21,7 @@ _drawn: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDi
 
 
 def drawing(loaded: Loaded) -> dict[str, Any]:
-    """What rail.js draws: "layers" as [name, height, width, channels, kind, reason], the others by their numbers."""
+    """What rail.js draws: "layers" as in `_layer`, which the others name by their numbers."""
     network = loaded.model.network
     if network not in _drawn:
         _drawn[network] = packed(_blocks(loaded))
@@ -44,24 +44,26 @@ def packed(network: Blocks) -> dict[str, Any]:
     for block in network.blocks:
         blocks.append({"out": first + block.out, "first": first, "count": len(block.steps)})
         first += len(block.steps)
+    whys = list(dict.fromkeys(words.why(step.why, step.layer) for step in steps))
     return {
-        "layers": [_layer(step) for step in steps],
-        "names": {name: k for k, step in enumerate(steps) for name in step.names},
+        "layers": [_layer(step, whys) for step in steps],
+        "whys": whys,
+        "aliases": {name: k for k, step in enumerate(steps) for name in step.names if name != step.layer.name},
         "blocks": blocks,
         "arcs": [[skip.start, skip.end, int(skip.projected)] for skip in few(network.skips)],
         "stages": _stages(network.blocks),
     }
 
 
-def _layer(step: Step) -> list[Any]:
+def _layer(step: Step, whys: list[str]) -> list[Any]:
     from explainers.layers.layout import channel_axis  # torch takes seconds to start
 
     layer = step.layer
     height, width = layer.grid or (0, 0)
     axis = channel_axis(layer.layout) if layer.grid else 1
     channels = layer.shape[axis] if len(layer.shape) > axis else 0
-    can_be_chosen = step.why not in words.NOT_LISTED
-    return [layer.name, height, width, channels, layer.kind, words.why(step.why, layer), step.why, can_be_chosen]
+    why, can_be_chosen = whys.index(words.why(step.why, layer)), step.why not in words.NOT_LISTED
+    return [layer.name, height, width, channels, layer.kind, why, step.why, can_be_chosen]
 
 
 def few(skips: Sequence[Skip]) -> list[Skip]:

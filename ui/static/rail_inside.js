@@ -21,11 +21,15 @@ export function inside(terms, choose, say) {
     const parts = layers.map(([name]) => name.split("."));
     let common = 0;
     while (parts.length > 1 && parts.every((each) => each.length > common + 1 && each[common] === parts[0][common])) common++;
-    buttons = layers.map(([name, height, width, , kind, , reason, can], k) =>
+    const label = (name, k) => {
+      if (name === around) return name;
+      return name.startsWith(`${around}.`) ? name.slice(around.length + 1) : parts[k].slice(common).join(".");
+    };
+    buttons = layers.map(([name, , , , kind, , reason, can], k) =>
       make("button", { type: "button", role: "radio", "data-layer": name, "data-why": reason, "aria-disabled": can ? null : "true",
         onclick: () => choose(block.first + k), onpointerenter: () => say(block.first + k), onpointerleave: () => say(),
         onfocus: () => say(block.first + k), onblur: () => say() },
-        make("span", { class: "hl-rail-step" }, make("i", {})), make("code", { text: parts[k].slice(common).join(".") || name }),
+        make("span", { class: "hl-rail-step" }, make("i", {})), make("code", { text: label(name, k) }),
         make("span", { text: kind })));
     list.replaceChildren(...buttons);
   };

@@ -123,8 +123,10 @@ class _Partition:
     def _ends(self) -> list[int]:
         """The nodes of the main line in which a block ends, before calls of modules are looked at."""
         rows: dict[int, list[int]] = {}
-        for node in self.line.at:
-            if node in self.at_node:
+        named = [node for node in self.line.at if node in self.at_node]
+        last = max((node for node in named if self._grid(node) != (0, 0)), default=0)
+        for node in named:
+            if node > last or self._grid(node) != (0, 0):  # windows of a picture have no grid, and are no end
                 rows.setdefault(self.line.at[node], []).append(node)
         joins, forks = _limits(self.line)
         ends = []
