@@ -42,7 +42,7 @@ function frame(host, chart) {
     const read = make("output", { class: "hl-quiet", "aria-live": "polite" });
     host.plot = plot;
     host.names = make("div", { class: "hl-legend" });
-    host.replaceChildren(make("h3", { class: "hl-title", text: chart.title }), plot, host.names, read);
+    host.replaceChildren(make("h2", { class: "hl-title", text: chart.title }), plot, host.names, read);
     const show = (at) => { host.at = at; read.textContent = host.chart.read(at); host.mark(at); };
     plot.addEventListener("pointermove", (event) => {
       const box = plot.firstElementChild.getBoundingClientRect(), count = host.chart.count;

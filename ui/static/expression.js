@@ -36,9 +36,9 @@ class Lab {
     const program = field(terms.program, this.program);
     program.classList.add("hl-wide");
     this.results = make("div", { class: "hl-lab-results", hidden: true },
-      make("div", {}, make("h3", { class: "hl-title", text: terms.graph }), this.graph, make("p", { class: "hl-quiet", text: terms.legend })),
-      make("div", {}, make("h3", { class: "hl-title", text: terms.code }), make("div", { class: "hl-code" }, make("pre", { tabindex: 0 }, this.code), copy),
-        make("h3", { class: "hl-title hl-next", text: terms.table }), this.table));
+      make("div", {}, make("h2", { class: "hl-title", text: terms.graph }), this.graph, make("p", { class: "hl-quiet", text: terms.legend })),
+      make("div", {}, make("h2", { class: "hl-title", text: terms.code }), make("div", { class: "hl-code" }, make("pre", { tabindex: 0 }, this.code), copy),
+        make("h2", { class: "hl-title hl-next", text: terms.table }), this.table));
     element.firstElementChild.replaceChildren(make("p", { class: "hl-quiet", text: terms.text }), this.gallery, this.says,
       make("form", { class: "hl-lab-form", novalidate: true, onsubmit: (event) => { event.preventDefault(); this.ask(); } }, program,
         make("p", { class: "hl-quiet hl-wide", text: terms.grammar }), ...rows,
@@ -75,7 +75,12 @@ class Lab {
     this.mark(null);
     this.show();
     this.says.textContent = "";
-    if (this.results.hidden) return;
+    this.stale();
+  }
+
+  /** Mark the result as one of another expression than the field holds. */
+  stale() {
+    if (this.results.hidden || this.program.value === this.asked) return;
     this.results.classList.add("hl-old");
     this.line.textContent = `${this.said} ${this.terms.changed}`;
     this.line.dataset.kind = "busy";
@@ -106,6 +111,7 @@ class Lab {
     this.show();
     const amount = this.judge();
     if (amount === undefined) return this.refuse(this.terms.not_run);
+    this.asked = this.program.value;
     this.trigger("submit", { program: this.program.value, where: this.where.value, hook: this.hook.value, amount,
       seed: this.seed.value, again: this.again.value, second: this.second.value });
   }
@@ -146,6 +152,7 @@ class Lab {
       this.rows(value, draw(this.graph, value, this.terms));
       const frame = this.graph.firstElementChild;      // a wide graph gets the whole width
       this.results.classList.toggle("hl-broad", frame.scrollWidth > frame.clientWidth + 1);
+      this.stale();                                    // edited while it was computed
     }
     if (!value.waiting) painted(this.element, value.id, since);
   }

@@ -30,7 +30,7 @@ class Training {
     this.judgeSoon = settled(() => this.judge());
     this.charts = ["loss", "norms", "updates", "heat"].map(() => make("div", { class: "hl-chart-box" }));
     this.results = make("div", { class: "hl-lab-run", hidden: true },
-      make("div", { class: "hl-lab-diagnosis" }, make("h3", { class: "hl-title", text: terms.diagnosis }), this.findings),
+      make("div", { class: "hl-lab-diagnosis" }, make("h2", { class: "hl-title", text: terms.diagnosis }), this.findings),
       make("div", { class: "hl-charts" }, ...this.charts.slice(0, 3), make("div", {}, this.charts[3], field(terms.heat_layer, this.layer))),
       make("p", { class: "hl-quiet", text: `${terms.heat_text} ${terms.read}` }));
     element.firstElementChild.replaceChildren(make("p", { class: "hl-quiet", text: terms.text }), this.presets,
@@ -104,7 +104,7 @@ class Training {
   start() {
     const [wrong] = this.judge();
     if (wrong) {
-      this.tell(this.terms.not_started);
+      this.tell(true);
       this[wrong].focus();
       return;
     }
@@ -117,14 +117,16 @@ class Training {
   }
 
   /** The line of the run, and whether its charts still are of the settings in the form. */
-  tell(refusal = "") {
+  tell(refused = false) {
     if (this.running) return;
-    const invalid = this.wrong().length > 0, shown = Boolean(this.value);
-    const old = shown && (invalid || this.failed || (this.made !== undefined && JSON.stringify(this.read()) !== this.made));
-    const more = refusal || !old || this.failed ? refusal : this.terms.changed;
-    this.line.textContent = [refusal ? "" : this.said, more, old && (invalid || this.failed) ? this.terms.last_valid : ""].filter(Boolean).join(" ");
-    this.line.dataset.kind = refusal || this.failed ? "error" : old ? "busy" : "done";
-    this.results.classList.toggle("hl-old", old);
+    const { terms, failed } = this, shown = Boolean(this.value), invalid = this.wrong().length > 0;
+    this.refused = invalid && (refused || this.refused);
+    const changed = shown && this.made !== undefined && JSON.stringify(this.read()) !== this.made;
+    const said = (this.said || "").replace(/([^.])$/, changed ? "$1." : "$1");
+    this.line.textContent = [this.refused ? terms.not_started : said, !changed && !failed ? "" : !shown ? "" : invalid || failed ? terms.last_valid : terms.changed]
+      .filter(Boolean).join(" ");
+    this.line.dataset.kind = this.refused || failed ? "error" : changed ? "busy" : "done";
+    this.results.classList.toggle("hl-old", changed || (shown && failed));
   }
 
   busy(running) {
