@@ -1,4 +1,6 @@
-"""Latency of the page: process start to page ready, and click to overlay. `python -m benchmarks.page` prints both.
+"""Latency of the page: process start to page ready, click to overlay, beside another visitor's run, Stop, channels.
+
+`python -m benchmarks.page` prints all.
 
 Needs playwright and Chromium. "page ready": the controls and the status line are there; "map": the first example's
 stored map is painted; "network": the network itself has answered.
@@ -26,10 +28,11 @@ READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#h
 NUMBER = "Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
 ANSWERED = "document.documentElement.dataset.hlState === 'done'"
 CLICKS = {
-    "example": "#hl-examples button[data-id={}]",
-    "class": "#hl-top5 button:nth-child({})",
-    "stage": "#hl-strip button:nth-child({})",
+    "example": ("#hl-examples button", (7, 3, 4)),
+    "class": ("#hl-bars button", (1, 2, 0)),
+    "block": ("#hl-strip [role=radio]:not([aria-disabled])", (4, 8, 12)),
 }
+"""What is clicked, and which of these in turn: no question is asked twice."""
 
 
 def free_port() -> int:
@@ -70,7 +73,7 @@ def one_start(browser: Any, folder: str) -> tuple[dict[str, float], dict[str, fl
         for name, condition in {"page ready": READY, "map": f"{NUMBER} > 0", "network": ANSWERED}.items():
             page.wait_for_function(condition)
             events[name] = time.monotonic() - began
-        clicks = {name: click(page, selector) for name, selector in CLICKS.items()}
+        clicks = {name: click(page, name) for name in CLICKS}
         page.close()
         return events, clicks
     finally:
@@ -78,20 +81,54 @@ def one_start(browser: Any, folder: str) -> tuple[dict[str, float], dict[str, fl
         process.wait(30)
 
 
-def click(page: Any, selector: str) -> float:
-    """Median milliseconds from a click to the painted map; no request is repeated."""
+def beside_a_long_run(browser: Any, folder: str) -> dict[str, float]:
+    """Milliseconds of a second visitor's first map and click beside RISE, of Stop, and of the paint of all channels."""
+    port = free_port()
+    process = start(port, folder)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        until_served(address)
+        one, other = (browser.new_context().new_page() for _ in range(2))
+        one.goto(address)
+        one.wait_for_function(ANSWERED, timeout=300_000)
+        one.goto(f"{address}/?method=rise")
+        one.wait_for_function(f"{NUMBER} > 0 && document.documentElement.dataset.hlState === 'busy'")
+        found = {"quick answer beside RISE": 0.0}
+        began = time.monotonic()
+        other.goto(f"{address}/?example=cat")
+        other.wait_for_function(ANSWERED)
+        found["page opened beside RISE"] = 1000 * (time.monotonic() - began)
+        found["quick answer beside RISE"] = click(other, "example")
+        running = one.evaluate("document.documentElement.dataset.hlState")
+        assert running == "busy", "RISE was over before"
+        began = time.monotonic()
+        one.click("#hl-stop")
+        one.wait_for_function("document.documentElement.dataset.hlState === 'stopped'")
+        found["Stop"] = 1000 * (time.monotonic() - began)
+        other.click("#hl-tabs [data-tab-id=features]")
+        other.wait_for_function("Number(document.getElementById('hl-grid')?.dataset.id || 0) > 0")
+        found["paint of 1,280 channels"] = float(other.evaluate("document.getElementById('hl-grid').dataset.ms"))
+        return found
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def click(page: Any, name: str) -> float:
+    """Median milliseconds from a click to the painted map."""
+    selector, places = CLICKS[name]
     times = []
-    for choice in ("cat", "macaw", "goldfish") if "{}" in selector and "data-id" in selector else (2, 3, 1):
-        page.wait_for_timeout(1500)  # the strip of the last answer is still computed after its overlay
+    for place in places:
+        page.wait_for_timeout(1500)  # small maps and gradient norms of the last answer come after its overlay
         times.append(
             page.evaluate(
-                f"""async (selector) => {{
+                f"""async ([selector, place]) => {{
                   const before = {NUMBER}, began = performance.now();
-                  document.querySelector(selector).click();
+                  document.querySelectorAll(selector)[place].click();
                   while ({NUMBER} === before) await new Promise((done) => setTimeout(done, 5));
                   return performance.now() - began;
                 }}""",
-                selector.format(choice),
+                [selector, place],
             )
         )
     return statistics.median(times)
@@ -112,6 +149,7 @@ def main() -> None:
             waited = ", ".join(f"{name} {value:.1f} s" for name, value in events.items())
             shown = ", ".join(f"{name} {value:.0f} ms" for name, value in clicks.items())
             print(f"{waited}; click to overlay: {shown}")
+            print(", ".join(f"{name} {value:.0f} ms" for name, value in beside_a_long_run(browser, folder).items()))
         browser.close()
 
 
