@@ -34,6 +34,7 @@ export function mount(element, props, trigger, watch) {
     if (channels) parts.push(terms.channels.replace("{count}", channels));
     const norm = found?.norms[k];
     if (norm === 0) parts.push(terms.no_gradient.replace("{name}", found.name));
+    else if (!found && store.wanted && height) parts.push(terms.measuring);
     else if (norm) parts.push(terms.norm.replace("{norm}", short(norm)).replace("{name}", found.name));
     return parts.join(" · ") + (why ? `. ${why}` : "");
   };
@@ -77,7 +78,7 @@ export function mount(element, props, trigger, watch) {
     const high = found ? heights(outs.map((k) => found.norms[k])) : [];
     blocks.forEach((button, k) => {
       const bar = button.firstElementChild, part = high[k];
-      bar.style.height = `${100 * (part ?? 0.12)}%`;
+      if (found || !bar.style.height) bar.style.height = `${100 * (part ?? 0.12)}%`;  // former heights stay until the new are there
       button.dataset.norm = part === 0 ? "none" : part ? "known" : "unknown";
       button.setAttribute("aria-label", sentence(outs[k]));
     });
