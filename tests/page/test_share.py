@@ -46,7 +46,7 @@ def again(visit: Visit, act: Callable[[], object]) -> None:
     """Load the page anew and wait for its answer."""
     act()
     visit.painted("overlay", 0)
-    visit.settled()
+    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'done'", timeout=PATIENCE)
 
 
 def test_reload_and_back_bring_the_state(visit: Visit) -> None:
