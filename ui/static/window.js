@@ -13,7 +13,7 @@ export class Window {
 
   /** What the network sees: {window: [left, top, right, bottom] in parts of the picture, aspect}, or null. */
   show(crop) {
-    this.crop = crop && crop.window ? crop : null;
+    this.crop = crop && crop.window ? crop : null;         // of pictures of one aspect ratio it is the same
     this.attach();
     this.place();
   }
@@ -44,10 +44,10 @@ export class Window {
     mark.firstElementChild.style.cssText = `left:${100 * l}%;top:${100 * t}%;width:${100 * (r - l)}%;height:${100 * (b - t)}%`;
   }
 
-  /** Whether this is the picture of the answer, and there is something outside the crop. */
+  /** Whether this may be the picture of the answer, and there is something outside the crop. */
   fits(image) {
     const { window: [left, top, right, bottom], aspect } = this.crop;
     const cropped = left > WHOLE || top > WHOLE || right < 1 - WHOLE || bottom < 1 - WHOLE;
-    return cropped && Math.abs(image.naturalWidth / image.naturalHeight / aspect - 1) < ALIKE && (this.source ??= image.src) === image.src;
+    return cropped && Math.abs(image.naturalWidth / image.naturalHeight / aspect - 1) < ALIKE;
   }
 }
