@@ -23,12 +23,12 @@ function surfaces(plate, width) {
   return { photo: surface.own.photo, map: plate.alone ? surface.bare(surface.own) : surface.own.drawn };
 }
 
-/** Where everything stands, in CSS pixels: photograph, then every plate beside it, four in two rows. */
+/** Where everything stands, in CSS pixels: the photograph, and beside it the plates, two in a row. */
 function layout(plates, measure) {
   const high = Math.max(...plates.map(({ image }) => (image ? (SIDE * image.naturalHeight) / image.naturalWidth : SIDE)));
-  const across = plates.length > 2 ? 2 : plates.length, first = plates.length > 2 ? 0 : 1, columns = across + first;
+  const across = Math.min(2, plates.length), columns = across + 1;
   const wide = 2 * GAP + columns * SIDE + (columns - 1) * GAP, place = (k) => GAP + k * (SIDE + GAP);
-  const cells = plates.map((plate, k) => ({ plate, x: place(first + (k % across)), row: Math.floor(k / across),
+  const cells = plates.map((plate, k) => ({ plate, x: place(1 + (k % across)), row: Math.floor(k / across),
     lines: caption(plate.value, plate.name, plates.length > 1 ? SIDE : wide - 2 * GAP, measure) }));
   const deep = high + 8 + BAR + 20, tops = [GAP];
   for (let row = 0; row * across < plates.length; row++) {
@@ -36,7 +36,7 @@ function layout(plates, measure) {
     tops.push(tops[row] + deep + 10 + most * LINE + GAP);
   }
   for (const cell of cells) cell.y = tops[cell.row];
-  return { width: wide, height: Math.round(tops.at(-1)), high, cells, photo: first ? { x: GAP, y: GAP } : null, caption: plates.length > 1 ? 0 : GAP };
+  return { width: wide, height: Math.round(tops.at(-1)), high, cells, photo: { x: GAP, y: GAP }, caption: plates.length > 1 ? 0 : GAP };
 }
 
 const pen = document.createElement("canvas").getContext("2d");
@@ -51,7 +51,7 @@ function compose(plates, drawer) {
   const plan = layout(plates, measure);
   const drawn = plates.map((plate) => surfaces(plate, SCALE * SIDE));
   const high = ({ image }) => (image ? (SIDE * image.naturalHeight) / image.naturalWidth : SIDE);
-  if (plan.photo) drawer.picture(drawn[0].photo, plan.photo.x, plan.photo.y, SIDE, high(plates[0]), 1, true);
+  drawer.picture(drawn[0].photo, plan.photo.x, plan.photo.y, SIDE, high(plates[0]), 1, true);
   plan.cells.forEach(({ plate, x, y, lines }, k) => {
     const tall = high(plate);
     if (!plate.alone && plate.opacity < 1) drawer.picture(drawn[k].photo, x, y, SIDE, tall, 1, true);
@@ -60,8 +60,9 @@ function compose(plates, drawer) {
     if (thing) drawer.box(x + SIDE * thing.box[0], y + tall * thing.box[1], SIDE * (thing.box[2] - thing.box[0]), tall * (thing.box[3] - thing.box[1]), COLOURS[thing.colour]);
     const below = y + plan.high + 8;
     drawer.picture(plate.bar, x, below, SIDE, BAR, 1);
+    pen.font = `12px ${FONT}`;
     const [, middle = "", last = ""] = plate.ends, crowded = pen.measureText(last).width + pen.measureText(middle).width / 2 + GAP > SIDE / 2;
-    plate.ends.forEach((end, n) => (n === 1 && crowded) || drawer.text(words(end), x + (SIDE * n) / (plate.ends.length - 1), below + BAR + 15,
+    plate.ends.forEach((end, n) => (n === 1 && crowded) || !end || drawer.text(words(end), x + (SIDE * n) / (plate.ends.length - 1), below + BAR + 15,
       { anchor: ["start", "middle", "end"][n] || "end", size: 12, fill: QUIET }));
     lines.forEach(({ text, strong }, n) => drawer.text(text, plan.caption || x, below + BAR + 20 + 10 + (n + 0.75) * LINE,
       { anchor: "start", size: 14, fill: strong ? INK : QUIET, strong }));
