@@ -185,10 +185,11 @@ def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> 
 
     visit.page.get_by_role("tab", name="Feature maps").click()
     visit.painted("grid", 0)
-    visit.after(lambda: visit.choose("sort", "Effect"), "grid")
-    assert "score of red blob" in visit.page.locator("#hl-features, #hl-order").all_inner_texts().__str__()
-    visit.after(lambda: visit.page.locator("#hl-grid button").first.click(), "channel")
-    assert "Effect on red blob" in visit.page.locator("#hl-channel").inner_text()
+    visit.after(lambda: visit.page.locator("#hl-grid select[name=sort]").select_option("effect"), "grid")
+    assert "the score of red blob" in visit.page.locator("#hl-grid .hl-quiet").inner_text()
+    visit.page.locator("#hl-grid [role=option]").first.click()
+    visit.page.wait_for_function("document.querySelector('#hl-channel-facts').innerText.includes('Set to zero')")
+    assert "Its share of red blob" in visit.page.locator("#hl-channel-facts").inner_text()
 
     visit.page.get_by_role("tab", name="API").click()
     visit.page.locator("#hl-api pre").filter(has_text="target = explainers.BoxScores(").wait_for()

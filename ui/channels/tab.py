@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio.data_classes import FileData
-from gradio.utils import get_upload_folder
 
 from ui.channels import engine as channels_engine
 from ui.channels import packing as channels_packing
@@ -27,19 +25,6 @@ CLICK_FILE = "() => { setTimeout(() => document.querySelector('#hl-channels-file
 """The browser fetches the file as soon as the button holds it."""
 
 
-MARK = "="
-
-
-class File(gr.DownloadButton):
-    """A file of the upload folder, whose name there nobody can guess; a download has the part behind the mark."""
-
-    is_template = True  # the browser would look for a component called "file" otherwise
-
-    def postprocess(self, value: str | Path | None) -> FileData | None:
-        """The file as the browser fetches it."""
-        return FileData(path=str(value), orig_name=Path(value).name.partition(MARK)[2]) if value else None
-
-
 class Features(Tab):
     """Tiles of all channels, in a chosen order; a click opens one large, which then follows the settings."""
 
@@ -55,7 +40,7 @@ class Features(Tab):
             with gr.Column(scale=4, min_width=320):
                 self.grid = canvas("channels", "hl-grid", empty=words.EMPTY_GRID, terms=words.GRID)
                 self.status = canvas("line", "hl-grid-status")
-                self.file = File(visible="hidden", elem_id="hl-channels-file")
+                self.file = gr.DownloadButton(visible="hidden", elem_id="hl-channels-file")
             with gr.Column(scale=5, min_width=320, elem_id="hl-channels-pane"):
                 self.opened = canvas("channel", "hl-opened", terms=words.OPEN)
                 self.channel = canvas("overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
@@ -85,7 +70,7 @@ class Features(Tab):
         def steps(run: Run) -> Iterator[Updates]:
             question, step = from_form(*form), None
             if question.picture is None:
-                yield self._closed(words.EMPTY_GRID) | {self.grid: {"id": packing.number(), "key": key}}
+                yield self._closed("") | {self.grid: {"id": packing.number(), "key": key}}
                 return
             for step in channels_engine.sheet(question, run, known=_text(data.get("about"))):
                 if isinstance(step, Same):
@@ -148,11 +133,10 @@ class Features(Tab):
         def steps(run: Run) -> Iterator[Updates]:
             for step in channels_engine.every(from_form(*form), run, sort="number"):
                 if isinstance(step, channels_engine.Channels):
-                    folder = Path(get_upload_folder())
-                    folder.mkdir(parents=True, exist_ok=True)
-                    path = folder / f"tmp{secrets.token_hex(16)}{MARK}{words.sheet_file(step.settings)}.npy"
-                    engine.save_array(step.maps, path)
-                    yield {self.file: str(path), self.status: None}
+                    with tempfile.TemporaryDirectory() as folder:  # Gradio copies the file before the next step
+                        path = Path(folder) / f"{words.sheet_file(step.settings)}.npy"
+                        engine.save_array(step.maps, path)
+                        yield {self.file: str(path), self.status: None}
                 elif isinstance(step, Waiting):
                     yield self._waiting(step)
 

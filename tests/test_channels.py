@@ -1,0 +1,145 @@
+"""A layer's channels on the page: figures, shares of the class, the gradient behind a cell, receptive fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import explainers
+from tests.page.conftest import ROOT
+from ui.channels import engine as channels
+from ui.channels import packing, words
+from ui.channels.engine import Channel, Fields, Measures, Same, Share, Sheet, Why
+from ui.engine import model_cache, runs
+from ui.engine.messages import Refused
+from ui.engine.request import Request
+
+CAT = Request(str(ROOT / "assets/examples/cat.jpg"), model="efficientnet_lite0")
+
+
+@pytest.fixture(autouse=True)
+def ready(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The engine without its background thread."""
+    monkeypatch.setattr(model_cache, "ready", done := model_cache.threading.Event())
+    done.set()
+    model_cache.load("efficientnet_lite0")
+    yield
+
+
+def steps(function: Any, request: Request = CAT, **more: Any) -> dict[type, Any]:
+    with runs.begin(None) as run:
+        return {type(step): step for step in function(request, run=run, **more)}
+
+
+def network() -> tuple[Any, torch.Tensor]:
+    from PIL import Image
+
+    model = model_cache.load("efficientnet_lite0").model
+    return model.network, model.prepare(Image.open(CAT.picture).convert("RGB"))
+
+
+def test_figures_are_those_of_the_layers_own_values() -> None:
+    """Oracle: the library's feature maps; Hoyer's sparsity of vectors where it is known."""
+    sheet = steps(channels.sheet)[Sheet]
+    maps = explainers.feature_maps(*network(), layer="head")[0]
+
+    assert sheet.total == len(maps) == 1280 and sheet.pages == 1
+    torch.testing.assert_close(sheet.means, maps.mean((1, 2)))
+    torch.testing.assert_close(sheet.maps, maps[sheet.numbers])
+    assert sheet.numbers[0] == int(maps.mean((1, 2)).argmax())
+    assert sheet.dead.tolist() == [not bool(plane.any()) for plane in maps] and 0 < int(sheet.dead.sum()) < 1280
+    assert sheet.sparsity.isnan().tolist() == sheet.dead.tolist()
+    one, even = torch.zeros(1, 2, 2), torch.ones(1, 2, 2)
+    one[0, 1, 1] = -3
+    alive = torch.tensor([False])
+    assert float(channels.sparsity(one, alive)) == pytest.approx(1) and float(channels.sparsity(even, alive)) == 0
+    assert math.isnan(float(channels.sparsity(torch.ones(1, 1, 1), alive)))
+
+
+def test_the_same_picture_and_layer_are_not_sent_twice() -> None:
+    sheet = steps(channels.sheet)[Sheet]
+
+    again = steps(channels.sheet, known=sheet.about.channels)
+    other = steps(channels.sheet, Request(CAT.picture, model=CAT.model, target="goldfish"), known=sheet.about.channels)
+
+    assert Sheet not in again and again[Same].about == sheet.about
+    assert Sheet not in other and other[Same].about.whom != sheet.about.whom
+    assert Sheet in steps(channels.sheet, Request(CAT.picture, layer="stages.2"), known=sheet.about.channels)
+
+
+def test_shares_are_gradient_times_activation_and_sum_to_hirescam() -> None:
+    """Oracle: HiResCAM sums the same product over the channels; the effect of one channel is that of all measured."""
+    request = Request(CAT.picture, model=CAT.model, layer="stages.2", target="tabby")
+    label = model_cache.load("efficientnet_lite0").names.index("tabby")
+    values = steps(channels.measured, request, kind="gradient")[Measures].values
+    share = steps(channels.channel, request, number=3)[Share]
+    cam = explainers.hires_cam(*network(), label, layer="stages.2", relu=False)
+    effects = explainers.channel_effects(*network(), label, layer="stages.2")[0]
+
+    assert float(values.sum()) == pytest.approx(float(cam.sum()), rel=1e-4)
+    torch.testing.assert_close(share.parts, values)
+    assert share.effect == pytest.approx(float(effects[3]), rel=1e-3, abs=1e-5)
+    said = words.share(share)
+    assert f"{float(values[3]):+.3g}".replace("-", "−") in said[0] and "of 40 channels" in said[0]
+    assert ("falls" if share.effect > 0 else "rises") in said[-1] and "tabby" in said[-1]
+
+
+def test_a_share_in_per_cent_is_said_only_where_the_parts_do_not_cancel() -> None:
+    assert words._percent(1.0, torch.tensor([1.0, 3.0])) == ", 25% of the layer's sum"
+    assert words._percent(1.0, torch.tensor([1.0, -0.9])) == ""
+
+
+def test_why_is_the_gradient_of_the_cell_and_of_the_mean_where_it_is_saturated() -> None:
+    """Oracle: the library's saliency of that unit. ReLU6 at 6 has no gradient: then the channel's mean is asked."""
+    early = Request(CAT.picture, model=CAT.model, layer="stages.2")
+    why = steps(channels.channel, early, number=7)[Why]
+    at = steps(channels.channel, early, number=7, cell=(2, 3))
+    expected = explainers.explain("saliency", *network(), explainers.unit("stages.2", 7, (2, 3))).map[0].abs()
+    torch.testing.assert_close(at[Why].map, expected)
+    assert Share not in at and not at[Why].strongest and why.strongest and why.map.any() and not why.of_mean
+    left, top, right, bottom = why.window
+    inside = why.map[top:bottom, left:right]
+    assert inside.count_nonzero() == why.map.count_nonzero() and right - left < 0.6 * 224
+    packed = packing.why(why, 1)
+    assert packed["map"]["h"] == bottom - top and all(-0.01 <= side <= 1.01 for side in packed["box"])
+
+    saturated = int((explainers.feature_maps(*network(), layer="head")[0] == 6).any(2).any(1).nonzero()[0])
+    mean = steps(channels.channel, number=saturated)[Why]
+    assert mean.of_mean and mean.map.any() and mean.value == 6 and "limit" in words.why(mean)
+    dead = int(steps(channels.sheet)[Sheet].dead.nonzero()[0])
+    none = steps(channels.channel, number=dead)[Why]
+    assert not none.map.any() and "the gradient is zero" in words.why(none) and "map" not in packing.why(none, 1)
+
+
+def test_receptive_fields_of_all_cells_are_those_of_each() -> None:
+    """Oracle: `Layer.receptive_field`, cell by cell."""
+    request = Request(CAT.picture, model=CAT.model, layer="stages.2")
+    fields = steps(channels.channel, request, number=0)[Fields]
+    (layer,) = [each for each in explainers.list_layers(*network()) if each.name == "stages.2"]
+
+    rows, columns = fields.spans
+    for row, column in [(0, 0), (5, 11), (27, 3), (14, 14)]:
+        box = columns[column][0], rows[row][0], columns[column][1], rows[row][1]
+        assert [round(224 * side) for side in box] == list(layer.receptive_field((row, column)))
+
+
+@pytest.mark.parametrize("number, cell", [(-1, None), (1280, None), (0, (7, 0)), (0, (0, -1))])
+def test_what_does_not_exist_is_refused_with_a_sentence(number: int, cell: tuple[int, int] | None) -> None:
+    with pytest.raises(Refused, match="has no channel|There is no cell"):
+        steps(channels.channel, number=number, cell=cell)
+
+
+def test_large_layers_come_in_pages_and_large_grids_are_averaged(tmp_path: Path) -> None:
+    """Answers stay below what the page can hold."""
+    assert channels.room(torch.empty(1, 7, 7)) == channels.MOST
+    assert channels.room(torch.empty(1, 112, 112)) == 119
+    assert channels.room(torch.empty(1, 224, 448)) == channels.room(torch.empty(1, 56, 112))
+    sheet = steps(channels.sheet, Request(CAT.picture, model=CAT.model, layer="stages.0"), numbers=[5, 2])[Sheet]
+    packed = packing.sheet(sheet, "1", 1)
+    assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
+    assert steps(channels.channel, Request(CAT.picture, layer="stages.0"), number=2)[Channel].map.shape == (112, 112)
