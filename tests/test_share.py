@@ -308,8 +308,8 @@ def test_maps_are_equal_within_rounding_only() -> None:
 
 
 def test_the_parameters_of_settings_ask_for_them_again(ready: None) -> None:
-    """Defaults stand in no address; `precision` is "auto" on the page, whatever the library's default is."""
-    given = {"window": 112, "precision": "float32"}
+    """Defaults stand in no address."""
+    given = {"window": 112, "precision": "bf16"}
     question = Request(str(CAT), MODEL, "stages.4", "goldfish", "occlusion", given)
     found = links.state(engine.resolve(question))
 
