@@ -43,6 +43,10 @@ class Rail:
         """With an answer: whose norms are wanted."""
         return {self.norms: packing.wanted(step, str(question.picture))}
 
+    def without_answer(self, settings: Settings) -> Updates:
+        """Where there is nothing to explain: no norms are wanted."""
+        return {self.norms: {"key": "", "chosen": settings.layer, "note": ""}}
+
     def without_stages(self, step: Answer, ident: int) -> Updates:
         """After an answer of a network that has no maps of several stages."""
         return {self.drawing: {"id": ident, "chosen": step.settings.layer, "stages": []}}

@@ -19,7 +19,7 @@ export function mount(element, props, trigger, watch) {
   const scroll = make("div", { class: "hl-rail-scroll" }, make("div", { class: "hl-rail-track" }, svg, row));
   const below = inside(terms, (layer) => choose(layer), (layer) => say(layer));
   host.append(make("div", { class: "hl-rail-head" }, title, make("p", { class: "hl-quiet", text: terms.legend })), scroll, read, below.root);
-  let drawn = null, blocks = [], chosen = null, later = 0, room = 0;
+  let drawn = null, blocks = [], chosen = null, later = 0, room = 0, owner = null;
 
   const layers = () => store.network?.layers || [];
   const norms = () => (store.norms.get(store.wanted)?.model === store.network?.model ? store.norms.get(store.wanted) : null);
@@ -78,7 +78,7 @@ export function mount(element, props, trigger, watch) {
     const high = found ? heights(outs.map((k) => found.norms[k])) : [];
     blocks.forEach((button, k) => {
       const bar = button.firstElementChild, part = high[k];
-      if (found || !bar.style.height) bar.style.height = `${100 * (part ?? 0.12)}%`;  // former heights stay until the new are there
+      if (found || !store.wanted || !bar.style.height) bar.style.height = `${100 * (part ?? 0.12)}%`;  // former heights stay until the new are there
       button.dataset.norm = part === 0 ? "none" : part ? "known" : "unknown";
       button.setAttribute("aria-label", sentence(outs[k]));
     });
@@ -141,7 +141,7 @@ export function mount(element, props, trigger, watch) {
   const maps = () => {
     const value = props.value || { stages: [] }, network = store.network;
     for (const stage of row.querySelectorAll(".hl-rail-maps")) stage.replaceChildren();
-    if (!network) return;
+    if (!network || (owner && owner !== network.model)) return;  // maps of the network before
     const image = value.crop ? new Image() : null;
     for (const stage of value.stages) {
       const k = network.names[stage.layer];
@@ -175,6 +175,7 @@ export function mount(element, props, trigger, watch) {
   follow(props, watch, ["value"], () => {
     const since = performance.now(), value = props.value || {};
     if (value.chosen) store.chosen = value.chosen;
+    owner = store.network?.model || null;
     maps();
     mark();
     painted(element, value.id, since);

@@ -19,7 +19,8 @@ export function mount(element, props, trigger, watch) {
     if (!value) return;
     if (value.norms) keep(value.key, value);
     if (value.norms || value.failed) {
-      if (value.failed || value.key === asked) { asked = null; state("shown"); }
+      if (value.failed || value.key === asked) asked = null;
+      state("shown");                                   // of another key: the visitor has chosen something else meanwhile
       publish({});
     } else if (value.chosen) {
       publish({ wanted: value.key, chosen: value.chosen, note: value.note });

@@ -228,6 +228,7 @@ class Overlay(Tab):
                 self.planes: None,
                 self.guide: None,
                 self.strip: {"id": packing.number(), "chosen": step.settings.layer, "stages": []},
+                **self.rail.without_answer(step.settings),
                 self.panel.stop: gr.update(interactive=False),
                 **{seen: {"key": str(ident)} for seen in self.page.seen},
             }

@@ -82,7 +82,7 @@ def network_blocks(model: nn.Module, images: Tensor) -> Blocks:
     Example
         >>> found = network_blocks(model, images)
         >>> [block.layer.name for block in found.blocks][:4]
-        ['relu', 'maxpool', 'layer1.0', 'layer1.1']
+        ['relu', 'maxpool', 'layer1.0', 'layer1']
         >>> found.skips[0]
         Skip(start=2.0, end=3.0, projected=False)
     """
