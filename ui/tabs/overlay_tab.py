@@ -213,7 +213,7 @@ class Overlay(Tab):
             updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings])
             updates[self.status] = words.status("idle", words.NO_PICTURE, ident=ident)
             updates[self.view] = {"id": ident, "words": {"empty": words.EMPTY_OVERLAY}}
-            updates |= {seen: {"key": str(ident)} for seen in self.page.seen}
+            updates |= {seen: {"key": str(ident)} for seen in self.page.seen} | self.rail.without_answer(settings)
         return updates
 
     def _found(self, step: Scene, question: Request, ident: int) -> Updates:
