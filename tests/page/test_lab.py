@@ -122,11 +122,13 @@ def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
     page.locator("#hl-training select[name=freeze]").select_option("conv1")
     page.locator("#hl-training input[name=clip_norm]").fill("0.1")
     assert not page.locator("#hl-training input[name=depth]").is_visible(), "no control that does nothing"
-    visit.after(lambda: page.get_by_role("button", name="Start").click(), "training")
-    assert page.get_by_role("button", name="Start").is_disabled()
-
-    page.locator("#hl-training").get_by_role("button", name="Stop").click()
-
+    before = visit.number("training")
+    page.evaluate("""() => {
+      const [start, stop] = document.querySelectorAll("#hl-training .hl-lab-actions button");
+      start.click();
+      if (start.disabled && !stop.disabled) stop.click();  // before the server has begun
+    }""")
+    visit.painted("training", before)
     page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'", timeout=PATIENCE)
     assert re.match(r"Stopped after \d+ of 500 steps", page.locator("#hl-training .hl-line").inner_text())
     page.locator("#hl-training .hl-plot").nth(1).hover()
@@ -218,8 +220,10 @@ def test_a_hooks_number_that_cannot_be_used_is_refused_at_its_field_and_the_last
 def test_a_frozen_layer_is_called_frozen_and_the_loss_has_the_axis_it_needs(visit: Visit) -> None:
     page = opened(visit, "A network in training")
     part = page.locator("#hl-training")
-    visit.after(lambda: page.get_by_role("button", name="First layer frozen, noise on the others").click(), "training")
+    page.get_by_role("button", name="First layer frozen, noise on the others").focus()
+    visit.after(lambda: page.keyboard.press("Enter"), "training")
     page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
+    assert page.evaluate("document.activeElement.dataset.id") == "frozen", "the focus comes back"
 
     (finding,) = part.locator(".hl-finding").all_inner_texts()
     assert "Gradient hooks set the gradient of 'hidden1.weight'" in finding and "ReLU" not in finding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -295,6 +296,7 @@ TRAINING_FORM = {
     "start": "Start",
     "stop": "Stop",
     "queued": "Waiting in the queue…",
+    "stopping": "Stopping…",
     "step": "step",
     "not_started": "Not started: correct the marked field.",
     "changed": "The settings have changed since; Start runs them.",
@@ -305,8 +307,8 @@ TRAINING_FORM = {
     "updates": "Update-to-weight ratio by layer (log scale)",
     "heat": "Gradient histograms over time",
     "heat_layer": "Layer",
-    "heat_text": "An update-to-weight ratio of about 0.001 is typical. Each column of the histograms is one step, brighter "
-    "where more of the layer's gradient values lie.",
+    "heat_text": "An update-to-weight ratio of about 0.001 is typical. Each column of the histograms is one step, "
+    "brighter where more of the layer's gradient values lie.",
     "diagnosis": "Diagnosis",
     "healthy": "No findings so far.",
     "read": "Point at a chart, or use the arrow keys on it, to read values.",
@@ -332,7 +334,7 @@ RUN_BROKEN = "An error ended this run. Start it again."
 
 def training_line(step: int, steps: int, seconds: float, loss: float, end: str) -> str:
     """The line above the charts."""
-    shown = f"loss {loss:.4g}"
+    shown = f" · loss {loss:.4g}" if math.isfinite(loss) else ""
     if end == "broken":
         return f"Diverged in step {step}: the loss is not finite."
     how = {
@@ -341,7 +343,7 @@ def training_line(step: int, steps: int, seconds: float, loss: float, end: str) 
         "stopped": f"Stopped after {step} of {steps} steps",
         "time": f"Out of time after {step} of {steps} steps",
     }[end]
-    return f"{how} · {seconds:.1f} s · {shown}"
+    return f"{how} · {seconds:.1f} s{shown}"
 
 
 def no_layer(layer: str, layers: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ class Training {
       field(terms.noise, entry("noise", terms.off)), field(terms.scale, select("scale", [])), field(terms.factor, entry("factor")), field(terms.freeze, select("freeze", []))];
     this.factorRow = hooks[4];
     this.startButton = make("button", { type: "submit", class: "hl-button hl-main-button", text: terms.start });
-    this.stopButton = make("button", { type: "button", class: "hl-button", text: terms.stop, disabled: true, onclick: () => trigger("select", { stop: true }) });
+    this.stopButton = make("button", { type: "button", class: "hl-button", text: terms.stop, disabled: true, onclick: () => this.stop() });
     this.line = make("p", { class: "hl-line", role: "status" });
     this.bar = make("progress", { class: "hl-progress hl-lab-bar", max: 1, value: 0, "aria-label": terms.steps });
     this.findings = make("div", {});
@@ -109,11 +109,19 @@ class Training {
       return;
     }
     const data = this.read();
+    this.halted = false;
     this.asked = JSON.stringify(data);
     this.busy(true);
     this.line.textContent = this.terms.queued;
     this.line.dataset.kind = "busy";
     this.trigger("submit", data);
+  }
+
+  /** Stop the run, also one that has not begun: it is stopped as soon as it reports. */
+  stop() {
+    this.halted = true;
+    this.line.textContent = this.terms.stopping;
+    this.trigger("select", { stop: true });
   }
 
   /** The line of the run, and whether its charts still are of the settings in the form. */
@@ -130,11 +138,16 @@ class Training {
   }
 
   busy(running) {
+    const focused = document.activeElement, held = this.element.contains(focused);
     this.running = running;
     this.bar.style.visibility = running ? "" : "hidden";  // its place stays, so that nothing moves
     this.startButton.disabled = running;
     this.stopButton.disabled = !running;
     for (const button of this.presets.children) button.disabled = running;
+    if (!held || !focused.disabled) return;             // a disabled button would lose the focus to the page
+    const next = running ? this.stopButton : this.began || this.startButton;
+    if (running) this.began = focused;
+    next.focus({ preventScroll: true });
   }
 
   render() {
@@ -144,8 +157,9 @@ class Training {
     this.said = value.line;
     this.failed = value.state === "error";
     if (value.at) this.made = this.asked;
-    this.line.textContent = value.line;
+    this.line.textContent = this.halted ? this.terms.stopping : value.line;
     this.line.dataset.kind = "busy";
+    if (this.halted && this.running) this.trigger("select", { stop: true });
     this.bar.value = value.fraction || 0;
     if (value.at) {
       const fresh = !this.value || this.value.layers.join() !== value.layers.join();
