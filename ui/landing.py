@@ -73,7 +73,7 @@ def made() -> dict[str, Any]:
             "layer": [layer, settings.layer],
             "method": [words.method_choice(settings.method), settings.method.name],
         },
-        "view": packing.answer(answer, 0) | {"record": None},  # of this machine
+        "view": packing.answer(answer, 0) | {"record": None, "seconds": None},  # of this machine
         "classes": packing.classes(answer, 0) | listed(answer),
         "guide": guide.packed(answer, 0),
         "findings": packing.findings(answer, 0),

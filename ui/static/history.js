@@ -6,7 +6,7 @@ export class History {
   /** `show(step)` draws a partial map, or with null the final one; `sketch(step)` does so ahead of time, unseen. */
   constructor(show, sketch) {
     Object.assign(this, { show, sketch, steps: [], final: null, live: false, ahead: 0 });
-    this.slider = make("input", { type: "range", min: 0, max: 0, value: 0, name: "progress", oninput: () => this.move(), onpointerenter: () => this.before(), onfocus: () => this.before() });
+    this.slider = make("input", { type: "range", min: 0, max: 0, value: 0, name: "progress", "aria-label": "Progress", oninput: () => this.move(), onpointerenter: () => this.before(), onfocus: () => this.before() });
     this.label = make("output", { class: "hl-step" });
     this.root = make("label", { class: "hl-progress-row", hidden: true, title: "The maps on the way to the final one" },
       make("span", { text: "Progress" }), this.slider, this.label);

@@ -28,6 +28,7 @@ export class Kept {
   put(value) {
     if (!value.key || !value.map) return;
     const entry = this.entry(value.key);
+    if (entry.value && (entry.value.share ?? 1) > (value.share ?? 1)) return;      // a later run was stopped
     entry.value = value;
     for (const { value: other } of this.entries.values()) {      // one text for all maps of a picture
       if (other && other !== value && other.crop && value.crop && other.crop.src === value.crop.src) value.crop = other.crop;
