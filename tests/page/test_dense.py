@@ -63,7 +63,7 @@ def test_detections_are_listed_and_drawn_and_chosen_in_the_list(visit: Visit, pi
 
     assert names(visit) == ["red blob", "green blob", "red blob#2"] and ink(visit) > 1000
     assert re.match(r"HiResCAM for red blob \(\d+%\) at backbone", visit.status)
-    assert visit.page.locator("#hl-bars h3").inner_text() == "Objects found"
+    assert visit.page.locator("#hl-bars h2").inner_text() == "Objects found"
     assert visit.page.locator("#hl-class").get_by_text("Object", exact=True).count() == 1
 
     last = visit.page.locator("#hl-bars button").nth(2)

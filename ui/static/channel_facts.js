@@ -8,9 +8,10 @@ export function mount(element, props, trigger, watch) {
   const root = element.firstElementChild, { terms } = props;
   let value = null, cell = null;
   const facts = make("dl", { class: "hl-facts" }), said = make("dd"), field = make("dt", { text: terms.field });
-  const title = make("h4", { class: "hl-title" }), lines = make("div", { class: "hl-channels-lines" });
+  const title = make("h3", { class: "hl-title" }), lines = make("div", { class: "hl-channels-lines" });
   const box = make("div", { class: "hl-field", hidden: true });
-  root.replaceChildren(facts, title, lines);
+  const use = make("button", { type: "button", class: "hl-button", text: terms.target, title: terms.target_title, onclick: () => trigger("select", { target: value.target }) });
+  root.replaceChildren(facts, title, lines, use);
 
   /** Draw the box of the input's pixels that the cell can depend on; without a pointer that of the strongest cell. */
   const place = () => {
@@ -36,6 +37,8 @@ export function mount(element, props, trigger, watch) {
     root.hidden = !value;
     if (value) {
       facts.replaceChildren(...value.facts.flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]), field, said);
+      [use.hidden, use.disabled] = [!value.target, Boolean(value.explained)];
+      use.textContent = value.explained ? terms.explained : terms.target;
       title.textContent = value.share ? value.share.title : terms.share;
       lines.replaceChildren(...(value.share ? value.share.lines : [terms.waiting]).map((text) => make("p", { text })));
     }

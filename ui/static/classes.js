@@ -13,7 +13,7 @@ function percent(share) {
 export function mount(element, props, trigger, watch) {
   const host = element.firstElementChild;
   const root = make("div", {});
-  const title = make("h3", { class: "hl-title", text: props.title, hidden: !props.title });
+  const title = make("h2", { class: "hl-title", text: props.title, hidden: !props.title });
   host.append(title);
   const about = make("p", { class: "hl-quiet hl-small-about", hidden: true });
   host.append(root, about);

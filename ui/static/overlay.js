@@ -34,7 +34,7 @@ class View {
     const { props } = this, mix = () => this.mix(), colour = () => this.colour();
     this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img", "aria-label": props.empty });
     this.field = make("div", { class: "hl-field", hidden: true });
-    this.heading = make("h3", { class: "hl-heading", hidden: true });
+    this.heading = make("h2", { class: "hl-heading", hidden: true });
     this.facts = make("dl", { class: "hl-facts" });
     this.empty = make("p", { class: "hl-empty", text: props.empty });
     this.chip = make("p", { class: "hl-recalled", hidden: true, text: "from before" });

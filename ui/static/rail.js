@@ -11,7 +11,7 @@ const PAUSE = 180;                                       // milliseconds that an
 
 export function mount(element, props, trigger, watch) {
   const terms = props.terms, host = element.firstElementChild;
-  const title = make("h3", { class: "hl-title", text: terms.title });
+  const title = make("h2", { class: "hl-title", text: terms.title });
   const read = make("p", { class: "hl-rail-read" });
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("aria-hidden", "true");

@@ -12,7 +12,7 @@ export function mount(element, props, trigger, watch) {
         try { await navigator.clipboard.writeText(code); copy.textContent = "Copied"; } catch { copy.textContent = "Select and copy by hand"; }
         setTimeout(() => { copy.textContent = "Copy"; }, 2000);
       } });
-      return make("section", {}, make("h3", { text: item.title }), make("p", { text: item.text }),
+      return make("section", {}, make("h2", { text: item.title }), make("p", { text: item.text }),
         make("div", { class: "hl-code" }, make("pre", { tabindex: 0 }, make("code", { text: code })), copy));
     }));
     painted(element, props.value && props.value.id, since);
