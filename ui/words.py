@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     import models
-    from ui.engine.messages import Answer, Channel, Channels, Found, Refining, Scene, Settings
+    from ui.engine.messages import Answer, Found, Refining, Scene, Settings
 
 TITLE = "Hooklens"
 TAGLINE = "See what an image network looked at, layer by layer."
@@ -28,15 +28,9 @@ PLACEHOLDER = "Drop a picture here\nor click to choose one"
 BANDS_TITLE = "Bands shown as red, green and blue"
 NO_OPTIONS = "This method has no options."
 BARS_TITLE = "Predictions"
-SORT = "Sort by"
-SORTS = [("Mean activation", "activation"), ("Effect on the class", "effect"), ("Channel number", "number")]
-MEASURE = {"activation": "mean activation", "effect": "effect", "number": "mean activation"}
-"""What the bar below each channel shows, by the order."""
 
 SOON = "The map appears here in a moment."
 EMPTY_OVERLAY = "Choose a picture or click an example."
-EMPTY_GRID = "The layer's channels appear here once a picture is explained."
-EMPTY_CHANNEL = "Choose a channel to see it large."
 HINT = "Point at the map, or use the arrow keys on it, to read values."
 UPLOAD_A_FILE = "Upload the picture as a file."
 CHOOSE_ONE = "Choose one name from the list."
@@ -45,8 +39,6 @@ STOPPED_WAITING = "Stopped while the network was loading. Press Explain to go on
 COMPUTING = "Computing …"
 STOPPED_BEFORE = "Stopped before it began. Press Explain to go on."
 STOPPED_LOADING = "Download stopped. What has arrived is kept; choose the model again to resume."
-EFFECTS = "Ablating each channel"
-EFFECTS_STOPPED = "Stopped before every channel was ablated. Sort by mean activation, or by effect again."
 OUT_OF_MEMORY = "Out of memory. Choose a smaller model or fewer samples."
 UNKNOWN_TO_A_PROGRAM = "Internal error; the server's log has details. The same call may work again."
 UNKNOWN = "Internal error; the server's log has details. Press Explain to try again."
@@ -88,11 +80,6 @@ def not_found(kind: str, name: str, near: list[str], default: str) -> str:
     """When a link or a call has an unknown name."""
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"There is no {kind} called “{short(name)}” here.{hint} Shown instead: {default}."
-
-
-def no_channel(number: int, layer: str, count: int) -> str:
-    """When a channel does not exist."""
-    return f"Layer {layer} has no channel {number}; it has channels 0 to {count - 1}."
 
 
 def no_plane(number: int, count: int) -> str:
@@ -157,6 +144,8 @@ def unit(settings: Settings) -> str:
 
 def measure(settings: Settings) -> str:
     """What the target is measured in."""
+    if settings.unit:
+        return "activation"
     return "score" if settings.loaded.model.task == "detection" else "logit"
 
 
@@ -185,43 +174,6 @@ def file_name(step: Answer | Refining) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("_") for part in parts)[:120]
 
 
-def channel_file(step: Channel) -> str:
-    """The stem of a saved channel's file name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", f"{step.settings.loaded.name}-{step.settings.layer}-channel-{step.number}")[
-        :120
-    ]
-
-
-def channel(step: Channel) -> dict[str, Any]:
-    """The open channel's title, alternative text and figures."""
-    plane, settings = step.map, step.settings
-    row, column = divmod(int(plane.argmax()), plane.shape[1])
-    facts = [
-        ("Mean", f"{float(plane.mean()):.4g}"),
-        ("Largest", f"{float(plane.max()):.4g} at row {row + 1}, column {column + 1}"),
-        ("Smallest", f"{float(plane.min()):.4g}"),
-        ("Zeros", f"{100 * float((plane == 0).float().mean()):.0f}%"),
-    ]
-    if step.effect is not None and step.subject:
-        facts.append((f"Effect on {step.subject.name}", f"{step.effect:+.4g} {measure(settings)}"))
-    alt = f"Channel {step.number} of layer {settings.layer}; {_strongest(plane)}."
-    return {"title": f"Channel {step.number}", "alt": alt, "unit": "", "hint": HINT, "facts": facts}
-
-
-def channels(step: Channels, sort: str) -> str:
-    """The line above the grid."""
-    settings = step.settings
-    shown = f"{step.total}" if step.pages == 1 else f"{len(step.numbers)} of {step.total}"
-    height, width = step.maps.shape[1:]
-    whom = step.subject.name if step.subject else TOP
-    how = {
-        "activation": "by mean activation",
-        "effect": f"by the drop of the {measure(settings)} of {whom} when a channel is set to zero",
-        "number": "by number",
-    }[sort]
-    return f"{settings.layer}: {shown} channels, {height} × {width}, {how}. Each has its own colour range."
-
-
 def unsuitable(title: str, reason: str, default: str) -> str:
     """When a method was asked for that cannot explain the network."""
     return plain(f"{title} is not for this network: {reason}") + f" Shown instead: {default}."
@@ -245,7 +197,6 @@ def other_layer(wanted: str, used: str) -> str:
     return f"No path leads from layer {wanted} to this detection, which comes from another scale: the map is at {used}."
 
 
-NO_EFFECTS = "Nothing was found in this picture, so no channel has an effect on it. Sort by mean activation."
 THINGS = {"detection": ("Objects found", "Object"), "segmentation": ("Regions found, by their share", "Region")}
 """The title of the list, and the label of the choice of a target."""
 HIDE = {"detection": "Boxes", "segmentation": "Regions"}
@@ -341,7 +292,8 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
     if settings.method.reads_class:
         parts += [" for ", strong(subject(step))]
         share = f"{100 * step.confidence:.0f}%" if step.confidence >= 0.01 else "under 1%"
-        parts.append(f" ({share}{' of the pixels' if settings.loaded.model.task == 'segmentation' else ''})")
+        part = "of the pixels" if settings.loaded.model.task == "segmentation" else ""
+        parts.append("" if settings.unit else f" ({f'{share} {part}'.strip()})")
     if step.planes:
         pager = planes(step)
         parts.append(f", {pager['word'].lower()} {step.plane + pager['first']} {pager['count']},")

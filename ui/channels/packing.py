@@ -11,7 +11,7 @@ from PIL import Image
 from ui.channels import words
 from ui.channels.engine import TILE, About, Channel, Fields, Measures, Share, Sheet, Why, sparsity
 from ui.engine import packing
-from ui.engine.messages import Answer
+from ui.engine.messages import Answer, unit_name
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,11 @@ def facts(step: Channel, ident: int) -> dict[str, Any]:
     plane = step.map[None]
     sparse = float(sparsity(plane, torch.tensor([not bool(plane.any())])))
     peak = divmod(int(step.map.nan_to_num(float("-inf")).argmax()), step.map.shape[1])
-    return {"id": ident, "number": step.number, "peak": list(peak), "facts": words.facts(step, sparse)}
+    found = {"id": ident, "number": step.number, "peak": list(peak), "facts": words.facts(step, sparse)}
+    if step.settings.loaded.finds:  # what is explained there is a thing in the picture
+        return found
+    name = unit_name(step.settings.layer, step.number)
+    return {**found, "target": name, "explained": name == step.settings.names["target"]}
 
 
 def closed(sentence: str, ident: int) -> dict[str, Any]:

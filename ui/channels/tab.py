@@ -46,6 +46,7 @@ class Features(Tab):
                 self.channel = canvas("overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
                 self.why = canvas("channel_why", "hl-channel-why", terms=words.OPEN)
                 self.facts = canvas("channel_facts", "hl-channel-facts", terms=words.OPEN)
+                self.page.changing.append(self.facts)
 
     def wire(self) -> None:
         """Tiles for new settings, more tiles, a measure; one channel for a click on it, and one cell of it."""

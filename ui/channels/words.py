@@ -86,7 +86,8 @@ OPEN = {
     "why": "Why it fired",
     "share": "Its share of the class",
     "target": "Use as target",
-    "target_title": "Explain this channel instead of a class",
+    "target_title": "Explain the mean of this channel instead of a class, on every tab",
+    "explained": "Is the target",
 }
 """The words of static/channel.js."""
 
@@ -129,7 +130,7 @@ def sheet(step: Sheet, cell: tuple[int, int]) -> str:
 
 def measured(step: Measures) -> str:
     """What a measure is, behind the line above the tiles."""
-    unit = words.measure(step.settings)
+    unit = _measure(step.settings)
     if step.kind == "effect":
         return f"Effect: the {unit} of {step.subject.name} minus that with the channel set to zero."
     total = float(step.values.double().sum())
@@ -174,7 +175,7 @@ def share(step: Share) -> list[str]:
     """What the channel does for the class, in sentences."""
     if step.subject is None:
         return [step.reason]
-    unit, name, said = words.measure(step.settings), step.subject.name, []
+    unit, name, said = _measure(step.settings), step.subject.name, []
     if step.parts is not None:
         own, total = float(step.parts[step.number]), float(step.parts.double().sum())
         rank = int((step.parts > step.parts[step.number]).sum()) + 1
@@ -189,6 +190,11 @@ def share(step: Share) -> list[str]:
     if step.effect is not None:
         said.append(f"Set to zero, the {unit} of {name} {_moves(step.effect)}.")
     return said
+
+
+def _measure(settings: Settings) -> str:
+    """What a class is measured in, also where a channel is explained."""
+    return "score" if settings.loaded.model.task == "detection" else "logit"
 
 
 def _percent(own: float, parts: Any) -> str:

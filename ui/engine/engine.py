@@ -29,7 +29,6 @@ from ui.engine.messages import (
     Settings,
     Stages,
     Step,
-    Subject,
     Waiting,
     Window,
 )
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 log = logging.getLogger("hooklens")
 turn = turns  # `with turn:` for quick work
+subject_of = scene.subject_of
 
 
 def resolve(request: Request, report: Callable[[int, int], None] | None = None) -> Settings:
@@ -67,10 +67,13 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     wanted, rank = scene.parsed(request.target, loaded)
     # A detector may have no list of its classes: any number may be one of them.
     numbered = loaded.finds and not loaded.names and wanted.isdecimal() and len(wanted) < 7
-    target = int(wanted) if numbered else _class(wanted, loaded.names, notes)
+    unit = scene.unit(request.target, loaded)
+    target = None if unit else int(wanted) if numbered else _class(wanted, loaded.names, notes)
     method = _method(request, loaded, layer, notes)
     options = _options(request.options, {**method.options, **scene.options(loaded)}, notes)
-    return Settings(loaded, layer, target, method, options, () if request.forgiving else tuple(notes), rank=rank)
+    return Settings(
+        loaded, layer, target, method, options, () if request.forgiving else tuple(notes), rank=rank, unit=unit
+    )
 
 
 def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]) -> str:
@@ -234,17 +237,6 @@ def opened(settings: Settings, request: Request) -> tuple[Settings, Image.Image,
     return settings, found.photo, model.prepare(torch.from_numpy(found.values))
 
 
-def subject_of(settings: Settings, seen: Image.Image, images: torch.Tensor) -> Subject | None:
-    """What is explained: the requested class, or the top prediction; what is found in a picture, or nothing."""
-    if settings.loaded.finds:
-        chosen = scene.look(settings, seen, images).chosen
-        return Subject(chosen.name, chosen.label, chosen.target) if chosen else None
-    label = settings.target
-    if label is None:
-        label = int(network_calls.scores(settings.loaded.name, images).argmax())
-    return Subject(settings.loaded.names[label], label, label)
-
-
 def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
     """Answer a request: its resolved settings, partial maps of long methods, the map, all stages of the network.
 
@@ -291,7 +283,7 @@ def _explained(
     """The answer; `known` is its explanation where that was computed before."""
     method, share, run = settings.method, 1.0, turn.run
     options = {**settings.method_options, "layer": settings.layer} if method.takes_layer else settings.method_options
-    target = around.chosen.target if around and around.chosen else settings.target
+    target = around.chosen.target if around and around.chosen else scene.target_of(settings)
     work = partial(network_calls.explain, settings.loaded.name, method.name, images, target=target, **options)
 
     def refining(step: Any) -> Refining:
@@ -342,12 +334,18 @@ def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
     """Grad-CAM at every stage; None for a network without comparable stages."""
     import explainers  # torch takes seconds to start
 
-    loaded = answer.settings.loaded
-    names = [layer.name for layer in loaded.layers if layer.stage]
+    settings, loaded = answer.settings, answer.settings.loaded
+    names = scene.stages_of(settings)
     if len(names) < 2:
         return None
     try:
-        target = answer.thing.target if answer.scene else answer.target
+        target = (
+            answer.thing.target
+            if answer.scene
+            else answer.target
+            if settings.unit is None
+            else scene.target_of(settings)
+        )
         maps = network_calls.sweep(loaded.name, images, target, names)
     except explainers.ExplainerError:
         return None

@@ -100,6 +100,9 @@ class Settings:
     key: str = ""
     """Equal for questions with the same answer, see `ui/maps/kept.py`."""
 
+    unit: tuple[str, int] | None = None
+    """A layer and the number of its channel, whose mean is explained instead of a class."""
+
     @property
     def method_options(self) -> dict[str, Any]:
         """The options that are the method's own."""
@@ -117,12 +120,19 @@ class Settings:
     def names(self) -> dict[str, str]:
         """The fields of a `Request` that ask for just this."""
         target = "" if self.target is None else ranked(self.loaded.name_of(self.target), self.rank)
+        if self.unit:
+            target = unit_name(*self.unit)
         return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
 
 
 def ranked(name: str, rank: int) -> str:
     """The name of one of several things of a class, as a request writes it: "dog#2"."""
     return f"{name}#{rank}" if rank else name
+
+
+def unit_name(layer: str, channel: int) -> str:
+    """The name of a channel, as a request writes it where it is explained: "channel 12 of head"."""
+    return f"channel {channel} of {layer}"
 
 
 @dataclass(frozen=True)
@@ -216,7 +226,7 @@ class Answer:
 
     @property
     def target(self) -> int:
-        """The class that was explained."""
+        """The class that was explained; the top class, where a channel was."""
         if self.probabilities is None:
             return self.thing.label
         return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
@@ -236,6 +246,8 @@ class Answer:
     @property
     def name(self) -> str:
         """What was explained, as a request's target."""
+        if self.settings.unit:
+            return unit_name(*self.settings.unit)
         return self.thing.name if self.scene else self.settings.loaded.names[self.target]
 
     @property
@@ -267,32 +279,4 @@ class Stages:
     maps: dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Channels:
-    """A page of a layer's channels, in the requested order: `maps` [k, h, w] of `total` channels."""
-
-    settings: Settings
-    numbers: list[int]
-    maps: torch.Tensor
-    means: list[float]
-    effects: list[float] | None
-    subject: Subject | None
-    page: int
-    pages: int
-    total: int
-
-
-@dataclass(frozen=True)
-class Channel:
-    """One channel; `box` is the receptive field of its strongest cell (left, top, right, bottom in [0, 1])."""
-
-    settings: Settings
-    seen: Image.Image
-    number: int
-    map: torch.Tensor
-    effect: float | None
-    subject: Subject | None
-    box: tuple[float, float, float, float] | None
-
-
-Step = Waiting | Scene | Refining | Answer | Stages | Settings | Channels | Channel
+Step = Waiting | Scene | Refining | Answer | Stages | Settings

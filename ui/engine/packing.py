@@ -10,14 +10,13 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-import math
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from ui import words
 from ui.engine import scene
-from ui.engine.messages import Answer, Channel, Channels, Refining, Scene, Settings, Stages
+from ui.engine.messages import Answer, Refining, Scene, Settings, Stages
 from ui.methods.findings import caution, said
 from ui.share.record import record
 
@@ -29,7 +28,6 @@ SMALL = 64 * 64  # values; partial maps up to this are float32 too
 LARGE = 512 * 512  # values; final maps above this are float16: as float32 they would be more than the page can hold
 OUTLINE = 320  # pixels of the longer side of the regions that are sent
 COLOURS = 10  # colours of classes, see static/things.js
-CELL = 16  # pixels of a channel's longer side in the sheet
 _count = itertools.count(1)
 
 
@@ -89,13 +87,6 @@ def _window(settings: Settings) -> dict[str, Any]:
     """Which part of the picture the crop is."""
     window = settings.window
     return {"window": list(window.box), "aspect": window.aspect} if window else {}
-
-
-def planes(step: Answer, ident: int) -> dict[str, Any] | None:
-    """The pager below a map that is one of several planes; None where there is one map."""
-    if not step.planes:
-        return None
-    return {"id": ident, "plane": step.plane, "count": step.planes, "words": words.planes(step)}
 
 
 def refining(step: Refining, ident: int) -> dict[str, Any]:
@@ -199,7 +190,7 @@ def classes(step: Answer, ident: int) -> dict[str, Any]:
         return found(step.scene, ident)
     names = step.settings.loaded.names
     items = [{"index": index, "name": names[index], "share": share} for index, share in step.top]
-    return {"id": ident, "chosen": step.target, "items": items}
+    return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items}
 
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:
@@ -227,50 +218,6 @@ def stages(step: Stages, ident: int) -> dict[str, Any]:
     return {"id": ident, "chosen": step.settings.layer, "stages": packed, "crop": picture(step.seen, 128)}
 
 
-def channels(step: Channels, sort: str, key: str, ident: int) -> dict[str, Any]:
-    """A page of channels as one sheet of small planes."""
-    from explainers.maps.overlays import sprite  # torch takes seconds to start
-
-    planes, low, high = sprite(step.maps, CELL)
-    return {
-        "id": ident,
-        "key": key,
-        "sort": sort,
-        "page": step.page,
-        "pages": step.pages,
-        "chosen": None,
-        "cell": [planes.shape[1], planes.shape[2]],
-        "planes": _text(planes.numpy().tobytes()),
-        "lo": _column(low),
-        "hi": _column(high),
-        "numbers": step.numbers,
-        "mean": _safe(step.means),
-        "effect": None if step.effects is None else _safe(step.effects),
-        "measure": words.MEASURE[sort],
-        "note": words.channels(step, sort),
-    }
-
-
-def _column(values: torch.Tensor) -> dict[str, Any]:
-    return {"b64": _text(values.float().contiguous().numpy().tobytes()), "dtype": "float32"}
-
-
-def channel(step: Channel, ident: int) -> dict[str, Any]:
-    """One channel, large."""
-    settings = step.settings
-    return {
-        "v": 1,
-        "id": ident,
-        "state": "done",
-        "about": f"{settings.loaded.name}/{settings.layer}/{step.number}",
-        "map": floats(step.map),
-        "crop": picture(step.seen),
-        "box": step.box,
-        "name": words.channel_file(step),
-        "words": words.channel(step),
-    }
-
-
 def schema(settings: Settings) -> list[dict[str, Any]]:
     """The options of method and network as `options.js` draws them, without those whose default no form can hold."""
     return [
@@ -283,11 +230,6 @@ def schema(settings: Settings) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """A default that a form can hold, or None."""
     return value if isinstance(value, (bool, int, float, str)) else None
-
-
-def _safe(values: list[float]) -> list[float | None]:
-    """None for NaN and infinity, which JSON does not have."""
-    return [value if math.isfinite(value) else None for value in values]
 
 
 def _text(data: bytes) -> str:

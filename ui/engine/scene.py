@@ -8,6 +8,7 @@ class, over the pixels that the network gave that class in the clean picture.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ from PIL import Image
 
 from ui import words
 from ui.engine import network_calls
-from ui.engine.messages import MIN_SCORE, Answer, Found, Loaded, Scene, Settings, ranked
+from ui.engine.messages import MIN_SCORE, Answer, Found, Loaded, Scene, Settings, Subject, ranked
 
 if TYPE_CHECKING:
     import torch
 
+    from explainers.layers.layer import Layer
     from explainers.options import Option
+    from explainers.targets import Target
 
 MOST = 50
 """Detections, and regions of one class, that can be chosen."""
@@ -46,6 +49,47 @@ def parsed(name: str, loaded: Loaded) -> tuple[str, int]:
     if loaded.finds and mark and name not in loaded.names and tail.isdecimal() and len(tail) < 4:
         return head, int(tail)
     return name, 0
+
+
+def unit(name: str, loaded: Loaded) -> tuple[str, int] | None:
+    """Layer and number of the channel that a target such as "channel 12 of head" names, where a class is explained."""
+    found = re.fullmatch(r"channel (\d{1,6}) of (.+)", name)
+    if found is None or loaded.finds or name in loaded.names:
+        return None
+    channel, path = int(found[1]), found[2]
+    layer = next((layer for layer in loaded.layers if layer.name == path), None)
+    return (path, channel) if layer and channel < layer.shape[_channel_axis(layer)] else None
+
+
+def _channel_axis(layer: Layer) -> int:
+    from explainers.layers.layout import channel_axis  # torch takes seconds to start
+
+    return channel_axis(layer.layout)
+
+
+def target_of(settings: Settings) -> int | Target | None:
+    """The class, or the mean of a channel; None for the top class."""
+    import explainers  # torch takes seconds to start
+
+    return explainers.unit(*settings.unit) if settings.unit else settings.target
+
+
+def subject_of(settings: Settings, seen: Image.Image, images: torch.Tensor) -> Subject | None:
+    """The requested class, or the top prediction (also where a channel is explained); what is found, or nothing."""
+    if settings.loaded.finds:
+        chosen = look(settings, seen, images).chosen
+        return Subject(chosen.name, chosen.label, chosen.target) if chosen else None
+    label = settings.target
+    if label is None:
+        label = int(network_calls.scores(settings.loaded.name, images).argmax())
+    return Subject(settings.loaded.names[label], label, label)
+
+
+def stages_of(settings: Settings) -> list[str]:
+    """The layers at which stages end; later ones than a channel have no part in it."""
+    names = [layer.name for layer in settings.loaded.layers]
+    last = names.index(settings.unit[0]) if settings.unit else len(names)
+    return [layer.name for layer in settings.loaded.layers[: last + 1] if layer.stage]
 
 
 def look(settings: Settings, seen: Image.Image, images: torch.Tensor) -> Scene:

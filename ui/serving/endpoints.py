@@ -79,7 +79,7 @@ def explain(
     names, explanation = answer.settings.loaded.names, answer.explanation
     return {
         **_resolved(answer.settings),
-        "target": _thing(answer.thing) if answer.scene else _class(answer.target, names, answer.confidence),
+        "target": _explained(answer),
         "options": {name: engine.plain(value) for name, value in answer.options.items()},
         "predictions": _found(answer.scene) if answer.scene else [_class(k, names, share) for k, share in answer.top],
         "statistics": {name: engine.plain(value) for name, value in explanation.statistics[0].items()},
@@ -204,6 +204,14 @@ def _no_unknown(settings: Settings, request: Request) -> None:
 
 def _class(index: int, names: list[str], probability: float) -> dict[str, Any]:
     return {"index": index, "name": names[index], "probability": probability}
+
+
+def _explained(answer: Answer) -> dict[str, Any]:
+    """The class with its probability; a thing that was found; a channel by its name alone."""
+    if answer.settings.unit:
+        return {"index": None, "name": answer.name, "probability": None}
+    names = answer.settings.loaded.names
+    return _thing(answer.thing) if answer.scene else _class(answer.target, names, answer.confidence)
 
 
 def _thing(found: Found) -> dict[str, Any]:

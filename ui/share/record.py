@@ -42,7 +42,7 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "model": settings.loaded.title,
         "reads_class": settings.method.reads_class,
         "takes_layer": settings.takes_layer,
-        "probability": step.confidence,
+        "probability": None if settings.unit else step.confidence,
         "unit": words.unit(settings),
         "share": step.share,
         "seconds": round(step.explanation.seconds, 3),

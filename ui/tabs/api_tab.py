@@ -145,6 +145,9 @@ def _call(settings: Settings) -> str:
     options = {name: repr(value) for name, value in settings.method_options.items()}
     if settings.loaded.finds:
         options = {"target": "target", **options}
+    elif settings.unit:
+        layer, channel = settings.unit
+        options = {"target": f"explainers.unit({layer!r}, {channel})", **options}
     elif settings.target is not None:
         options = {"target": repr(settings.target), **options}
     if settings.takes_layer:

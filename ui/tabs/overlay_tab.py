@@ -72,7 +72,7 @@ class Overlay(Tab):
         loaded = page.demo.load(self.opened, outputs=opening, **kept, **AT_ONCE)
         loaded.then(self.first, outputs=outputs, **kept, **shared)
         clicked = [panel.bands, panel.examples, panel.options, panel.drop, panel.notice]
-        clicked += [panel.address, self.view, self.bars, self.findings, self.strip]
+        clicked += [panel.address, self.view, self.bars, self.findings, self.strip, *page.changing]
         changed = [panel.picture, *panel.named.values()]
         events = [*(each.input for each in changed), *(each.select for each in clicked)]
         shown_now = [panel.picture, panel.bands, panel.options, panel.pin]

@@ -233,6 +233,9 @@ def resolved(settings: Settings, request: Request, form: Any, panel: Panel) -> d
         for name in ("layer", "target"):
             if getattr(request, name) != names[name]:
                 updates[panel.named[name]] = gr.update(value=names[name])
+    if settings.unit:  # no list of classes has it
+        choices = [(words.TOP_CHOICE, ""), names["target"], *loaded.names]
+        updates[panel.target] = gr.update(choices=choices, value=names["target"], label=words.CLASS_LABEL)
     if any(form.get(name) != names[name] for name in ("model", "layer")):
         updates[panel.method] = methods.offered(settings)
     elif request.method != names["method"]:

@@ -35,6 +35,8 @@ class Page:
     seen: list[gr.HTML] = field(default_factory=list)
     resolved: dict[gr.HTML, Callable[[Settings], Any]] = field(default_factory=dict)
     """Components, and their values for settings whose names are resolved."""
+    changing: list[gr.HTML] = field(default_factory=list)
+    """Components of other tabs whose `select` event changes the settings."""
 
     def seen_in_tab(self, elem_id: str) -> gr.HTML:
         """A component whose `focus` event fires when its tab is in front and the last answer is new to it."""
