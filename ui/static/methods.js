@@ -24,7 +24,9 @@ class Picker {
     this.jumps = make("div", { class: "hl-methods-jumps", role: "group", "aria-label": words.jump });
     this.count = make("p", { class: "hl-methods-count", role: "status" });
     this.none = make("p", { class: "hl-methods-none", hidden: true });
-    this.others = make("details", { class: "hl-methods-others", hidden: true }, make("summary", {}), make("ul", {}));
+    this.others = make("details", { class: "hl-methods-others", hidden: true,
+      ontoggle: () => { if (this.others.open && !this.search.value.trim()) this.others.scrollIntoView({ block: "start" }); } },
+      make("summary", {}), make("ul", {}));
     this.note = make("p", { class: "hl-methods-note" });
     const close = make("button", { type: "button", class: "hl-button hl-methods-close", text: words.close, onclick: () => this.panel.close(true) });
     const box = make("div", { class: "hl-methods-panel", id: id("panel"), role: "dialog", "aria-label": words.choose, popover: "manual", hidden: true,

@@ -1,6 +1,6 @@
 // A panel below its button, above everything else of the page; on a phone a sheet that covers the page's width.
 
-const GAP = 8, WIDE = 640, TALL = 600, NARROW = 768;
+const GAP = 8, WIDE = 688, TALL = 600, NARROW = 768;
 
 export class Panel {
   constructor(button, box, opened) {
