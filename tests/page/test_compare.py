@@ -5,7 +5,10 @@ The app is served with the two blob networks of tests/dense_nets.py.
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,6 @@ import pytest
 
 from tests import dense_nets
 from tests.page.conftest import PATIENCE, Visit, served
-
-LONG = 'method=rise&options={"masks":50000}'
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +100,19 @@ def test_panels_follow_the_page_and_none_is_asked_twice(visit: Visit) -> None:
     until(visit, "done", "done", "done")
     assert said(visit, "C").split(" · ")[0] == said(visit, "A").split(" · ")[0]
 
+    pick(visit, "C", "Class", "goldfish")
+    until(visit, "done", "done", "done")
     page.get_by_role("tab", name="Overlay").click()
     visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
+    until(visit, "old", "old", "old")
     sent = len(visit.requests)
     page.wait_for_timeout(300)
     assert asked(visit, sent) == 0, "not while another tab is in front"
     page.get_by_role("tab", name="Compare").click()
     until(visit, "done", "done", "done")
-    assert "German" not in "".join(said(visit, letter) for letter in "ABC")
+    assert asked(visit, sent) == 2, "A and C ask the same, which is asked once"
+    lines = [said(visit, letter) for letter in "ABC"]
+    assert all("tiger cat" in lines[k] for k in (0, 2)) and "Egyptian cat" in lines[1], "their own classes again"
 
 
 def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
@@ -168,6 +174,40 @@ def test_long_methods_show_partial_maps_and_one_stop_ends_them(visit: Visit) -> 
     page.get_by_role("button", name="Predicted + runner-up").press("Enter")
     until(visit, "done", "done")
     assert "for German shepherd" in said(visit, "A") and "for malinois" in said(visit, "B")
+
+
+def test_panels_do_not_wait_for_the_page_and_the_address_holds_them(visit: Visit, tmp_path: Path) -> None:
+    page = visit.page
+    hostile = "%3Cimg+src%3Dx+onerror%3D%22window.__xss%3D1%22%3E"
+    panels = f"panel1=method%3Dlayer_cam%26target%3Dtabby&panel2=page&panel3=method%3D{hostile}"
+    page.goto(f"{visit.address}/?example=cat&tab=compare&method=rise&{panels}&drawn=limits%3Dfree%26opacity%3D70")
+    until(visit, "done", "old", "refused")
+    page.locator(".hl-compare-says", has_text="Waiting for your other run, about").wait_for()
+    assert "RISE" in visit.status and "%" in visit.status, "the page's own run goes on"
+    assert "LayerCAM for tabby" in said(visit, "A")
+    refusal = panel(visit, "C").locator(".hl-compare-says").inner_text()
+    assert refusal.startswith("There is no method called “<img src=x") and page.evaluate("window.__xss") is None
+    page.locator("#hl-stop").click()
+    page.locator(".hl-compare-panel[data-state=busy][data-old=false] canvas").first.wait_for()
+    page.locator("#hl-compare").get_by_role("button", name="Stop").click()
+    until(visit, "done", "stopped", "refused")
+
+    assert page.locator("#hl-compare input[name=opacity]").input_value() == "70"
+    assert page.get_by_role("radio", name="Free").is_checked()
+    page.get_by_role("button", name="Remove C").click()
+    pick(visit, "B", "Method", "Grad-CAM")
+    until(visit, "done", "done")
+    page.wait_for_function(
+        "location.search.includes('panel2=method%3Dgrad_cam') && !location.search.includes('panel3')"
+    )
+    with page.expect_download() as kept:
+        page.get_by_role("button", name="Save zip").click()
+    with zipfile.ZipFile(kept.value.path()) as found:
+        about = json.loads(found.read("bundle.json"))
+        rho = json.loads(found.read("correlations.json"))[0]["spearman"]["rho"]
+        maps = [np.load(io.BytesIO(found.read(f"{letter}/map.npy"))) for letter in "AB"]
+    assert [each["question"]["method"] for each in about["maps"]] == ["layer_cam", "grad_cam"]
+    assert rho == pytest.approx(reference(*(each.ravel() for each in maps)), abs=1e-12)
 
 
 def test_networks_of_every_kind_beside_one_another(visit: Visit, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from ui.compare import asks, packing, words
+from ui.engine import packing as pack
 from ui.engine import runs
 from ui.engine.messages import Answer, Refining, Scene, Settings, Waiting
 from ui.engine.request import from_form
@@ -94,5 +95,5 @@ def _values(ask: asks.Ask, picture: str, run: Run, known: dict[str, Any]) -> Ite
 
 
 def settings(now: Settings) -> dict[str, Any]:
-    """The page's settings, for panels that follow them."""
-    return {"names": now.names, "options": now.options}
+    """The page's settings, for panels that follow them; a new value for every question, be it of another picture."""
+    return {"id": pack.number(), "names": now.names, "options": now.options}

@@ -19,6 +19,7 @@ class Board {
     this.add({ own: {}, runner: true, classed: true });
     this.noted = remember(this);
     mail.read((kind, value) => this.read(kind, value));
+    new IntersectionObserver(() => this.look()).observe(element);
   }
 
   get page() {
@@ -92,17 +93,33 @@ class Board {
   /** What the page sends. */
   read(kind, value) {
     if (kind === "answer") return this.take(value);
-    if (kind === "picture") this.questions.pictured(value.picture);
+    if (kind === "picture") this.pictured(value.picture);
     else this.questions.settings(value);
-    if (kind === "picture" && !this.page.picture) this.refresh();
-    else this.mark();
+    this.stale = true;
+    this.mark();
+    if (kind === "settings" || !this.page.picture) this.look();
+  }
+
+  /** Another picture goes back to its own classes, unless the page's class is pinned or an address brought both. */
+  pictured(picture) {
+    const before = this.page.picture;
+    this.questions.pictured(picture);
+    if (!before || !this.page.picture || before === this.page.picture) return;
+    if (!this.coming && !document.querySelector("#hl-pin input")?.checked) for (const { own } of this.panels) if (own.target) delete own.target;
+    this.coming = false;
   }
 
   /** The whole form, when the tab is in front and the page has a new answer. */
   seen(value) {
     if (!value || !value.form) return;
+    this.pictured(value.form[0]);
     this.questions.form(value.form);
     this.refresh();
+  }
+
+  /** Ask anew when the tab is in front, and something has changed since: the page's own answer may take a minute. */
+  look() {
+    if (this.stale && this.element.checkVisibility() && (this.page.names.model || this.page.picture === "")) this.refresh();
   }
 
   changed(panel) {
@@ -127,17 +144,19 @@ class Board {
 
   /** Ask what is not known yet; what was answered before is shown again. */
   refresh() {
+    this.stale = false;
     for (const panel of this.panels) {
       panel.old = false;
       const question = this.questions.of(panel), { same } = this.questions;
       if (!this.page.picture) panel.empty();
       else if (panel.answer && same(panel.answer.question, question)) panel.back();
       else if (!(panel.pending && same(panel.pending.question, question))) {
-        const known = this.questions.known(question);
+        const known = this.questions.known(question), twin = this.panels.find(({ pending }) => pending && same(pending.question, question));
         if (known) {
           panel.pending = { question };
           this.arrived(panel, known);
-        } else this.ask(panel, question);
+        } else if (twin) panel.wait(question, twin.pending.number);
+        else this.ask(panel, question);
       }
     }
     this.sweep();
@@ -162,15 +181,19 @@ class Board {
     }
   }
 
+  /** An answer on its way, for every panel that waits for it. */
   take(value) {
-    const panel = this.panels.find(({ slot }) => slot === value.slot);
-    if (!panel || !panel.pending || panel.pending.number !== value.number) return;
-    if (value.state !== "waiting" && value.state !== "partial") this.running.delete(panel.slot);
-    if (value.state === "passed") {
-      panel.pass();
-      return this.busy();
+    const panels = this.panels.filter(({ pending }) => pending && pending.number === value.number);
+    if (!panels.length) return;
+    if (value.state !== "waiting" && value.state !== "partial") this.running.delete(value.slot);
+    for (const panel of panels) {
+      if (value.state !== "passed") this.arrived(panel, { ...value });
+      else {
+        panel.pass();
+        this.stale = true;
+      }
     }
-    this.arrived(panel, value);
+    this.busy();
   }
 
   async arrived(panel, value) {

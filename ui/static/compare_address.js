@@ -25,7 +25,8 @@ function read(text) {
 
 /** Keep the board's state; gives the function that it calls after every change. */
 export function remember(board) {
-  const put = (values) => {
+  const put = (values, coming) => {
+    board.coming = coming && Boolean(board.page.picture);
     const panels = NAMES.slice(0, 4).map((name) => values[name]).filter(Boolean);
     const wanted = panels.length ? panels : JSON.parse(FIRST);
     if (JSON.stringify(board.panels.map(written)) !== JSON.stringify(wanted)) board.restore(wanted.map(read));

@@ -9,6 +9,7 @@ export class Questions {
     this.answers = [];                                     // [question, value], the last ones
     this.lists = new Map();
     this.boxes = new Map();
+    this.reading = new Set();                              // methods that read the class
     this.without = { layer: new Set(), target: new Set() };  // methods that take no layer, or read no class
     this.same = this.same.bind(this);
   }
@@ -41,9 +42,10 @@ export class Questions {
 
   /** Whether two questions have the same answer. */
   same(one, other) {
-    const key = ({ layer, target, runner, ...rest }) => {
-      const { method } = rest, unread = this.without.target.has(method);
-      return JSON.stringify([rest, this.without.layer.has(method) || layer, unread || target, unread || runner]);
+    const key = ({ layer, target, runner, classed, ...rest }) => {
+      const { method } = rest, gives_way = classed && !this.reading.has(method);
+      const unread = !gives_way && this.without.target.has(method), bare = !gives_way && this.without.layer.has(method);
+      return JSON.stringify([rest, gives_way, bare || layer, unread || target, unread || runner]);
     };
     return key(one) === key(other);
   }
@@ -69,8 +71,9 @@ export class Questions {
     if (value.lists) this.lists.set(this.list(question), value.lists);
     if (value.box) this.boxes.set(this.place(question), value.box);
     value.box = this.boxes.get(this.place(question));
-    if (value.takes_layer === false && value.names.method === question.method) this.without.layer.add(question.method);
-    if (value.reads_class === false && value.names.method === question.method) this.without.target.add(question.method);
+    if (!value.names || value.names.method !== question.method) return;
+    if (!value.takes_layer) this.without.layer.add(question.method);
+    (value.reads_class ? this.reading : this.without.target).add(question.method);
   }
 
   listed(panel) {
