@@ -168,6 +168,7 @@ def replayed(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     [
         {"method": "grad_cam", "layer": "stages.4", "target": "goldfish", "options": {"relu": False}},
         {"method": "smooth_grad", "options": {"samples": 2, "seed": 7}},
+        {"method": "hires_cam", "layer": "stages.4", "target": "channel 12 of head"},
         {"method": "token_pca", "plane": 2},
     ],
     ids=lambda question: question["method"],

@@ -51,7 +51,8 @@ def again(visit: Visit, act: Callable[[], object]) -> None:
 
 def test_reload_and_back_bring_the_state(visit: Visit) -> None:
     """Examples, lists, looks and tab; how one looks is no question, and hostile parameters are nothing."""
-    visit.open("?__theme=light&opacity=<b>&limits=5,1&colours=x&show=y&smooth=z")
+    visit.open("?__theme=light&opacity=<b>&limits=5,1&colours=x&show=y&smooth=z&options=%7B%22rulo%22:1%7D")
+    assert "no option “rulo”. Did you mean relu?" in visit.page.locator("#hl-findings").inner_text()
     assert visit.page.evaluate(LOOK)["opacity"] == "100"
     holds(visit, opacity=None, limits=None, colours=None, method="grad_cam", example="dog", __theme="light")
     page = visit.page
