@@ -40,8 +40,10 @@ def test_the_picture_is_as_large_as_the_window_lets_it_be(browser, app: str, wid
     side = page.locator("#hl-bars").bounding_box()
     beside = side["x"] > picture["x"] + picture["width"]
     room = column["width"] - (side["width"] + 24 if beside else 0)
-    assert picture["width"] == pytest.approx(min(room, height - 316), abs=3) or width < 768
+    assert picture["width"] == pytest.approx(min(room, height - 344), abs=3) or width < 768
     assert beside == (width >= 1100) and picture["y"] + picture["height"] <= height
+    tools = page.locator("#hl-overlay .hl-tools").bounding_box()
+    assert width < 1100 or tools["y"] + 45 <= height, "what is shown and how strongly can be changed at once"
     assert page.locator("#hl-overlay canvas").first.evaluate("each => each.width") >= picture["width"] - 1
     for tab in page.get_by_role("tab").all():
         assert tab.is_visible() and tab.bounding_box()["x"] + tab.bounding_box()["width"] <= width
