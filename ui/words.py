@@ -176,7 +176,8 @@ def file_name(step: Answer | Refining) -> str:
 
 def unsuitable(title: str, reason: str, default: str) -> str:
     """When a method was asked for that cannot explain the network."""
-    return plain(f"{title} is not for this network: {reason}") + f" Shown instead: {default}."
+    why = " ".join(reason.split()).partition(". ")[0].rstrip(".")  # what follows is what a program writes instead
+    return plain(f"{title} is not for this network: {why}.") + f" Shown instead: {default}."
 
 
 COMPARES_CLASSES = (

@@ -238,8 +238,8 @@ def _incomplete(about: About) -> Said:
     facts = about.facts
     if "missing" in facts:
         sentence = (
-            f"The map lacks {about.number('missing')} of the score {about.number('score')}: for this network's smooth "
-            "activations or attention the method is not complete."
+            f"The map lacks {about.number('missing')} of the score {about.number('score')}: the method is complete "
+            "where all activations are ReLUs and nothing is attention, and this network has others."
         )
         if _fits("gradient_shap", about.settings):
             return f"{sentence} Gradient SHAP is for any network.", {"method": "gradient_shap"}

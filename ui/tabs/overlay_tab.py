@@ -62,8 +62,8 @@ class Overlay(Tab):
         """Every choice asks with what the page shows then; the latest question replaces the visitor's former ones."""
         page, panel = self.page, self.panel
         self.saving.wire()
-        shown = [self.status, self.view, self.planes]
-        outputs = [*panel.inputs[1:], panel.notice, panel.stop, page.fold, *shown, self.bars, self.guide, self.findings]
+        shown = [self.status, self.view, self.planes, self.guide]
+        outputs = [*panel.inputs[1:], panel.notice, panel.stop, page.fold, *shown, self.bars, self.findings]
         outputs += [*self.rail.outputs, *page.seen, *page.resolved, self.beside.recall]
         shared = queued("model", trigger_mode="multiple", show_progress="hidden")
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
@@ -247,7 +247,6 @@ class Overlay(Tab):
         return {
             **self._drawn(step, ident),
             self.bars: classes,
-            self.guide: guide.packed(step, ident),
             self.findings: packing.findings(step, ident),
             self.panel.stop: gr.update(interactive=False),
             self.page.fold: {"text": words.folded(step)},
@@ -265,6 +264,7 @@ class Overlay(Tab):
             self.status: words.answered(step, ident),
             self.view: packing.answer(step, ident),
             self.planes: channels_packing.planes(step, ident),
+            self.guide: guide.packed(step, ident),
         }
 
     def _landed(self, stored: dict[str, Any]) -> Updates:
