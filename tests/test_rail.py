@@ -110,3 +110,29 @@ def test_another_class_has_another_key(ready: None) -> None:
 
     assert keys[0] != keys[1] == keys[2]
     assert str(DOG.path) not in "".join(keys)
+
+
+def test_norms_far_below_the_squares_of_float32_are_not_zero() -> None:
+    """Oracle: every layer multiplies by 1e-6, so the norms fall by that, and what no gradient reaches has 0."""
+
+    class Fading(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Conv2d(1, 1, 1, bias=False) for _ in range(6))
+            self.apart = torch.nn.Identity()
+            for layer in self.layers:
+                torch.nn.init.constant_(layer.weight, 1e-6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            self.apart(x.detach() * 2)
+            return x.sum((2, 3))
+
+    names = [*(f"layers.{k}" for k in range(6)), "apart"]
+    found = norms.layer_norms(Fading().eval(), torch.rand(1, 1, 5, 5), 0, names)
+
+    assert [found[f"layers.{k}"] for k in range(6)] == pytest.approx(
+        [5 * 10 ** (-6.0 * (5 - k)) for k in range(6)], rel=1e-4
+    )
+    assert found["apart"] == 0

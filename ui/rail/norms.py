@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,15 @@ from ui.engine.messages import Settings, Step
 from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.engine.turns import turns
-from ui.lab import engine as lab_engine
 from ui.rail import network
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor, nn
+
+    from explainers.targets import Target
 
 KEPT = 64
+LEAST = 1e-12
 _known: OrderedDict[str, tuple[str, dict[str, float]]] = OrderedDict()
 """By key: the name of what is explained, and the norms; no network, which would never be freed."""
 _lock = threading.Lock()
@@ -73,7 +75,7 @@ def measure(request: Request, run: Run) -> Iterator[Step | Norms]:
 
 
 def _measured(
-    settings: Settings, seen: Image.Image, images: torch.Tensor, run: Run
+    settings: Settings, seen: Image.Image, images: Tensor, run: Run
 ) -> Generator[Step, None, tuple[str, dict[str, float]]]:
     loaded = settings.loaded
     wanted = {name for name, *_ in network.drawing(loaded)["layers"]}
@@ -83,5 +85,30 @@ def _measured(
         subject = engine.subject_of(settings, seen, images)
         if subject is None:
             return "", {}
-        found = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=subject.target, layers=names)
-    return subject.name, {name: float(values[0]) for name, values in found.items()}
+        return subject.name, network_calls.run(loaded.name, layer_norms, images, target=subject.target, layers=names)
+
+
+def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers: list[str]) -> dict[str, float]:
+    """By layer: norm of the score's gradient with respect to its output; 0 where no gradient reaches it."""
+    import torch  # torch takes seconds to start
+
+    import explainers  # torch takes seconds to start
+    from explainers.targets import scores_of  # torch takes seconds to start
+
+    norms = dict.fromkeys(layers, 0.0)
+
+    def record(name: str) -> Callable[[Tensor], None]:
+        def see(gradient: Tensor) -> None:
+            norm = float(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+            if not LEAST < norm < 1 / LEAST:  # squares that float32 cannot hold
+                norm = float(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64))
+            norms[name] = norm
+
+        return see
+
+    with torch.enable_grad(), explainers.edit_gradients({(network, name): record(name) for name in layers}):
+        inputs = images.detach().clone().requires_grad_()
+        output = network(inputs)
+        score = scores_of(output)[:, target] if isinstance(target, int) else target(output)
+        torch.autograd.grad(score.sum(), inputs)  # leaves the parameters' `.grad` alone
+    return norms
