@@ -15,7 +15,7 @@ import { Tools } from "./tools.js";
 import { Window } from "./window.js";
 import { follow, make, painted, save } from "./wire.js";
 
-const NARROW = 560;                                      // CSS pixels of the controls' width
+const NARROW = 480, TIGHT = 600;                         // CSS pixels of the controls' width
 
 class View {
   constructor(element, props, trigger) {
@@ -53,7 +53,8 @@ class View {
     this.tools.buttons.push(menu.button);
     this.tools.saves.append(menu.root);
     this.window = props.window ? new Window(props.window) : null;
-    new ResizeObserver(() => root.classList.toggle("hl-narrow", this.tools.root.clientWidth < NARROW)).observe(this.tools.root);
+    const fold = ({ clientWidth: wide }) => { root.classList.toggle("hl-narrow", wide < NARROW); root.classList.toggle("hl-tight", wide < TIGHT); };
+    new ResizeObserver(() => fold(this.tools.root)).observe(this.tools.root);
     root.replaceChildren(this.heading, this.frame, this.pointer.read, this.scale.root, this.tools.root, this.facts);
     this.tools.enable(false);
   }
