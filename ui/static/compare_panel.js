@@ -35,7 +35,11 @@ export class Panel {
       make("header", {}, this.letter, make("span", { class: "hl-compare-buttons" }, this.copy, this.drop)),
       make("div", { class: "hl-compare-picks" }, ...NAMES.map((name) => this.picks[name].element)),
       ...this.plate.parts, make("div", { class: "hl-compare-line" }, this.line, this.lower, this.again));
-    new ResizeObserver(() => this.element.toggleAttribute("data-narrow", this.element.clientWidth < 300)).observe(this.element);
+    new ResizeObserver(() => {                             // room for what is read, so that nothing moves then
+      const { clientWidth: wide } = this.element;
+      this.element.toggleAttribute("data-narrow", wide < 300);
+      this.element.toggleAttribute("data-medium", wide < 480);
+    }).observe(this.element);
     this.head();
     this.plate.clear("");
     setTimeout(() => { if (!board.page.picture && !this.plate.map) this.plate.say(this.terms.empty); }, 1500);
