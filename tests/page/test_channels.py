@@ -229,3 +229,25 @@ def test_the_histogram_stands_on_the_axis_of_the_colours(visit: Visit) -> None:
     bar = page.locator("#hl-channel .hl-bar").bounding_box()
     box = chart.bounding_box()
     assert abs(bar["x"] - box["x"]) < 1 and abs(bar["width"] - box["width"]) < 1
+
+
+def test_a_channel_is_used_as_the_target(visit: Visit) -> None:
+    page = opened(visit, "?example=cat&layer=stages.2&method=saliency").page
+    page.locator(f"{TILES}[data-channel='7']").click()
+    visit.painted("channel-why", 0)
+    use = page.locator("#hl-channel-facts button")
+
+    before = visit.number("overlay")
+    use.click()
+    visit.painted("overlay", before)
+
+    assert visit.status.startswith("Saliency for channel 7 of stages.2 of EfficientNet-Lite0")
+    assert page.locator("#hl-class input").first.input_value() == "channel 7 of stages.2"
+    page.wait_for_function("document.querySelector('#hl-channel-facts button').disabled", timeout=PATIENCE)
+    page.reload()
+    visit.painted("opened", 0)
+    assert visit.status.startswith("Saliency for channel 7 of stages.2"), "the address holds it"
+    before = visit.number("overlay")
+    visit.choose("class", "goldfish")
+    visit.painted("overlay", before)
+    assert visit.status.startswith("Saliency for goldfish")

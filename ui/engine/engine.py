@@ -339,13 +339,7 @@ def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
     if len(names) < 2:
         return None
     try:
-        target = (
-            answer.thing.target
-            if answer.scene
-            else answer.target
-            if settings.unit is None
-            else scene.target_of(settings)
-        )
+        target = answer.thing.target if answer.scene else scene.target_of(settings) or answer.target
         maps = network_calls.sweep(loaded.name, images, target, names)
     except explainers.ExplainerError:
         return None
