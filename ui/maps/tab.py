@@ -52,4 +52,4 @@ class Beside:
                     yield {self.maps: top_maps(step, integer(shown.get("id"), 0), packing.number())}
 
         yield {self.maps: gr.skip()}  # a handler without a step is an error to Gradio
-        yield from job(f"{request.session_hash}/top", steps, lambda _: {self.maps: None})
+        yield from job(f"{request.session_hash}/top", steps, lambda _: {self.maps: {"id": packing.number()}})

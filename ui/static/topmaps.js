@@ -38,11 +38,11 @@ function paint(canvas, packed, id) {
 export function mount(element, props, trigger, watch) {
   follow(props, watch, ["value"], async () => {
     const since = performance.now(), { value } = props;
-    const image = value ? await picture(value.crop.src) : null;
+    const image = value && value.crop ? await picture(value.crop.src) : null;
     if (value !== props.value) return;                   // a newer one came meanwhile
-    [shown, photo] = [value, image];
+    if (!value || value.items) [shown, photo] = [value, image];
     for (const root of document.querySelectorAll("[data-of]")) {
-      if (value) fill(root, Number(root.dataset.of));
+      if (value && value.items) fill(root, Number(root.dataset.of));
       else for (const canvas of root.querySelectorAll("canvas[data-small]:not([data-drawn])")) canvas.dataset.drawn = "none";      // refused
     }
     painted(element, value && value.id, since);
