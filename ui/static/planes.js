@@ -1,5 +1,6 @@
 // The pager below a map that is one of several planes (channels, components, heads), with a thumbnail of each. The server
 // draws the chosen one.
+import { remembered } from "./planes_address.js";
 import { picture } from "./surface.js";
 import { Tiles } from "./tiles.js";
 import { floats, follow, make, painted } from "./wire.js";
@@ -23,11 +24,15 @@ class Planes {
     this.list.addEventListener("focusin", (event) => { if (event.target.matches(":focus-visible")) this.point(tile(event)); });
     this.list.addEventListener("focusout", () => this.point(null));
     this.list.addEventListener("keydown", (event) => this.key(event));
+    this.address = remembered((plane) => this.go(plane));
   }
 
   go(plane) {
     const { value } = this;
-    if (value && Number.isInteger(plane)) this.trigger("select", { plane: (plane + value.count) % value.count });
+    if (!value || !Number.isInteger(plane)) return;
+    const wanted = (plane + value.count) % value.count;
+    this.address.chosen(wanted);
+    this.trigger("select", { plane: wanted });
   }
 
   /** A number was entered. */
@@ -52,6 +57,7 @@ class Planes {
   async show() {
     const since = performance.now(), { value } = this.props, former = this.value;
     this.value = value;
+    this.address.shown(value);
     this.root.hidden = !value;
     if (value) {
       const { words } = value;
