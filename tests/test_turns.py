@@ -28,9 +28,7 @@ def test_quick_jobs_come_before_long_ones_and_each_kind_in_order(turns: Turns) -
         assert not list(turns.wait(holder))
         rest = [ExitStack() for _ in range(4)]
         kinds = [True, False, True, False]
-        waiting = [
-            stack.enter_context(turns.place(Run(9), long=long)) for stack, long in zip(rest, kinds, strict=True)
-        ]
+        waiting = [stack.enter_context(turns.place(Run(9), long=long)) for stack, long in zip(rest, kinds, strict=True)]
         first.close()
         order = []
         for _ in range(4):

@@ -137,7 +137,7 @@ class Visit:
         return self.number(name)
 
     def settled(self) -> None:
-        """Wait until nothing is computed any more: the rail comes last, its maps, then its norms; and small maps beside bars."""
+        """Wait until nothing is computed any more: the rail's maps and norms come last, and small maps beside bars."""
         self.page.wait_for_function(
             "Number(document.getElementById('hl-strip')?.dataset.id || 0)"
             " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"

@@ -57,7 +57,7 @@ def test_it_is_the_default_with_its_labels_and_layers(visit: Visit) -> None:
 
     assert "Grad-CAM" in visit.status and "own_page_net:build" in visit.status
     assert page.locator("#hl-model input").first.input_value().startswith("own_page_net:build")
-    assert {label for label in ("fox", "owl", "elk") if label in page.locator("#hl-top5").inner_text()} == {
+    assert {label for label in ("fox", "owl", "elk") if label in page.locator("#hl-bars").inner_text()} == {
         "fox",
         "owl",
         "elk",
