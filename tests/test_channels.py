@@ -14,7 +14,7 @@ import explainers
 from tests.page.conftest import ROOT
 from ui.channels import engine as channels
 from ui.channels import packing, words
-from ui.channels.engine import Channel, Fields, Measures, Same, Share, Sheet, Why
+from ui.channels.messages import Channel, Fields, Measures, Same, Share, Sheet, Why
 from ui.engine import model_cache, runs
 from ui.engine.messages import Refused
 from ui.engine.request import Request
@@ -143,3 +143,26 @@ def test_large_layers_come_in_pages_and_large_grids_are_averaged(tmp_path: Path)
     packed = packing.sheet(sheet, "1", 1)
     assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
     assert steps(channels.channel, Request(CAT.picture, layer="stages.0"), number=2)[Channel].map.shape == (112, 112)
+
+
+def test_a_channel_is_the_target() -> None:
+    """Oracle: the library's own unit; a name that is no channel stays an unknown class."""
+    from ui import words as page_words
+    from ui.engine import engine
+    from ui.engine.messages import Answer, Stages
+
+    name = "channel 12 of stages.2"
+    found = steps(engine.explain, Request(CAT.picture, model=CAT.model, method="saliency", target=name))
+    answer = found[Answer]
+    expected = explainers.explain("saliency", *network(), explainers.unit("stages.2", 12), compare=False)
+
+    torch.testing.assert_close(answer.map, expected.map[0])
+    assert answer.name == name == answer.settings.names["target"] and answer.settings.target is None
+    assert list(found[Stages].maps) == ["stages.0", "stages.1", "stages.2"], "later stages have no part in it"
+    line = "".join(part if isinstance(part, str) else part["text"] for part in page_words.answer_parts(answer))
+    assert line.startswith(f"Saliency for {name} of Eff") and page_words.unit(answer.settings).startswith("activation")
+    for wrong in ("channel 40 of stages.2", "channel 1 of nowhere", "channel -1 of stages.2"):
+        answer = steps(engine.explain, Request(CAT.picture, model=CAT.model, target=wrong))[Answer]
+        assert answer.settings.unit is None and answer.settings.notes[0].startswith("There is no class called")
+    share = steps(channels.channel, Request(CAT.picture, model=CAT.model, target=name), number=3)[Share]
+    assert share.subject.name == "tiger cat" and "logit of tiger cat" in words.share(share)[-1]

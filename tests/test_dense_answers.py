@@ -19,7 +19,7 @@ from models.sources.torchvision_dense import SOURCE, preparation_of, weights_by_
 from tests import dense_nets
 from ui import words
 from ui.channels import engine as channels
-from ui.channels.engine import Channels, Fields, Share, Sheet, Why
+from ui.channels.messages import Channels, Fields, Share, Sheet, Why
 from ui.engine import engine, model_cache, runs
 from ui.engine.messages import Answer, Refining, Refused, Scene, Settings, Stages
 from ui.engine.request import Request

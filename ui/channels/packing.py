@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from ui.channels import words
-from ui.channels.engine import TILE, About, Channel, Fields, Measures, Share, Sheet, Why, sparsity
+from ui.channels.engine import TILE, sparsity
+from ui.channels.messages import About, Channel, Fields, Measures, Share, Sheet, Why
 from ui.engine import packing
 from ui.engine.messages import Answer, unit_name
 

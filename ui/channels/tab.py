@@ -12,7 +12,7 @@ import gradio as gr
 from ui.channels import engine as channels_engine
 from ui.channels import packing as channels_packing
 from ui.channels import words
-from ui.channels.engine import Channel, Fields, Measures, Same, Share, Sheet, Why
+from ui.channels.messages import Channel, Fields, Measures, Same, Share, Sheet, Why
 from ui.engine import engine, packing, runs
 from ui.engine.messages import Settings, Waiting
 from ui.engine.request import Request, from_form

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ui import words
 
 if TYPE_CHECKING:
-    from ui.channels.engine import Channel, Fields, Measures, Share, Sheet, Why
+    from ui.channels.messages import Channel, Fields, Measures, Share, Sheet, Why
     from ui.engine.messages import Answer, Settings
 
 FEATURES = "Feature maps"
@@ -201,7 +201,7 @@ def _percent(own: float, parts: Any) -> str:
     """In parts of the whole, where that says something: where what is for the class and against it do not cancel."""
     total, sizes = float(parts.double().sum()), float(parts.double().abs().sum())
     if total > 0.25 * sizes:
-        return f", {100 * own / total:.2g}% of the layer's sum"
+        return f", {100 * own / total:.2g}% of the layer's sum".replace("-", "−")
     return ""
 
 

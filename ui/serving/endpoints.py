@@ -18,7 +18,7 @@ from gradio.utils import get_upload_folder
 
 from ui import limits, words
 from ui.channels import engine as channels_engine
-from ui.channels.engine import Channels
+from ui.channels.messages import Channels
 from ui.engine import engine, model_cache, runs
 from ui.engine.messages import Answer, Found, Refused, Scene, Settings
 from ui.engine.request import Request, from_api
