@@ -143,6 +143,21 @@ def test_what_is_chosen_while_the_connection_is_lost_stays(visit: Visit) -> None
     visit.errors.clear()  # of the time without a connection
 
 
+def test_a_plane_and_a_channel_of_a_link_are_shown(visit: Visit) -> None:
+    page = visit.page
+    page.goto(visit.address + "/?method=token_pca&plane=2")
+    page.wait_for_function(
+        "document.querySelector('#hl-status')?.innerText.includes('component 3 of 3')", timeout=PATIENCE
+    )
+    page.locator("#hl-planes").get_by_role("button", name="Previous").click()
+    holds(visit, plane="1", method="token_pca")
+
+    page.goto(visit.address + "/?tab=features&channel=17&layer=stages.4")
+    page.wait_for_function("document.querySelector('#hl-channels-pane')?.dataset.channel === '17'", timeout=PATIENCE)
+    holds(visit, channel="17", tab="features", layer="stages.4")
+    visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
+
+
 def saved(visit: Visit, item: str, within: str = "#hl-overlay") -> bytes:
     menu = visit.page.locator(within).get_by_role("button", name="Save", exact=True)
     menu.click()
