@@ -227,6 +227,26 @@ def test_field_of_window_attention_is_that_of_its_windows():
     assert receptive_field(swin, images, "features.1.1", (9, 5)) == (0, 0, 56, 56)
 
 
+@pytest.mark.parametrize("layer", ["features.0", "features.1.0", "features.1.1", "features.3"])
+def test_fields_of_all_cells_are_those_of_each(layer):
+    """Windows move in steps, borders clip; channels stand last, and gradients may be switched off."""
+    swin, images = zoo("swin_t"), torch.zeros(1, 3, 112, 84)
+    view = eval_view(swin)
+    at = layer_layout(view, images, layer)
+    expected = [
+        receptive_field(swin, images, layer, (row, column)) for row, column in [(0, 0), (5, 3), (9, 8), (13, 9)]
+    ]
+
+    with torch.no_grad():
+        rows, columns = receptive.receptive_fields(view.network, images, at)
+        found = [receptive_field(swin, images, layer, (row, column)) for row, column in [(0, 0), (5, 3)]]
+
+    assert found == expected[:2]
+    cells = [(0, 0), (5, 3), (9, 8), (13, 9)]
+    assert [(columns[c][0], rows[r][0], columns[c][1], rows[r][1]) for r, c in cells] == expected
+    assert receptive.receptive_fields(view.network, images, at, seconds=0) is None
+
+
 def test_field_of_a_vision_transformer_is_all_tokens():
     model = (
         pytest.importorskip("torchvision")

@@ -151,7 +151,8 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
         )
     if len(outputs) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
-    maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
+    with torch.inference_mode(False), torch.enable_grad():  # another axis order is a step of the graph too
+        maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != 4:
         raise NothingSpatial(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
     return maps, leaf
