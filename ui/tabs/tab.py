@@ -70,23 +70,22 @@ def queued(kind: str, **more: Any) -> dict[str, Any]:
 
 def job(
     name: str | None,
-    steps: Callable[[Run], Iterator[Updates]],
-    refused: Callable[[str], Updates],
+    steps: Callable[[Run], Iterator[Any]],
+    refused: Callable[[str], Any],
     *,
     question: str = "",
     again: bool = False,
     seconds: float = limits.SECONDS,
     unknown: str = words.UNKNOWN,
-) -> Iterator[Updates]:
+) -> Iterator[Any]:
     """The way of every click: yield `steps(run)` of a new job; an error becomes `refused(sentence)`.
 
     `name` is the visitor's session, or "session/part" for what runs beside the overlay; a former job of that name ends,
     and shows nothing more. Where the last one answers the same `question`, none begins but `again`.
     """
-    nothing = {next(iter(refused(""))): gr.skip()}
     with runs.begin(name, seconds, question, again) as run:
         if run is None:
-            yield nothing
+            yield _unchanged(refused(""))
             return
         try:
             for step in steps(run):
@@ -96,7 +95,13 @@ def job(
             if not run.superseded:
                 yield refused(engine.sentence_of(error, unknown))
         if run.superseded:
-            yield nothing  # Gradio sends the last step once more at the end: it must not replace what is newer
+            yield _unchanged(refused(""))  # Gradio sends the last step again at the end: it must not replace newer ones
+
+
+def _unchanged(update: Any) -> Any:
+    """What changes nothing where a handler gives such updates: by component, or the value of its only one."""
+    components = isinstance(update, dict) and all(isinstance(key, gr.blocks.Block) for key in update)
+    return dict.fromkeys(update, gr.skip()) if components else gr.skip()
 
 
 def event_data(event: gr.EventData) -> dict[str, Any]:
