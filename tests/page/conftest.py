@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,8 @@ class Visit:
         self.requests: list[str] = []
         self.errors: list[str] = []
         page.set_default_timeout(PATIENCE)
+        # Playwright asks at every frame, which makes the browser draw one after the other, on these processors in full.
+        page.wait_for_function = partial(page.wait_for_function, polling=50)
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
