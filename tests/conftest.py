@@ -20,12 +20,16 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--slow", action="store_true", help="also run the tests marked slow (networks over 60 M parameters)"
+        "--slow",
+        action="store_true",
+        help="also run the tests marked slow (large networks, rarer ways over the page)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes minutes or gigabytes; left out unless --slow is given")
+    config.addinivalue_line(
+        "markers", "slow: large networks, rarer ways over the page; left out unless --slow is given"
+    )
 
 
 def pytest_xdist_auto_num_workers() -> int:

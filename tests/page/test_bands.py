@@ -106,6 +106,7 @@ def test_a_tiff_is_shown_and_its_bands_are_picked(visit: Visit, tiff: Path) -> N
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
 
 
+@pytest.mark.slow
 def test_bands_picked_in_a_hurry_are_kept(visit: Visit, tiff: Path) -> None:
     """Three choices while the first one is still answered: the last answer is of all three."""
     opened(visit)
@@ -122,6 +123,7 @@ def test_bands_picked_in_a_hurry_are_kept(visit: Visit, tiff: Path) -> None:
     assert red > green > blue + 50
 
 
+@pytest.mark.slow
 def test_an_array_passes_by_choice_and_by_drop(visit: Visit, npy: Path) -> None:
     opened(visit)
     visit.after(lambda: visit.upload(npy))
@@ -140,6 +142,7 @@ def test_an_array_passes_by_choice_and_by_drop(visit: Visit, npy: Path) -> None:
     assert visit.page.evaluate("window.__xss") is None
 
 
+@pytest.mark.slow
 def test_other_networks_get_the_bands_that_are_picked(visit: Visit, tiff: Path) -> None:
     opened(visit)
     visit.after(lambda: visit.upload(tiff))
@@ -156,6 +159,7 @@ def test_other_networks_get_the_bands_that_are_picked(visit: Visit, tiff: Path) 
     assert "Grad-CAM" in visit.status and not visit.page.locator("#hl-bands select").first.is_visible()
 
 
+@pytest.mark.slow
 def test_bands_travel_in_the_link_and_the_snippets(visit: Visit, npy: Path) -> None:
     opened(visit, "?bands=4,3,2")
     visit.after(lambda: visit.upload(npy))
@@ -186,9 +190,11 @@ def test_what_is_no_picture_of_five_bands_is_refused_in_words(visit: Visit, tmp_
         )
 
 
+@pytest.mark.slow
 def test_the_picker_fits_a_narrow_dark_page(browser, app: str, tiff: Path) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     visit = opened(Visit(context.new_page(), app))
+    visit.page.locator("#hl-fold button").click()
     visit.after(lambda: visit.upload(tiff))
 
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 390

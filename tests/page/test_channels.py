@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -77,6 +78,7 @@ def test_all_channels_are_sorted_and_filtered_without_a_request(visit: Visit) ->
     assert [url for url in visit.requests[requests:] if not url.startswith("blob:")] == []
 
 
+@pytest.mark.slow
 def test_pointing_and_focus_show_the_photograph_below_a_tile(visit: Visit) -> None:
     page = opened(visit, "?example=cat").page
     tile = f"{TILES} canvas"
@@ -131,6 +133,7 @@ def test_a_channel_is_opened_with_its_reason_and_its_share(visit: Visit) -> None
     assert page.locator(f"{TILES}[aria-selected=true]").count() == 0
 
 
+@pytest.mark.slow
 def test_the_open_channel_follows_the_picture_or_closes(visit: Visit) -> None:
     """It never stands beside other settings as if it were theirs."""
     page = opened(visit, "?example=cat").page
@@ -158,6 +161,7 @@ def test_the_open_channel_follows_the_picture_or_closes(visit: Visit) -> None:
     assert len(order(visit)) == 24 and page.locator("#hl-channel .hl-empty").is_visible()
 
 
+@pytest.mark.slow
 def test_a_measure_is_asked_for_and_another_class_asks_again(visit: Visit) -> None:
     page = opened(visit, "?example=cat&layer=stages.1").page
     note = page.locator("#hl-grid .hl-quiet")
@@ -173,6 +177,7 @@ def test_a_measure_is_asked_for_and_another_class_asks_again(visit: Visit) -> No
     assert note.inner_text().startswith("stages.1: 24 channels of 56 × 56.")
 
 
+@pytest.mark.slow
 def test_all_channels_are_saved(visit: Visit) -> None:
     """Oracle: the layer's values; the sheet of tiles is a PNG."""
     page = opened(visit, "?example=cat&layer=stages.2").page
@@ -190,6 +195,7 @@ def test_all_channels_are_saved(visit: Visit) -> None:
     assert png.value.suggested_filename.endswith("channels.png") and min(sheet.size) > 600
 
 
+@pytest.mark.slow
 def test_planes_have_thumbnails(visit: Visit) -> None:
     """Token PCA and factorizations page through their planes: buttons, a number, a thumbnail of each."""
     page = visit.open("?method=token_pca&example=cat").page
@@ -206,6 +212,7 @@ def test_planes_have_thumbnails(visit: Visit) -> None:
     assert "component 2 of 3" in visit.status and tiles.nth(1).get_attribute("aria-selected") == "true"
 
 
+@pytest.mark.slow
 def test_the_histogram_stands_on_the_axis_of_the_colours(visit: Visit) -> None:
     """Oracle: numpy's histogram over the bar's own ends, before and after other limits."""
     page = opened(visit, "?example=cat&layer=stages.2").page
@@ -231,6 +238,7 @@ def test_the_histogram_stands_on_the_axis_of_the_colours(visit: Visit) -> None:
     assert abs(bar["x"] - box["x"]) < 1 and abs(bar["width"] - box["width"]) < 1
 
 
+@pytest.mark.slow
 def test_a_channel_is_used_as_the_target(visit: Visit) -> None:
     page = opened(visit, "?example=cat&layer=stages.2&method=saliency").page
     page.locator(f"{TILES}[data-channel='7']").click()

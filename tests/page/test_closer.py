@@ -126,6 +126,7 @@ def test_photograph_map_and_divider_need_no_request(visit: Visit) -> None:
     assert [url for url in visit.requests[requests:] if not url.startswith("blob:")] == []
 
 
+@pytest.mark.slow
 def test_pinned_limits_stay_until_they_are_released(visit: Visit) -> None:
     page = visit.open().page
     low, high = page.locator("#hl-overlay input[name=low]"), page.locator("#hl-overlay input[name=high]")
@@ -160,6 +161,7 @@ def test_pinned_limits_stay_until_they_are_released(visit: Visit) -> None:
     assert pin.get_attribute("aria-pressed") == "false" and high.input_value() not in ("2.5", own)
 
 
+@pytest.mark.slow
 def test_the_crop_is_framed_on_the_picture(visit: Visit, tmp_path) -> None:
     """Oracle: 224 of 256 pixels of the shorter side, in the middle; a picture twice as wide as high."""
     photo = Image.open(ROOT / "assets/examples/cat.jpg").convert("RGB").resize((600, 300))
@@ -185,6 +187,7 @@ def test_the_crop_is_framed_on_the_picture(visit: Visit, tmp_path) -> None:
     assert not frame.is_visible()
 
 
+@pytest.mark.slow
 def test_the_likeliest_classes_have_small_maps_beside_their_bars(visit: Visit) -> None:
     page = visit.open().page
     small = page.locator("#hl-bars canvas[data-small]")
@@ -247,6 +250,7 @@ def test_partial_maps_are_scrubbed_and_found_again(visit: Visit) -> None:
     assert page.evaluate(opacity) == "1", "it is the map of this question"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_keeps_its_partial_maps_too(visit: Visit) -> None:
     page = visit.open("?method=smooth_grad&options=" + json.dumps({"samples": 3})).page
     page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
@@ -268,6 +272,7 @@ def test_a_stopped_run_keeps_its_partial_maps_too(visit: Visit) -> None:
     assert shot(visit) != before
 
 
+@pytest.mark.slow
 def test_maps_are_kept_within_bounds(visit: Visit) -> None:
     visit.page.goto(visit.address)
 

@@ -148,6 +148,7 @@ def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
     assert [url for url in visit.requests[sent:] if not url.startswith("blob:")] == []
 
 
+@pytest.mark.slow
 def test_long_methods_show_partial_maps_and_one_stop_ends_them(visit: Visit) -> None:
     opened(visit)
     page = visit.page
@@ -176,6 +177,7 @@ def test_long_methods_show_partial_maps_and_one_stop_ends_them(visit: Visit) -> 
     assert "for German shepherd" in said(visit, "A") and "for malinois" in said(visit, "B")
 
 
+@pytest.mark.slow
 def test_panels_do_not_wait_for_the_page_and_the_address_holds_them(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     hostile = "%3Cimg+src%3Dx+onerror%3D%22window.__xss%3D1%22%3E"
@@ -210,6 +212,7 @@ def test_panels_do_not_wait_for_the_page_and_the_address_holds_them(visit: Visit
     assert rho == pytest.approx(reference(*(each.ravel() for each in maps)), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_networks_of_every_kind_beside_one_another(visit: Visit, tmp_path: Path) -> None:
     dense_nets.scene().save(tmp_path / "scene.png")
     visit.open()
@@ -252,6 +255,7 @@ def reference(a: np.ndarray, b: np.ndarray) -> float | None:
     return float(p @ q / size) if size else None
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_a_slow_second_way(visit: Visit) -> None:
     """Oracles: ranks counted one by one in float64, and differences by hand."""
     visit.open()
@@ -290,6 +294,7 @@ def test_figures_are_those_of_a_slow_second_way(visit: Visit) -> None:
     assert apart is None and cut == [1, 2, 0.25, 0, 0.75, 1] and ramp == [1, 2] and half == [10, 20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "columns"), [(390, 1), (768, 2), (2560, 4)])
 def test_the_panels_fit_every_width(browser, app: str, width: int, columns: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark")

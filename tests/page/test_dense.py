@@ -117,6 +117,7 @@ def test_a_region_is_chosen_by_a_click_and_its_class_by_the_next(visit: Visit, p
     assert "__background__" in visit.status
 
 
+@pytest.mark.slow
 def test_nothing_found_is_said_and_a_lower_score_is_offered(visit: Visit, picture: Path, tmp_path: Path) -> None:
     open_with(visit, "detection", picture)
     dense_nets.blobs(("#b04040", (40, 40, 140, 140))).save(tmp_path / "pale.png")
@@ -136,12 +137,14 @@ def test_nothing_found_is_said_and_a_lower_score_is_offered(visit: Visit, pictur
     assert visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True).is_visible()
 
 
+@pytest.mark.slow
 def test_what_a_link_asks_for_in_vain_is_a_note(visit: Visit, picture: Path) -> None:
     open_with(visit, "segmentation", picture)
     visit.page.locator("#hl-bars button").nth(3).click()
     visit.page.wait_for_function("document.querySelector('#hl-status .hl-line').innerText.includes('green blob')")
     visit.settled()
 
+    visit.page.locator("#hl-pin input").check()
     visit.after(lambda: visit.page.locator("#hl-examples button[data-id=coffee]").click())
 
     note = visit.page.locator("#hl-findings").inner_text()
@@ -163,6 +166,7 @@ def test_a_classifier_has_its_classes_and_methods_back(visit: Visit, picture: Pa
     assert "goldfish" in visit.status
 
 
+@pytest.mark.slow
 def test_a_long_method_of_a_detector_shows_partial_maps_and_stops(visit: Visit, picture: Path) -> None:
     open_with(visit, "detection", picture, '&method=occlusion&options={"window":16,"stride":16}')
     visit.page.locator("#hl-more > button, #hl-more button.label-wrap").first.click()
@@ -180,6 +184,7 @@ def test_a_long_method_of_a_detector_shows_partial_maps_and_stops(visit: Visit, 
     assert visit.number("overlay") > before and "red blob" in visit.status
 
 
+@pytest.mark.slow
 def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> None:
     open_with(visit, "detection", picture)
 
@@ -195,6 +200,7 @@ def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> 
     visit.page.locator("#hl-api pre").filter(has_text="target = explainers.BoxScores(").wait_for()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_boxes_fit_a_telephone_and_can_be_hidden(browser, app: str, picture: Path, scheme: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme, device_scale_factor=2)

@@ -27,7 +27,15 @@ def photograph(colour: tuple[int, int, int]) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1440, 900), (2560, 1440)])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [
+        (390, 844),
+        pytest.param(768, 1024, marks=pytest.mark.slow),
+        (1440, 900),
+        pytest.param(2560, 1440, marks=pytest.mark.slow),
+    ],
+)
 def test_the_picture_is_as_large_as_the_window_lets_it_be(browser, app: str, width: int, height: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": height})
     visit = Visit(context.new_page(), app).open()

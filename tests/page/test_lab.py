@@ -7,6 +7,8 @@ import io
 import re
 from typing import Any
 
+import pytest
+
 from tests.page.conftest import PATIENCE, Visit
 from tests.page.test_page import HOSTILE
 
@@ -46,6 +48,7 @@ def test_an_experiment_is_drawn_and_its_code_does_the_same(visit: Visit) -> None
     assert scope["x"].grad.item() == 55 and not scope["a"].is_leaf and scope["grads"]["a"].item() == 15
 
 
+@pytest.mark.slow
 def test_a_custom_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit) -> None:
     page = opened(visit)
     visit.painted("expression", 0)
@@ -67,6 +70,7 @@ def test_a_custom_expression_is_run_by_keyboard_and_a_hook_is_moved(visit: Visit
     assert not amount.is_visible(), "no control that does nothing"
 
 
+@pytest.mark.slow
 def test_labels_of_the_graph_do_not_overlap(visit: Visit) -> None:
     page = opened(visit)
     visit.painted("expression", 0)
@@ -115,6 +119,7 @@ def test_a_run_is_drawn_live_and_diagnosed(visit: Visit) -> None:
     assert re.match(r"step 0: \d", page.locator("#hl-training output").nth(1).inner_text())
 
 
+@pytest.mark.slow
 def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
     page = opened(visit, "A network in training")
     page.locator("#hl-training select[name=task]").select_option("cnn")
@@ -183,6 +188,7 @@ def test_a_number_that_cannot_be_used_is_refused_at_its_field_and_the_last_run_i
     assert line.inner_text().startswith("Trained 20 steps") and part.locator(".hl-old").count() == 0
 
 
+@pytest.mark.slow
 def test_a_hooks_number_that_cannot_be_used_is_refused_at_its_field_and_the_last_result_is_marked(visit: Visit) -> None:
     page = opened(visit)
     visit.painted("expression", 0)
@@ -291,6 +297,7 @@ CONTRASTS = """async () => {
 }"""
 
 
+@pytest.mark.slow
 def test_the_lab_folds_the_picture_away_keeps_its_place_and_its_colours_stand_out(browser: Any, app: str) -> None:
     for width, scheme in ((390, "dark"), (768, "light")):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -327,6 +334,7 @@ def test_the_lab_folds_the_picture_away_keeps_its_place_and_its_colours_stand_ou
         context.close()
 
 
+@pytest.mark.slow
 def test_gradients_of_an_image_at_every_layer_follow_the_class(visit: Visit) -> None:
     page = opened(visit, "A picture")
     visit.painted("depth", 0)

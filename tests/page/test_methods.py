@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.page.conftest import Visit
 
 BUTTON = "#hl-method button[aria-haspopup]"
@@ -79,6 +81,7 @@ def test_a_method_is_found_and_chosen_by_keyboard(visit: Visit) -> None:
     assert not panel.is_visible() and page.evaluate("document.activeElement !== document.body"), "Tab goes on"
 
 
+@pytest.mark.slow
 def test_words_and_remedies_beside_the_map(visit: Visit) -> None:
     """A class by name, and a button that does what it says; then a method in which no class plays a part."""
     visit.open("?class=goldfish&method=hires_cam")
@@ -100,6 +103,7 @@ def test_words_and_remedies_beside_the_map(visit: Visit) -> None:
     assert "shepherd" not in visit.status + beside.inner_text() + alt and "control" in visit.status
 
 
+@pytest.mark.slow
 def test_on_a_phone_the_list_is_a_sheet_over_the_page(browser, app: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True)
     visit = Visit(context.new_page(), app).open()

@@ -115,6 +115,7 @@ def saved(visit: Visit, button: str) -> bytes:
     return Path(download.value.path()).read_bytes()
 
 
+@pytest.mark.slow
 def test_holding_shows_the_photograph_alone(visit: Visit) -> None:
     """By P on the canvas, by a long press on its name; the picture held is the one at opacity 0."""
     visit.open()
@@ -145,6 +146,7 @@ def shot(visit: Visit) -> str:
     return visit.page.evaluate("document.querySelector('#hl-overlay canvas').toDataURL()")
 
 
+@pytest.mark.slow
 def test_pixel_attributions_are_drawn_as_magnitudes_unless_signed(visit: Visit) -> None:
     visit.open("?method=input_x_gradient")
     signed = visit.page.locator("#hl-overlay input[name=signed]")
@@ -160,6 +162,7 @@ def test_pixel_attributions_are_drawn_as_magnitudes_unless_signed(visit: Visit) 
     assert "99.5th percentile" in visit.page.locator("#hl-overlay .hl-scale .hl-quiet").inner_text()
 
 
+@pytest.mark.slow
 def test_the_values_read_from_a_fine_map_are_not_blurred(visit: Visit) -> None:
     """Oracle: the value of the saved map, while blurred magnitudes are drawn."""
     visit.open("?method=input_x_gradient")
@@ -176,6 +179,7 @@ def test_the_values_read_from_a_fine_map_are_not_blurred(visit: Visit) -> None:
     assert top == pytest.approx(view(torch.from_numpy(values), signed=False).high, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_canvas_has_the_resolution_of_the_screen(browser, app: str) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, device_scale_factor=2)
     visit = Visit(context.new_page(), app).open()

@@ -68,6 +68,7 @@ def test_it_is_the_default_with_its_labels_and_layers(visit: Visit) -> None:
     assert "Saliency" in visit.status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["own_page_net:build2", "./own_page_net.py:build", "hf:/tmp", "timm:resnet18"])
 def test_a_visitor_cannot_name_another(visit: Visit, name: str) -> None:
     visit.page.goto(f"{visit.address}/?model={name}")

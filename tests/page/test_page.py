@@ -85,6 +85,7 @@ def test_a_click_on_a_predicted_class_explains_it(visit: Visit) -> None:
     assert visit.page.locator("#hl-bars button[aria-pressed=true] .hl-name").inner_text() == name
 
 
+@pytest.mark.slow
 def test_a_click_on_a_stage_selects_its_layer(visit: Visit) -> None:
     visit.open()
     stage = visit.page.locator("#hl-strip button").nth(1)
@@ -165,6 +166,7 @@ def start_long_run(visit: Visit) -> None:
     visit.painted("overlay", before)
 
 
+@pytest.mark.slow
 def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
     start_long_run(visit)
 
@@ -175,6 +177,7 @@ def test_a_long_method_is_stopped_with_its_best_map(visit: Visit) -> None:
     visit.page.wait_for_function("document.querySelector('#hl-stop').disabled", timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_new_choice_ends_the_old_run(visit: Visit) -> None:
     start_long_run(visit)
 
@@ -335,6 +338,7 @@ def test_colours_in_the_browser_are_the_librarys(visit: Visit) -> None:
         assert max(abs(a - b) for a, b in zip(found, wanted, strict=True)) <= 2, name
 
 
+@pytest.mark.slow
 def test_on_a_space_no_other_host_is_requested(browser, tmp_path: Path) -> None:
     with served(tmp_path, SPACE_ID="somebody/hooklens", SYSTEM="spaces") as address:
         context = browser.new_context()
@@ -343,6 +347,7 @@ def test_on_a_space_no_other_host_is_requested(browser, tmp_path: Path) -> None:
         context.close()
 
 
+@pytest.mark.slow
 def test_every_plane_is_shown_in_pages(visit: Visit) -> None:
     """Feature maps, Token PCA and factorizations show every plane, not a mean over them."""
     visit.open("?method=token_pca")
@@ -368,6 +373,7 @@ def test_every_plane_is_shown_in_pages(visit: Visit) -> None:
     assert not pager.locator(".hl-pager").is_visible()
 
 
+@pytest.mark.slow
 def test_a_method_that_did_not_beat_the_controls_says_so(visit: Visit) -> None:
     """The sentence of the library's table stands beside the map."""
     import explainers
@@ -379,6 +385,7 @@ def test_a_method_that_did_not_beat_the_controls_says_so(visit: Visit) -> None:
     assert weak.caution in visit.page.locator("#hl-findings").inner_text()
 
 
+@pytest.mark.slow
 def test_without_its_package_the_page_says_which_line_installs_it(browser, tmp_path: Path) -> None:
     """Nothing is on board and nothing is cached: a sentence, and the list of what could be fetched."""
     (tmp_path / "sitecustomize.py").write_text(

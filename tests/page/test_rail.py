@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.page.conftest import PATIENCE, Visit
 
 BLOCKS = "#hl-strip .hl-rail-row > button"
@@ -85,6 +87,7 @@ def test_keys_choose_a_layer_and_one_without_a_map_says_why(visit: Visit) -> Non
     assert "stages.2.0.expand" in visit.status
 
 
+@pytest.mark.slow
 def test_norms_are_asked_for_once_for_a_class_and_move_nothing(visit: Visit) -> None:
     asked = asking(visit)
     visit.open()
@@ -110,6 +113,7 @@ def test_norms_are_asked_for_once_for_a_class_and_move_nothing(visit: Visit) -> 
     assert page.evaluate("window.moved") == 0
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone_and_keeps_the_chosen_layer_in_sight(browser, app: str) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     visit = Visit(context.new_page(), app).open()

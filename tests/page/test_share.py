@@ -89,6 +89,7 @@ def test_reload_and_back_bring_the_state(visit: Visit) -> None:
     visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
 
 
+@pytest.mark.slow
 def test_an_own_picture_comes_back_in_its_own_browser_alone(visit: Visit, browser: Any, tmp_path: Path) -> None:
     visit.open()
     Image.open(ROOT / "assets/examples/cat.jpg").crop((20, 10, 320, 260)).save(tmp_path / "holiday.jpg")
@@ -143,6 +144,7 @@ def test_what_is_chosen_while_the_connection_is_lost_stays(visit: Visit) -> None
     visit.errors.clear()  # of the time without a connection
 
 
+@pytest.mark.slow
 def test_a_plane_and_a_channel_of_a_link_are_shown(visit: Visit) -> None:
     page = visit.page
     page.goto(visit.address + "/?method=token_pca&plane=2")
@@ -167,6 +169,7 @@ def saved(visit: Visit, item: str, within: str = "#hl-overlay") -> bytes:
     return Path(download.value.path()).read_bytes()
 
 
+@pytest.mark.slow
 def test_figures_are_saved(visit: Visit) -> None:
     """PNG of twice the SVG's size, words of the caption as text, and the map alone with holes."""
     visit.open("?example=cat&layer=stages.4")
@@ -202,6 +205,7 @@ def test_figures_are_saved(visit: Visit) -> None:
     assert visit.page.evaluate("window.__xss") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "question", ["?example=cat&method=smooth_grad&options=" + urllib.parse.quote('{"samples": 2}')]
 )
