@@ -51,7 +51,9 @@ $(VENV)/bin/python:
 
 # Tests in the browser use any Chromium or Chrome; without one, and without the right to install it, they skip.
 chromium:
-	@command -v chromium chromium-browser google-chrome >/dev/null || $(MAKE) --no-print-directory system PACKAGES="chromium fonts-dejavu-core" \
+	@command -v chromium-headless-shell chromium chromium-browser google-chrome >/dev/null \
+	    || $(MAKE) --no-print-directory system PACKAGES="chromium-headless-shell fonts-dejavu-core" \
+	    || $(MAKE) --no-print-directory system PACKAGES="chromium fonts-dejavu-core" \
 	    || echo "No Chromium here and it could not be installed: the tests in the browser will be skipped."
 
 .PHONY: system

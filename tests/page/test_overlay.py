@@ -15,14 +15,16 @@ from explainers.maps.overlays import RULE, bar_colours, overlay, view
 from tests.page.conftest import Visit
 
 DRAW = """async ([photo, values, h, w, width, height, options]) => {
-  const load = (name) => import(new URL(`hl/${name}.js`, document.baseURI));
+  const load = (name) => import(new URL(`/hl/${name}.js`, document.baseURI));
   const { view, draw } = await load('paint'), { bytes } = await load('wire');
   const pixels = new Uint8ClampedArray(bytes(photo));
   draw(pixels, width, height, view({ h, w, values: new Float32Array(bytes(values).buffer) }, options));
   return btoa(Array.from(pixels, (each) => String.fromCharCode(each)).join(''));
 }"""
+BARE = "/hl/paint.js"
+"""A page of the app that asks nothing."""
 BAR = """async ([colours, fine]) => {
-  const { bar } = await import(new URL('hl/paint.js', document.baseURI));
+  const { bar } = await import(new URL('/hl/paint.js', document.baseURI));
   return Array.from(bar(new Uint8ClampedArray(4 * 256), { colours, fine })).filter((_, i) => i % 4 < 3);
 }"""
 
@@ -60,7 +62,7 @@ MAPS = {
 @pytest.mark.parametrize("name", MAPS)
 def test_the_page_draws_what_the_library_draws(visit: Visit, name: str, size: tuple[int, int]) -> None:
     """Oracle: `explainers.overlay` on the same pixels, to two levels of 255."""
-    visit.page.goto(visit.address)
+    visit.page.goto(visit.address + BARE)
     values, options = MAPS[name]
     photo = Image.effect_mandelbrot(size, (-2, -1.2, 0.8, 1.2), 60).convert("RGB")
     photo = Image.merge("RGB", [photo.getchannel(0), photo.getchannel(0).rotate(90), photo.getchannel(0).rotate(180)])
@@ -78,7 +80,7 @@ def test_the_page_draws_what_the_library_draws(visit: Visit, name: str, size: tu
 @pytest.mark.parametrize("fine", [False, True])
 @pytest.mark.parametrize("colours", ["magma", "viridis", "signed"])
 def test_the_pages_colour_bar_is_the_librarys(visit: Visit, colours: str, fine: bool) -> None:
-    visit.page.goto(visit.address)
+    visit.page.goto(visit.address + BARE)
 
     found = visit.page.evaluate(BAR, [colours, fine])
 
@@ -86,9 +88,9 @@ def test_the_pages_colour_bar_is_the_librarys(visit: Visit, colours: str, fine: 
 
 
 def test_the_page_uses_the_librarys_drawing_constants(visit: Visit) -> None:
-    visit.page.goto(visit.address)
+    visit.page.goto(visit.address + BARE)
 
-    found = visit.page.evaluate("import(new URL('hl/paint.js', document.baseURI)).then((m) => m.RULE)")
+    found = visit.page.evaluate("import(new URL('/hl/paint.js', document.baseURI)).then((m) => m.RULE)")
 
     assert found == pytest.approx(RULE)
 
