@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,7 +313,7 @@ def test_form_and_api_ask_for_the_same_bands(tmp_path: Path, monkeypatch: pytest
     path.write_bytes(npy_file(values()))
     form = from_form(str(path), "", "", "", "", {"text": "3,2,1"}, {})
 
-    assert form == from_api({"path": str(path)}, bands="3,2,1") and form.bands == "3,2,1"
+    assert replace(form, kept=False) == from_api({"path": str(path)}, bands="3,2,1") and form.bands == "3,2,1"
     assert from_form(str(path), "", "", "", "", {}) == from_form(str(path), "", "", "", "", None, {})
     assert form.signature != from_form(str(path), "", "", "", "", {}).signature
     for wrong in ({"text": 5}, {"text": "x" * 300}, [], "3,2,1"):

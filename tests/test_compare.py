@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gradio as gr
 import pytest
 import torch
 from PIL import Image
@@ -193,7 +194,7 @@ def test_a_question_that_was_sent_twice_is_computed_once(tmp_path: Path, monkeyp
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     photo = tmp_path / "cat.jpg"
     photo.write_bytes(Path(CAT).read_bytes())
-    tab = SimpleNamespace(slots=[object() for _ in range(asks.SLOTS)])
+    tab = SimpleNamespace(slots=[gr.HTML(render=False) for _ in range(asks.SLOTS)])
     tab.answer = compare_tab.Compare.answer.__get__(tab)
     event = {"slot": 1, "number": 5, "picture": str(photo), "page": PAGE}
     form = (str(photo), MODEL, "head", "", "grad_cam", {}, {"model": MODEL})

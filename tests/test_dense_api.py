@@ -90,7 +90,8 @@ def test_wrong_arguments_are_refused_in_a_sentence(uploads: Path, wrong: dict[st
 
 
 def test_a_detectors_min_score_is_no_option_of_other_models(uploads: Path) -> None:
-    assert "min_score" not in ask(uploads, model="blobs_segmentation", options={"min_score": 0.9})["options"]
+    with pytest.raises(Refused, match="has no option “min_score”"):
+        ask(uploads, model="blobs_segmentation", options={"min_score": 0.9})
 
 
 def test_feature_maps_have_effects_on_what_was_found(uploads: Path) -> None:

@@ -31,7 +31,7 @@ assert "torch" not in sys.modules, "a tab is built before torch is there"
 
 model_cache.start()
 with gr.Blocks():
-    tab = page.TABS[-1](page.Page(gr.Blocks(), page.picture_panel.build(), gr.HTML()))
+    tab = page.TABS[-1](page.Page(gr.Blocks(), page.picture_panel.build(), gr.HTML(), gr.HTML()))
 request, names = SimpleNamespace(session_hash="somebody"), ["efficientnet_lite0", "", "goldfish", "", {}]
 (answer,) = tab.answer(request, sys.argv[1], *names)
 (refusal,) = tab.answer(request, "/etc/passwd", *names)
