@@ -45,7 +45,8 @@ def test_a_long_job_steps_aside_at_its_report_and_its_deadline_moves(turns: Turn
         done = threading.Event()
 
         def quick() -> None:
-            with turns:
+            with turns.place(Run(9), long=False) as turn:
+                assert not list(turns.wait(turn))
                 time.sleep(0.2)
                 done.set()
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ui.channels import network, words
 from ui.channels.messages import About, Channel, Channels, Fields, Measures, Same, Share, Sheet, Step, Why
-from ui.engine import engine, network_calls
+from ui.engine import engine, network_calls, scene
 from ui.engine.messages import Refused, Settings, Subject, Waiting
 from ui.engine.request import Request
 from ui.engine.runs import Run
@@ -84,7 +84,7 @@ def measured(request: Request, run: Run, kind: str) -> Iterator[Step]:
     settings = asked.settings
     with turns.place(run, long=kind == "effect") as turn:
         yield from engine.taken(turn)
-        subject = engine.subject_of(settings, asked.seen, asked.images)
+        subject = scene.subject_of(settings, asked.seen, asked.images)
         if subject is None:
             raise Refused(words.NO_EFFECTS)
         if kind == "effect":
@@ -126,7 +126,7 @@ def every(request: Request, run: Run, *, sort: str = "activation") -> Iterator[S
     maps, settings, images = (yield from asked.maps(run)), asked.settings, asked.images
     with turns.place(run, long=sort == "effect") as turn:
         yield from engine.taken(turn)
-        subject = engine.subject_of(settings, asked.seen, images)
+        subject = scene.subject_of(settings, asked.seen, images)
         effects = None
         if sort == "effect":
             if subject is None:
@@ -193,7 +193,7 @@ def _share(asked: _Asked, number: int, plane: torch.Tensor, cell: tuple[int, int
     from explainers.layers.layout import channel_axis  # torch takes seconds to start
 
     settings, images = asked.settings, asked.images
-    subject = engine.subject_of(settings, asked.seen, images)
+    subject = scene.subject_of(settings, asked.seen, images)
     if subject is None:
         return Share(settings, number, None, None, None, words.NO_SUBJECT)
     name, layer = settings.loaded.name, settings.layer

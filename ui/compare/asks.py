@@ -11,6 +11,7 @@ from ui.engine import engine, model_cache, network_calls, scene
 from ui.engine.messages import MIN_SCORE, Refused, Scene, Settings, Step
 from ui.engine.request import LONGEST, MOST_OPTIONS, NAMES, Request
 from ui.engine.runs import Run
+from ui.engine.turns import turns
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +94,8 @@ def answers(ask: Ask, picture: str, run: Run) -> Iterator[Step | Place]:
         settings, photo, images = engine.opened(engine.resolve(question), question)
         yield Place(_place(settings, photo))
         if ask.runner_up:
-            with engine.turn:
+            with turns.place(run, long=False) as turn:
+                yield from engine.taken(turn)
                 question = replace(question, target=_runner_up(settings, photo, images))
     asked = False
     for step in engine.explain(question, run, stages=False):

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 log = logging.getLogger("hooklens")
-turn = turns  # `with turn:` for quick work
-subject_of = scene.subject_of
 
 
 def resolve(request: Request, report: Callable[[int, int], None] | None = None) -> Settings:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ui import limits, words
 from ui.engine import model_cache
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     import explainers
     from explainers.targets import Target
+
+R = TypeVar("R")
 
 try:
     import spaces
@@ -123,6 +125,31 @@ def _effect(
         whole = score(_logits(network(images)))
         with explainers.edit_outputs(network, {layer: ablate}):
             return (whole - score(_logits(network(images))))[0]
+
+
+def at_gradients(
+    network: Any, images: torch.Tensor, target: int | Target, layers: list[str], measure: Callable[[torch.Tensor], R]
+) -> dict[str, R]:
+    """`measure` of the score's gradient with respect to each layer's output; nothing where no gradient reaches it."""
+    import torch  # torch takes seconds to start
+
+    import explainers  # torch takes seconds to start
+    from explainers.targets import scores_of  # torch takes seconds to start
+
+    found: dict[str, R] = {}
+
+    def recording(name: str) -> Callable[[torch.Tensor], None]:
+        def see(gradient: torch.Tensor) -> None:
+            found[name] = measure(gradient.detach())
+
+        return see
+
+    with torch.enable_grad(), explainers.edit_gradients({(network, name): recording(name) for name in layers}):
+        inputs = images.detach().clone().requires_grad_()
+        output = network(inputs)
+        score = scores_of(output)[:, target] if isinstance(target, int) else target(output)
+        torch.autograd.grad(score.sum(), inputs)  # leaves the parameters' `.grad` alone
+    return found
 
 
 def _logits(output: Any) -> Any:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 
-from ui import limits
 from ui.engine.runs import Run
 
 QUICK = 0.5
@@ -37,22 +36,12 @@ class Turn:
 
 
 class Turns:
-    """The queue. `with turns:` waits in place for a quick turn; `place` is for jobs that say how long they wait."""
+    """The queue: a `place` in it, `wait` for the turn, `report` while a long job works."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._holder: Turn | None = None
         self._waiting: list[Turn] = []
-
-    def __enter__(self) -> None:
-        turn = Turn(Run(limits.SECONDS), long=False)
-        with self._changed:
-            self._queue(turn)
-            self._changed.wait_for(lambda: self._holder is turn)
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._pass_on()
 
     @contextlib.contextmanager
     def place(self, run: Run, *, long: bool) -> Iterator[Turn]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ui.engine import network_calls
 from ui.lab import expressions
 from ui.lab.experiments import Plan
 
@@ -156,21 +157,9 @@ def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers
     """
     import torch  # torch takes seconds to start
 
-    import explainers  # torch takes seconds to start
-    from explainers.targets import scores_of  # torch takes seconds to start
+    def measured(gradient: Tensor) -> Tensor:
+        values = gradient.double()
+        return torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
 
-    norms = {name: torch.tensor([0.0, 1.0]) for name in layers}
-
-    def record(name: str) -> Callable[[Tensor], None]:
-        def see(gradient: Tensor) -> None:
-            values = gradient.detach().double()
-            norms[name] = torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
-
-        return see
-
-    with torch.enable_grad(), explainers.edit_gradients({(network, name): record(name) for name in layers}):
-        inputs = images.detach().clone().requires_grad_()
-        output = network(inputs)
-        score = scores_of(output)[:, target] if isinstance(target, int) else target(output)
-        torch.autograd.grad(score.sum(), inputs)  # leaves the parameters' `.grad` alone
-    return norms
+    found = network_calls.at_gradients(network, images, target, layers, measured)
+    return {name: found.get(name, torch.tensor([0.0, 1.0])) for name in layers}

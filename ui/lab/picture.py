@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ui.engine import engine, network_calls
+from ui.engine import engine, network_calls, scene
 from ui.engine.messages import Refused, Settings, Step
 from ui.engine.request import Request
 from ui.engine.runs import Run
@@ -57,7 +57,7 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
     loaded, (photo, images) = settings.loaded, engine.prepared(settings, request)
     with turns.place(run, long=False) as turn:
         yield from engine.taken(turn)
-        subject = engine.subject_of(settings, loaded.model.crop(photo), images)
+        subject = scene.subject_of(settings, loaded.model.crop(photo), images)
         if subject is None:
             raise Refused(words.NOTHING_TO_MEASURE)
         names = [layer.name for layer in loaded.layers]

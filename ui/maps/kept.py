@@ -38,14 +38,18 @@ def key(settings: Settings, request: Request) -> str:
     """
     if request.picture is None or not Path(request.picture).is_file():
         return ""
-    status = Path(request.picture).stat()
     options = {name: option.default for name, option in settings.method.options.items()} | settings.options
     names = settings.names if settings.takes_layer or settings.loaded.finds else {**settings.names, "layer": ""}
     bands = settings.bands.text if settings.bands else request.bands
-    picture = _digest(request.picture, status.st_mtime_ns, status.st_size)
-    text = json.dumps([picture, names, options, bands], sort_keys=True, default=repr)
+    text = json.dumps([content(request.picture), names, options, bands], sort_keys=True, default=repr)
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return digest if request.plane is None else f"{digest}/{request.plane}"
+
+
+def content(picture: str) -> str:
+    """A hash of the file's content: Gradio gives one file several paths."""
+    status = Path(picture).stat()
+    return _digest(picture, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from ui.engine import engine, model_cache, network_calls
 from ui.engine.messages import Settings, Waiting
 from ui.engine.request import Request
 from ui.engine.runs import Run
+from ui.engine.turns import turns
 from ui.maps import kept
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def explain(request: Request, run: Run, key: str, name: str, classes: list[int])
         options["layer"] = settings.layer
     seen, maps = settings.loaded.model.crop(photo), {}
     for index in [index for index in classes if 0 <= index < len(settings.loaded.names)][:COUNT]:
-        with engine.turn:
+        with turns.place(run, long=False) as turn:
+            yield from engine.taken(turn)
             if run.stopped():
                 return
             explanation = network_calls.explain(settings.loaded.name, method.name, images, target=index, **options)

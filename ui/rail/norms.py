@@ -6,17 +6,18 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from ui.engine import engine, network_calls
+from ui.engine import engine, network_calls, scene
 from ui.engine.messages import Settings, Step
 from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.engine.turns import turns
+from ui.maps import kept
 from ui.rail import network
 
 if TYPE_CHECKING:
@@ -43,13 +44,8 @@ class Norms:
 
 
 def key_of(picture: str, settings: Settings, names: dict[str, str]) -> str:
-    """Equal for questions with the same score: picture, network, and class, object or region.
-
-    By the picture's content: Gradio gives one file several paths.
-    """
-    with open(picture, "rb") as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
-    asked = [content, settings.bands.text if settings.bands else "", names["model"], names["target"]]
+    """Equal for questions with the same score: picture, network, and class, object or region."""
+    asked = [kept.content(picture), settings.bands.text if settings.bands else "", names["model"], names["target"]]
     if settings.loaded.finds:
         asked.append(str(settings.min_score))
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
@@ -82,7 +78,7 @@ def _measured(
     names = [layer.name for layer in loaded.layers if layer.name in wanted]
     with turns.place(run, long=False) as turn:
         yield from engine.taken(turn)
-        subject = engine.subject_of(settings, seen, images)
+        subject = scene.subject_of(settings, seen, images)
         if subject is None:
             return "", {}
         return subject.name, network_calls.run(loaded.name, layer_norms, images, target=subject.target, layers=names)
@@ -90,25 +86,14 @@ def _measured(
 
 def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers: list[str]) -> dict[str, float]:
     """By layer: norm of the score's gradient with respect to its output; 0 where no gradient reaches it."""
+    found = network_calls.at_gradients(network, images, target, layers, _norm)
+    return {name: found.get(name, 0.0) for name in layers}
+
+
+def _norm(gradient: Tensor) -> float:
     import torch  # torch takes seconds to start
 
-    import explainers  # torch takes seconds to start
-    from explainers.targets import scores_of  # torch takes seconds to start
-
-    norms = dict.fromkeys(layers, 0.0)
-
-    def record(name: str) -> Callable[[Tensor], None]:
-        def see(gradient: Tensor) -> None:
-            norm = float(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
-            if not LEAST < norm < 1 / LEAST:  # squares that float32 cannot hold
-                norm = float(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64))
-            norms[name] = norm
-
-        return see
-
-    with torch.enable_grad(), explainers.edit_gradients({(network, name): record(name) for name in layers}):
-        inputs = images.detach().clone().requires_grad_()
-        output = network(inputs)
-        score = scores_of(output)[:, target] if isinstance(target, int) else target(output)
-        torch.autograd.grad(score.sum(), inputs)  # leaves the parameters' `.grad` alone
-    return norms
+    norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float32))
+    if not LEAST < norm < 1 / LEAST:  # squares that float32 cannot hold
+        norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+    return norm

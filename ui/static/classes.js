@@ -1,9 +1,8 @@
-// The five most likely classes: as buttons below the picture, or as bars beside the map; or what was found in a picture.
+// The most likely classes as bars beside the map; or what was found in a picture.
 import { COLOURS } from "./things.js";
 import { fill, place } from "./topmaps.js";
 import { follow, make, painted } from "./wire.js";
 
-const SHORT = 5;                                         // buttons below the picture
 const SMALL = 3;                                         // classes with a small map beside their bar
 
 function percent(share) {
@@ -17,20 +16,19 @@ export function mount(element, props, trigger, watch) {
   host.append(title);
   const about = make("p", { class: "hl-quiet hl-small-about", hidden: true });
   host.append(root, about);
-  root.classList.add(props.look === "bars" ? "hl-bars" : "hl-chips");
+  root.classList.add("hl-bars");
   root.setAttribute("role", "group");
   follow(props, watch, ["value"], () => {
     const since = performance.now();
     const value = props.value || { items: [] };
     const at = [...root.children].indexOf(document.activeElement);
-    const items = props.look === "bars" ? value.items : value.items.filter((item, k) => k < SHORT || item.index === value.chosen);
     if (props.title) title.textContent = value.title || props.title;
     root.setAttribute("aria-label", value.title || "Predicted classes");
-    const maps = props.look === "bars" && value.maps;
+    const { maps } = value;
     root.classList.toggle("hl-with-maps", Boolean(maps));
     about.hidden = !maps;
     about.textContent = maps ? maps.text : "";
-    root.replaceChildren(...items.map((item, k) => {
+    root.replaceChildren(...value.items.map((item, k) => {
       const chosen = item.index === value.chosen;
       const button = make("button", { type: "button", "aria-pressed": String(chosen), "data-index": item.index,
         title: `Explain ${item.name}`, onclick: () => trigger("select", { target: item.name }) },
@@ -38,11 +36,9 @@ export function mount(element, props, trigger, watch) {
       if (item.colour !== undefined) {
         button.querySelector(".hl-name").prepend(make("i", { class: "hl-swatch", style: `background:${COLOURS[item.colour]}` }));
       }
-      if (props.look === "bars") {
-        const part = make("i", { class: "hl-fill" });
-        part.style.width = `${100 * item.share}%`;
-        button.append(make("span", { class: "hl-track" }, part));
-      }
+      const part = make("i", { class: "hl-fill" });
+      part.style.width = `${100 * item.share}%`;
+      button.append(make("span", { class: "hl-track" }, part));
       if (maps && k < SMALL) button.prepend(place(item.index));
       return button;
     }));

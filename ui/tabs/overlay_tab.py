@@ -51,7 +51,7 @@ class Overlay(Tab):
                 self.planes = canvas("planes", "hl-planes")
                 self.saving = Saving(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("classes", "hl-bars", look="bars", title=words.BARS_TITLE)
+                self.bars = canvas("classes", "hl-bars", title=words.BARS_TITLE)
                 self.guide = guide.guide("hl-guide")
                 self.findings = canvas("findings", "hl-findings")
         self.beside = Beside(self.page, "hl-overlay")
