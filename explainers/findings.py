@@ -32,13 +32,15 @@ class Finding:
 
 @dataclass
 class Record:
-    """Raw map, scores, target, gradient norms, layer, chosen options and findings of one call."""
+    """Raw map, what it should sum to, scores, target, gradient norms, layer, options and findings of one call."""
 
     raw: Tensor | None = None
     scores: Tensor | None = None
     target: Target | None = None
     target_scores: Tensor | None = None
     gradient_norms: Tensor | None = None
+    promised_sums: Tensor | None = None
+    next_promise: Tensor | None = None
     layer: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     findings: list[tuple[int | None, Finding]] = field(default_factory=list)
@@ -77,7 +79,7 @@ def note_raw(raw: Tensor) -> None:
     """Record the result before the final ReLU; where methods are nested, the outermost records last."""
     record = _record.get()
     if record is not None:
-        record.raw = raw
+        record.raw, record.promised_sums, record.next_promise = raw, record.next_promise, None
 
 
 def note_scores(scores: Tensor | None, target: Target, target_scores: Tensor) -> None:
@@ -92,6 +94,13 @@ def note_gradient(gradient: Tensor) -> None:
     record = _record.get()
     if record is not None:
         record.gradient_norms = gradient.flatten(1).norm(dim=1)
+
+
+def note_promised_sum(sums: Tensor) -> None:
+    """Record what the method promises that its result, the next raw one, sums to for each image, [N]."""
+    record = _record.get()
+    if record is not None:
+        record.next_promise = sums
 
 
 def note_layer(name: str) -> None:

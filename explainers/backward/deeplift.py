@@ -23,7 +23,7 @@ from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights
 from explainers.backward.operations import STRUCTURE, Call, Interception, tensors
 from explainers.errors import BadOption, UnsupportedOperation
-from explainers.findings import note_finding, note_gradient
+from explainers.findings import note_finding, note_gradient, note_promised_sum
 from explainers.passes.run import Run, at_least_float32
 
 _LINEAR = (
@@ -121,8 +121,12 @@ class Rescale(Interception):
         return _Diverged(str(self.refuse(name, "whose control flow differs between input and baseline")))
 
 
-def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[int] | None = None) -> Tensor:
-    """Multipliers times (input − baseline), [B, C, H, W]; row b of the batch is a variant of image `pictures[b]`.
+def deep_lift_of(
+    run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Multipliers times (input − baseline), [B, C, H, W], and the changes of the score [B] to which they sum.
+
+    Row b of the batch is a variant of image `pictures[b]`.
 
     Errors   UnsupportedOperation naming operation and layer; BadOption for a baseline at which the network or the
              attributions are not finite
@@ -137,7 +141,7 @@ def deep_lift_of(run: Run, batch: Tensor, baseline: Tensor, pictures: Sequence[i
     if pictures is None:
         note_gradient(at_least_float32(multipliers))
         _note_gap(attributions, scores - start)
-    return attributions
+    return attributions, scores - start
 
 
 def _multipliers(
@@ -201,6 +205,7 @@ def _detached(value: Any) -> Any:
 
 
 def _note_gap(attributions: Tensor, changes: Tensor) -> None:
+    note_promised_sum(changes)
     sums = attributions.flatten(1).sum(1).tolist()
     for picture, (total, change) in enumerate(zip(sums, changes.tolist(), strict=True)):
         if abs(total - change) > 1e-3 * abs(change):

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import RuleMap, RuleParameters
 from explainers.backward.operations import with_custom_backward
-from explainers.findings import note_finding
+from explainers.findings import note_finding, note_promised_sum
 from explainers.passes.run import Run, at_least_float32
 
 
@@ -77,7 +77,8 @@ def _backward(run: Run, mode: Relevance, start: Callable[[Any], Any]) -> Tensor:
 
 
 def _note_absorbed(relevance: Tensor, scores: Tensor) -> None:
-    """A finding for each image whose relevance does not sum to its score."""
+    """The score is what relevance sums to (conservation); a finding for each image where it does not."""
+    note_promised_sum(scores)
     for picture, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
         if score and abs(1 - total / score) > 0.01:
             note_finding(

@@ -24,15 +24,21 @@ ALIKE = 0.99
 
 
 def statistics(
-    map: Tensor, raw: Tensor, *, target_scores: Tensor | None = None, gradient_norms: Tensor | None = None
+    map: Tensor,
+    raw: Tensor,
+    *,
+    target_scores: Tensor | None = None,
+    gradient_norms: Tensor | None = None,
+    promised_sums: Tensor | None = None,
 ) -> list[dict[str, Any]]:
     """Sum up each picture's map in figures.
 
     Returns  one dict a picture: `min`, `max`, `sum` of the raw values and `negative_share` (0 to 1), over what is
              finite (NaN where nothing is); `entropy` of the shares of |map|, 0 for a single cell and 1 for an even
              map, blank ones included; `peak`, (row, column) of the highest value, of the signed map where raw is one;
-             `non_finite`, the number of raw values that are NaN or infinite; and, where known, `target_score` and
-             `gradient_norm`. All are plain Python numbers.
+             `non_finite`, the number of raw values that are NaN or infinite; and, where known, `target_score`,
+             `gradient_norm` and `promised_sum`, what the raw values sum to by the method's own promise
+             (completeness, conservation). All are plain Python numbers.
     Errors   ValueError when map and raw do not hold the same number of pictures.
     """
     if len(map) != len(raw):
@@ -55,6 +61,8 @@ def statistics(
             entry["target_score"] = float(target_scores[n])
         if gradient_norms is not None:
             entry["gradient_norm"] = float(gradient_norms[n])
+        if promised_sums is not None:
+            entry["promised_sum"] = float(promised_sums[n])
         found.append(entry)
     return found
 

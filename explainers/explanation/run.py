@@ -20,7 +20,7 @@ from explainers.network.forwarded import Forward, forwarded
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, whole_number
 from explainers.registry import Method, find
-from explainers.targets import Logit, LogProbability, Probability, TargetLike, described
+from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, described
 
 
 def explain(
@@ -64,6 +64,7 @@ def explain(
     if trained_size is not None and (whole_number(trained_size) or 0) < 1:
         raise BadOption(f"trained_size={trained_size!r} is not possible. Give a side in pixels, or None.")
     how = reduce or chosen.reduce
+    restricted = through is not None or isinstance(target, Through)  # then the map is of a part of the score
     model = model if forward is None else forwarded(model, forward, images)
     with one_call(model) as view:
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in ("grid", "pixels", "heat")
@@ -96,7 +97,13 @@ def explain(
         raw=raw,
         scores=record.scores,
         seconds=seconds,
-        statistics=statistics(shown, raw, target_scores=record.target_scores, gradient_norms=record.gradient_norms),
+        statistics=statistics(
+            shown,
+            raw,
+            target_scores=record.target_scores,
+            gradient_norms=record.gradient_norms,
+            promised_sums=None if restricted else record.promised_sums,
+        ),
         findings=findings,
     )
 

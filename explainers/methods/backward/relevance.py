@@ -15,6 +15,7 @@ from explainers.backward.lrp import relevance
 from explainers.backward.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
 from explainers.errors import BadOption
+from explainers.findings import note_promised_sum
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, at_least_float32, open_run
@@ -57,7 +58,7 @@ def deep_lift(
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
-        return deep_lift_of(run, run.images, baseline_of(run.images, baseline, seed))
+        return deep_lift_of(run, run.images, baseline_of(run.images, baseline, seed))[0]
 
 
 @method(
@@ -101,18 +102,22 @@ def deep_lift_shap(
         run.score_inputs()
         count, rows_of = _baselines(run, baseline, samples, seed)
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
+        changes = torch.zeros_like(total[:, 0, 0, 0])
 
-        def lift(picture: int, rows: Tensor, pictures: Sequence[int]) -> Tensor:
+        def lift(picture: int, rows: Tensor, pictures: Sequence[int]) -> tuple[Tensor, Tensor]:
             return deep_lift_of(run, run.images[picture].expand_as(rows), rows, pictures)
 
         def work(chunk: range) -> None:
             nonlocal done
             for picture in range(len(total)):
                 rows = rows_of(picture, chunk)
-                total[picture] += loop.in_halves(partial(lift, picture), rows, [picture] * len(rows)).sum(0)
+                lifted, changed = loop.in_halves(partial(lift, picture), rows, [picture] * len(rows))
+                total[picture] += lifted.sum(0)
+                changes[picture] += changed.sum()
             done = chunk.stop
 
         loop.run(count, loop.rows(cost=4), work, lambda: (total / done).sum(1))
+        note_promised_sum(changes / done)
         return total / done
 
 

@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from explainers.findings import note_finding
+from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.layer import Layer, layout_of
@@ -85,6 +85,7 @@ def full_grad(
     parts = [gradients.input, *gradients.biases.values()]
     if magnitude:
         return torch.stack([resize(part.abs().sum(1), size) for part in parts]).sum(0)
+    note_promised_sum(gradients.scores - gradients.elsewhere)
     return torch.stack([_spread(part.sum(1), size) for part in parts]).sum(0)
 
 

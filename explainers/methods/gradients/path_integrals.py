@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption
-from explainers.findings import is_recording, note_finding
+from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
@@ -354,8 +354,13 @@ def measures_gap(target: TargetLike) -> bool:
     return is_recording() and not isinstance(target, Through)
 
 
-def note_gap(attribution: Tensor, expected: Tensor, remedy: dict[str, Any]) -> None:
-    """Note where a map does not sum to the difference of scores [N], to 1%."""
+def note_gap(attribution: Tensor, expected: Tensor, remedy: dict[str, Any], *, promised: bool = True) -> None:
+    """Note the difference of scores [N], and where an attribution does not sum to it, to 1%.
+
+    `promised` is False where the map is made of the attribution's values in a way that does not keep their sum.
+    """
+    if promised:
+        note_promised_sum(expected)
     (option,) = remedy
     sums = attribution.flatten(1).sum(1).tolist()
     for picture, (total, difference) in enumerate(zip(sums, expected.tolist(), strict=True)):

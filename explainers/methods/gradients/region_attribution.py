@@ -93,7 +93,8 @@ def xrai(
 
         attribution = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merged)
         if begins is not None:
-            note_gap(attribution, full - torch.stack(begins).mean(0), {"steps": min(1000, 4 * steps)})
+            change, remedy = full - torch.stack(begins).mean(0), {"steps": min(1000, 4 * steps)}
+            note_gap(attribution, change, remedy, promised=channels == "sum")
         return merged(attribution)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from explainers.findings import note_finding
+from explainers.findings import note_finding, note_promised_sum
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
@@ -167,6 +167,7 @@ def kernel_shap(
             return scorer.spread(n, values)
 
         maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
+        note_promised_sum(full - none)
         return maps
 
 
@@ -259,6 +260,7 @@ def shapley_sampling(
             return scorer.spread(n, values)
 
         maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
+        note_promised_sum(full - none)
         return maps
 
 
