@@ -48,6 +48,9 @@ from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors
 from explainers.methods.cams.combined import grad_cam_sweep, sweep
 from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
+from explainers.metrics.evaluation import Evaluation
+from explainers.metrics.metric import METRICS, Metric
+from explainers.metrics.run import evaluate
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.loop import Partial
@@ -67,6 +70,7 @@ from explainers.training.log import GradientLog
 __all__ = [
     *METHODS,
     "METHODS",
+    "METRICS",
     "Augment",
     "BadImages",
     "BadOption",
@@ -74,6 +78,7 @@ __all__ = [
     "BoxScores",
     "Choice",
     "Contrast",
+    "Evaluation",
     "Explanation",
     "Factors",
     "FullGradients",
@@ -86,6 +91,7 @@ __all__ = [
     "Logit",
     "MaskScores",
     "Method",
+    "Metric",
     "NothingSpatial",
     "Option",
     "Partial",
@@ -108,6 +114,7 @@ __all__ = [
     "edit_gradients",
     "edit_inputs",
     "edit_outputs",
+    "evaluate",
     "explain",
     "freeze",
     "feature_factors",

@@ -37,7 +37,7 @@ ORDER = [
     {"maps"},
     {"registry"},
     {"methods", "explanation", "training"},
-    {"checks"},
+    {"checks", "metrics"},
 ]
 """The packages and root files of the library, each group importing only from groups above it and from itself."""
 MOST_FILES = 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from explainers.errors import BadOption
@@ -61,3 +62,29 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
             inside = values[mask]
             parts.append(Region(box, mask, float(inside.max()), float(inside.clamp(min=0).sum()) / total))
     return sorted(parts, key=lambda region: -region.share)
+
+
+def region_masks(region: Tensor, images: Tensor) -> Tensor:
+    """Masks [N, H, W] of one region for each image, given as such or as boxes [N, 4] in pixels.
+
+    A pixel is inside a box (left, top, right, bottom) where its centre is.
+
+    Errors   BadOption for another shape, and a region without a pixel
+    """
+    count, _, height, width = images.shape
+    if isinstance(region, Tensor) and tuple(region.shape) == (count, height, width):
+        inside = region.to(images.device) != 0
+    elif isinstance(region, Tensor) and tuple(region.shape) == (count, 4):
+        left, top, right, bottom = region.to(images.device)[:, :, None].unbind(1)
+        x, y = (torch.arange(side, device=images.device) + 0.5 for side in (width, height))
+        inside = ((x >= left) & (x <= right))[:, None, :] & ((y >= top) & (y <= bottom))[:, :, None]
+    else:
+        shape = tuple(region.shape) if isinstance(region, Tensor) else type(region).__name__
+        raise BadOption(
+            f"region is {shape}. Give boxes [{count}, 4] (left, top, right, bottom in pixels) or masks "
+            f"{(count, height, width)}."
+        )
+    empty = (~inside.flatten(1).any(1)).nonzero()
+    if len(empty):
+        raise BadOption(f"The region of image {int(empty[0])} holds no pixel of {height} x {width}. Give a larger one.")
+    return inside

@@ -53,13 +53,18 @@ def random_control(
     """
     with open_run(model, images, target) as run:
         run.score_inputs()
-        height, width = run.images.shape[-2:]
-        side = min(height, width)
-        rows, columns = _cell(height, side, cells), _cell(width, side, cells)
-        draws = PerImageGenerators(len(run.images), seed)
-        shape = int(rows.max()) + 1, int(columns.max()) + 1
-        values = torch.cat([draws.uniform(picture, 1, *shape) for picture in range(len(run.images))])
-        return values[:, rows[:, None], columns].to(at_least_float32(run.images))
+        return random_map(run.images, cells, seed)
+
+
+def random_map(images: Tensor, cells: int = 7, seed: int = 0) -> Tensor:
+    """The random control of images [N, C, H, W]: [N, H, W]."""
+    height, width = images.shape[-2:]
+    side = min(height, width)
+    rows, columns = _cell(height, side, cells), _cell(width, side, cells)
+    draws = PerImageGenerators(len(images), seed)
+    shape = int(rows.max()) + 1, int(columns.max()) + 1
+    values = torch.cat([draws.uniform(picture, 1, *shape) for picture in range(len(images))])
+    return values[:, rows[:, None], columns].to(at_least_float32(images))
 
 
 def _cell(size: int, side: int, cells: int) -> Tensor:
@@ -88,11 +93,16 @@ def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None) ->
     """
     with open_run(model, images, target) as run:
         run.score_inputs()
-        x = at_least_float32(run.images)
-        planes = functional.pad(x.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")
-        kernel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(x) / 8
-        slopes = functional.conv2d(planes, torch.stack([kernel, kernel.T])[:, None])
-        return torch.linalg.vector_norm(slopes.unflatten(0, x.shape[:2]), dim=(1, 2))
+        return edge_map(run.images)
+
+
+def edge_map(images: Tensor) -> Tensor:
+    """The edge control of images [N, C, H, W]: [N, H, W]."""
+    x = at_least_float32(images)
+    planes = functional.pad(x.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")
+    kernel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(x) / 8
+    slopes = functional.conv2d(planes, torch.stack([kernel, kernel.T])[:, None])
+    return torch.linalg.vector_norm(slopes.unflatten(0, x.shape[:2]), dim=(1, 2))
 
 
 @method(
@@ -125,9 +135,14 @@ def centre_control(
     """
     with open_run(model, images, target) as run:
         run.score_inputs()
-        profiles = [
-            torch.exp(-(((torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5) ** 2) / (2 * width**2))
-            for size in run.images.shape[-2:]
-        ]
-        blob = profiles[0][:, None] * profiles[1]
-        return blob.to(at_least_float32(run.images)).expand(len(run.images), -1, -1).clone()
+        return centre_map(run.images, width)
+
+
+def centre_map(images: Tensor, width: float = 0.25) -> Tensor:
+    """The centre control of images [N, C, H, W]: [N, H, W]."""
+    profiles = [
+        torch.exp(-(((torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5) ** 2) / (2 * width**2))
+        for size in images.shape[-2:]
+    ]
+    blob = profiles[0][:, None] * profiles[1]
+    return blob.to(at_least_float32(images)).expand(len(images), -1, -1).clone()

@@ -146,12 +146,12 @@ class Run:
             self.network(batch)
         return leaf.single_output()
 
-    def score(self, output: Any, pictures: Sequence[int] | None = None) -> Tensor:
-        """The target's score of each row of an output; `pictures` says which picture a row is a variant of."""
+    def score(self, output: Any, pictures: Sequence[int] | None = None, target: Target | None = None) -> Tensor:
+        """The score of each row of an output; `pictures` says which picture a row is a variant of."""
         count = len(self.images)
-        if self.target is None:
-            self.target = fix(self.requested, output, count)
-        target = self.target if pictures is None else self.target.rows(pictures)
+        self.target = self.target or fix(self.requested, output, count)
+        target = target or self.target
+        target = target if pictures is None else target.rows(pictures)
         scores = evaluate(target, output, count if pictures is None else len(pictures))
         if not scores.requires_grad and torch.is_grad_enabled():
             graph.refuse_target(target, output)
@@ -196,13 +196,13 @@ class Run:
         return torch.autocast(self.images.device.type, torch.bfloat16) if wanted else nullcontext()
 
     @halved
-    def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
-        """Scores [B] of variants, without a graph; row b is a variant of picture `pictures[b]`."""
+    def values(self, batch: Tensor, pictures: Sequence[int], *, target: Target | None = None) -> Tensor:
+        """Scores [B] of variants, by another target where one is given; row b is a variant of picture `pictures[b]`."""
         self.refuse_through()
         network = self.fast_network()
         with torch.no_grad(), self.autocast():
             batch = batch if network is None else channels_last(batch)
-            return at_least_float32(self.score(self.forward(batch, network), pictures))
+            return at_least_float32(self.score(self.forward(batch, network), pictures, target))
 
     def gradient(
         self, batch: Tensor, pictures: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None

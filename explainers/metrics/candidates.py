@@ -1,0 +1,174 @@
+"""What is judged: the caller's maps at the images' size, and the controls' maps, each with the way to make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import BadOption
+from explainers.explanation.result import Explanation
+from explainers.explanation.run import explain
+from explainers.findings import unrecorded
+from explainers.maps.resize import reduce_channels, resize
+from explainers.methods.controls import centre_map, edge_map, random_map
+from explainers.network.eval_view import outside_call
+from explainers.passes.run import Run, at_least_float32
+from explainers.registry import METHODS, find
+
+Maps = Tensor | Explanation | str | Callable[[Tensor], Tensor]
+"""Maps [N, h, w] or attributions [N, C, H, W], an `Explanation`, a method's name, or a function of the images."""
+
+RANDOM = 4
+"""Random control maps: an even number, of which every second is the negative of the one before."""
+
+
+@dataclass(eq=False)
+class Candidate:
+    """One map for each image: the caller's (`name` is "") or a control's.
+
+    `maps` [N, H, W] are at the images' size; `raw` [N, C, H, W] or [N, h, w] as they were given; `again` makes the maps
+    of other images [N, C, H, W], None where that is not known; `mirror` is the candidate whose ranks are the reverse.
+    """
+
+    name: str
+    maps: Tensor
+    raw: Tensor
+    again: Callable[[Tensor], Tensor] | None = None
+    explanation: Explanation | None = None
+    mirror: int | None = None
+
+
+def control_maps(images: Tensor, seed: int) -> list[Candidate]:
+    """The controls of the images; they stand behind the caller's maps, whose place is 0."""
+    makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("centre", centre_map)]
+    for place in range(RANDOM):
+        makers.append(("random", partial(_random, seed=seed + place // 2, negative=bool(place % 2))))
+    found = []
+    for place, (name, make) in enumerate(makers):
+        heat = make(images)
+        found.append(Candidate(name, heat, heat, make, mirror=place if name == "random" and place % 2 else None))
+    return found
+
+
+def _random(images: Tensor, seed: int, negative: bool) -> Tensor:
+    heat = random_map(images, seed=seed)
+    return 1 - heat if negative else heat
+
+
+@dataclass(eq=False)
+class OwnMaps:
+    """How the caller's maps become a candidate; `grad` is the caller's gradient mode, `magnitude` drops the signs."""
+
+    model: nn.Module
+    run: Run
+    magnitude: bool
+    grad: bool
+
+    def candidate(self, maps: Maps) -> Candidate:
+        """The caller's maps at the images' size, and how to make them for other images.
+
+        Errors   BadOption
+        """
+        x = self.run.images
+        explanation = maps if isinstance(maps, Explanation) else None
+        again: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+        if isinstance(maps, str):
+            explanation = explain(maps, self.model, x, self.run.target, compare=False)
+        if explanation is not None:
+            raw, heat = explanation.raw, explanation.map
+            again = self._method(explanation)
+        elif isinstance(maps, Tensor):
+            raw, heat = maps, _flat(maps)
+        else:
+            function: Any = maps
+            again = partial(self._function, function)
+            raw, heat = again(x)
+        refuse_maps(heat, x)
+        made = None if again is None else partial(self._again, again)
+        return Candidate("", self._enlarged(heat), at_least_float32(raw).to(x.device), made, explanation)
+
+    def _again(self, again: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor) -> Tensor:
+        return self._enlarged(again(images)[1])
+
+    def _enlarged(self, heat: Tensor) -> Tensor:
+        x = self.run.images
+        height, width = x.shape[-2:]
+        large = resize(at_least_float32(heat).to(x.device), (height, width)).to(at_least_float32(x))
+        return large.abs() if self.magnitude else large
+
+    def _method(self, explanation: Explanation) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+        """Raw values and maps of other images by the same method, at the same layer, with the same options."""
+        if explanation.method not in METHODS:
+            return None
+        method = METHODS[explanation.method]
+        same: dict[str, Any] = {name: value for name, value in explanation.options.items() if name in method.options}
+        same |= {"reduce": explanation.options["reduce"]} if "reduce" in explanation.options else {}
+        same |= {"layer": explanation.layer} if method.takes_layer else {}
+
+        def again(images: Tensor) -> tuple[Tensor, Tensor]:
+            with unrecorded():
+                found = explain(method.name, self.model, images, self.run.target, compare=False, **same)
+            return found.raw, found.map
+
+        return again
+
+    def _function(self, function: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
+        """The caller's function, in the caller's gradient mode and outside of this call."""
+        with outside_call(), unrecorded(), torch.set_grad_enabled(self.grad):
+            found = function(images.clone())
+        if not isinstance(found, Tensor) or found.ndim not in (3, 4):
+            given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise BadOption(f"The function of the images gave {given}. Let it return maps [N, h, w].")
+        found = at_least_float32(found)
+        return found, _flat(found)
+
+
+def _flat(maps: Tensor) -> Tensor:
+    return reduce_channels(maps) if maps.ndim == 4 else maps
+
+
+def refuse(maps: Any, images: Tensor) -> None:
+    """Refuse what are no maps of these images, before any work.
+
+    Errors   TypeError, BadOption
+    """
+    if isinstance(maps, Explanation):
+        refuse_maps(maps.map, images)
+    elif isinstance(maps, str):
+        find(maps)
+    elif isinstance(maps, Tensor):
+        if maps.ndim not in (3, 4):
+            raise BadOption(
+                f"maps has shape {tuple(maps.shape)}. Give maps [N, h, w] or attributions [N, C, H, W]; a single map m "
+                "as m[None]."
+            )
+        refuse_maps(_flat(maps), images)
+    elif not callable(maps):
+        raise TypeError(
+            f"maps is a {type(maps).__name__}; give a tensor [N, h, w], an Explanation, a method's name or a function "
+            "of the images."
+        )
+
+
+def refuse_maps(maps: Tensor, images: Tensor) -> None:
+    """Refuse maps [N, h, w] of another number than there are images, and such as are not finite and real.
+
+    Errors   BadOption
+    """
+    if maps.ndim != 3 or len(maps) != len(images) or 0 in maps.shape:
+        raise BadOption(
+            f"The maps are {tuple(maps.shape)} for {len(images)} image{'s' * (len(images) > 1)}. Give one map for "
+            f"each: [{len(images)}, h, w]."
+        )
+    if not maps.is_floating_point():
+        raise BadOption(f"The maps are {maps.dtype}. Give floats: maps.float().")
+    if not bool(maps.isfinite().all()):
+        n, row, column = (~maps.isfinite()).nonzero()[0].tolist()
+        raise BadOption(
+            f"The map of image {n} holds {maps[n, row, column].item()} at row {row}, column {column}. Give finite maps."
+        )
