@@ -1,7 +1,7 @@
 """`python -m benchmarks`: run times in bare forward passes (median), beside captum, grad-cam and torchcam.
 
 python -m benchmarks                    the full run; reliable on an idle machine only
-python -m benchmarks --smoke            a small version in under two minutes
+python -m benchmarks --smoke            a small version in a minute and a half
 python -m benchmarks --only Grad-CAM    the cases whose title contains the word
 python -m benchmarks --out figures.md   also write the table to a file
 """

@@ -199,6 +199,7 @@ def test_failing_backward_leaves_nothing(name):
 
 
 @each
+@pytest.mark.usefixtures("frozen")
 def test_no_graph_or_tensor_is_kept_alive(name):
     net, images = residual(), pictures()
     call(name, net, images)  # a filled cache is allowed, growth is not
@@ -218,6 +219,7 @@ def test_no_graph_or_tensor_is_kept_alive(name):
 
 
 @each
+@pytest.mark.usefixtures("frozen")
 def test_the_model_can_be_freed(name):
     net = residual()
     call(name, net, pictures())

@@ -104,6 +104,7 @@ def test_the_tests_hold_it_against_its_oracle(copy: Path) -> None:
     assert code == 0 and "2 passed" in said, said[-2000:]
 
 
+@pytest.mark.slow
 def test_a_rule_without_an_oracle_is_missed(copy: Path) -> None:
     oracle = copy / "tests" / "oracles" / "rules.py"
     text = oracle.read_text(encoding="utf-8")

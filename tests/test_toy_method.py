@@ -109,6 +109,7 @@ def test_the_contract_tests_cover_it(copy):
     assert int(said.rsplit(" passed", 1)[0].rsplit(maxsplit=1)[-1]) > 30, "every promise is tried on it"
 
 
+@pytest.mark.slow
 def test_a_method_without_an_oracle_is_missed(copy):
     code, said = run(
         copy, "-m", "pytest", "-q", "tests/test_oracles.py", "-k", "has_an_oracle", "-p", "no:cacheprovider"
@@ -116,6 +117,7 @@ def test_a_method_without_an_oracle_is_missed(copy):
     assert code == 1 and "toy_gradient" in said
 
 
+@pytest.mark.slow
 def test_a_method_without_an_example_is_missed(copy):
     code, said = run(copy, "-m", "pytest", "-q", "tests/test_examples.py", "-k", "toy_", "-p", "no:cacheprovider")
     assert code == 1 and "1 failed, 1 passed" in said and "says[toy_neighbour]" in said, said[-2000:]

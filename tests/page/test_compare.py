@@ -76,6 +76,7 @@ def said(visit: Visit, letter: str) -> str:
     return panel(visit, letter).locator(".hl-line").inner_text()
 
 
+@pytest.mark.slow
 def test_panels_follow_the_page_and_none_is_asked_twice(visit: Visit) -> None:
     opened(visit)
     page = visit.page

@@ -102,6 +102,7 @@ def test_a_box_is_chosen_by_a_click_and_by_a_key_on_the_picture(visit: Visit, pi
     assert "red blob#2" in visit.status
 
 
+@pytest.mark.slow
 def test_a_region_is_chosen_by_a_click_and_its_class_by_the_next(visit: Visit, picture: Path) -> None:
     open_with(visit, "segmentation", picture)
 
@@ -151,6 +152,7 @@ def test_what_a_link_asks_for_in_vain_is_a_note(visit: Visit, picture: Path) -> 
     assert "There is no “green blob” in this picture. Found: red blob" in note and "for red blob" in visit.status
 
 
+@pytest.mark.slow
 def test_a_classifier_has_its_classes_and_methods_back(visit: Visit, picture: Path) -> None:
     visit.open()
     visit.after(lambda: visit.upload(picture))

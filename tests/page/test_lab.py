@@ -142,6 +142,7 @@ def test_hooks_are_chosen_and_a_run_is_stopped(visit: Visit) -> None:
     assert page.get_by_role("button", name="Start").is_enabled()
 
 
+@pytest.mark.slow
 def test_a_number_that_cannot_be_used_is_refused_at_its_field_and_the_last_run_is_marked(visit: Visit) -> None:
     page = opened(visit, "A network in training")
     part, line, start = page.locator("#hl-training"), page.locator("#hl-training .hl-line"), "Start"

@@ -77,6 +77,7 @@ def test_a_visitor_cannot_name_another(visit: Visit, name: str) -> None:
     assert f"There is no model '{name}'" in visit.status
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_fit_are_told_on_the_page(browser, folder: Path, tmp_path: Path) -> None:
     start = (str(ROOT / "app.py"), "--model", "own_page_net:build", "--weights", "half.pt", *FLAGS)
     with served(tmp_path, *start, cwd=folder) as found:

@@ -97,6 +97,7 @@ def test_a_click_on_a_stage_selects_its_layer(visit: Visit) -> None:
     assert visit.page.locator("#hl-layer input").first.input_value().startswith(layer)
 
 
+@pytest.mark.slow
 def test_options_belong_to_the_method_and_are_used(visit: Visit) -> None:
     visit.open()
     visit.after(lambda: visit.choose("method", "SmoothGrad"))
@@ -192,8 +193,8 @@ def test_a_new_choice_ends_the_old_run(visit: Visit) -> None:
     "name, content",
     [
         ("page.png", b"<html><script>alert(1)</script></html>"),
-        ("empty.jpg", b""),
-        ("broken.jpg", b"\xff\xd8\xff\xe0" + b"\x00" * 200),
+        pytest.param("empty.jpg", b"", marks=pytest.mark.slow),
+        pytest.param("broken.jpg", b"\xff\xd8\xff\xe0" + b"\x00" * 200, marks=pytest.mark.slow),
         (
             "bomb.png",
             b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5sI", 13, b"IHDR", 60000, 60000, b"\x08\x02\x00\x00\x00", 0),
@@ -213,21 +214,20 @@ def test_a_file_that_is_no_picture_gets_a_sentence(visit: Visit, tmp_path: Path,
     ]  # the browser's own preview of it
 
 
-def test_hostile_names_are_shown_as_text(visit: Visit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [HOSTILE[0], *(pytest.param(text, marks=pytest.mark.slow) for text in HOSTILE[1:])])
+def test_hostile_names_are_shown_as_text(visit: Visit, tmp_path: Path, text: str) -> None:
     """File names, and every name that a link can carry."""
-    for text in HOSTILE:
-        name = urllib.parse.quote(text)
-        options = urllib.parse.quote(json.dumps({text: text}))
-        visit.open(f"?example={name}&layer={name}&class={name}&method={name}&options={options}")
-        assert "There is no" in visit.page.locator("#hl-findings").inner_text()
-        for tab in ("Feature maps", "API", "Overlay"):
-            visit.page.get_by_role("tab", name=tab).click()
-        assert visit.page.evaluate("window.__xss") is None, text
-    for number, text in enumerate(HOSTILE):
-        path = tmp_path / (text.replace("/", "") + f"{number}.jpg")
-        Image.new("RGB", (80, 80), (number * 20, 90, 120)).save(path, "JPEG")
-        visit.after(lambda path=path: visit.upload(path))
-        assert visit.page.evaluate("window.__xss") is None, text
+    name = urllib.parse.quote(text)
+    options = urllib.parse.quote(json.dumps({text: text}))
+    visit.open(f"?example={name}&layer={name}&class={name}&method={name}&options={options}")
+    assert "There is no" in visit.page.locator("#hl-findings").inner_text()
+    for tab in ("Feature maps", "API", "Overlay"):
+        visit.page.get_by_role("tab", name=tab).click()
+    assert visit.page.evaluate("window.__xss") is None
+    path = tmp_path / (text.replace("/", "") + ".jpg")
+    Image.new("RGB", (80, 80), (20, 90, 120)).save(path, "JPEG")
+    visit.after(lambda: visit.upload(path))
+    assert visit.page.evaluate("window.__xss") is None
 
 
 def test_a_link_to_an_unknown_model_is_refused_with_a_sentence(visit: Visit) -> None:
@@ -251,6 +251,7 @@ def test_a_model_that_cannot_be_downloaded_is_refused_with_a_sentence(visit: Vis
     assert "Grad-CAM" in visit.status
 
 
+@pytest.mark.slow
 def test_the_link_holds_the_settings(visit: Visit) -> None:
     visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visit.open()
