@@ -50,8 +50,11 @@ are as fast at that size as at any larger one; and progress, stop and budget act
 """
 
 # Growth from one chunk to the next: the first may have been measured while the network was cold. Fraction of the time
-# per variant that growth must save to go on.
-_GROWTH, _SAVING = 4, 0.95
+# per variant that growth must save to go on, and above which a chunk was too large.
+_GROWTH, _SAVING, _LOSING = 4, 0.95, 1.1
+# Rows of the first chunk on the CPU. More are no faster on some networks, and a third slower on EfficientNet-Lite0 at
+# 224 px, where tensors above 32 MB are new memory in every layer; where they are, the next chunks are larger.
+_FIRST = 8
 # A chunk shrinks where fewer than this fraction of it fit into `SECONDS`. A variant's shortest time that is believed.
 _TOO_FEW, _SHORTEST = 0.7, 1e-6
 # A slow network gets a few rows all the same, up to so many seconds: one at a time they cost a quarter more each.
@@ -105,7 +108,8 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.seconds = max(self.seconds, _SHORTEST)
-        self.size = max(1, min(self.largest, _power_of_two(self._fits())))
+        first = _FIRST if self.device.type == "cpu" and not self.prefix else self.largest
+        self.size = max(1, min(self.largest, first, _power_of_two(self._fits())))
         self._memory = Memory(self.device)
 
     def adapt(self, count: int, seconds: float) -> None:
@@ -116,7 +120,8 @@ class Rows:
         self.largest = min(self.largest, self._memory.most(count) or self.largest)
         last, self._last = self._last, (count, self.seconds)
         if last is not None and count > last[0] and self.seconds > _SAVING * last[1]:
-            self.largest = min(self.largest, count)  # more rows at once cost memory and save nothing
+            # More rows at once cost memory and save nothing.
+            self.largest = min(self.largest, last[0] if self.seconds > _LOSING * last[1] else count)
         fits = self._fits()
         if fits < _TOO_FEW * count or fits >= 2 * count:
             self.size = min(_GROWTH * count, _power_of_two(fits))
