@@ -57,6 +57,9 @@ def build() -> gr.Blocks:
             tab.wire()
         endpoints.build()
         demo.unload(_left)
+    for event in demo.fns.values():
+        # By default Gradio tells all outputs of each step of an event, and copies whatever they hold: 0.2 s a click.
+        event.show_progress_on = [page.status]
     demo.space_id = None  # on a Space the page would fetch fonts and the Space's description from other hosts
     return demo
 
