@@ -50,6 +50,8 @@ from explainers.methods.cams.combined import grad_cam_sweep, sweep
 from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS, Metric
+from explainers.metrics.randomisation import randomisation_test
+from explainers.metrics.randomisation_result import Randomisation
 from explainers.metrics.run import evaluate
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
@@ -96,6 +98,7 @@ __all__ = [
     "Option",
     "Partial",
     "Probability",
+    "Randomisation",
     "Range",
     "Region",
     "Similarity",
@@ -124,6 +127,7 @@ __all__ = [
     "input_gradients",
     "list_layers",
     "overlay",
+    "randomisation_test",
     "record_gradients",
     "regions",
     "replace_gradient",

@@ -1,0 +1,111 @@
+"""A network's weights in groups, in the order in which the picture meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from explainers.layers.blocks.partition import Blocks, network_blocks
+from explainers.layers.profile import Profile, profile
+from explainers.network.eval_view import EvalView, eval_view
+
+
+@dataclass(frozen=True)
+class WeightGroup:
+    """The dotted names of modules with weights of their own that run one after the other, and a name for all."""
+
+    name: str
+    modules: tuple[str, ...]
+
+
+@dataclass
+class _Group:
+    """Modules of consecutive blocks, how many these are, and the grid of the last."""
+
+    modules: list[str]
+    grid: tuple[int, int] | None
+    blocks: int = 1
+
+
+def weight_groups(model: nn.Module | EvalView, images: Tensor, most: int) -> list[WeightGroup]:
+    """The modules with weights of their own, block by block in running order; the last layer with weights is alone.
+
+    A module that runs several times stands at its first call, one that runs in another's code (the projection of an
+    attention) at that one's, and one that never runs before all others. Modules whose output the score does not depend
+    on are left out. Of more than `most` groups, neighbours of one resolution are joined, from the input on.
+
+    Returns  at most `most` groups (at least two); none where the network has no weights
+    Errors   UnsupportedModel for scripted, traced and exported models
+    """
+    view = model if isinstance(model, EvalView) else eval_view(model)
+    layers = profile(view, images)
+    called = {layer.path for layer in layers}
+    own = {name: _own(module) for name, module in view.network.named_modules() if _own(module)}
+    order = _in_running_order(own, layers)
+    matrices = [name for name in order if name in called and any(tensor.ndim > 1 for tensor in own[name])]
+    groups = _by_block(order, layers, network_blocks(view.network, images), matrices[-1:])
+    while len(groups) > max(most, 2):
+        _join_neighbours(groups)
+    return [WeightGroup(_label(group.modules, own, called), tuple(group.modules)) for group in groups]
+
+
+def _own(module: nn.Module) -> list[Tensor]:
+    """The tensors of the module itself that are weights, or statistics of a normalisation."""
+    buffers = [module._buffers.get(name) for name in ("running_mean", "running_var")]
+    return [tensor for tensor in (*module._parameters.values(), *buffers) if tensor is not None]
+
+
+def _in_running_order(own: Iterable[str], layers: Profile) -> dict[str, int]:
+    """For each module with weights of its own the number of the first call of it, or inside it, in running order."""
+    reads, paths = layers.forward.graph.reads(layers.forward.end), [layer.path for layer in layers]
+    called = set(paths)
+    found: dict[str, int] = {}
+    for name in own:
+        at = name
+        while at and at not in called:
+            at = at.rpartition(".")[0]
+        node = layers.forward.nodes[paths.index(name)] if name in called else None
+        if node is None or node in reads:
+            inside = (k for k, path in enumerate(paths) if path == at or path.startswith(f"{at}."))
+            found[name] = next(inside, 0) if at else 0
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _by_block(order: dict[str, int], layers: Profile, blocks: Blocks, last: list[str]) -> list[_Group]:
+    """The modules of each block; the last layer with a matrix of weights, and what follows it, stand apart."""
+    place = {name: b for b, block in enumerate(blocks.blocks) for step in block.steps for name in step.names}
+    groups: dict[int, _Group] = {}
+    is_last = False
+    for name, first in order.items():
+        is_last = is_last or name in last
+        after = (place[layer.name] for layer in layers[first:] if layer.name in place)
+        block = len(blocks.blocks) if is_last else next(after, len(blocks.blocks) - 1)
+        grid = blocks.blocks[block].layer.grid if block in range(len(blocks.blocks)) else None
+        groups.setdefault(block, _Group([], grid)).modules.append(name)
+    return list(groups.values())
+
+
+def _join_neighbours(groups: list[_Group]) -> None:
+    """Join the two neighbours with the fewest blocks, of the same resolution where there are any; never the last."""
+    pairs = range(len(groups) - 2)
+    alike = [k for k in pairs if groups[k].grid == groups[k + 1].grid] or pairs
+    k = min(alike, key=lambda each: groups[each].blocks + groups[each + 1].blocks)
+    first, second = groups[k : k + 2]
+    groups[k : k + 2] = [_Group(first.modules + second.modules, second.grid, first.blocks + second.blocks)]
+
+
+def _label(modules: list[str], own: Collection[str], called: Collection[str]) -> str:
+    """The name of the module that holds these and no others with weights, or "first to last"."""
+
+    def whole(name: str) -> str:
+        while above := name.rpartition(".")[0]:
+            if not all(each in modules for each in own if each == above or each.startswith(f"{above}.")):
+                break
+            name = above
+        return name
+
+    named = [name for name in modules if name in called] or modules
+    ends = list(dict.fromkeys(whole(name) for name in (named[0], named[-1])))
+    return " to ".join(ends)

@@ -1,0 +1,456 @@
+"""The randomisation test: what is drawn anew and in which order, that nothing of it reaches the user's model, and that
+it tells the methods apart that are known to differ.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from nets import pictures, plain, residual, settle
+from PIL import Image
+from torch import Tensor, nn
+from traces import nothing_left
+
+import explainers
+from explainers import BadOption, BadTarget, Logit, Randomisation, UnsupportedModel, randomisation_test, unit
+from explainers.layers.blocks.weights import weight_groups
+from explainers.maps.resize import rank_correlation
+from explainers.maps.similarity import ssim
+from explainers.network.eval_view import eval_view
+from explainers.network.randomised import RandomisedCopy
+from models import load_model
+
+ASSETS = Path(__file__).parents[1] / "assets" / "examples"
+
+
+# Structural similarity
+
+
+def ssim_by_loop(a: Tensor, b: Tensor) -> float:
+    """Wang's index of two maps in [0, 1], window by window."""
+    size = 11
+    weights = torch.tensor(
+        [[math.exp(-((i - 5) ** 2 + (j - 5) ** 2) / (2 * 1.5**2)) for j in range(size)] for i in range(size)],
+        dtype=torch.float64,
+    )
+    weights /= weights.sum()
+    c1, c2 = 0.01**2, 0.03**2
+    values = []
+    for row in range(a.shape[0] - size + 1):
+        for column in range(a.shape[1] - size + 1):
+            x, y = (m[row : row + size, column : column + size] for m in (a, b))
+            mx, my = float((weights * x).sum()), float((weights * y).sum())
+            vx, vy = float((weights * (x - mx) ** 2).sum()), float((weights * (y - my) ** 2).sum())
+            xy = float((weights * (x - mx) * (y - my)).sum())
+            values.append((2 * mx * my + c1) * (2 * xy + c2) / ((mx**2 + my**2 + c1) * (vx + vy + c2)))
+    return sum(values) / len(values)
+
+
+def test_ssim_equals_wangs_index_window_by_window():
+    a, b = pictures(2, 1, 14, 17, seed=1)[:, 0], pictures(2, 1, 14, 17, seed=2)[:, 0] + 0.5
+
+    found = ssim(7 * a, 0.1 * b)
+
+    pairs = zip(*((m / m.abs().amax((1, 2), keepdim=True) + 1) / 2 for m in (a, b)), strict=True)
+    expected = [ssim_by_loop(x, y) for x, y in pairs]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-12)
+
+
+def test_ssim_of_equal_small_blank_and_broken_maps():
+    maps = pictures(3, 1, 7, 9)[:, 0]
+    broken = maps.clone()
+    broken[1, 2, 3] = torch.nan
+
+    torch.testing.assert_close(ssim(maps, 3 * maps), torch.ones(3, dtype=torch.float64))
+    assert (ssim(maps, -maps) < 0).all()
+    assert (ssim(maps, torch.zeros_like(maps)).abs() < 0.1).all() and ssim(maps, maps.roll(1, 0)).max() < 0.5
+    assert ssim(maps, broken).isnan().tolist() == [False, True, False]
+    with pytest.raises(ValueError, match="one shape"):
+        ssim(maps, maps[:, :5])
+
+
+# Order
+
+
+class Backwards(nn.Module):
+    """Registered against the running order; one head is not read by the score, one never runs, a token stands first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never = nn.Linear(3, 3)
+        self.head = nn.Linear(8, 5)
+        self.side = nn.Linear(8, 5)
+        self.norm2, self.conv2 = nn.BatchNorm2d(8), nn.Conv2d(6, 8, 3, padding=1)
+        self.norm1, self.conv1 = nn.BatchNorm2d(6), nn.Conv2d(3, 6, 3, padding=1)
+        self.token = nn.Parameter(torch.randn(1, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm1(self.conv1(x + self.token)).relu()
+        x = self.norm2(self.conv2(x)).relu()
+        features = nn.functional.max_pool2d(x, 4).mean((2, 3))
+        self.side(features)
+        return self.head(features)
+
+
+def test_groups_follow_the_running_order_and_leave_out_what_the_score_does_not_read():
+    groups = weight_groups(settle(Backwards()), pictures(1).float(), 12)
+
+    assert [group.name for group in groups] == ["conv1 to norm1", "conv2 to norm2", "head"]
+    assert [set(group.modules) for group in groups] == [{"", "never", "conv1", "norm1"}, {"conv2", "norm2"}, {"head"}]
+
+
+def test_many_blocks_become_few_groups_and_the_last_layer_stays_alone():
+    convs = [nn.Conv2d(3 if k == 0 else 4, 4, 3, 1 + (k == 6), 1) for k in range(14)]
+    net = nn.Sequential(*convs, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+
+    groups = weight_groups(net, torch.randn(1, 3, 32, 32), 6)
+
+    assert len(groups) == 6 and groups[-1].name == "16"
+    assert sorted(int(name) for group in groups for name in group.modules) == [*range(14), 16]
+    assert "5" not in next(group for group in groups if "6" in group.modules).modules, "resolutions stay apart"
+
+
+class Ending(nn.Module):
+    """Its last two layers stand below one skip connection, so they are one block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.first, self.last = nn.Conv2d(3, 8, 3), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x).relu().mean((2, 3))
+        return x + self.last(self.first(x).relu())
+
+
+def test_the_last_layer_is_alone_in_whatever_block_it_stands():
+    groups = weight_groups(settle(Ending()), pictures(1).float(), 12)
+
+    assert [group.name for group in groups] == ["conv", "first", "last"]
+
+
+def changed(net: nn.Module, copy: nn.Module) -> set[str]:
+    """The parameters in which a copy differs from the network."""
+    own = dict(net.named_parameters())
+    return {name.rpartition(".")[0] for name, each in copy.named_parameters() if not torch.equal(each, own[name])}
+
+
+@pytest.mark.parametrize("order", ["cascade", "independent", "logit"])
+def test_what_is_drawn_at_each_step(order):
+    net, images, seen = plain(), pictures(2), []
+
+    def method(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        seen.append(changed(net, model))
+        return x.abs().sum(1)
+
+    result = randomisation_test(net, images, method, order=order, seeds=2)
+
+    alone = [{"head"}, {"conv2"}, {"conv1"}]
+    steps = {"cascade": [{"head"}, {"head", "conv2"}, {"head", "conv2", "conv1"}], "independent": alone}
+    expected = steps.get(order, alone[:1])
+    assert seen == [set(), *expected, *expected]
+    assert result.steps == ("head", "conv2", "conv1")[: len(expected)]
+    assert torch.equal(result.signed, torch.ones(len(expected), 2, dtype=torch.float64)) and result.passes is False
+
+
+# What is drawn
+
+
+def test_new_weights_by_hand():
+    net = settle(Backwards())
+    copy = RandomisedCopy(eval_view(net))
+    modules = dict(copy.network.named_modules())
+
+    copy.randomise(["conv2", "norm2", ""], seed=3)
+
+    weight, norm = modules["conv2"].weight.detach(), modules["norm2"]
+    assert abs(float(weight.std()) / math.sqrt(2 / 54) - 1) < 0.1 and abs(float(weight.mean())) < 0.02
+    assert not modules["conv2"].bias.any()
+    for tensor, value in ((norm.weight, 1), (norm.bias, 0), (norm.running_mean, 0), (norm.running_var, 1)):
+        assert torch.equal(tensor, torch.full_like(tensor, value))
+    assert not torch.equal(copy.network.token, net.token)
+    assert torch.equal(modules["conv1"].weight, net.conv1.weight) and modules["conv1"] is not net.conv1
+    again = RandomisedCopy(eval_view(net))
+    again.randomise(["conv2"], seed=3)
+    assert torch.equal(again.network.conv2.weight, weight), "whatever else is drawn"
+    again.restore()
+    again.randomise(["conv2"], seed=4)
+    assert not torch.equal(again.network.conv2.weight, weight)
+    again.randomise(["head", "side"], seed=4)
+    assert not torch.equal(again.network.head.weight, again.network.side.weight), "layers of one shape differ"
+    copy.restore()
+    own = net.state_dict()
+    assert all(torch.equal(each, own[name]) for name, each in copy.network.state_dict().items())
+
+
+def test_a_shared_weight_is_drawn_once_for_all_that_hold_it():
+    net = plain()
+    net.conv2.bias = nn.Parameter(torch.randn(8, dtype=torch.float64))
+    net.head = nn.Linear(8, 8).double()
+    net.add_module("tied", nn.Linear(8, 8).double())
+    net.tied.weight = net.head.weight
+    copy = RandomisedCopy(eval_view(net.eval()))
+
+    copy.randomise(["tied"], seed=0)
+    drawn = copy.network.tied.weight
+    copy.randomise(["head"], seed=0)
+
+    assert copy.network.head.weight is copy.network.tied.weight is drawn and net.head.weight is net.tied.weight
+    assert not torch.equal(drawn, net.head.weight)
+
+
+def test_the_map_of_a_linear_model_is_its_new_weights():
+    """d score / d x is the row of the class, so the correlations are those of the rows, before and after."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4, bias=False)).double().eval()
+    images = pictures(2, 3, 8, 8)
+
+    result = randomisation_test(net, images, "saliency", target=[1, 3], seeds=1, seed=5, reduce="sum")
+
+    copy = RandomisedCopy(eval_view(net))
+    copy.randomise(["1"], seed=5)
+    old, new = (each.view(4, 3, 8, 8)[[1, 3]].sum(1) for each in (net[1].weight, copy.network[1].weight))
+    assert torch.equal(result.signed, rank_correlation(old, new)[None])
+    assert torch.equal(result.magnitude, rank_correlation(old.abs(), new.abs())[None])
+    torch.testing.assert_close(result.ssim, ssim(old.abs(), new.abs())[None])
+    assert result.by_size and result.correlation is result.magnitude
+
+
+def test_results_are_means_over_the_seeds_and_of_each_image_alone():
+    net, images = residual(), pictures(3)
+
+    result = randomisation_test(net, images, "saliency", seeds=2, seed=7)
+
+    singles = [randomisation_test(net, images, "saliency", seeds=1, seed=7 + s) for s in range(2)]
+    torch.testing.assert_close(result.magnitude, sum(each.magnitude for each in singles) / 2)
+    assert not torch.equal(singles[0].magnitude, singles[1].magnitude)
+    one = randomisation_test(net, images[1:2], "saliency", seeds=2, seed=7)
+    torch.testing.assert_close(one.magnitude, result[1].magnitude, rtol=1e-9, atol=1e-9)
+    assert len(result[1]) == 1 and result[1].target == [result.target[1]]
+    rows = result.to_rows()
+    assert len(rows) == 3 * len(result.steps) and rows[-1]["magnitude"] == float(result.magnitude[-1, 2])
+
+
+def test_class_and_layer_stay_those_of_the_trained_network():
+    net, images, asked = plain(), pictures(3), []
+
+    def method(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        asked.append((target.tolist(), model(x).argmax(1).tolist()))
+        return torch.autograd.grad(model(x.requires_grad_()).sum(), x)[0]
+
+    result = randomisation_test(net, images, method)
+    cams = [randomisation_test(net, images, "grad_cam", layer=layer) for layer in (None, "relu2", net.relu2)]
+
+    own = net(images).argmax(1).tolist()
+    assert all(target == own for target, _ in asked) and any(top != own for _, top in asked)
+    assert result.by_size and result.target == own
+    assert [each.layer for each in cams] == ["relu2"] * 3
+    assert torch.equal(cams[0].signed.nan_to_num(9), cams[2].signed.nan_to_num(9)) and not cams[0].by_size
+
+
+# Nothing is left
+
+
+def test_the_users_model_is_not_touched_while_others_predict():
+    """32 threads predict on the same object."""
+    net, images = residual().float(), pictures().float()
+    expected, wrong, over = net(images).detach(), [], threading.Event()
+
+    def predict() -> None:
+        while not over.is_set():
+            with torch.no_grad():
+                if not torch.equal(net(images), expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=predict) for _ in range(32)]
+    with nothing_left(net, images):
+        for thread in threads:
+            thread.start()
+        try:
+            result = randomisation_test(net, images, "saliency", seeds=1)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    assert wrong == [] and result.done == result.total == len(result.steps)
+
+
+@pytest.mark.parametrize("mode", ["train", "frozen", "inference", "bfloat16"])
+def test_any_mode_and_dtype(mode):
+    net, images = residual(), pictures()
+    if mode == "train":
+        net.train()
+    elif mode == "frozen":
+        net.requires_grad_(False)
+    elif mode == "bfloat16":
+        net, images = net.to(torch.bfloat16), images.to(torch.bfloat16)
+    expected = randomisation_test(residual(), pictures(), "saliency", seeds=1)
+    with nothing_left(net, images), torch.inference_mode(mode == "inference"):
+        result = randomisation_test(net, images, "saliency", seeds=1)
+
+    tolerance = 0.25 if mode == "bfloat16" else 1e-9
+    torch.testing.assert_close(result.magnitude, expected.magnitude, rtol=0, atol=tolerance)
+
+
+def test_progress_stops_with_what_is_there_and_raising_with_nothing():
+    net, images, seen = residual(), pictures(), []
+
+    def two(partial: explainers.Partial) -> bool:
+        seen.append((partial.done, partial.total, partial.map.clone()))
+        return partial.done < 2
+
+    result = randomisation_test(net, images, "saliency", progress=two)
+
+    steps = len(result.steps)
+    assert [done for done, _, _ in seen] == [1, 2] and seen[0][1] == 3 * steps == result.total
+    assert result.done == 2 and result.magnitude.isfinite().all(1).tolist() == [True] * 2 + [False] * (steps - 2)
+    assert result.passes in (False, None) and "Stopped after 2 of" in str(result)
+    assert randomisation_test(net, images, "saliency", budget=1e-9).done == 1
+
+    def fail(partial: explainers.Partial) -> None:
+        raise KeyError("mine")
+
+    with nothing_left(net, images), pytest.raises(KeyError):
+        randomisation_test(net, images, "saliency", progress=fail)
+
+
+def test_a_long_method_reports_and_stops_within_a_step():
+    net, images, seen = plain(), pictures(), []
+
+    def stop(partial: explainers.Partial) -> bool:
+        seen.append(partial.fraction)
+        return partial.done < 1 or len(seen) < 40
+
+    result = randomisation_test(net, images, "occlusion", window=4, stride=2, batch_size=8, progress=stop)
+
+    assert len(seen) == 40 and seen == sorted(seen) and any(0 < fraction < 1 / result.total for fraction in seen)
+    assert 1 <= result.done < result.total
+
+
+# Verdicts
+
+
+@pytest.fixture(scope="module")
+def onboard() -> tuple[nn.Module, Tensor]:
+    model = load_model("auto")
+    with Image.open(ASSETS / "dog.jpg") as photo:
+        return model.network, model.prepare(photo)
+
+
+def test_on_the_default_network_guided_backprop_fails_and_the_plain_gradient_passes(onboard):
+    """Adebayo et al. 2018, figure 2; the controls, which ignore the network, keep a correlation of exactly 1."""
+    found = {
+        name: randomisation_test(*onboard, name, order=order, seeds=1)
+        for name, order in (
+            ("saliency", "cascade"),
+            ("edge_control", "cascade"),
+            ("guided_backprop", "logit"),
+            ("random_control", "logit"),
+        )
+    }
+
+    assert {name: each.passes for name, each in found.items()} == {
+        "guided_backprop": False,
+        "saliency": True,
+        "edge_control": False,
+        "random_control": False,
+    }
+    assert found["guided_backprop"].after_last_layer > 0.99 and found["saliency"].after_last_layer < 0.7
+    assert found["saliency"].after_all_layers < 0.3
+    for name in ("edge_control", "random_control"):
+        assert (found[name].signed == 1).all() and ((found[name].ssim - 1).abs() < 1e-9).all()
+    steps = found["saliency"].steps
+    assert steps[0] == "classifier" and steps[-1].startswith("stem") and len(steps) == 12
+    assert str(found["guided_backprop"]).startswith(
+        "guided_backprop fails the randomisation test: rank correlation of magnitudes 1.00 after classifier was drawn"
+    )
+
+
+def test_a_network_with_new_weights_still_tells_images_apart(onboard):
+    """Where the signal dies, every map passes: with `reset_parameters` the scores of two photographs agree to 1e-7."""
+    net, dog = onboard
+    images = torch.cat([dog, dog.flip(3).roll(40, 2)])
+    copy = RandomisedCopy(eval_view(net))
+    for group in weight_groups(net, images, 12):
+        copy.randomise(group.modules, 0)
+
+    with torch.no_grad():
+        first, second = copy.network(images)
+
+    assert float((first - second).norm() / first.norm()) > 0.03
+
+
+def test_noise_passes_and_a_constant_map_has_no_verdict():
+    net, images, generator = plain(), pictures(2, 3, 24, 32), torch.Generator().manual_seed(0)
+
+    noise = randomisation_test(net, images, lambda model, x, target: torch.randn(2, 24, 32, generator=generator))
+    constant = randomisation_test(net, images, lambda model, x, target: torch.ones(2, 24, 32))
+
+    assert noise.passes is True and abs(noise.after_all_layers) < 0.1
+    assert constant.passes is None and constant.signed.isnan().all() and (constant.blank == 1).all()
+    assert "the map is constant" in str(constant)
+
+
+def result(first: float, last: float, order: str = "cascade") -> Randomisation:
+    values = torch.tensor([[first], [last]], dtype=torch.float64)
+    blank = values.isnan().double()
+    return Randomisation(("head", "stem"), values, values, values, blank, "m", None, [0], order, False, 2, 2)
+
+
+def test_the_verdict_by_its_thresholds():
+    assert result(0.79, 0.49).passes is True and result(0.81, 0.0).passes is False
+    assert result(0.0, 0.51).passes is False and result(-0.9, 0.0).passes is False
+    assert result(0.0, 0.51, "independent").passes is True and result(0.1, math.nan).passes is None
+    assert result(0.9, math.nan).passes is False
+    assert "least affected by stem (0.51)" in str(result(0.0, 0.51, "independent"))
+
+
+# Refusals
+
+
+class Bound(nn.Module):
+    """A network whose forward is a closure over its own modules, as some libraries leave it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.run = lambda x: net(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
+def test_refusals_name_what_was_given_and_what_to_do():
+    net, images = plain().float(), pictures().float()
+    test, scripted = randomisation_test, torch.jit.script(plain().float())
+    cases = [
+        (BadOption, "order='up' is not possible.*cascade", lambda: test(net, images, "saliency", order="up")),
+        (BadOption, "seeds=0 is not possible", lambda: test(net, images, "saliency", seeds=0)),
+        (BadOption, "seed=-1 is not possible", lambda: test(net, images, "saliency", seed=-1)),
+        (BadOption, "no method 'salience'.*saliency", lambda: test(net, images, "salience")),
+        (BadOption, "one of channels", lambda: test(net, images, "channel_effects")),
+        (BadOption, "method=3 is not possible", lambda: test(net, images, 3)),
+        (BadOption, "gave \\(3, 4\\).*maps \\[N, h, w\\]", lambda: test(net, images, lambda *_: torch.ones(3, 4))),
+        (BadOption, "no option 'smaples'", lambda: test(net, images, "smooth_grad", smaples=3)),
+        (BadOption, "forward= runs the model", lambda: test(net, images, "saliency", forward=net)),
+        (BadTarget, "unit of 'conv1'", lambda: test(net, images, "saliency", target=unit("conv1", 1))),
+        (BadTarget, "Class 9 does not exist", lambda: test(net, images, "saliency", target=9)),
+        (UnsupportedModel, "scripted", lambda: test(scripted, images, "saliency")),
+        (UnsupportedModel, "bound to the modules", lambda: test(Bound(net).eval(), images, "saliency")),
+        (BadOption, "no weights", lambda: test(nn.Sequential(nn.AvgPool2d(4), nn.Flatten()), images, "saliency")),
+    ]
+    for error, words, call in cases:
+        with nothing_left(net, images), pytest.raises(error, match=words):
+            call()
+
+
+def test_a_method_may_be_given_as_function_or_entry_of_the_table():
+    net, images = plain(), pictures()
+    given = ["saliency", explainers.saliency, explainers.METHODS["saliency"]]
+
+    found = [randomisation_test(net, images, each, target=Logit(2), seeds=1) for each in given]
+
+    assert all(torch.equal(each.magnitude, found[0].magnitude) and each.method == "saliency" for each in found)
+    assert found[0].target == [2, 2, 2]
