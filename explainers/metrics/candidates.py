@@ -31,14 +31,15 @@ RANDOM = 4
 class Candidate:
     """One map for each image: the caller's (`name` is "") or a control's.
 
-    `maps` [N, H, W] are at the images' size; `raw` [N, C, H, W] or [N, h, w] as they were given; `again` makes the maps
-    of other images [N, C, H, W], None where that is not known; `mirror` is the candidate whose ranks are the reverse.
+    `maps` [N, H, W] are at the images' size; `raw` [N, C, H, W] or [N, h, w] as they were given; `again` makes both of
+    other images [N, C, H, W], raw first, None where that is not known; `mirror` is the candidate whose ranks are the
+    reverse.
     """
 
     name: str
     maps: Tensor
     raw: Tensor
-    again: Callable[[Tensor], Tensor] | None = None
+    again: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     explanation: Explanation | None = None
     mirror: int | None = None
 
@@ -51,8 +52,14 @@ def control_maps(images: Tensor, seed: int) -> list[Candidate]:
     found = []
     for place, (name, make) in enumerate(makers):
         heat = make(images)
-        found.append(Candidate(name, heat, heat, make, mirror=place if name == "random" and place % 2 else None))
+        mirror = place if name == "random" and place % 2 else None
+        found.append(Candidate(name, heat, heat, partial(_twice, make), mirror=mirror))
     return found
+
+
+def _twice(make: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
+    heat = make(images)
+    return heat, heat
 
 
 def _random(images: Tensor, seed: int, negative: bool) -> Tensor:
@@ -92,8 +99,9 @@ class OwnMaps:
         made = None if again is None else partial(self._again, again)
         return Candidate("", self._enlarged(heat), at_least_float32(raw).to(x.device), made, explanation)
 
-    def _again(self, again: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor) -> Tensor:
-        return self._enlarged(again(images)[1])
+    def _again(self, again: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor) -> tuple[Tensor, Tensor]:
+        raw, heat = again(images)
+        return at_least_float32(raw).to(images.device), self._enlarged(heat)
 
     def _enlarged(self, heat: Tensor) -> Tensor:
         x = self.run.images
@@ -109,10 +117,11 @@ class OwnMaps:
         same: dict[str, Any] = {name: value for name, value in explanation.options.items() if name in method.options}
         same |= {"reduce": explanation.options["reduce"]} if "reduce" in explanation.options else {}
         same |= {"layer": explanation.layer} if method.takes_layer else {}
+        classes = explanation.target if isinstance(explanation.target, list) else self.run.target
 
         def again(images: Tensor) -> tuple[Tensor, Tensor]:
             with unrecorded():
-                found = explain(method.name, self.model, images, self.run.target, compare=False, **same)
+                found = explain(method.name, self.model, images, classes, compare=False, **same)
             return found.raw, found.map
 
         return again

@@ -34,6 +34,12 @@ class Measured:
     curves: Tensor | None = None
     reasons: dict[int, str] = field(default_factory=dict)
 
+    def but(self, where: Tensor, why: str) -> Measured:
+        """The same, NaN for the reason `why` in the rows that `where` [R] names."""
+        rows = where.nonzero()[:, 0].tolist()
+        values = torch.where(where, torch.nan, self.values)
+        return replace(self, values=values, reasons={**self.reasons, **dict.fromkeys(rows, why)})
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -138,7 +144,7 @@ class Trial:
 
     `run` has the model, the images and their target; `baseline` [N, C, H, W] stands for absence; `steps` is the number
     of steps of a curve; `region` [N, H, W] is true inside the regions given. `kept` is shared by all metrics of these
-    candidates, `ends_kept` by all candidates of the images.
+    candidates, `images_kept` by all candidates of the images.
     """
 
     run: Run
@@ -149,7 +155,7 @@ class Trial:
     seed: int
     score: str
     region: Tensor | None
-    ends_kept: dict[str, tuple[Tensor, Tensor]]
+    images_kept: dict[Any, Any]
     metric: Metric | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
 
@@ -207,11 +213,11 @@ class Trial:
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
         """Scores of the images and of their baselines, [R] each, from one pass for all metrics of the same score."""
-        key = type(self.target).__name__
-        if key not in self.ends_kept:
+        key = "ends", type(self.target).__name__
+        if key not in self.images_kept:
             both = [self.values(each, range(len(self.images))) for each in (self.images, self.baseline)]
-            self.ends_kept[key] = both[0], both[1]
-        whole, empty = self.ends_kept[key]
+            self.images_kept[key] = both[0], both[1]
+        whole, empty = self.images_kept[key]
         return whole[self.pictures], empty[self.pictures]
 
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:

@@ -5,3 +5,6 @@ line here. A formula asks its `Trial` for scores, and never runs the network its
 """
 
 from explainers.metrics.formulas import masking as masking  # isort: skip
+from explainers.metrics.formulas import fidelity as fidelity  # isort: skip
+from explainers.metrics.formulas import robustness as robustness  # isort: skip
+from explainers.metrics.formulas import shape as shape  # isort: skip

@@ -1,0 +1,190 @@
+"""Metrics of the map alone: how few pixels it needs, and whether it lies in a given region.
+
+a  values of the map at the image's size     (n pixels)
+M  pixels inside the region                  boxes or masks, as `region=` of `evaluate`
+
+None of them looks at the network, so a map may do well here and say nothing about the model: a map is not better for
+being sparse, and a network may rightly look beside the object.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from explainers.metrics.metric import Measured, Trial, metric
+from explainers.options import Range
+
+_ARRAS = "Arras et al. 2022, arXiv:2003.07258"
+
+
+@metric(
+    title="Sparseness",
+    question="Do few pixels hold most of the map?",
+    source="Chalasani et al. 2020, arXiv:1810.06583",
+    unit="Gini index",
+    higher=None,
+)
+def sparseness(trial: Trial) -> Measured:
+    """Sparseness: the Gini index of the values' magnitudes.
+
+        1 - 2 Σ_k (|a|_(k) / Σ|a|) (n - k + 1/2) / n,  |a|_(1) <= ... <= |a|_(n)
+
+    Returns  (r), from 0 (all magnitudes equal) to 1 - 1/n (one pixel alone); no unit. NaN for a map of zeros
+    Source   Chalasani et al. 2020, arXiv:1810.06583; Hurley & Rickard 2009, arXiv:0811.4706
+
+    Example
+        >>> evaluate(model, images, "grad_cam", metrics=["sparseness"]).values["sparseness"].shape
+        torch.Size([1])
+    """
+    sizes = trial.maps.flatten(1).double().abs().sort(dim=1).values
+    count = sizes.shape[1]
+    weights = (count - torch.arange(count, dtype=torch.float64, device=sizes.device) - 0.5) / count
+    totals = sizes.sum(1)
+    return Measured(1 - 2 * (sizes * weights).sum(1) / totals).but(totals == 0, "the map is zero everywhere")
+
+
+@metric(
+    title="Complexity",
+    question="Over how many pixels does the map spread?",
+    source="Bhatt et al. 2020, definition 4, arXiv:2005.00631",
+    unit="nats",
+    higher=None,
+)
+def complexity(trial: Trial) -> Measured:
+    """Complexity: the entropy of the pixels' shares of the map, by magnitude.
+
+        -Σ_i p_i ln p_i,  p_i = |a_i| / Σ|a|
+
+    exp(complexity) is the number of pixels over which an even map would have the same entropy.
+
+    Returns  (r), from 0 (one pixel alone) to ln n (all magnitudes equal), in nats. NaN for a map of zeros
+    Source   Bhatt et al. 2020, definition 4, arXiv:2005.00631
+
+    Example
+        >>> evaluate(model, images, "grad_cam", metrics=["complexity"]).values["complexity"].shape
+        torch.Size([1])
+    """
+    sizes = trial.maps.flatten(1).double().abs()
+    totals = sizes.sum(1, keepdim=True)
+    entropies = torch.special.entr(sizes / totals).sum(1)
+    return Measured(entropies).but(totals[:, 0] == 0, "the map is zero everywhere")
+
+
+@metric(
+    title="Pointing game",
+    question="Is the highest point of the map on the object?",
+    source="Zhang et al. 2018, section 4.1, arXiv:1608.00507",
+    unit="share of hits",
+    higher=True,
+    region=True,
+)
+def pointing_game(
+    trial: Trial,
+    *,
+    tolerance: Annotated[float, Range(0, 4096, 1, help="pixels by which the highest point may miss")] = 15,
+) -> Measured:
+    """Pointing game: whether the map's highest pixel lies in the region, or at most `tolerance` pixels beside it.
+
+    Distances are Euclidean, between the centres of pixels; 15 pixels are the authors', at about 224 px. Where several
+    pixels share the maximum the value is the share of those that hit: what picking one at random gives on average, and
+    the share of the image within reach for a constant map.
+
+    Returns  (r), 1 for a hit and 0 for a miss, in between for ties; its mean over images is the game's accuracy
+    Errors   BadOption
+    Source   Zhang et al. 2018, section 4.1, arXiv:1608.00507
+
+    Example
+        >>> box = torch.tensor([[60, 40, 180, 200]])
+        >>> evaluate(model, images, "grad_cam", metrics=["pointing_game"], region=box).values["pointing_game"].shape
+        torch.Size([1])
+    """
+    maps, inside = trial.maps.flatten(1), _regions(trial)
+    near = within(inside, tolerance)[trial.pictures].flatten(1)
+    highest = maps == maps.amax(1, keepdim=True)
+    hits = (highest & near).double().sum(1) / highest.double().sum(1)
+    return Measured(hits)
+
+
+@metric(
+    title="Relevance mass",
+    question="How much of the map's evidence lies on the object?",
+    source=_ARRAS,
+    unit="share of the positive sum",
+    higher=True,
+    region=True,
+)
+def relevance_mass(trial: Trial) -> Measured:
+    """Relevance mass accuracy: the share of the positive values that lies inside the region.
+
+        Σ_{i in M} a_i⁺ / Σ_i a_i⁺
+
+    Negative values, which speak against the class, count as zero. A constant map has the region's share of the image.
+
+    Returns  (r), in [0, 1]; NaN where nothing is positive
+    Source   Arras et al. 2022, arXiv:2003.07258
+
+    Example
+        >>> box = torch.tensor([[60, 40, 180, 200]])
+        >>> evaluate(model, images, "grad_cam", metrics=["relevance_mass"], region=box).values["relevance_mass"].shape
+        torch.Size([1])
+    """
+    positive, inside = trial.maps.flatten(1).double().clamp(min=0), _regions(trial)[trial.pictures].flatten(1)
+    total = positive.sum(1)
+    shares = Measured((positive * inside).sum(1) / total)
+    return shares.but(total == 0, "the map is positive nowhere")
+
+
+@metric(
+    title="Relevance rank",
+    question="Are the highest pixels on the object?",
+    source=_ARRAS,
+    unit="share of the region",
+    higher=True,
+    region=True,
+)
+def relevance_rank(trial: Trial) -> Measured:
+    """Relevance rank accuracy: the share of the region's pixels among as many highest pixels of the map.
+
+        |the K highest pixels ∩ M| / K,  K = |M|
+
+    Of pixels that share the K-th value the mean over all choices counts, so a constant map has the region's share of
+    the image.
+
+    Returns  (r), in [0, 1]
+    Source   Arras et al. 2022, arXiv:2003.07258
+
+    Example
+        >>> box = torch.tensor([[60, 40, 180, 200]])
+        >>> evaluate(model, images, "grad_cam", metrics=["relevance_rank"], region=box).values["relevance_rank"].shape
+        torch.Size([1])
+    """
+    maps, inside = trial.maps.flatten(1), _regions(trial)[trial.pictures].flatten(1)
+    sizes = inside.sum(1, keepdim=True)
+    last = maps.sort(dim=1, descending=True).values.gather(1, sizes - 1)
+    above, equal = (maps > last).double(), (maps == last).double()
+    chosen = above + equal * (sizes - above.sum(1, keepdim=True)) / equal.sum(1, keepdim=True)
+    return Measured((chosen * inside).sum(1) / sizes[:, 0])
+
+
+def within(masks: Tensor, reach: float) -> Tensor:
+    """The pixels whose centres are at most `reach` pixels from one of the mask's, for masks [N, H, W]."""
+    height, width = masks.shape[1:]
+    near, columns = masks.clone(), torch.arange(width, device=masks.device)
+    before = functional.pad(masks.int().cumsum(2), (1, 0))  # pixels of the mask left of each column
+    for down in range(min(int(reach), height - 1) + 1):
+        side = int(math.sqrt(reach * reach - down * down))
+        first, last = (columns - side).clamp(min=0), (columns + side + 1).clamp(max=width)
+        wide = before[..., last] > before[..., first]
+        near[:, down:] |= wide[:, : height - down]
+        near[:, : height - down] |= wide[:, down:]
+    return near
+
+
+def _regions(trial: Trial) -> Tensor:
+    assert trial.region is not None, "evaluate refuses a call without one"
+    return trial.region
