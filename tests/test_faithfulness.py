@@ -1,8 +1,10 @@
-"""Deletion and insertion: areas by hand, the optimal map of a linear model, and the table."""
+"""The table of methods: what is measured, that a run goes on where it ended, and the rows."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -12,54 +14,17 @@ from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 
 import explainers
-from benchmarks.faithfulness import CONTROLS, area, chosen, curves, measure, photographs, ranks, table
+from benchmarks.faithfulness import measure as measuring
+from benchmarks.faithfulness.cache import Cache
+from benchmarks.faithfulness.measure import CONTROLS, measure, randomise
+from benchmarks.faithfulness.photos import paths, photographs
+from benchmarks.faithfulness.questions import QUESTIONS
+from benchmarks.faithfulness.table import BEGIN, END, table, verdicts, written
 from explainers.options import Range
 from explainers.registry import METHODS, method
 from models import Model, Preparation
 
-WEIGHTS = torch.randn(1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-IMAGE, BASELINE = torch.rand(2, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-def linear(batch: Tensor) -> Tensor:
-    return (batch * WEIGHTS).sum((1, 2, 3))
-
-
-def gain(heat: Tensor) -> float:
-    low, high = area(curves(linear, IMAGE, BASELINE, heat)).tolist()
-    return high - low
-
-
-def test_areas_by_hand():
-    """Pixels of 4, 3, 2, 1, sum 10: deletion leaves 6, 3, 1, 0, insertion restores 4, 7, 9, 10."""
-    image = torch.tensor([[[1.0, 3.0], [4.0, 2.0]]])
-    found = curves(lambda batch: batch.sum((1, 2, 3)), image, torch.zeros(1, 2, 2), image[0], steps=4)
-    assert found.tolist() == [[10, 6, 3, 1, 0], [0, 4, 7, 9, 10]]
-    assert area(found).tolist() == pytest.approx([(10 / 2 + 6 + 3 + 1) / 4, (4 + 7 + 9 + 10 / 2) / 4])
-    lowest_first = curves(lambda batch: batch.sum((1, 2, 3)), image, torch.zeros(1, 2, 2), -image[0], steps=4)
-    assert lowest_first.tolist() == [[10, 9, 7, 4, 0], [0, 1, 3, 6, 10]]
-
-
-def test_contributions_of_a_linear_model_are_the_optimal_order():
-    """Closed form: after k pixels, no order inserts more than the k largest of w (x - baseline)."""
-    contributions = (WEIGHTS * (IMAGE - BASELINE))[0]
-    best = gain(contributions)
-    generator = torch.Generator().manual_seed(2)
-    others = [gain(torch.rand(12, 12, generator=generator)) for _ in range(100)]
-    assert best > max(others) and gain(-contributions) < min(others)
-    ordered = contributions.flatten().sort(descending=True).values
-    cumulative = torch.cat([torch.zeros(1, dtype=torch.float64), ordered.cumsum(0)])[::12]
-    # Both curves leave their start by the cumulative sum: the gain is twice its area minus the total difference.
-    assert best == pytest.approx(float(2 * torch.trapezoid(cumulative, dx=1 / 12) - cumulative[-1]), rel=1e-12)
-
-
-def test_ties_are_ranked_in_random_order():
-    places = ranks(torch.zeros(40, 40)).double()
-    assert torch.equal(places.flatten().sort().values, torch.arange(1600).double())
-    assert abs(float(places[:20].mean() - places[20:].mean())) < 60 and torch.equal(places, ranks(torch.zeros(40, 40)))
-    heat = torch.zeros(40, 40)
-    heat[30, 7] = 1.0
-    assert ranks(heat)[30, 7] == 0
+SETTINGS = {"network": "red", "precision": "float32", "steps": 12}
 
 
 class Red(nn.Module):
@@ -67,11 +32,12 @@ class Red(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm2d(3)
+        self.norm, self.head = nn.BatchNorm2d(3), nn.Linear(1, 2)
+        self.head.weight.data = torch.tensor([[40.0], [0.0]])
+        self.head.bias.data = torch.tensor([-2.0, 0.0])
 
     def forward(self, x: Tensor) -> Tensor:
-        red = 40 * (self.norm(x)[:, 0, :, :12] - 0.3).relu().mean((1, 2)) - 2
-        return torch.stack([red, torch.zeros_like(red)], 1)
+        return self.head((self.norm(x)[:, :1, :, :12] - 0.3).relu().mean((2, 3)))
 
 
 @pytest.fixture
@@ -81,10 +47,10 @@ def model() -> Model:
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     inner = tmp_path / "inner"
     inner.mkdir()
-    for place, shade in [(tmp_path / "a.png", 250), (inner / "b.JPG", 200), (inner / "c.jpeg", 230)]:
+    for place, shade in [(tmp_path / "a.png", 250), (inner / "b.JPG", 200), (inner / "c.JPEG", 230)]:
         picture = Image.new("RGB", (30, 24), (10, 20, 30))
         picture.paste((shade, 90, 10), (5, 6, 13, 18))
         picture.save(place, "PNG" if place.suffix == ".png" else "JPEG")
@@ -92,41 +58,74 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_photographs_are_found_recursively(model, folder):
-    assert [each.name for each in photographs(model, folder)] == ["a", "b", "c"]
-    few = photographs(model, folder, 2)
-    assert [each.name for each in few] == ["a", "b"] and few[0].baseline.shape == few[0].image.shape == (1, 3, 24, 24)
-    assert few[0].target in (0, 1)
+def test_photographs_are_found_recursively_and_small_ones_are_enlarged(model, folder, tmp_path):
+    found = list(photographs(model, paths(folder)))
+    assert [each.name for each in found] == ["a", "b", "c"] and [each.name for each in paths(folder, 2)] == [
+        "a.png",
+        "b.JPG",
+    ]
+    assert found[0].image.shape == (1, 3, 24, 24) and found[0].target in (0, 1)
+    Image.new("RGB", (12, 12), (255, 0, 0)).save(tmp_path / "small.png")
+    small = next(photographs(model, [tmp_path / "small.png"]))
+    assert small.image.shape == (1, 3, 24, 24) and torch.equal(small.image[0, 0], torch.ones(24, 24))
 
 
-def test_a_faithful_map_beats_the_controls(model, folder):
-    photos = photographs(model, folder)
-    results = [measure(model, each, photos) for each in chosen(["integrated_gradients"])]
-    assert [len(each.areas) for each in results] == [3] * 4
-    controls, own = results[:3], results[3]
-    assert float(own.gains().mean()) > max(float(each.gains().mean()) for each in controls)
-    lines = table(results)[1:]
-    assert lines[0].startswith("| Integrated gradients (`integrated_gradients`) |")
-    assert sum(line.startswith("| **") for line in lines) == 3
+@pytest.fixture
+def measured(model, folder, tmp_path) -> Cache:
+    cache = Cache(tmp_path / "cache.json", SETTINGS)
+    names = ("integrated_gradients", "saliency", "channel_effects", "attention_rollout")
+    for photo in photographs(model, paths(folder)):
+        measure(model, photo, [METHODS[name] for name in names], cache, None, "float32")
+        randomise(model, photo, [METHODS["saliency"]], cache, seeds=1)
+    cache.save()
+    return cache
 
 
-def test_a_method_without_a_map_has_a_row_with_the_reason(model, folder):
-    photos = photographs(model, folder, 1)
-    refused = measure(model, METHODS["attention_rollout"], photos)
-    assert not refused.areas and "attention" in refused.reason
-    channels = measure(model, METHODS["channel_effects"], photos)
-    assert channels.reason == "one value per channel, not a map"
-    found = table([*(measure(model, METHODS[name], photos) for name in CONTROLS), refused])
-    assert found[-1] == f"| Attention rollout (`attention_rollout`) | {refused.reason} | | | | | |"
+def test_a_faithful_map_beats_the_controls(measured):
+    found = verdicts(measured)["methods"]
+    own = found["integrated_gradients"]
+    assert own["n"] == 3 and own["deletion"][0] < own["insertion"][0]
+    assert all(each["difference"][0] > 0 for each in own["beside"].values())
+    assert own["better_than_controls"] == all(each["verdict"] == "better" for each in own["beside"].values())
+    beside = measured.controls["a"]
+    assert found["edge_control"]["deletion"][0] == pytest.approx(
+        sum(each["edge"]["deletion"] for each in measured.controls.values()) / 3, abs=1e-4
+    )
+    assert set(beside) == {*CONTROLS.values(), "spread"}
 
 
-def test_signed_maps_are_also_ranked_by_magnitude(model, folder):
-    photos = photographs(model, folder, 1)
-    signed, unsigned = (measure(model, METHODS[name], photos) for name in ("input_x_gradient", "saliency"))
-    assert unsigned.by_magnitude == unsigned.areas
-    lines = table([measure(model, METHODS[name], photos) for name in CONTROLS] + [signed, unsigned])
-    cells = {line.split("`")[1]: line.split("|")[3].strip() for line in lines[1:]}
-    assert cells["saliency"] == "" and (signed.by_magnitude == signed.areas) == (cells["input_x_gradient"] == "")
+def test_a_run_goes_on_where_another_ended(measured, model, folder, monkeypatch):
+    again = Cache(measured.path, SETTINGS)
+    assert again.results == measured.results and again.randomisation == measured.randomisation
+    asked = []
+    monkeypatch.setattr(measuring, "figures", lambda model, photo, method, *rest: asked.append(method.name))
+    for photo in photographs(model, paths(folder)):
+        measure(
+            model, photo, [METHODS[name] for name in ("saliency", "channel_effects", "lrp")], again, None, "float32"
+        )
+    assert asked == ["lrp"] * 3, "what is known, and what was refused, is not asked for again"
+    with pytest.raises(SystemExit, match="another --cache"):
+        Cache(measured.path, SETTINGS | {"network": "blue"})
+
+
+def test_the_table_has_every_method_and_reasons_for_those_without_figures(measured):
+    found = verdicts(measured)
+    lines = table(found, {"saliency": 6.88})
+    cells = {line.split("`")[1]: [cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]}
+    assert set(cells) == set(METHODS) and all(len(row) == 10 for row in cells.values())
+    assert cells["saliency"][2:5] == ["6.9", "a gradient", "3"] and cells["saliency"][8]
+    assert cells["channel_effects"][5] == "one value per channel, not a map"
+    assert "attention" in cells["attention_rollout"][5] and cells["lrp"][5] == "not measured"
+    assert cells["edge_control"][0].startswith("**") and not cells["edge_control"][7]
+    assert json.loads(json.dumps(found)) == found
+    page = written(f"before\n{BEGIN}old\n{END}after\n", found, {})
+    assert page.startswith(f"before\n{BEGIN}red, 3 photographs") and page.endswith(f"|\n{END}after\n")
+
+
+def test_every_method_answers_one_question():
+    names = [name for listed in QUESTIONS.values() for name in listed.split()]
+    assert sorted(names) == sorted(METHODS)
+    assert all(asked.endswith("?") for asked in QUESTIONS)
 
 
 @pytest.fixture
@@ -142,8 +141,6 @@ def cautious() -> Iterator[explainers.Method]:
 
 def test_a_caution_is_one_short_line_that_names_an_alternative(cautious):
     assert cautious.caution == "No better than chance. Take lrp."
-    weak = {"saliency", "input_x_gradient", "deconvnet", "integrated_gradients", "blur_integrated_gradients"}
-    assert weak <= {each.name for each in METHODS.values() if each.caution}
     for each in METHODS.values():
         assert each.caution == each.caution.strip() and len(each.caution) <= 240 and "\n" not in each.caution
         assert not each.caution or each.caution.endswith(".")

@@ -1,0 +1,154 @@
+"""The verdicts of a cache, as the page's JSON and as the table of docs/methods.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import explainers
+from benchmarks.faithfulness.cache import Cache
+from benchmarks.faithfulness.measure import CONTROLS, METRICS
+from benchmarks.faithfulness.questions import question
+from explainers.metrics.evaluation import LEVEL, mean_and_error, t_test
+from explainers.metrics.randomisation_result import ALL_LAYERS, LAST_LAYER
+
+ROOT = Path(__file__).parents[2]
+COSTS = ROOT / "ui" / "methods" / "costs.json"
+VERDICTS = ROOT / "ui" / "methods" / "verdicts.json"
+PAGE = ROOT / "docs" / "methods.md"
+BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
+COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
+COLUMNS += "random, edges, centre", "logit", "cascade"
+SIGNS = {"better": "+", "level": "=", "worse": "−"}
+
+Verdict = dict[str, Any]
+
+
+def verdicts(cache: Cache) -> dict[str, Any]:
+    """What the page and the table say, by method, in the order of METHODS."""
+    methods = {name: verdict(cache, name) for name in explainers.METHODS}
+    return {
+        "network": cache.settings["network"],
+        "precision": cache.settings["precision"],
+        "steps": cache.settings["steps"],
+        "photographs": len(cache.controls),
+        "methods": methods,
+    }
+
+
+def verdict(cache: Cache, name: str) -> Verdict:
+    """One method: its areas, its place beside each control, and whether it depends on the weights."""
+    method, rows = explainers.METHODS[name], cache.results.get(name, {})
+    if name in CONTROLS:
+        rows = {photo: beside[CONTROLS[name]] for photo, beside in cache.controls.items()}
+    found: Verdict = {"reads_class": method.reads_class, "n": len(rows)}
+    if name in cache.reasons:
+        return found | {"reason": cache.reasons[name]}
+    for metric in METRICS:
+        found[metric] = rounded(mean_and_error(torch.tensor([row[metric] for row in rows.values()])))
+    if name not in CONTROLS:
+        found["beside"] = {control: place(cache, rows, control) for control in CONTROLS.values()}
+        found["better_than_controls"] = all(one["verdict"] == "better" for one in found["beside"].values())
+    drawn = [row for row in cache.randomisation.get(name, {}).values() if "reason" not in row]
+    for end in ("logit", "cascade"):
+        values = [row[end] for row in drawn if row[end] is not None]
+        found[end] = round(sum(values) / len(values), 3) if values else None
+    found["depends_on_weights"] = None
+    if found["logit"] is not None and found["cascade"] is not None:
+        found["depends_on_weights"] = abs(found["logit"]) < LAST_LAYER and abs(found["cascade"]) < ALL_LAYERS
+    return found
+
+
+def place(cache: Cache, rows: dict[str, Any], control: str) -> Verdict:
+    """The paired difference of insertion - deletion from a control's, and its verdict."""
+    differences = torch.tensor([gain(row) - gain(cache.controls[photo][control]) for photo, row in rows.items()])
+    mean, error = mean_and_error(differences)
+    p = t_test(differences)
+    word = "level" if not p < LEVEL else "better" if mean > 0 else "worse"
+    return {"difference": rounded((mean, error)), "p": None if math.isnan(p) else float(f"{p:.2g}"), "verdict": word}
+
+
+def gain(row: dict[str, float]) -> float:
+    """Insertion minus deletion: the area between the curves."""
+    return row["insertion"] - row["deletion"]
+
+
+def rounded(pair: Iterable[float]) -> list[float | None]:
+    """Four digits, null for NaN, as JSON can hold it."""
+    return [None if math.isnan(value) else round(value, 4) for value in pair]
+
+
+def table(found: dict[str, Any], passes: dict[str, float]) -> list[str]:
+    """The rows of the table, best first; methods without figures follow with their reasons."""
+    methods = found["methods"]
+    measured = [name for name in methods if methods[name]["n"]]
+    measured.sort(key=lambda name: methods[name]["deletion"][0] - methods[name]["insertion"][0])
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for name in [*measured, *(name for name in methods if name not in measured)]:
+        one, title = methods[name], f"`{name}`"
+        cells = [f"**{title}**" if name in CONTROLS else title, question(name), cost(passes.get(name)), needs(name)]
+        if "reason" in one or not one["n"]:
+            cells += ["0", one.get("reason", "not measured"), "", "", "", ""]
+        else:
+            beside = [SIGNS[each["verdict"]] for each in one.get("beside", {}).values()]
+            cells += [str(one["n"]), figure(one["deletion"]), figure(one["insertion"]), " ".join(beside)]
+            cells += [correlation(one["logit"]), correlation(one["cascade"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def figure(pair: list[float | None]) -> str:
+    """Mean ± standard error."""
+    mean, error = pair
+    return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
+
+
+def correlation(value: float | None) -> str:
+    """Two digits, nothing where there is none."""
+    return "" if value is None else f"{value:.2f}"
+
+
+def cost(passes: float | None) -> str:
+    """Forward passes, in two digits."""
+    return "" if passes is None else f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):.0f}"
+
+
+def needs(name: str) -> str:
+    """What a method must be given beside the network's scores."""
+    method = explainers.METHODS[name]
+    parts = [("attention", method.family == "attention"), ("a layer", method.takes_layer)]
+    parts += [("a gradient", method.gradients)]
+    return ", ".join(word for word, holds in parts if holds) or "scores alone"
+
+
+def about(found: dict[str, Any]) -> str:
+    """The sentence above the table."""
+    return (
+        f"{found['network']}, {found['photographs']} photographs, {found['steps']} steps from and to a blurred copy, "
+        f"probability of the predicted class, in {found['precision']}; mean ± standard error over n photographs."
+    )
+
+
+def written(page: str, found: dict[str, Any], passes: dict[str, float]) -> str:
+    """docs/methods.md with the table of these verdicts."""
+    head, _, rest = page.partition(BEGIN)
+    tail = rest.partition(END)[2]
+    lines = "\n".join([about(found), "", *table(found, passes)])
+    return f"{head}{BEGIN}{lines}\n{END}{tail}"
+
+
+def costs() -> dict[str, float]:
+    """Forward passes of each method at its defaults, as the page knows them (`python -m ui.methods.measure`)."""
+    passes: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))["passes"]
+    return passes
+
+
+def write(found: dict[str, Any]) -> None:
+    """Write the page's verdicts and the table."""
+    VERDICTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), found, costs()), encoding="utf-8")
