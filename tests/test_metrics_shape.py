@@ -120,7 +120,7 @@ def test_the_tolerance_is_15_pixels_by_default():
 
 
 def test_tied_maxima_count_as_one_picked_at_random():
-    """Quantus 0.6 calls it a hit where any of them is inside, so a constant map always hits."""
+    """Quantus 0.6 calls it a hit where any of them is inside."""
     heat = torch.zeros(24, 40)
     heat[6, 12] = heat[0, 0] = heat[23, 0] = 1
     assert measure("pointing_game", heat, BOX, tolerance=0)[0].item() == pytest.approx(1 / 3)

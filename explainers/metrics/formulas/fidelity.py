@@ -80,7 +80,7 @@ def infidelity(
     count = reached.sum(1)
     losses, sums = losses.nan_to_num(), torch.where(reached, sums, 0)
     beta = 1.0 if not normalise else _ratio((sums * losses).sum(1), sums.square().sum(1)).clamp(min=0)[:, None]
-    errors = torch.where(reached, (beta * sums - losses).square(), 0).sum(1)
+    errors = (beta * sums - losses).square().sum(1)
     return Measured(errors / torch.where(count > 0, count, torch.nan), reasons=reasons)
 
 
