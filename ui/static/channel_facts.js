@@ -8,7 +8,7 @@ export function mount(element, props, trigger, watch) {
   const root = element.firstElementChild, { terms } = props;
   let value = null, cell = null;
   const facts = make("dl", { class: "hl-facts" }), said = make("dd"), field = make("dt", { text: terms.field });
-  const title = make("h3", { class: "hl-title" }), lines = make("div", { class: "hl-channels-lines" });
+  const title = make("h2", { class: "hl-title" }), lines = make("div", { class: "hl-channels-lines" });
   const box = make("div", { class: "hl-field", hidden: true });
   const use = make("button", { type: "button", class: "hl-button", text: terms.target, title: terms.target_title, onclick: () => trigger("select", { target: value.target }) });
   root.replaceChildren(facts, title, lines, use);

@@ -15,7 +15,7 @@ export function mount(element, props, trigger, watch) {
   const mark = make("div", { class: "hl-cell", hidden: true });
   const frame = make("div", { class: "hl-channels-why" }, canvas, mark);
   const surface = new Surface(canvas);
-  root.replaceChildren(make("h3", { class: "hl-title", text: terms.why }), frame, line);
+  root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line);
   root.hidden = true;
 
   const ask = () => { if (cell && walk.number !== null) trigger("select", { channel: walk.number, cell }); };
