@@ -23,6 +23,8 @@ from explainers.metrics.metric import METRICS, Measured
 
 SPREADS = 2.0
 LEVEL = 0.05
+ENDED = STOPPED, OVER = "the call was stopped", "the time budget was over"
+"""Why a value is missing that the call did not reach."""
 NAMES = {"random": "random", "edge": "edges", "centre": "the centre blob"}
 """The controls, in words."""
 
@@ -70,9 +72,15 @@ class Evaluation:
     def __len__(self) -> int:
         return len(self.maps)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the call reached every value; one that is not defined has another reason."""
+        return not any(reason in ENDED for each in self.reasons.values() for reason in each)
+
     def __getitem__(self, picture: int) -> Evaluation:
         """The evaluation of one of the images."""
-        one = slice(picture, picture + 1 or None)
+        picture = range(len(self))[picture]
+        one = slice(picture, picture + 1)
         several = isinstance(self.target, list) and len(self.target) == len(self)
         return replace(
             self,

@@ -73,9 +73,10 @@ class Metric:
         return self.score != ""
 
     def __call__(self, trial: Trial, **options: Any) -> Measured:
-        """The values of all rows."""
+        """The values of all rows, in the maps' precision."""
         found = self.function(trial, **options)
-        return found if isinstance(found, Measured) else Measured(found)
+        found = found if isinstance(found, Measured) else Measured(found)
+        return replace(found, values=found.values.to(trial.maps.dtype))
 
     def resolved(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All its options, the given ones checked.

@@ -17,7 +17,7 @@ from explainers.findings import unrecorded
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 fills METRICS
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, control_maps, refuse
-from explainers.metrics.evaluation import Evaluation, Parts
+from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
 from explainers.metrics.metric import Measured, Metric, Trial, find_metric
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forwarded import Forward, forwarded
@@ -129,8 +129,7 @@ def evaluator(
     settings = {name: given.get(name, option.default) for name, option in known.items()}
     for name, option in known.items():
         option.check(settings[name])
-    own = {each.name: each.resolved((settings_of := given.get("options") or {}).get(each.name, {})) for each in chosen}
-    _refuse_unknown(settings_of, chosen)
+    own = _options(given.get("options") or {}, chosen)
     if not isinstance(controls, bool):
         raise BadOption(f"controls={controls!r} is not possible. Give True or False.")
     if progress is not None and not callable(progress):
@@ -184,7 +183,7 @@ class Evaluator:
             parts[each.name] = self._measure(each, trial if each.controls else alone)
             done += self._cost(each, trial)
         self.trial.loop.progress = None
-        if beside and not self._stopped:
+        if beside and not self._stopped and self.trial.loop.affords():
             self._controls = {name: part.without_own() for name, part in parts.items()}
         return self._evaluation(own, parts, began)
 
@@ -219,7 +218,7 @@ class Evaluator:
 
     def _evaluation(self, own: Candidate, parts: Mapping[str, Parts], began: float) -> Evaluation:
         beside = self._controls if self._controls is not None else {n: p.without_own() for n, p in parts.items()}
-        why = "the call was stopped" if self._stopped else "the time budget was over"
+        why = STOPPED if self._stopped else OVER
         target = self.trial.run.target
         return Evaluation(
             values={name: part.values("") for name, part in parts.items()},
@@ -256,12 +255,17 @@ def _metrics(names: Any) -> list[Metric]:
     return [find_metric(name) for name in dict.fromkeys(several)]
 
 
-def _refuse_unknown(options: Any, chosen: Sequence[Metric]) -> None:
+def _options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[str, Any]]:
+    """All options of each metric.
+
+    Errors   BadOption
+    """
     if not isinstance(options, Mapping) or not all(isinstance(each, Mapping) for each in options.values()):
         raise BadOption(f"options={options!r} is not possible. Give {{metric: {{option: value}}}}.")
     for name in options:
         if find_metric(name) not in chosen:
             raise BadOption(f"options has {name!r}, which is not among metrics={[each.name for each in chosen]!r}.")
+    return {each.name: each.resolved(options.get(each.name, {})) for each in chosen}
 
 
 def _refuse_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
