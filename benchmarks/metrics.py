@@ -1,0 +1,103 @@
+"""`python -m benchmarks.metrics --photos FOLDER`: every metric that needs no region, of some methods and the controls.
+
+Mean ± standard error over the photographs; a star where a method is better than each of the three controls (higher or
+lower than each, where neither is better) in a paired t-test.
+
+python -m benchmarks.metrics --photos assets/examples --only grad_cam saliency
+python -m benchmarks.metrics --photos assets/examples --only rise --limit 3 --runs 2    two runs for the robust ones
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import explainers
+from benchmarks.faithfulness.photos import paths, photographs
+from explainers import METRICS
+from explainers.metrics.evaluation import LEVEL, mean_and_error, t_test
+from explainers.metrics.run import evaluator
+from models import load_model
+
+NAMES = [name for name, each in METRICS.items() if not each.region]
+METHODS = "grad_cam gradient_shap guided_backprop integrated_gradients saliency".split()
+CONTROLS = ("random", "edge", "centre")
+Numbers = dict[str, dict[str, list[float]]]
+"""A number for each photograph, by method or control, and metric."""
+
+
+def measured(model: Any, photos: Any, methods: Sequence[str], metrics: Sequence[str], runs: int) -> Numbers:
+    """The metrics of all methods and of the controls, photograph by photograph."""
+    options = {
+        name: {"samples": runs} for name in metrics if METRICS[name].reruns and "samples" in METRICS[name].options
+    }
+    numbers: Numbers = {name: {metric: [] for metric in metrics} for name in (*methods, *CONTROLS)}
+    for photo in photos:
+        settings = {"metrics": metrics, "target": photo.target, "options": options}
+        with evaluator(model.network, photo.image, **settings) as judge:
+            for method in methods:
+                found = judge(method)
+                for metric in metrics:
+                    numbers[method][metric].append(float(found.values[metric][0]))
+                print(photo.name, method, f"{found.seconds:.0f} s", flush=True)
+        for metric in metrics:
+            for control in CONTROLS:
+                value = found.controls.get(metric, {}).get(control)
+                numbers[control][metric].append(float("nan") if value is None else float(value[0]))
+    return numbers
+
+
+def table(numbers: Numbers, metrics: Sequence[str]) -> list[str]:
+    """A row for each method and control, a column for each metric."""
+    lines = [f"| | {' | '.join(METRICS[name].title for name in metrics)} |", "|---" * (len(metrics) + 1) + "|"]
+    for name, row in numbers.items():
+        title = f"**{name}**" if name in CONTROLS else f"`{name}`"
+        lines.append(f"| {title} | {' | '.join(cell(numbers, name, metric) for metric in row)} |")
+    return lines
+
+
+def cell(numbers: Numbers, name: str, metric: str) -> str:
+    """Mean ± standard error, and the star."""
+    values = torch.tensor(numbers[name][metric], dtype=torch.float64)
+    if not bool(values.isfinite().any()):
+        return ""
+    mean, error = mean_and_error(values[values.isfinite()])
+    star = (
+        "" if name in CONTROLS else stars(values, [numbers[each][metric] for each in CONTROLS], METRICS[metric].higher)
+    )
+    return f"{mean:.3g} ± {error:.1g}{star}"
+
+
+def stars(values: Tensor, controls: Sequence[Sequence[float]], higher: bool | None) -> str:
+    """ " *" where the values are better than those of each control."""
+    differences = [values - torch.tensor(each, dtype=torch.float64) for each in controls]
+    sure = all(t_test(each[each.isfinite()]) < LEVEL for each in differences)
+    signs = {float(each.nanmean().sign()) for each in differences}
+    return " *" if sure and (len(signs) == 1 if higher is None else signs == {1.0 if higher else -1.0}) else ""
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.metrics", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--photos", type=Path, required=True, help="a folder of photographs, with subfolders")
+    parser.add_argument("--only", nargs="+", choices=list(explainers.METHODS), default=METHODS, metavar="NAME")
+    parser.add_argument("--metrics", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
+    parser.add_argument("--limit", type=int, help="at most so many photographs, evenly spaced")
+    parser.add_argument("--runs", type=int, default=10, help="changed images for metrics that run the method again")
+    parser.add_argument("--model", default="auto", help="name of a model (default: the one on board)")
+    arguments = parser.parse_args()
+    model = load_model(arguments.model)
+    photos = photographs(model, paths(arguments.photos, arguments.limit))
+    numbers = measured(model, photos, arguments.only, arguments.metrics, arguments.runs)
+    print("\n".join(table(numbers, arguments.metrics)))
+
+
+if __name__ == "__main__":
+    main()
