@@ -209,8 +209,10 @@ def test_panels_do_not_wait_for_the_page_and_the_address_holds_them(visit: Visit
         about = json.loads(found.read("bundle.json"))
         rho = json.loads(found.read("correlations.json"))[0]["spearman"]["rho"]
         maps = [np.load(io.BytesIO(found.read(f"{letter}/map.npy"))) for letter in "AB"]
+        difference = np.load(io.BytesIO(found.read("difference-A-B.npy")))
     assert [each["question"]["method"] for each in about["maps"]] == ["layer_cam", "grad_cam"]
     assert rho == pytest.approx(reference(*(each.ravel() for each in maps)), abs=1e-12)
+    assert np.allclose(difference, maps[0] - maps[1], atol=1e-6)
 
 
 @pytest.mark.slow

@@ -65,6 +65,11 @@ export class Pair {
     this.lay(first, second, maps, grid, `${a} − ${b}`);
   }
 
+  /** The letters of the two, the first less the second, for a file's name. */
+  get name() {
+    return this.two.map((panel) => panel.letter.textContent).join("-");
+  }
+
   nothing(text) {
     this.plate.clear(text);
     this.facts.replaceChildren();

@@ -1,7 +1,7 @@
 // What is kept of a comparison: one figure of all panels, or one zip of everything that their maps were computed from.
 import { bundle } from "./bundle.js";
 import { png } from "./figure.js";
-import { make, save } from "./wire.js";
+import { make, npy, save } from "./wire.js";
 
 const NAME = "comparison";
 
@@ -52,6 +52,8 @@ export class Saves {
     }
     const more = { "figure.png": await png(whole.map((panel) => this.plate(panel))),
       "correlations.json": `${JSON.stringify(pair.correlations(whole), null, 2)}\n` };
+    const { map } = pair.plate;
+    if (map && pair.two.every((panel) => whole.includes(panel))) more[`difference-${pair.name}.npy`] = npy(map.values, [map.h, map.w]);
     save(await bundle(pieces, more), `${NAME}-bundle.zip`);
     this.board.tools.say(left ? terms.left_out : "");
   }
