@@ -212,14 +212,22 @@ class Trial:
         return Probability(target.classes) if wanted and isinstance(target, Logit) else target
 
     @property
-    def ends(self) -> tuple[Tensor, Tensor]:
-        """Scores of the images and of their baselines, [R] each, from one pass for all metrics of the same score."""
-        key = "ends", type(self.target).__name__
+    def whole(self) -> Tensor:
+        """Scores of the images, [R]."""
+        return self._once("whole", self.images)
+
+    @property
+    def empty(self) -> Tensor:
+        """Scores of the images' baselines, [R]."""
+        return self._once("empty", self.baseline)
+
+    def _once(self, name: str, batch: Tensor) -> Tensor:
+        """Scores by row of one variant of each image, from one pass for all metrics of the same score."""
+        key = name, type(self.target).__name__
         if key not in self.images_kept:
-            both = [self.values(each, range(len(self.images))) for each in (self.images, self.baseline)]
-            self.images_kept[key] = both[0], both[1]
-        whole, empty = self.images_kept[key]
-        return whole[self.pictures], empty[self.pictures]
+            self.images_kept[key] = self.values(batch, range(len(batch)))
+        scores: Tensor = self.images_kept[key]
+        return scores[self.pictures]
 
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
         """Scores [B] of variants; row b is a variant of image `pictures[b]`."""
@@ -233,7 +241,7 @@ class Trial:
         NaN where the call ended before, and for rows that are not among `rows`.
         """
         rows = range(len(self.maps)) if rows is None else rows
-        found = self.ends[0].new_full((len(rows) * variants,), torch.nan)
+        found = self.maps.new_full((len(rows) * variants,), torch.nan)
 
         def work(chunk: range) -> None:
             batches, pictures = [], []

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.maps.resize import rank_correlation
+from explainers.metrics.candidates import Candidate
 from explainers.metrics.metric import Measured, Trial, metric
 from explainers.options import Choice, Range
 from explainers.perturbation.baselines import extremes
@@ -42,7 +43,7 @@ def _forwards(options: Any) -> int:
 @metric(
     title="Infidelity",
     question="How far is the map from predicting the score's losses?",
-    source="Yeh et al. 2019, definition 2.1, arXiv:1901.09392",
+    source="Yeh et al. 2019, section 2, arXiv:1901.09392",
     unit="squared logit",
     higher=False,
     score="target",
@@ -68,7 +69,7 @@ def infidelity(
     Returns  (r), in squared units of the score, >= 0: 0 where the map predicts every loss, the mean squared loss where
              it predicts none. NaN, for noise, where a map is no slope
     Errors   BadOption
-    Source   Yeh et al. 2019, definition 2.1 and section 2.1 (squares, noise), arXiv:1901.09392; β: the authors' code
+    Source   Yeh et al. 2019, section 2 (squares, noise), arXiv:1901.09392; β: the authors' code
 
     Example
         >>> evaluate(model, images, "grad_cam", metrics=["infidelity"]).values["infidelity"].shape
@@ -124,28 +125,26 @@ def _noise(trial: Trial, samples: int, sigma: float) -> tuple[Tensor, Tensor, di
     def make(picture: int, chosen: Sequence[int]) -> Tensor:
         return x[picture] - spans[picture] * torch.stack([noise(k) for k in chosen])
 
-    slopes, reasons = _slopes(trial)
-    sums = torch.stack([(slopes * noise(k)).flatten(1).sum(1) for k in range(samples)], 1)
-    losses = _losses(trial, ("noise", sigma), samples, make)
-    return losses, sums * spans.double().flatten()[trial.pictures][:, None], reasons
-
-
-def _slopes(trial: Trial) -> tuple[Tensor, dict[int, str]]:
-    """The candidates' values as slopes of the score, [R, C, H, W]; NaN with a reason where they are none."""
-    x, parts = trial.images, []
+    sums = torch.full((len(trial.maps), samples), torch.nan, dtype=torch.float64, device=x.device)
     reasons: dict[int, str] = {}
     for place, each in enumerate(trial.candidates):
-        known = METHODS.get(each.explanation.method) if each.explanation is not None else None
-        if each.raw.shape != x.shape:
-            why = "noise in single input values needs a slope for each: attributions [N, C, H, W]"
-        elif known is not None and known.unit != "logit per unit of input":
-            why = f"{known.name} gives contributions, not slopes: use perturbation='square'"
+        rows = trial.rows(place)
+        if why := _no_slopes(each, x):
+            reasons |= dict.fromkeys(rows, why)
         else:
-            parts.append(each.raw.double())
-            continue
-        parts.append(torch.full(x.shape, torch.nan, dtype=torch.float64, device=x.device))
-        reasons |= dict.fromkeys(trial.rows(place), why)
-    return torch.cat(parts), reasons
+            products = [(each.raw.double() * noise(k)).flatten(1).sum(1) for k in range(samples)]
+            sums[[*rows]] = torch.stack(products, 1) * spans.double().flatten()[:, None]
+    return _losses(trial, ("noise", sigma), samples, make), sums, reasons
+
+
+def _no_slopes(candidate: Candidate, images: Tensor) -> str:
+    """Why a candidate's values are no slopes of the score, one for each input value; "" where they are."""
+    known = METHODS.get(candidate.explanation.method) if candidate.explanation is not None else None
+    if candidate.raw.shape != images.shape:
+        return "noise in single input values needs a slope for each: attributions [N, C, H, W]"
+    if known is not None and known.unit != "logit per unit of input":
+        return f"{known.name} gives contributions, not slopes: use perturbation='square'"
+    return ""
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
@@ -247,7 +246,7 @@ def _losses(trial: Trial, key: tuple[Any, ...], samples: int, make: Callable[[in
     if (key, samples) not in trial.images_kept:
         first = range(len(trial.images))
         scores = trial.scores(samples, lambda row, chosen: make(trial.pictures[row], chosen), first)
-        trial.images_kept[key, samples] = (trial.ends[0][: len(first), None].double() - scores[: len(first)]).double()
+        trial.images_kept[key, samples] = (trial.whole[: len(first), None].double() - scores[: len(first)]).double()
     losses: Tensor = trial.images_kept[key, samples]
     return losses[trial.pictures]
 

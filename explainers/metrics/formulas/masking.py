@@ -88,7 +88,7 @@ def _curves(trial: Trial, kind: str) -> Tensor:
     What deletion leaves of a map is what insertion shows first of its negative: where the trial holds both, as it does
     of random controls, one curve backwards is the other's (where s does not divide n, but for one pixel).
     """
-    whole, empty = trial.ends
+    whole, empty = trial.whole, trial.empty
     key = "curves", type(trial.target).__name__
     known: dict[str, Tensor] = trial.kept.setdefault(key, {})
     other = known.get("insertion" if kind == "deletion" else "deletion")
@@ -138,7 +138,7 @@ def average_drop(trial: Trial) -> Measured:
         >>> evaluate(model, images, grad_cam(model, images), metrics="average_drop").values["average_drop"].shape
         torch.Size([1])
     """
-    full, dimmed = trial.ends[0], _dimmed(trial)
+    full, dimmed = trial.whole, _dimmed(trial)
     found = (full - dimmed).clamp(min=0) / full
     why = "the score is not above 0, so a share of it means nothing"
     return _scaled(trial, Measured(found).but(~(full > 0), why))
@@ -165,7 +165,7 @@ def average_increase(trial: Trial) -> Measured:
         >>> evaluate(model, images, grad_cam(model, images), metrics="average_increase").values.keys()
         dict_keys(['average_increase'])
     """
-    full, dimmed = trial.ends[0], _dimmed(trial)
+    full, dimmed = trial.whole, _dimmed(trial)
     return _scaled(trial, Measured((dimmed > full).to(full).where(dimmed.isfinite(), torch.nan)))
 
 
@@ -190,7 +190,7 @@ def average_gain(trial: Trial) -> Measured:
         >>> evaluate(model, images, grad_cam(model, images), metrics="average_gain").values["average_gain"].shape
         torch.Size([1])
     """
-    full, dimmed = trial.ends[0], _dimmed(trial)
+    full, dimmed = trial.whole, _dimmed(trial)
     found = (dimmed - full).clamp(min=0) / (1 - full)
     why = "the score is no probability below 1"
     return _scaled(trial, Measured(found).but(~((full >= 0) & (full < 1)), why))
