@@ -37,7 +37,7 @@ def _runs(options: Any) -> int:
 @metric(
     title="Sensitivity-max",
     question="How much can the map change when the image hardly does?",
-    source="Yeh et al. 2019, definition 3.1, arXiv:1901.09392",
+    source="Yeh et al. 2019, section 3, arXiv:1901.09392",
     unit="relative change",
     higher=False,
     reruns=True,
@@ -66,7 +66,7 @@ def sensitivity_max(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 1
 @metric(
     title="Local Lipschitz constant",
     question="How fast does the map change with the image?",
-    source="Alvarez-Melis & Jaakkola 2018, eq. 2, arXiv:1806.08049",
+    source="Alvarez-Melis & Jaakkola 2018, arXiv:1806.08049",
     unit="relative change per unit of input",
     higher=False,
     reruns=True,
@@ -82,7 +82,7 @@ def local_lipschitz(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 1
 
     Returns  (r), >= 0, per unit of the model's input. NaN for a map of zeros
     Errors   BadOption where the method cannot be run again
-    Source   Alvarez-Melis & Jaakkola 2018, eq. 2, arXiv:1806.08049
+    Source   Alvarez-Melis & Jaakkola 2018, arXiv:1806.08049
 
     Example
         >>> found = evaluate(model, images, "grad_cam", metrics=["local_lipschitz"])

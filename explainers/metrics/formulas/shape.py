@@ -78,7 +78,7 @@ def complexity(trial: Trial) -> Measured:
 @metric(
     title="Pointing game",
     question="Is the highest point of the map on the object?",
-    source="Zhang et al. 2018, section 4.1, arXiv:1608.00507",
+    source="Zhang et al. 2018, arXiv:1608.00507",
     unit="share of hits",
     higher=True,
     region=True,
@@ -96,7 +96,7 @@ def pointing_game(
 
     Returns  (r), 1 for a hit and 0 for a miss, in between for ties; its mean over images is the game's accuracy
     Errors   BadOption
-    Source   Zhang et al. 2018, section 4.1, arXiv:1608.00507
+    Source   Zhang et al. 2018, arXiv:1608.00507
 
     Example
         >>> box = torch.tensor([[60, 40, 180, 200]])
