@@ -34,6 +34,8 @@ class Loaded:
     layers: list[explainers.Layer]
     default: str
     device: torch.device
+    reasons: dict[tuple[str, str | None], str | None] = field(default_factory=dict)
+    """Why a method is not offered at a layer, for those asked about: the network does not change while it is here."""
 
     @property
     def finds(self) -> bool:
@@ -99,6 +101,8 @@ class Settings:
     """What of the picture the network sees, once it was opened."""
     key: str = ""
     """Equal for questions with the same answer, see `ui/maps/kept.py`."""
+    subject: str = ""
+    """Equal for questions about the same thing in the same picture, see there."""
 
     unit: tuple[str, int] | None = None
     """A layer and the number of its channel, whose mean is explained instead of a class."""

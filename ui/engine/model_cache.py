@@ -173,4 +173,7 @@ def why_not(method: explainers.Method, loaded: Loaded, layer: str | None = None)
     """None where the method can explain this model at this layer, else a sentence that says why not."""
     if loaded.finds and method.name in COMPARING:
         return words.COMPARES_CLASSES
-    return method.applies(loaded.model.network, layer or None)
+    asked = method.name, layer or None
+    if asked not in loaded.reasons:
+        loaded.reasons[asked] = method.applies(loaded.model.network, layer or None)
+    return loaded.reasons[asked]
