@@ -1,6 +1,6 @@
 """The documents say what the code does: methods, flags, settings, endpoints; their examples run.
 
-`python -m tests.test_docs` writes the table of methods in docs/methods.md anew.
+`python -m tests.test_docs` writes the tables of docs/methods.md and docs/metrics.md anew.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import explainers
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 METHODS = ROOT / "docs" / "methods.md"
+METRICS = ROOT / "docs" / "metrics.md"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -40,6 +41,18 @@ def methods_table() -> list[str]:
     return lines
 
 
+def metrics_table() -> list[str]:
+    """The table of docs/metrics.md, made from METRICS."""
+    lines = ["| metric | the question | unit | better | forwards | needs | source |", "|---|---|---|---|---|---|---|"]
+    for name, metric in explainers.METRICS.items():
+        better = {True: "higher", False: "lower", None: "neither"}[metric.higher]
+        needs = [word for word, asked in (("the method", metric.reruns), ("a region", metric.region)) if asked]
+        options = {"steps": 20} | {option.name: option.default for option in metric.options.values()}
+        cells = [f"`{name}`", metric.question, metric.unit, better, str(metric.forwards(options) or "")]
+        lines.append(f"| {' | '.join([*cells, ', '.join(needs), metric.source])} |")
+    return lines
+
+
 def between(text: str, part: str) -> list[str]:
     """The lines between `<!-- part -->` and `<!-- /part -->`."""
     found = re.search(rf"<!-- {part} -->\n(.*?)<!-- /{part} -->", text, re.S)
@@ -55,6 +68,11 @@ def front_matter() -> dict[str, str]:
 def test_every_method_is_in_the_table_of_methods() -> None:
     """When this fails: `python -m tests.test_docs`."""
     assert between(METHODS.read_text(encoding="utf-8"), "methods") == methods_table()
+
+
+def test_every_metric_is_in_the_table_of_metrics() -> None:
+    """When this fails: `python -m tests.test_docs`."""
+    assert between(METRICS.read_text(encoding="utf-8"), "metrics") == metrics_table()
 
 
 def test_the_readme_is_short() -> None:
@@ -197,9 +215,14 @@ def test_the_changelog_has_this_version() -> None:
     assert f"## {PROJECT['project']['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def write(page: Path, part: str, lines: list[str]) -> None:
+    """Replace the lines between `<!-- part -->` and `<!-- /part -->`."""
+    head, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {part} -->\n")
+    tail = rest.partition(f"<!-- /{part} -->\n")[2]
+    page.write_text("\n".join([f"{head}<!-- {part} -->", *lines, f"<!-- /{part} -->\n{tail}"]), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    head, _, rest = METHODS.read_text(encoding="utf-8").partition("<!-- methods -->\n")
-    tail = rest.partition("<!-- /methods -->\n")[2]
-    written = "\n".join([f"{head}<!-- methods -->", *methods_table(), f"<!-- /methods -->\n{tail}"])
-    METHODS.write_text(written, encoding="utf-8")
+    write(METHODS, "methods", methods_table())
+    write(METRICS, "metrics", metrics_table())
     sys.exit(0)

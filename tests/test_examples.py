@@ -66,15 +66,16 @@ def names() -> dict[str, Any]:
 
 
 def example_of(name: str) -> str:
-    """The docstring's last part, from its `Example` on."""
-    return (inspect.getdoc(getattr(explainers, name)) or "").partition("\nExample\n")[2]
+    """The docstring's last part, from its `Example` on, of a public function or of a metric's formula."""
+    found = explainers.METRICS[name].function if name in explainers.METRICS else getattr(explainers, name)
+    return (inspect.getdoc(found) or "").partition("\nExample\n")[2]
 
 
 def test_every_public_function_is_found() -> None:
     assert set(explainers.METHODS) <= set(FUNCTIONS) and "capture" in FUNCTIONS
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *explainers.METRICS])
 def test_the_example_runs_and_shows_what_it_says(name: str, names: dict[str, Any]) -> None:
     own = names | {"model": copy.deepcopy(names["model"])}  # some write gradients
     example = doctest.DocTestParser().get_doctest(example_of(name), own, name, None, 0)
@@ -82,6 +83,7 @@ def test_the_example_runs_and_shows_what_it_says(name: str, names: dict[str, Any
 
     outcome = RUNNER.run(example, out=said.append)
 
-    assert f"{name}(" in "".join(each.source for each in example.examples), "an Example that calls the function"
+    called = name if name in explainers.METRICS else f"{name}("
+    assert called in "".join(each.source for each in example.examples), "an Example that calls the function"
     assert any(each.want for each in example.examples), "a result is shown"
     assert outcome.failed == 0, "".join(said)

@@ -9,7 +9,7 @@ six steps, where a sparse direct solver takes up to a second a mask.
 Planes are padded by a border of one, and S x = Σ_j w'_ij x_j with whole weights (2 beside, 1 across) is T x - 4 x,
 where T sums rows, then columns, with weights 1, 2, 1.
 
-Source   Rong et al. 2022, section 5.2, arXiv:2202.00449 (the system); Briggs, Henson & McCormick 2000 (multigrid)
+Source   Rong et al. 2022, arXiv:2202.00449 (the system); Briggs, Henson & McCormick 2000 (multigrid)
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def average_increase(trial: Trial) -> Measured:
 @metric(
     title="Average gain",
     question="How much of the missing probability is gained where the image is dimmed by its map?",
-    source="Zhang et al. 2024, section 4.1, arXiv:2301.07002",
+    source="Zhang et al. 2024 (Opti-CAM), arXiv:2301.07002",
     unit="share of the missing probability",
     higher=True,
     score="probability",
@@ -184,7 +184,7 @@ def average_gain(trial: Trial) -> Measured:
         max(0, f(L x) - f(x)) / (1 - f(x))
 
     Returns  (r), in [0, 1], higher is better; NaN for a constant map, and where the score is no probability below 1
-    Source   Zhang et al. 2024 (Opti-CAM), section 4.1, arXiv:2301.07002
+    Source   Zhang et al. 2024 (Opti-CAM), arXiv:2301.07002
 
     Example
         >>> evaluate(model, images, grad_cam(model, images), metrics="average_gain").values["average_gain"].shape
@@ -243,7 +243,7 @@ def road(
     that the shape of the hole tells the network little. A map and its negative have opposite values.
 
     Returns  (r), in [-1, 1] / 2 of the score, higher is better; curves (r, levels)
-    Source   Rong et al. 2022, sections 4 and 5, arXiv:2202.00449; both orders in one number as pytorch-grad-cam's
+    Source   Rong et al. 2022, arXiv:2202.00449; both orders in one number as pytorch-grad-cam's
              ROADCombined
 
     Example
