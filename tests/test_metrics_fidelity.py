@@ -256,8 +256,14 @@ def test_a_constant_map_and_an_even_score_have_no_correlation():
     net = curved()
     found = measure("mu_fidelity", net, torch.ones(3, 5, 5), controls=True, samples=6)
     assert found.reasons["mu_fidelity"] == ["the map is constant"] * 3
-    found = measure("mu_fidelity", net, MAPS, controls=True, samples=6, baseline=IMAGES)
-    assert found.reasons["mu_fidelity"] == ["the score does not change, whatever is replaced"] * 3
+
+
+@pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
+@pytest.mark.parametrize("change", [0, 1e-15])
+def test_where_the_score_does_not_change_no_map_predicts_anything(metric, change):
+    found = measure(metric, curved(), MAPS, controls=True, samples=6, baseline=IMAGES + change)
+    assert bool(found.values[metric].isnan().all())
+    assert found.reasons[metric] == ["the score does not change, whatever is replaced"] * 3
 
 
 # Both

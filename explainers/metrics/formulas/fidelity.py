@@ -32,6 +32,7 @@ from explainers.registry import METHODS
 # The authors' squares on digits of 28 px: sides from 1 to 10.
 _LARGEST_SIDE = 10 / 28
 _FLAT = 1e-6
+_UNMOVED = "the score does not change, whatever is replaced"
 
 Samples = Annotated[int, Range(2, 10000, 1, help="perturbed images; a forward pass each, for all maps together")]
 
@@ -67,7 +68,7 @@ def infidelity(
     of the map a convention; the authors' β may be negative, and then a map with all its signs turned scores as the map.
 
     Returns  (r), in squared units of the score, >= 0: 0 where the map predicts every loss, the mean squared loss where
-             it predicts none. NaN, for noise, where a map is no slope
+             it predicts none. NaN where the score does not change and, for noise, where a map is no slope
     Errors   BadOption
     Source   Yeh et al. 2019, section 2 (squares, noise), arXiv:1901.09392; β: the authors' code
 
@@ -82,7 +83,8 @@ def infidelity(
     losses, sums = losses.nan_to_num(), torch.where(reached, sums, 0)
     beta = 1.0 if not normalise else _ratio((sums * losses).sum(1), sums.square().sum(1)).clamp(min=0)[:, None]
     errors = (beta * sums - losses).square().sum(1)
-    return Measured(errors / torch.where(count > 0, count, torch.nan), reasons=reasons)
+    found = Measured(errors / torch.where(count > 0, count, torch.nan), reasons=reasons)
+    return found.but(_unmoved(trial, measured[0]), _UNMOVED)
 
 
 def _squares(trial: Trial, samples: int) -> tuple[Tensor, Tensor, dict[int, str]]:
@@ -198,18 +200,14 @@ def mu_fidelity(
         return torch.where(hidden[:, None], trial.baseline[picture], trial.images[picture])
 
     losses = _losses(trial, (parts, size, share), samples, make)
-    reasons: dict[int, str] = {}
     values = losses.new_full((len(losses),), torch.nan)
     for row, picture in enumerate(trial.pictures):
-        heat, reached = trial.maps[row].double(), losses[row].isfinite()
-        if float(heat.amax() - heat.amin()) <= _FLAT * float(heat.abs().amax()):
-            reasons[row] = "the map is constant"
-        elif bool(reached.any()) and within_rounding(losses[row][reached], trial.images.dtype):
-            reasons[row] = "the score does not change, whatever is replaced"
-        else:
-            sums = _sums(heat, segments[picture]) @ subsets[picture].double().T.to(heat.device)
-            values[row] = _correlation(sums[reached], losses[row][reached], correlation)
-    return Measured(values, reasons=reasons)
+        reached = losses[row].isfinite()
+        sums = _sums(trial.maps[row].double(), segments[picture]) @ subsets[picture].double().T.to(losses.device)
+        values[row] = _correlation(sums[reached], losses[row][reached], correlation)
+    flat = trial.maps.flatten(1)
+    constant = flat.amax(1) - flat.amin(1) <= _FLAT * flat.abs().amax(1)
+    return Measured(values).but(_unmoved(trial, losses), _UNMOVED).but(constant, "the map is constant")
 
 
 def _subsets(segments: Sequence[Parts], share: float, samples: int, seed: int) -> list[Tensor]:
@@ -249,6 +247,15 @@ def _losses(trial: Trial, key: tuple[Any, ...], samples: int, make: Callable[[in
         trial.images_kept[key, samples] = (trial.whole[: len(first), None].double() - scores[: len(first)]).double()
     losses: Tensor = trial.images_kept[key, samples]
     return losses[trial.pictures]
+
+
+def _unmoved(trial: Trial, losses: Tensor) -> Tensor:
+    """Where the score has not changed beyond rounding, [R]: any map would predict that."""
+    found = []
+    for whole, lost in zip(trial.whole.double(), losses, strict=True):
+        reached = lost[lost.isfinite()]
+        found.append(len(reached) > 0 and within_rounding(torch.cat([whole[None], whole - reached]), trial.maps.dtype))
+    return torch.tensor(found, device=losses.device)
 
 
 @metric(
