@@ -134,7 +134,7 @@ def test_the_promise_is_the_methods_own_and_of_the_whole_score():
 # Infidelity
 
 
-def test_squares_are_inside_and_of_all_sizes_and_places():
+def test_m09_squares_are_random_inside_and_of_all_sizes_and_places():
     boxes = _boxes(28, 40, 4000, 0)
     top, left, bottom, right = boxes.unbind(1)
     sides = bottom - top
@@ -161,8 +161,8 @@ def test_infidelity_by_a_loop_over_squares(normalise):
 
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_infidelity_is_captums_but_for_maps_against_the_score(normalise, sign):
-    """captum 0.9 scales by a factor of any sign, so a map and its negative have the same infidelity; see docs."""
+def test_m05_infidelity_is_captums_but_for_maps_against_the_score(normalise, sign):
+    """captum scales by a factor of any sign, so a map and its negative have the same infidelity."""
     metrics = pytest.importorskip("captum.metrics")
     net, masks = curved(), squares(20)[:, None].expand(-1, 3, -1, -1)
 
@@ -239,7 +239,7 @@ def test_mu_fidelity_by_a_loop_over_subsets(parts, correlation):
     assert measure("mu_fidelity", net, MAPS, **options).tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_every_subset_has_the_same_number_of_parts():
+def test_m11_every_subset_has_the_same_number_of_parts():
     """Bhatt et al. fix |S|; xplique draws each cell with a probability, so that the area alone makes a correlation."""
     seen = []
 
@@ -270,7 +270,7 @@ def test_where_the_score_does_not_change_no_map_predicts_anything(metric, change
 
 
 @pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
-def test_contributions_of_a_linear_model_win_against_100_random_maps(metric):
+def test_m12_contributions_of_a_linear_model_win_against_100_random_maps(metric):
     """Closed form: the sum over a part of w (x - baseline) is the score that the part's loss costs."""
     net = Linear()
     exact = (net.weight * (IMAGES - BASELINE)).detach()
@@ -347,7 +347,7 @@ def test_the_gap_is_that_of_the_raw_values():
     torch.testing.assert_close(again, gap, rtol=1e-9, atol=0)
 
 
-def test_exact_methods_have_no_gap_and_lrp_has_what_biases_absorb():
+def test_m10_exact_methods_have_no_gap_and_lrp_has_what_biases_absorb():
     net = plain()
     gaps = {
         name: evaluate(net, IMAGES, name, target=CLASSES, metrics="completeness_gap").values["completeness_gap"]

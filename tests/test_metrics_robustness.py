@@ -50,7 +50,7 @@ def test_sensitivity_max_is_captums():
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
 
 
-def test_numbers_under_noise_by_a_loop():
+def test_m14_numbers_under_noise_by_a_loop():
     net, before = curved(), input_x_gradient(curved(), IMAGES, 0)
     worst, steepest, ranked = torch.zeros(3), torch.zeros(3), []
     for change in noises(5, 0.2):

@@ -52,7 +52,7 @@ def test_complexity_by_a_loop():
         assert value == pytest.approx(-sum(share * math.log(share) for share in shares), rel=1e-12)
 
 
-def test_limits_of_sparseness_and_complexity():
+def test_m13_limits_of_sparseness_and_complexity():
     one, even = torch.zeros(24, 40), -2 * torch.ones(24, 40)
     one[3, 4] = -5
     (first, second), _ = measure("sparseness", torch.stack([one, even]))
@@ -69,7 +69,7 @@ def test_a_map_of_zeros_has_neither(metric):
     assert reasons == ["the map is zero everywhere", ""]
 
 
-def test_neither_scale_nor_sign_plays_a_part():
+def test_m13_neither_scale_nor_sign_plays_a_part():
     maps = random_maps()
     for metric in ("sparseness", "complexity"):
         torch.testing.assert_close(measure(metric, -1e-9 * maps)[0], measure(metric, maps)[0], rtol=1e-10, atol=0)
@@ -119,7 +119,7 @@ def test_the_tolerance_is_15_pixels_by_default():
         assert measure("pointing_game", heat, BOX)[0].item() == hit
 
 
-def test_tied_maxima_count_as_one_picked_at_random():
+def test_m06_tied_maxima_count_as_one_picked_at_random():
     """Quantus 0.6 calls it a hit where any of them is inside."""
     heat = torch.zeros(24, 40)
     heat[6, 12] = heat[0, 0] = heat[23, 0] = 1
@@ -130,7 +130,11 @@ def test_tied_maxima_count_as_one_picked_at_random():
 # Relevance mass and rank
 
 
-def test_relevance_mass_by_hand():
+def test_m07_relevance_mass_by_hand():
+    """Quantus divides signed sums: 2 inside, 1 and -2.9 outside make 20."""
+    peak = torch.zeros(24, 40)
+    peak[6, 12], peak[0, 0], peak[20, 30] = 2, 1, -2.9
+    assert measure("relevance_mass", peak, BOX)[0].item() == pytest.approx(2 / 3)
     heat = torch.tensor([[3.0, 1.0, -7.0], [2.0, -1.0, 4.0]])
     inside = torch.tensor([[[True, True, True], [False, False, False]]])
     assert measure("relevance_mass", heat, inside)[0].item() == pytest.approx(4 / 10)
@@ -146,8 +150,11 @@ def test_relevance_rank_by_hand():
     assert measure("relevance_rank", -heat, inside)[0].item() == pytest.approx(2 / 3), "of 7, 1, -1 the 7 and the -1"
 
 
-def test_ties_at_the_last_rank_count_by_their_share():
-    """Three places: 5 takes one, and four pixels of 2 share the other two; one of them is inside with the 5."""
+def test_m08_ties_at_the_last_rank_count_by_their_share():
+    """Three places: 5 takes one, and four pixels of 2 share the other two; one of them is inside with the 5.
+
+    Quantus gives the places to the first in memory.
+    """
     heat = torch.tensor([[5.0, 2.0, 0.0], [2.0, 2.0, 2.0]])
     inside = torch.tensor([[[True, True, True], [False, False, False]]])
     assert measure("relevance_rank", heat, inside)[0].item() == pytest.approx((1 + 2 / 4) / 3)
