@@ -52,6 +52,8 @@ from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS, Metric
 from explainers.metrics.randomisation import randomisation_test
 from explainers.metrics.randomisation_result import Randomisation
+from explainers.metrics.recommend import recommend
+from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.run import evaluate
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
@@ -100,6 +102,7 @@ __all__ = [
     "Probability",
     "Randomisation",
     "Range",
+    "Recommendation",
     "Region",
     "Similarity",
     "Smoothed",
@@ -128,6 +131,7 @@ __all__ = [
     "list_layers",
     "overlay",
     "randomisation_test",
+    "recommend",
     "record_gradients",
     "regions",
     "replace_gradient",

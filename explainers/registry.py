@@ -62,6 +62,11 @@ class Method:
         return self.returns == "pixels"
 
     @property
+    def gives_map(self) -> bool:
+        """Whether the result is one map of each image, or attributions of its pixels, which reduce to one."""
+        return self.returns in ("grid", "pixels", "heat")
+
+    @property
     def planes(self) -> bool:
         """Whether each plane [h, w] of the result is a map by itself, and their sum means nothing."""
         return self.returns == "features" and not self.reads_class

@@ -67,7 +67,7 @@ def explain(
     restricted = through is not None or isinstance(target, Through)  # then the map is of a part of the score
     model = model if forward is None else forwarded(model, forward, images)
     with one_call(model) as view:
-        comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in ("grid", "pixels", "heat")
+        comparable = compare and chosen.reads_class and not chosen.long and chosen.gives_map
         view.graphs = {} if comparable else None  # one forward pass then serves both classes
         began = time.perf_counter()
         with recording() as record:
