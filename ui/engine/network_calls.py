@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from explainers.targets import Target
 
 R = TypeVar("R")
+ASIDE = 8
+"""Rows of a batch of what steps aside for clicks after each; on the CPU more are hardly faster."""
 
 try:
     import spaces
@@ -51,8 +53,8 @@ def _on_cpu(value: Any) -> Any:
         return type(value)(map(_on_cpu, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        tensors = {name: field.cpu() for name, field in fields.items() if isinstance(field, torch.Tensor)}
-        return dataclasses.replace(value, **tensors)
+        held = {name: _on_cpu(field) for name, field in fields.items() if isinstance(field, (torch.Tensor, dict))}
+        return dataclasses.replace(value, **held)
     return value
 
 
@@ -66,6 +68,41 @@ def explain(
         return run(name, partial(explainers.explain, method), images, **keywords)
     keywords |= _reporting(progress)
     return run(name, partial(_within_memory, _rows(name), method), images, **keywords)
+
+
+def evaluate(
+    name: str,
+    images: torch.Tensor,
+    explanation: explainers.Explanation,
+    progress: Callable[[Any], bool],
+    **keywords: Any,
+) -> explainers.Evaluation:
+    """`explainers.evaluate` of an explanation of the one picture."""
+    run_it = partial(_evaluate, _rows(name), explanation)
+    return run(name, run_it, images, **keywords, **_reporting(progress))
+
+
+def _evaluate(
+    rows: int, explanation: explainers.Explanation, network: Any, images: torch.Tensor, **keywords: Any
+) -> explainers.Evaluation:
+    import explainers  # torch takes seconds to start
+    from explainers.passes.loop import largest_batch  # torch takes seconds to start
+
+    with largest_batch(min(rows, ASIDE) if images.device.type == "cpu" else rows):
+        return explainers.evaluate(network, images, explanation, **keywords)
+
+
+def randomise(
+    name: str, images: torch.Tensor, method: str, progress: Callable[[Any], bool], **keywords: Any
+) -> explainers.Randomisation:
+    """`explainers.randomisation_test` of a method on the one picture."""
+    return run(name, partial(_randomise, method), images, **keywords, **_reporting(progress))
+
+
+def _randomise(method: str, network: Any, images: torch.Tensor, **keywords: Any) -> explainers.Randomisation:
+    import explainers  # torch takes seconds to start
+
+    return explainers.randomisation_test(network, images, method, **keywords)
 
 
 def _within_memory(rows: int, method: str, *values: Any, **keywords: Any) -> explainers.Explanation:

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from ui.engine.runs import Run
 
 QUICK = 0.5
-"""Seconds that a quick question takes, and that a long one computes before it steps aside again."""
+"""Seconds that a quick question takes, and that a long one usually computes before it steps aside again."""
 
 
 class Turn:
     """A job's place in the queue, and its turn once that has come."""
 
-    def __init__(self, run: Run, long: bool) -> None:
-        self.run, self.long = run, long
+    def __init__(self, run: Run, long: bool, aside: float) -> None:
+        self.run, self.long, self.aside = run, long, aside
         self.left = run.seconds if long else QUICK
         """Seconds of work that are left, as far as is known."""
         self.since = 0.0
@@ -44,9 +44,12 @@ class Turns:
         self._waiting: list[Turn] = []
 
     @contextlib.contextmanager
-    def place(self, run: Run, *, long: bool) -> Iterator[Turn]:
-        """A place in the queue for the length of the block; `wait` comes before any work."""
-        turn = Turn(run, long)
+    def place(self, run: Run, *, long: bool, aside: float = QUICK) -> Iterator[Turn]:
+        """A place in the queue for the length of the block; `wait` comes before any work.
+
+        A long job computes for `aside` seconds before it steps aside for quick ones.
+        """
+        turn = Turn(run, long, aside)
         with self._changed:
             self._queue(turn)
         try:
@@ -80,7 +83,7 @@ class Turns:
         if fraction:
             turn.left = min(turn.left, turn.spent * (1 - fraction) / fraction)
         with self._changed:
-            held = self._holder is turn and turn.long and began - turn.since >= QUICK
+            held = self._holder is turn and turn.long and began - turn.since >= turn.aside
             if not held or all(other.long for other in self._waiting):
                 return
             self._queue(turn, first=True)

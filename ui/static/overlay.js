@@ -238,5 +238,8 @@ class View {
 export function mount(element, props, trigger, watch) {
   const view = new View(element, props, trigger);
   document.addEventListener("hl-recall", (event) => { if (event.detail.id === element.closest("[id^='hl-']")?.id) view.recall(event.detail.key); });
+  document.addEventListener("hl-photograph", ({ detail }) => {
+    if (detail.id === element.closest("[id^='hl-']")?.id) Object.assign(detail, { key: view.value?.map ? view.value.key : null, image: view.surface.image });
+  });
   follow(props, watch, ["value"], () => view.update());
 }

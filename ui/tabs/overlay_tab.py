@@ -24,6 +24,7 @@ from ui.share.saving import Saving
 from ui.tabs import picture_panel
 from ui.tabs.components import canvas
 from ui.tabs.tab import AT_ONCE, Tab, Updates, error_line, event_data, integer, job, queued
+from ui.trust.tab import Trust
 
 
 class Overlay(Tab):
@@ -54,6 +55,7 @@ class Overlay(Tab):
                 self.bars = canvas("classes", "hl-bars", title=words.BARS_TITLE)
                 self.guide = guide.guide("hl-guide")
                 self.findings = canvas("findings", "hl-findings")
+                self.trust = Trust(self.page, "hl-overlay")
         self.beside = Beside(self.page, "hl-overlay")
         self.rail = Rail(self.page)
         self.strip = self.rail.drawing
@@ -64,7 +66,7 @@ class Overlay(Tab):
         self.saving.wire()
         shown = [self.status, self.view, self.planes, self.guide]
         outputs = [*panel.inputs[1:], panel.notice, panel.stop, page.fold, *shown, self.bars, self.findings]
-        outputs += [*self.rail.outputs, *page.seen, *page.resolved, self.beside.recall]
+        outputs += [*self.rail.outputs, *page.seen, *page.resolved, self.beside.recall, self.trust.strip]
         shared = queued("model", trigger_mode="multiple", show_progress="hidden")
         # The picture is set by a plain handler: Gradio mixes up a file that only one step of a generator sends.
         kept: dict[str, Any] = {"inputs": panel.address, "js": links.script("opened")}  # the visitor's own picture
@@ -81,6 +83,7 @@ class Overlay(Tab):
         panel.explain.click(self.ask_again, panel.inputs, outputs, **shared)
         self.planes.select(self.plane, panel.inputs, shown, **shared)
         self.rail.wire()
+        self.trust.wire()
         self.beside.wire(self.bars)
 
     def opened(self, request: gr.Request, kept: Any) -> Updates:
@@ -229,6 +232,7 @@ class Overlay(Tab):
                 self.guide: None,
                 self.strip: {"id": packing.number(), "chosen": step.settings.layer, "stages": []},
                 **self.rail.without_answer(step.settings),
+                **self.trust.without_answer(),
                 self.panel.stop: gr.update(interactive=False),
                 **{seen: {"key": str(ident)} for seen in self.page.seen},
             }
@@ -248,6 +252,7 @@ class Overlay(Tab):
             **self._drawn(step, ident),
             self.bars: classes,
             self.findings: packing.findings(step, ident),
+            **self.trust.answered(step, ident),
             self.panel.stop: gr.update(interactive=False),
             self.page.fold: {"text": words.folded(step)},
             **{seen: {"key": str(ident)} for seen in self.page.seen},

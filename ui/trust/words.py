@@ -1,0 +1,86 @@
+"""Every sentence of the trust strip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from explainers.metrics.evaluation import Evaluation
+    from explainers.metrics.randomisation_result import Randomisation
+    from ui.engine.messages import Settings
+    from ui.trust.messages import Alike
+
+CONTROL = "It is one of the controls that other maps are compared with, so it has no place among them."
+PLANES = "Each of its planes is a map by itself; a verdict is given on methods that draw one map of the class."
+NO_MAP = "It gives no map of the picture, so there are no pixels to delete."
+UNFINISHED = "The map was stopped before it was finished. Press Explain to finish it; then it can be compared."
+NOT_KNOWN = "The picture is not on the server any more. Choose it again."
+NOT_FINITE = "The map holds NaN or infinity, so its pixels have no order."
+CONSTANT = "The map has the same value everywhere, so its pixels have no order."
+FORGOTTEN = "The server has not kept this map. Press Explain to compute it again; then it can be compared."
+STOPPED = "Stopped before there was a verdict."
+OVER = "There was no verdict within the time limit."
+NO_TEST = "The weights of this network could not be drawn anew."
+UNKNOWN = "The comparison failed. The map itself is not affected."
+
+TERMS: dict[str, Any] = {
+    "title": "Can I believe this map?",
+    "ask": "Compare with controls",
+    "stop": "Stop",
+    "weights": "Draw the weights anew",
+    "curves": "Curves",
+    "working": "Comparing with random maps, edges and a centre blob: {percent}",
+    "drawing": "Drawing the last layer’s weights anew: {percent}",
+    "waiting": "Compared once the map is there.",
+    "offer": "Deletes and inserts pixels in the map’s order, as for random maps, edges and a centre blob.",
+    "rows": {"controls": "Controls", "class": "Class", "weights": "Weights"},
+    "axis": "pixels {verb}, highest first",
+    "verbs": {"deletion": "deleted", "insertion": "inserted"},
+    "better": {"deletion": "lower is better", "insertion": "higher is better"},
+    "own": "this map",
+    "controls": {"random": "random", "edge": "edges", "centre": "centre"},
+    "read": "{share} of the pixels {verb}: {unit} {own}; random {random}, edges {edge}, centre {centre}",
+    "hint": "Hover, touch or use the arrow keys to see the photograph at a step.",
+    "seen": "{share} of the pixels {verb}",
+}
+"""What trust.js says; {…} are filled in there."""
+
+
+def unit(settings: Settings) -> str:
+    """What the curves show."""
+    if settings.unit:
+        return "channel mean"
+    return {"detection": "score", "segmentation": "mean logit"}.get(settings.loaded.model.task, "probability")
+
+
+def controls(evaluation: Evaluation) -> str:
+    """The library's sentences: each area and its place among the controls."""
+    return ". ".join(evaluation.sentence(metric) for metric in evaluation.values) + "."
+
+
+def of_class(reads_class: bool, alike: Alike | None, limit: float) -> str:
+    """Whether the map depends on the class."""
+    if not reads_class:
+        return "Does not depend on the class: the method never asks for one."
+    if alike is None:
+        return "Not compared with another class."
+    if alike.correlation != alike.correlation:
+        return f"The map of {alike.other} is constant or not finite: not compared."
+    found = f"rank correlation {_signed(alike.correlation)} with the map of {alike.other}"
+    return f"Hardly depends on the class: {found}." if alike.correlation > limit else f"Depends on the class: {found}."
+
+
+def of_weights(test: Randomisation | str | None) -> str:
+    """Whether the map depends on the weights of the last layer; empty where that was not tried."""
+    if test is None or isinstance(test, str):
+        return test or ""
+    what = "rank correlation of magnitudes" if test.by_size else "rank correlation"
+    if test.passes is None:
+        return f"With {test.steps[0]} drawn anew the map is constant or not finite: not compared."
+    found = f"{what} {_signed(test.after_last_layer)} with the map once {test.steps[0]} was drawn anew"
+    return f"Depends on the weights: {found}." if test.passes else f"Hardly depends on the weights: {found}."
+
+
+def _signed(value: float) -> str:
+    """A correlation with a true minus."""
+    return f"{value:.2f}".replace("-", "−")
