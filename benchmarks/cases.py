@@ -24,6 +24,8 @@ OURS = "hooklens"
 CLASS = 3
 LITE = "efficientnet_lite0"
 ALL_CHANNELS = 65536
+ROAD = ("grad-cam", "grad-cam, highest first alone")
+"""What solves a sparse system for each image and level by itself."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,31 @@ def batch(name: str, size: int) -> Contenders:
     )
 
 
+def curves(name: str, steps: int) -> Contenders:
+    """Deletion and insertion of a map made before; with the controls, and the precision that is faster."""
+    net, x, stages, contenders = _prepared(name)
+    heat = explainers.explain("grad_cam", net, x, CLASS, layer=stages[-1]).upsample((x.shape[-2], x.shape[-1]))
+    one = partial(explainers.evaluate, net, x, heat, target=CLASS, steps=steps, baseline=None)
+    contenders |= _both_precisions(partial(one, controls=False, precision="float32"))
+    contenders[f"{OURS}, with controls, auto"] = one
+    return contenders | peers.curves(net, x, CLASS, heat, steps)
+
+
+def road(name: str, size: int) -> Contenders:
+    """ROAD at four levels, both orders; the unit is a forward pass of the same batch."""
+    net, x, stages, _ = _prepared(name)
+    images = x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *x.shape[1:])
+
+    def bare() -> object:
+        with torch.inference_mode():
+            return net(images)
+
+    heat = explainers.explain("grad_cam", net, images, CLASS, layer=stages[-1]).upsample((x.shape[-2], x.shape[-1]))
+    one = partial(explainers.evaluate, net, images, heat, target=CLASS, metrics="road", controls=False)
+    one = partial(one, precision="float32")
+    return {UNIT: bare} | _both_precisions(one) | peers.road(net, images, CLASS, heat, (20, 40, 60, 80))
+
+
 def imports() -> Contenders:
     """A new interpreter that imports the library; the unit is one that imports torch alone."""
 
@@ -278,6 +305,10 @@ def full() -> Iterator[Case]:
     yield Case("Occlusion, Lite0", lambda: occlusion(LITE), rounds=5)
     yield Case("RISE, 320 masks, resnet18", lambda: rise("resnet18", 320), rounds=3)
     yield Case("RISE, 320 masks, Lite0", lambda: rise(LITE, 320), rounds=3)
+    yield Case("Deletion and insertion, 20 steps, resnet18", lambda: curves("resnet18", 20), rounds=3)
+    yield Case("Deletion and insertion, 20 steps, Lite0", lambda: curves(LITE, 20), rounds=5)
+    yield Case("ROAD, four levels, 8 images, resnet18", lambda: road("resnet18", 8), rounds=2, slow=ROAD)
+    yield Case("ROAD, four levels, 8 images, Lite0", lambda: road(LITE, 8), rounds=5, slow=ROAD)
     yield Case("Recording a training step, small ResNet", training_step, unit=TRAINING_STEP)
     yield Case("import explainers, relative to import torch", imports, rounds=5)
 
@@ -293,6 +324,8 @@ def smoke() -> Iterator[Case]:
     yield Case("Integrated gradients, 10 points, Lite0", lambda: integrated(LITE, 10), rounds=2)
     yield Case("SmoothGrad, 10 samples, Lite0", lambda: smooth(LITE, 10), rounds=2)
     yield Case("Occlusion, Lite0", lambda: occlusion(LITE), rounds=2)
+    yield Case("Deletion and insertion, 4 steps, Lite0", lambda: curves(LITE, 4), rounds=2)
+    yield Case("ROAD, four levels, 1 image, Lite0", lambda: road(LITE, 1), rounds=2, slow=ROAD)
     yield Case("Recording a training step, small ResNet", training_step, rounds=2, unit=TRAINING_STEP)
     once = [f"{OURS}, {name}" for name in explainers.METHODS]
     cases = {"steps": 4, "samples": 8, "window": 112, "channels": 8}

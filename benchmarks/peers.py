@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -188,3 +189,47 @@ def masks(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
         return total
 
     return {"a plain loop, 16 at once": loop}
+
+
+def curves(model: nn.Module, x: Tensor, class_: int, heat: Tensor, steps: int) -> Contenders:
+    """Deletion and insertion by torchcam, of maps made before: it takes them from the least of an extractor."""
+    if not installed("torchcam"):
+        return {}
+    from torchcam.metrics import DeletionInsertionMetric
+
+    class Given:
+        model: nn.Module
+
+        def __call__(self, *args: object, **kwargs: object) -> list[Tensor]:
+            return [heat]
+
+        def fuse_cams(self, cams: list[Tensor]) -> Tensor:
+            return cams[0]
+
+        def _hooks_off(self) -> AbstractContextManager[None]:
+            return nullcontext()
+
+    given = Given()
+    given.model = copy.deepcopy(model)
+
+    def torchcam() -> object:
+        metric = DeletionInsertionMetric(given, lambda logits: logits.softmax(-1), steps=steps)
+        metric.update(x, [class_] * len(x))
+        return metric.summary()
+
+    return {"torchcam": torchcam}
+
+
+def road(model: nn.Module, x: Tensor, class_: int, heat: Tensor, percentiles: Sequence[int]) -> Contenders:
+    """ROAD by grad-cam: the highest pixels removed, and both orders."""
+    if not installed("pytorch_grad_cam"):
+        return {}
+    from pytorch_grad_cam.metrics.road import ROADCombined, ROADMostRelevantFirstAverage
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputSoftmaxTarget
+
+    own, targets, maps = copy.deepcopy(model), [ClassifierOutputSoftmaxTarget(class_)] * len(x), heat.numpy()
+    highest, both = ROADMostRelevantFirstAverage(list(percentiles)), ROADCombined(list(percentiles))
+    return {
+        "grad-cam, highest first alone": lambda: highest(x, maps, targets, own),
+        "grad-cam": lambda: both(x, maps, targets, own),
+    }
