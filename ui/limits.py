@@ -38,6 +38,7 @@ SESSION_NAME = 64  # characters of a session's name; Gradio's own have 11 or 36
 
 # One job, and all of them.
 SECONDS = 60.0  # computing time of one job; it ends with its best map so far
+RANKING = (2.0, 60.0)  # seconds that a visitor may give to the ranking of methods
 QUEUE = 32  # jobs that wait; the next visitor is told to try again
 CONCURRENCY = {"model": 20, "lab": 2, "training": 1}  # jobs of a kind at once; those of "model" take turns
 MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches

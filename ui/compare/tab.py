@@ -13,6 +13,7 @@ from ui.engine import runs
 from ui.engine.messages import Answer, Refining, Scene, Settings, Waiting
 from ui.engine.request import from_form
 from ui.engine.runs import Run
+from ui.ranking.tab import table
 from ui.tabs.components import canvas
 from ui.tabs.tab import AT_ONCE, Tab, Updates, event_data, job, queued
 
@@ -30,6 +31,7 @@ class Compare(Tab):
         """Lay the tab out."""
         self.seen = self.page.seen_in_tab("hl-compare-seen")
         self.board = canvas("compare", "hl-compare", terms=words.TERMS, slots=asks.SLOTS)
+        table(self.page, "hl-ranking-compare")
         with gr.Column(elem_id="hl-compare-mail"):
             self.slots = [canvas("compare_mail", f"hl-compare-{slot}", kind="answer") for slot in range(asks.SLOTS)]
             self.picture = canvas("compare_mail", "hl-compare-picture", kind="picture")

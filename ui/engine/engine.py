@@ -232,6 +232,7 @@ def opened(settings: Settings, request: Request) -> tuple[Settings, Image.Image,
     notes = (*settings.notes, found.note) if found.note else settings.notes
     settings = replace(settings, bands=found.choice, notes=notes, window=Window.of(model, found.photo))
     settings = replace(settings, key=settings.key and kept.key(settings, request))
+    settings = replace(settings, subject=settings.subject and kept.subject(settings, request))
     return settings, found.photo, model.prepare(torch.from_numpy(found.values))
 
 
@@ -243,7 +244,7 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
     Errors   Refused, and those of the library; `sentence_of` has their sentences
     """
     settings = yield from settled(request, run)
-    settings = replace(settings, key=kept.key(settings, request))
+    settings = replace(settings, key=kept.key(settings, request), subject=kept.subject(settings, request))
     yield settings
     if request.picture is None:
         return

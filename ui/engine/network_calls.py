@@ -114,6 +114,23 @@ def _within_memory(rows: int, method: str, *values: Any, **keywords: Any) -> exp
         return explainers.explain(method, *values, **keywords)
 
 
+def recommend(
+    name: str, images: torch.Tensor, progress: Callable[[Any], bool], **keywords: Any
+) -> explainers.Recommendation:
+    """`explainers.recommend`; on a GPU that is lent by the call without reports."""
+    keywords |= {} if spaces is not None and limits.SHARED_GPU else {"progress": progress}
+    return run(name, partial(_recommended, _rows(name)), images, **keywords)
+
+
+def _recommended(rows: int, *values: Any, **keywords: Any) -> explainers.Recommendation:
+    """`explainers.recommend` with batches of at most so many rows."""
+    import explainers  # torch takes seconds to start
+    from explainers.passes.loop import largest_batch  # torch takes seconds to start
+
+    with largest_batch(rows):
+        return explainers.recommend(*values, **keywords)
+
+
 def _rows(name: str) -> int:
     """Rows for which the outputs of all layers, kept for a backward pass, fit into `limits.MEMORY`."""
     row = 4 * sum(math.prod(layer.shape) for layer in model_cache.load(name).layers)

@@ -46,6 +46,17 @@ def key(settings: Settings, request: Request) -> str:
     return digest if request.plane is None else f"{digest}/{request.plane}"
 
 
+def subject(settings: Settings, request: Request) -> str:
+    """Equal for questions about the same thing in the same picture, at whichever layer and by whichever method."""
+    if request.picture is None or not Path(request.picture).is_file():
+        return ""
+    names = {name: settings.names[name] for name in ("model", "target")}
+    bands = settings.bands.text if settings.bands else request.bands
+    least = settings.min_score if settings.loaded.finds else 0.0
+    text = json.dumps([content(request.picture), names, least, bands], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
 def content(picture: str) -> str:
     """A hash of the file's content: Gradio gives one file several paths."""
     status = Path(picture).stat()

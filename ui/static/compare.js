@@ -93,6 +93,7 @@ class Board {
   /** What the page sends. */
   read(kind, value) {
     if (kind === "answer") return this.take(value);
+    if (kind === "panels") return this.restore(value);
     if (kind === "picture") this.pictured(value.picture);
     else this.questions.settings(value);
     this.stale = true;

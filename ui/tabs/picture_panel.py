@@ -19,6 +19,7 @@ from ui.tabs.components import Choice, Named, Picture, canvas
 
 SOURCES = ["upload", "clipboard", "webcam"]
 ASKS = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip", "hl-method"]
+ASKS += ["hl-ranking", "hl-ranking-compare"]
 """The components whose clicks change the settings, as the address must know at once."""
 
 

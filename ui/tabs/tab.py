@@ -37,6 +37,8 @@ class Page:
     """Components, and their values for settings whose names are resolved."""
     changing: list[gr.HTML] = field(default_factory=list)
     """Components of other tabs whose `select` event changes the settings."""
+    tables: list[gr.HTML] = field(default_factory=list)
+    """The places that show the ranking."""
 
     def seen_in_tab(self, elem_id: str) -> gr.HTML:
         """A component whose `focus` event fires when its tab is in front and the last answer is new to it."""
