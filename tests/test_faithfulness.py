@@ -19,7 +19,7 @@ from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, measure, randomise
 from benchmarks.faithfulness.photos import paths, photographs
 from benchmarks.faithfulness.questions import QUESTIONS
-from benchmarks.faithfulness.table import BEGIN, END, table, verdicts, written
+from benchmarks.faithfulness.table import BEGIN, END, PAGE, VERDICTS, costs, table, text, verdicts, written
 from explainers.options import Range
 from explainers.registry import METHODS, method
 from models import Model, Preparation
@@ -120,6 +120,16 @@ def test_the_table_has_every_method_and_reasons_for_those_without_figures(measur
     assert json.loads(json.dumps(found)) == found
     page = written(f"before\n{BEGIN}old\n{END}after\n", found, {})
     assert page.startswith(f"before\n{BEGIN}red, 3 photographs") and page.endswith(f"|\n{END}after\n")
+
+
+def test_the_table_of_docs_methods_is_that_of_the_pages_verdicts():
+    """When this fails: `python -m benchmarks.faithfulness ... --no-measure --write`, after a change of the table alone."""
+    found = json.loads(VERDICTS.read_text(encoding="utf-8"))
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == written(page, found, costs()) and VERDICTS.read_text(encoding="utf-8") == text(found)
+    assert list(found["methods"]) == list(METHODS)
+    for name, one in found["methods"].items():
+        assert one["reads_class"] == METHODS[name].reads_class
 
 
 def test_every_method_answers_one_question():

@@ -46,21 +46,22 @@ def verdict(cache: Cache, name: str) -> Verdict:
     method, rows = explainers.METHODS[name], cache.results.get(name, {})
     if name in CONTROLS:
         rows = {photo: beside[CONTROLS[name]] for photo, beside in cache.controls.items()}
-    found: Verdict = {"reads_class": method.reads_class, "n": len(rows)}
+    found: Verdict = {"reads_class": method.reads_class, "n": len(rows), "better_than_controls": None}
+    found |= {"depends_on_last_layer": None, "depends_on_weights": None}
     if name in cache.reasons:
         return found | {"reason": cache.reasons[name]}
-    for metric in METRICS:
+    for metric in METRICS if rows else ():
         found[metric] = rounded(mean_and_error(torch.tensor([row[metric] for row in rows.values()])))
-    if name not in CONTROLS:
+    if name not in CONTROLS and rows:
         found["beside"] = {control: place(cache, rows, control) for control in CONTROLS.values()}
         found["better_than_controls"] = all(one["verdict"] == "better" for one in found["beside"].values())
     drawn = [row for row in cache.randomisation.get(name, {}).values() if "reason" not in row]
     for end in ("logit", "cascade"):
         values = [row[end] for row in drawn if row[end] is not None]
         found[end] = round(sum(values) / len(values), 3) if values else None
-    found["depends_on_weights"] = None
     if found["logit"] is not None and found["cascade"] is not None:
-        found["depends_on_weights"] = abs(found["logit"]) < LAST_LAYER and abs(found["cascade"]) < ALL_LAYERS
+        last, all_layers = abs(found["logit"]) < LAST_LAYER, abs(found["cascade"]) < ALL_LAYERS
+        found |= {"depends_on_last_layer": last, "depends_on_weights": last and all_layers}
     return found
 
 
@@ -148,7 +149,14 @@ def costs() -> dict[str, float]:
     return passes
 
 
+def text(found: dict[str, Any]) -> str:
+    """The page's verdicts as JSON, a line for each method."""
+    head = json.dumps({name: value for name, value in found.items() if name != "methods"})[:-1]
+    lines = [f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in found["methods"].items()]
+    return f'{head}, "methods": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+
 def write(found: dict[str, Any]) -> None:
     """Write the page's verdicts and the table."""
-    VERDICTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    VERDICTS.write_text(text(found), encoding="utf-8")
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), found, costs()), encoding="utf-8")
