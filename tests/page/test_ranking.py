@@ -38,6 +38,8 @@ def test_rows_arrive_are_sorted_by_keys_and_are_one_click_away(visit: Visit) -> 
     start(visit, "1")
     assert "Give a number from 2 to 60" in own.inner_text() and own.locator("[aria-invalid=true]").count() == 1
     own.get_by_label("Layers").select_option("here")
+    own.get_by_label("Seconds").fill("3")
+    assert own.locator("[aria-invalid=true]").count() == 0
     tall = page.evaluate("document.documentElement.scrollHeight")
     start(visit, "3")
     page.wait_for_function("document.querySelectorAll('#hl-ranking tbody tr').length > 3", timeout=PATIENCE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from ui.engine import model_cache
-from ui.methods import costs, lines, words
+from ui.methods import badges, costs, lines, words
 from ui.tabs.components import Named
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _offer(settings: Settings) -> dict[str, Any]:
         reason = words.NO_MAP if method.returns not in model_cache.MAPS else None
         reason = reason or model_cache.why_not(method, loaded, settings.layer)
         entry = {"name": method.name, "title": method.title, "group": question(method), "line": line(method)}
-        entry["words"] = _words(method)
+        entry |= {"words": _words(method), "badges": badges.badges(method, loaded)}
         if reason:
             others.append(entry | {"why": first_sentence(reason)})
         else:

@@ -30,3 +30,42 @@ def measured(title: str) -> str:
 def estimated(title: str) -> str:
     """The same for another network."""
     return f"Times: estimated for {title} from one forward pass on this machine."
+
+
+# Badges
+
+NO_CLASS = "does not depend on the class"
+NO_CLASS_TIP = "The method reads no class: its map is the same for every class."
+NO_WEIGHTS = "hardly depends on the weights"
+HERE = "here"
+CONTROLS = {"random": "random maps", "edge": "edges", "centre": "a centre blob"}
+
+
+def weights_tip(last: float, everything: float, network: str) -> str:
+    """What the randomisation test found."""
+    return (
+        f"Rank correlation with the map of {network} after its weights were drawn anew: {signed(last)} for the last "
+        f"layer’s alone, {signed(everything)} for all layers’ (0: another map, 1: the same)."
+    )
+
+
+def no_better(verdicts: dict[str, str], where: str) -> str:
+    """The badge: of one control by its name, of several together."""
+    names = [CONTROLS.get(control, control) for control, verdict in verdicts.items() if verdict != "better"]
+    return f"no better than {names[0] if len(names) == 1 else 'the controls'} {where}"
+
+
+def controls_tip(verdicts: dict[str, str], photographs: int, network: str) -> str:
+    """The place beside each control."""
+    parts = []
+    for verdict, say in (("better", "better than"), ("level", "level with"), ("worse", "worse than")):
+        names = [CONTROLS.get(control, control) for control, each in verdicts.items() if each == verdict]
+        if names:
+            parts.append(f"{say} {', '.join(names[:-1]) + ' and ' if len(names) > 1 else ''}{names[-1]}")
+    over = f"{photographs} photograph{'s' * (photographs != 1)}"
+    return f"By insertion less deletion over {over} with {network}: {', '.join(parts)} (paired t-test, p < 0.05)."
+
+
+def signed(value: float) -> str:
+    """Two digits, with a minus sign."""
+    return f"{value:.2f}".replace("-", "−")

@@ -98,11 +98,13 @@ class Picker {
   }
 
   row(method, question) {
-    const id = `${this.id}-is-${method.name}`, chosen = method.name === this.props.value;
-    return make("div", { role: "option", id, "aria-selected": String(chosen), "data-method": method.name, class: "hl-methods-option" },
+    const id = `${this.id}-is-${method.name}`, chosen = method.name === this.props.value, { badges = [] } = method;
+    return make("div", { role: "option", id, "aria-selected": String(chosen), "data-method": method.name, class: "hl-methods-option",
+      "aria-description": badges.map(([, tip]) => tip).join(" ") || null },
       make("span", { class: "hl-methods-name", text: method.title }),
       make("span", { class: "hl-methods-cost", text: method.cost, "data-cost": method.cost }),
-      make("span", { class: "hl-methods-line", text: question ? `${question} ${method.line}` : method.line }));
+      make("span", { class: "hl-methods-line", text: question ? `${question} ${method.line}` : method.line }),
+      ...(badges.length ? [make("span", { class: "hl-methods-badges" }, ...badges.map(([text, title]) => make("span", { text, title })))] : []));
   }
 
   /** Those that do not fit, folded; `open` where they are all that was found. */
