@@ -54,9 +54,10 @@ def randomisation_test(
     draws the last layer alone. Each map, for the class of the trained network and at the same layer, is compared with
     the map of the trained network: before its final ReLU, by rank with and without sign, and by `ssim` as it is drawn.
 
-    To pass is necessary and proves little: a map of pure noise passes, for noise has no rank correlation with anything;
-    and one that keeps the image's edges, as magnitudes do, falls slowly without being wrong (Yona & Greenfeld 2021,
-    Hedström et al. 2024). To fail says that the map hardly depends on what the network has learnt.
+    To pass is necessary and proves little: a map of pure noise passes, for noise has no rank correlation with anything
+    (Hedström et al. 2024, arXiv:2405.02383). To fail says that the map hardly depends on what the network has learnt;
+    one that keeps the image's edges, as magnitudes do, falls slowly, and is not wrong where edges are what the task
+    needs (Yona & Greenfeld 2021, arXiv:2110.14297).
 
     `method` is a name in METHODS, or a function (model, images, target) -> maps; `options` are the method's own.
     `seeds` networks are drawn for each step, from `seed`, `seed` + 1, ...; `progress` gets the signed correlations
@@ -64,7 +65,7 @@ def randomisation_test(
 
     Returns  a `Randomisation`: correlations [steps, N] in [-1, 1], whether it `passes`, the sentence as `str`
     Errors   BadOption; UnsupportedModel for compiled graphs and packed weights; those of the method
-    Source   Adebayo et al. 2018, section 3, arXiv:1810.03292; thresholds from EfficientNet-Lite0, docs/methods.md
+    Source   Adebayo et al. 2018, section 3, arXiv:1810.03292; thresholds: docs/metrics.md
 
     Example
         >>> result = randomisation_test(model, images, "saliency", order="logit", seeds=1)
