@@ -1,5 +1,6 @@
 // The trust strip: how far the map above can be believed. Asks for the verdict once the map is painted, of quick methods
 // by itself; none is asked for twice. The curves show the photograph at the step under the pointer.
+import { keep } from "./address.js";
 import { curve } from "./trust_chart.js";
 import { Steps } from "./trust_steps.js";
 import { follow, make, painted } from "./wire.js";
@@ -28,7 +29,8 @@ class Strip {
     this.curves = make("details", { class: "hl-trust-curves" }, make("summary", { text: terms.curves }),
       make("div", { class: "hl-trust-pair" }, ...METRICS.map((name) => this.hosts[name]), this.steps.small),
       make("p", { class: "hl-quiet", text: terms.hint }));
-    this.curves.addEventListener("toggle", () => this.plot());
+    const changed = keep(["curves"], () => (this.curves.open ? { curves: "1" } : {}), ({ curves }) => { this.curves.open = curves === "1"; });
+    this.curves.addEventListener("toggle", () => { this.plot(); changed(); });
     element.firstElementChild.replaceChildren(
       make("div", { class: "hl-trust-head" }, make("h2", { class: "hl-title", text: terms.title }), this.line, this.ask, this.draw, this.stop),
       this.list, this.curves);
@@ -48,16 +50,16 @@ class Strip {
       this.wanted = { key: value.key, why: "", quick: false };       // the component was mounted after the answer came
     }
     const { key } = value, known = this.known.get(key);
-    if (value.verdict) this.keep(key, value.verdict);
-    else if (value.weights && known) this.keep(key, { ...known, rows: { ...known.rows, weights: value.weights } });
+    if (value.verdict) this.remember(key, value.verdict);
+    else if (value.weights && known) this.remember(key, { ...known, rows: { ...known.rows, weights: value.weights } });
     else if (value.failed) this.failed = { key, text: value.failed };
-    if (key === this.asked && (value.weights || value.failed || (value.verdict && value.verdict.rows.weights.text))) this.asked = this.busy = "";
+    if (key === this.asked && (value.weights || value.failed || (value.verdict && !value.more))) this.asked = this.busy = "";
     if (key === this.asked && "fraction" in value) this.share = value.fraction;
     this.show();
     this.think();
   }
 
-  keep(key, verdict) {
+  remember(key, verdict) {
     this.known.delete(key);
     this.known.set(key, verdict);
     if (this.known.size > KEPT) this.known.delete(this.known.keys().next().value);

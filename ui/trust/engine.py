@@ -97,9 +97,10 @@ def judge(request: Request, run: Run, key: str) -> Iterator[Waiting | Judging | 
             order(evaluation),
             blurred(answer.seen, images),
             _alike(answer, images) if is_quick(settings) else None,
+            more=is_quick(settings),
         )
         yield verdict
-        if is_quick(settings):
+        if verdict.more:
             yield verdict.with_weights((yield from _randomised(answer, images, target, run, turn)))
 
 

@@ -53,10 +53,12 @@ class Verdict:
     alike: Alike | None = None
     weights: Randomisation | str | None = None
     """The test, or the sentence that says why there is none."""
+    more: bool = False
+    """Whether the weights are drawn anew next."""
 
     def with_weights(self, weights: Randomisation | str) -> Verdict:
         """The same, once the weights were drawn anew."""
-        return replace(self, weights=weights)
+        return replace(self, weights=weights, more=False)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def verdict(step: Verdict) -> dict[str, Any]:
     rows = {"controls": _controls(step.evaluation), "class": _class(step), "weights": _weights(step.weights)}
     return {
         "key": step.key,
+        "more": step.more,
         "verdict": {
             "rows": rows,
             "unit": step.unit,
