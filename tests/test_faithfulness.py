@@ -123,7 +123,7 @@ def test_the_table_has_every_method_and_reasons_for_those_without_figures(measur
 
 
 def test_the_table_of_docs_methods_is_that_of_the_pages_verdicts():
-    """When this fails: `python -m benchmarks.faithfulness ... --no-measure --write`, after a change of the table alone."""
+    """When this fails after a change of the table alone: the command above the table, with `--no-measure`."""
     found = json.loads(VERDICTS.read_text(encoding="utf-8"))
     page = PAGE.read_text(encoding="utf-8")
     assert page == written(page, found, costs()) and VERDICTS.read_text(encoding="utf-8") == text(found)
