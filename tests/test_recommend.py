@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from nets import pictures, plain, residual
+from PIL import Image
 from scipy import stats
 from torch import Tensor, nn
 from traces import nothing_left
@@ -18,6 +20,9 @@ from explainers import METHODS, BadOption, LayerNotFound, Recommendation, evalua
 from explainers.maps.resize import resize
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.recommendation import PartialRecommendation, Tried, ranked
+from models import load_model
+
+ASSETS = Path(__file__).parents[1] / "assets" / "examples"
 
 CAMS = ["grad_cam", "layer_cam", "hires_cam"]
 
@@ -133,7 +138,7 @@ def test_cheapest_methods_come_first_and_late_layers_before_early_ones():
         assert isinstance(partial, PartialRecommendation) and 0 <= partial.fraction <= 1
         seen.extend(row.name for row in partial.recommendation.rows if row.name not in seen)
 
-    names = ["occlusion", "eigen_cam", "saliency", "layer_cam", "grad_cam"]
+    names = ["occlusion", "eigen_cam", "fem", "saliency", "layer_cam", "grad_cam"]
     result = recommend(net, images, methods=names, seconds=60, steps=5, progress=look)
 
     layers = list(explainers.sweep("grad_cam", net, images))[::-1]
@@ -141,7 +146,7 @@ def test_cheapest_methods_come_first_and_late_layers_before_early_ones():
     assert seen == [
         *(f"{name} at {layer}" for layer in layers for name in ("layer_cam", "grad_cam")),
         "saliency",
-        *(f"eigen_cam at {layer}" for layer in layers),
+        *(f"{name} at {layer}" for layer in layers for name in ("eigen_cam", "fem")),
         "occlusion",
     ]
     assert {row.name for row in result.rows} == set(seen)
@@ -187,6 +192,21 @@ def test_the_exact_map_of_a_linear_model_is_recommended():
     assert best is not None and best.rank == 1 and best.method == "input_x_gradient"
     assert all(best.beats(control) for control in ("random", "edge", "centre"))
     assert not next(row for row in result.rows if row.method == "saliency").beats("random")
+
+
+def test_on_the_default_network_the_best_map_of_a_dog_is_better_than_random_maps():
+    model = load_model("auto")
+    with Image.open(ASSETS / "dog.jpg") as photo:
+        image = model.prepare(photo)
+
+    result = recommend(
+        model.network, image, methods=["grad_cam", "layer_cam"], layers=["stages.0", "head"], seconds=60, steps=10
+    )
+
+    best = result.best
+    assert best is not None and best.name == "grad_cam at head"
+    assert best.evaluation.place("insertion", "random").verdict == "better"
+    assert result.rows[-1].name == "grad_cam at stages.0" and not result.rows[-1].beats("random")
 
 
 def test_metrics_that_run_the_method_again_get_the_method():
