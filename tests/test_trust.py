@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 import explainers
 from explainers.metrics.randomisation_result import Randomisation
 from explainers.perturbation.baselines import baseline_of
+from models import zoo
+from tests import dense_nets
 from ui import examples
 from ui.engine import engine as page_engine
 from ui.engine import runs
@@ -267,6 +270,51 @@ def test_the_weights_in_words(correlation: float, said: str, mark: str, verdict:
         "text": "No.",
         "mark": "unknown",
     }
+
+
+def test_a_method_without_a_class_is_tried_with_all_weights_new() -> None:
+    """The last layer's alone prove nothing: Eigen-CAM never reads them."""
+    verdict = judged(replace(GRAD_CAM, method="eigen_cam"))[-1]
+    rows = packing.verdict(verdict)["verdict"]["rows"]
+
+    assert verdict.weights.order == "cascade" and float(verdict.weights.signed[0, 0]) == 1
+    assert verdict.weights.passes is False, "by the library's own rule, which asks for both"
+    assert rows["weights"]["mark"] == ("good" if abs(verdict.weights.after_all_layers) < 0.5 else "bad")
+    assert "once all weights were drawn anew" in rows["weights"]["text"]
+    assert rows["class"]["mark"] == "bad"
+
+
+def test_a_channel_is_compared_but_for_class_and_weights() -> None:
+    rows = packing.verdict(judged(replace(GRAD_CAM, layer="stages.2", target="channel 12 of stages.4"))[-1])["verdict"]
+
+    assert rows["unit"] == "channel mean" and rows["name"] == "channel 12 of stages.4"
+    assert rows["rows"]["class"]["mark"] == rows["rows"]["weights"]["mark"] == "unknown"
+    assert rows["rows"]["weights"]["text"] == words.UNIT
+
+
+@pytest.mark.parametrize(("model", "unit"), [("detection", "score"), ("segmentation", "mean logit")])
+def test_what_is_found_is_compared_when_asked(
+    model: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the curve starts at the score of the detection, or at the mean logit of the region's pixels."""
+    monkeypatch.setattr(zoo, "SOURCES", (*zoo.SOURCES, dense_nets.Blobs()))
+    monkeypatch.setattr(page_engine.model_cache, "_loaded", page_engine.model_cache._loaded.copy())
+    dense_nets.scene().save(tmp_path / "scene.png")
+    request = Request(str(tmp_path / "scene.png"), model=f"blobs_{model}", kept=True)
+    answer = answered(request)
+    assert packing.wanted(answer, 1)["quick"] is False and not packing.wanted(answer, 1)["why"]
+
+    verdict = judged(request)[-1]
+
+    images = page_engine.prepared(answer.settings, request)[1]
+    score = float(answer.thing.target(answer.settings.loaded.model.network(images))[0])
+    assert verdict.unit == unit and verdict.name == "red blob"
+    assert float(verdict.evaluation.curves["deletion"][0, 0]) == pytest.approx(score, rel=1e-2)
+    assert verdict.alike is None and verdict.weights is None and not verdict.more
+    with runs.begin(None) as run:
+        assert run is not None
+        drawn = list(engine.draw_weights(request, run, key_of(request)))[-1]
+    assert packing.weights(drawn)["weights"]["text"]
 
 
 def test_a_comparison_steps_aside_for_a_click_at_once() -> None:

@@ -44,6 +44,7 @@ class Strip {
     if (!value) return;
     if ("quick" in value) {
       this.wanted = value;
+      this.failed = null;
       this.steps.leave();
       if (this.asked !== value.key) this.busy = this.asked = "";
     } else if (!this.wanted) {

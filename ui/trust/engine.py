@@ -220,10 +220,16 @@ def _alike(answer: Answer, images: torch.Tensor) -> Alike | None:
 def _randomised(
     answer: Answer, images: torch.Tensor, target: int | Target, run: Run, turn: Any
 ) -> Generator[Judging, None, Randomisation | str]:
-    """The test with the last layer's weights drawn anew, or the sentence that says why it cannot be."""
+    """The test with new weights, or the sentence that says why it cannot be.
+
+    Of a class the last layer's are drawn; a method that reads none does not see those, so all layers' are, once.
+    """
     settings = answer.settings
+    if settings.unit:
+        return words.UNIT
+    order = {"order": "logit"} if settings.method.reads_class else {"order": "cascade", "seeds": 1}
     options = {**settings.method_options, **({"layer": settings.layer} if settings.method.takes_layer else {})}
-    work = partial(_drawn, settings.loaded.name, images, settings.method.name, target, options)
+    work = partial(_drawn, settings.loaded.name, images, settings.method.name, target, options | order)
     try:
         found: Randomisation = yield from engine.stream(
             work, run, lambda step: Judging(settings.key, step.fraction), turn
@@ -241,4 +247,4 @@ def _drawn(
     options: dict[str, Any],
     report: Callable[[Any], bool],
 ) -> Randomisation:
-    return network_calls.randomise(name, images, method, report, target=target, order="logit", **options)
+    return network_calls.randomise(name, images, method, report, target=target, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import TYPE_CHECKING, Any
 
 from ui.engine import packing
@@ -76,9 +77,19 @@ def _class(step: Verdict) -> dict[str, str]:
 
 
 def _weights(test: Randomisation | str | None) -> dict[str, str]:
-    known = None if test is None or isinstance(test, str) else test.passes
-    mark = {True: "good", False: "bad", None: "unknown"}[known]
-    return {"text": words.of_weights(test), "mark": mark}
+    passes = None if test is None or isinstance(test, str) else _passes(test)
+    mark = {True: "good", False: "bad", None: "unknown"}[passes]
+    return {"text": words.of_weights(test, passes), "mark": mark}
+
+
+def _passes(test: Randomisation) -> bool | None:
+    """The library's verdict; of a cascade, which methods without a class get, by its end alone."""
+    from explainers.metrics.randomisation_result import ALL_LAYERS  # torch takes seconds to start
+
+    if test.order != "cascade":
+        return test.passes
+    correlation = test.after_all_layers
+    return None if math.isnan(correlation) else abs(correlation) < ALL_LAYERS
 
 
 def _curves(evaluation: Evaluation, metric: str) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Trust:
         key = str(event_data(event).get("key", ""))
 
         def steps(run: Run) -> Iterator[Updates]:
+            step = None
             for step in work(from_form(*form), run, key):
                 if isinstance(step, Judging):
                     yield {self.strip: packing.judging(step)}
@@ -72,6 +73,8 @@ class Trust:
                     yield {self.strip: packing.verdict(step)}
                 elif isinstance(step, Weights):
                     yield {self.strip: packing.weights(step)}
+            if not isinstance(step, (Verdict, Weights)):
+                yield refused(words.CHANGED)
 
         def refused(sentence: str) -> Updates:
             return {self.strip: packing.failed(key, sentence)}

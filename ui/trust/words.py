@@ -21,6 +21,8 @@ FORGOTTEN = "The server has not kept this map. Press Explain to compute it again
 STOPPED = "Stopped before there was a verdict."
 OVER = "There was no verdict within the time limit."
 NO_TEST = "The weights of this network could not be drawn anew."
+UNIT = "Not compared: a channel does not depend on the weights of the layers after it."
+CHANGED = "The settings have changed since. Press Explain to compare the map that they ask for."
 UNKNOWN = "The comparison failed. The map itself is not affected."
 
 TERMS: dict[str, Any] = {
@@ -30,7 +32,7 @@ TERMS: dict[str, Any] = {
     "weights": "Draw the weights anew",
     "curves": "Curves",
     "working": "Comparing with random maps, edges and a centre blob: {percent}",
-    "drawing": "Drawing the last layer’s weights anew: {percent}",
+    "drawing": "Drawing weights anew: {percent}",
     "waiting": "Compared once the map is there.",
     "offer": "Deletes and inserts pixels in the map’s order, as for random maps, edges and a centre blob.",
     "rows": {"controls": "Controls", "class": "Class", "weights": "Weights"},
@@ -70,15 +72,17 @@ def of_class(reads_class: bool, alike: Alike | None, limit: float) -> str:
     return f"Hardly depends on the class: {found}." if alike.correlation > limit else f"Depends on the class: {found}."
 
 
-def of_weights(test: Randomisation | str | None) -> str:
-    """Whether the map depends on the weights of the last layer; empty where that was not tried."""
+def of_weights(test: Randomisation | str | None, passes: bool | None) -> str:
+    """Whether the map depends on the weights; empty where that was not tried."""
     if test is None or isinstance(test, str):
         return test or ""
     what = "rank correlation of magnitudes" if test.by_size else "rank correlation"
-    if test.passes is None:
-        return f"With {test.steps[0]} drawn anew the map is constant or not finite: not compared."
-    found = f"{what} {_signed(test.after_last_layer)} with the map once {test.steps[0]} was drawn anew"
-    return f"Depends on the weights: {found}." if test.passes else f"Hardly depends on the weights: {found}."
+    drawn = "all weights were" if test.order == "cascade" else f"{test.steps[0]} was"
+    if passes is None:
+        return f"Once {drawn} drawn anew the map is constant or not finite: not compared."
+    correlation = test.after_all_layers if test.order == "cascade" else test.after_last_layer
+    found = f"{what} {_signed(correlation)} with the map once {drawn} drawn anew"
+    return f"Depends on the weights: {found}." if passes else f"Hardly depends on the weights: {found}."
 
 
 def _signed(value: float) -> str:
