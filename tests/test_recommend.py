@@ -227,6 +227,19 @@ def test_what_refuses_is_told_with_its_reason():
     assert len(result) == 3 and "all 4 were tried" in str(result)
 
 
+def test_networks_without_layers_to_read_get_methods_of_the_input():
+    linear, images = nn.Sequential(nn.Flatten(), nn.Linear(192, 5)).eval(), pictures(1, 3, 8, 8).float()
+    scripted = torch.jit.script(plain().float())
+
+    names = ["grad_cam", "saliency", "input_x_gradient"]
+    without = recommend(linear, images, methods=names, seconds=60, steps=5)
+    frozen = recommend(scripted, images, seconds=1, steps=5)
+
+    assert {row.method for row in without.rows} == {"saliency", "input_x_gradient"}
+    assert "larger than 1x1" in without.refused["grad_cam"]
+    assert frozen.best is not None and all(row.layer is None for row in frozen.rows)
+
+
 # Within the time
 
 

@@ -33,8 +33,8 @@ SHORT = 5
 """Steps of the curves by which all maps are compared first."""
 FIRST_ROUND = 0.6
 """Fraction of the time for the first round, in which all maps are made."""
-FINALISTS = 4
-"""One map in so many, the best of the first round, is compared again with curves of full length."""
+FINALISTS, FEWEST = 4, 8
+"""One map in so many, the best of the first round, but at least so many get curves of full length as well."""
 SAME = 1e-4
 """Largest difference between two maps, as fractions of their largest values, that rounding may cause."""
 
@@ -55,9 +55,9 @@ def recommend(
 
     Cheapest first: the CAMs that share one forward and one backward pass for all layers, the input gradients, other
     methods of a few passes (at the last layer, then at earlier ones), and long methods with a share of the time that is
-    left each. In a first round every map gets curves of `SHORT` steps; the best quarter is then measured again with the
-    full `steps` of `evaluate`. A map that equals an earlier one (at a linear head Grad-CAM, HiResCAM and XGrad-CAM do)
-    has that one's numbers. Rows are ordered by the mean of their places by each metric.
+    left each. In a first round every map gets curves of `SHORT` steps; the best quarter, but at least `FEWEST`, is then
+    measured again with the full `steps` of `evaluate`. A map that equals an earlier one (at a linear head Grad-CAM,
+    HiResCAM and XGrad-CAM are one) has that one's numbers. Rows are ordered by the mean of their places by each metric.
 
     `layers` is "stages" or a list of names, the last of which long methods take; `methods` None is every method with a
     map that fits the model, without the controls; `settings` are those of `evaluate`, such as `steps`, `baseline`,
@@ -142,13 +142,14 @@ def _methods(names: Any, model: nn.Module) -> list[Method]:
 
 def _queue(methods: Sequence[Method], layers: Sequence[str], shares: bool) -> list[_Entry]:
     """Methods and layers, cheapest first, and late layers before early ones."""
+    places: Sequence[str | None] = layers or [None]  # methods that read a layer then say why there is none
     quick = [each for each in methods if not each.long]
-    swept = [each for each in quick if each.name in FORMULAS and shares]
+    swept = [each for each in quick if each.name in FORMULAS and shares and layers]
     layered = [each for each in quick if each.takes_layer and each not in swept]
-    queue = [_Entry(each, layer, True) for layer in layers for each in swept]
+    queue = [_Entry(each, layer, True) for layer in places for each in swept]
     queue += [_Entry(each) for each in quick if not each.takes_layer]
-    queue += [_Entry(each, layer) for layer in layers for each in layered]
-    return queue + [_Entry(each, layers[0] if each.takes_layer else None) for each in methods if each.long]
+    queue += [_Entry(each, layer) for layer in places for each in layered]
+    return queue + [_Entry(each, places[0] if each.takes_layer else None) for each in methods if each.long]
 
 
 def _are_same(a: Tensor | Explanation, b: Tensor | Explanation) -> bool:
@@ -214,7 +215,7 @@ class _Search:
         with self._judge(steps, until) as judge:
             self.fixed = judge.trial.run.target
             for place, entry in enumerate(self.queue):
-                if self.rows and self._elapsed() >= until:
+                if place and self._elapsed() >= until:  # at least one was tried, though it may not have ended
                     break
                 long = sum(each.method.long for each in self.queue[place:])
                 share = (until - self._elapsed()) / long if entry.method.long else None
@@ -263,7 +264,7 @@ class _Search:
     def _second_round(self, steps: int) -> None:
         """Full curves for the best of the first round, from the best on, while there is time."""
         first = [row for row in ranked(self.rows, self.metrics) if not row.same_as]
-        finalists = first[: math.ceil(len(first) / FINALISTS)]
+        finalists = first[: max(FEWEST, math.ceil(len(first) / FINALISTS))]
         if not finalists or self._elapsed() >= self.seconds:
             return
         with self._judge(steps, self.seconds) as judge:

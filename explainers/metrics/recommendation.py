@@ -141,6 +141,7 @@ class Recommendation:
             f"{row.rank:5.1f}  {row.name:{width}}  "
             + "  ".join(f"{row.values[name]:9.3f}" for name in self.metrics)
             + f"  {row.seconds:7.2f}  {row.steps:5}"
+            + (f"  as {row.same_as}" if row.same_as else "")
             for row in shown
         ]
         return [head, *lines]
