@@ -109,6 +109,9 @@ def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
         # Ties within a cell are in another random order here than in the mirrored ranks.
         torch.testing.assert_close(found.controls[metric]["random"], values.mean(0), rtol=0.02, atol=0)
         torch.testing.assert_close(found.spread[metric], values.std(0), rtol=0.3, atol=1e-4)
+        curves = torch.stack([each.curves[metric] for each in several]).mean(0)
+        torch.testing.assert_close(found.control_curves[metric]["random"], curves, rtol=0.05, atol=0)
+        assert bool((curves[:, 0] - curves[:, -1]).abs().max() > 0.3 * curves.max()), "backwards would be seen"
 
 
 def test_controls_are_computed_once_for_several_maps_of_the_images():

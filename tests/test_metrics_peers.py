@@ -21,7 +21,7 @@ road = pytest.importorskip("pytorch_grad_cam.metrics.road")
 targets = pytest.importorskip("pytorch_grad_cam.utils.model_targets")
 
 CLASSES = [1, 2, 3]
-FEW = {"controls": False, "target": CLASSES, "batch_size": 5}
+FEW = {"controls": False, "target": CLASSES, "batch_size": 5, "precision": "float32"}
 
 
 def softmax(logits: Tensor) -> Tensor:
