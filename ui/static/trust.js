@@ -118,7 +118,7 @@ class Strip {
         title: name, better: terms.better[name], axis: filled(terms.axis, { verb }),
         read: (k) => filled(terms.read, { share: percent(k / (data.own.length - 1)), verb, unit: known.unit, own: number(data.own[k]),
           ...Object.fromEntries(Object.entries(data.controls).map(([control, values]) => [control, number(values[k])])) }),
-        look: (k) => (k === null ? this.steps.leave() : this.steps.show(name, k, filled(terms.seen, { share: percent(k / (data.own.length - 1)), verb }))),
+        look: (k) => (k === null ? this.steps.leave() : this.steps.show(name, k, filled(terms.seen, { share: percent(k / (data.own.length - 1)), verb }), this.hosts[name])),
       });
     }
   }

@@ -105,8 +105,10 @@ function build(host) {
   const at = (event) => host.nearest(event.clientX - host.plot.getBoundingClientRect().left);
   const to = (k) => { say(host, k); host.chart.look(k); };
   host.plot.addEventListener("pointermove", (event) => to(at(event)));
-  host.plot.addEventListener("pointerdown", (event) => to(at(event)));
-  for (const name of ["pointerleave", "pointercancel", "blur"]) host.plot.addEventListener(name, () => to(null));
+  host.plot.addEventListener("pointerdown", (event) => { host.plot.focus({ preventScroll: true }); to(at(event)); });
+  // What a finger has shown stays until it touches something else.
+  host.plot.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") to(null); });
+  host.plot.addEventListener("blur", () => to(null));
   host.plot.addEventListener("keydown", (event) => {
     const { own } = host.chart, step = KEYS[event.key], end = { Home: 0, End: own.length - 1, Escape: null }[event.key];
     if (step === undefined && end === undefined) return;

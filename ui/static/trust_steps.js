@@ -26,8 +26,9 @@ export class Steps {
     if (known) picture(known.blurred.src).then((image) => { if (this.known === known) this.image = image; });
   }
 
-  /** The photograph after step `k` of "deletion" or "insertion"; `text` says it. */
-  show(metric, k, text) {
+  /** The photograph after step `k` of "deletion" or "insertion"; `text` says it. A small copy where the big picture is out
+   *  of sight, in the corner of the window that `host`, the curve, is not in. */
+  show(metric, k, text, host) {
     const { known, image } = this, frame = document.querySelector(`#${this.of} .hl-frame`);
     const asked = new CustomEvent("hl-photograph", { detail: { id: this.of, key: null, image: null } });
     document.dispatchEvent(asked);
@@ -44,6 +45,7 @@ export class Steps {
     const away = inSight.bottom < 80 || inSight.top > window.innerHeight - 80;
     this.small.hidden = !away;
     if (away) {
+      this.small.classList.toggle("hl-low", host.getBoundingClientRect().top < SMALL + 24);
       const wide = Math.round(SMALL * (window.devicePixelRatio || 1));
       this.draw(this.small, wide, Math.round((wide * height) / width), photo, image);
     }
