@@ -10,7 +10,9 @@ python -m benchmarks.metrics --photos assets/examples --only rise --limit 3 --ru
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 import explainers
-from benchmarks.faithfulness.photos import paths, photographs
+from benchmarks.faithfulness.photos import Photo, paths, photographs
 from explainers import METRICS
 from explainers.metrics.evaluation import LEVEL, mean_and_error, t_test
 from explainers.metrics.run import evaluator
@@ -27,49 +29,57 @@ from models import load_model
 NAMES = [name for name, each in METRICS.items() if not each.region]
 METHODS = "grad_cam gradient_shap guided_backprop integrated_gradients saliency".split()
 CONTROLS = ("random", "edge", "centre")
-Numbers = dict[str, dict[str, list[float]]]
-"""A number for each photograph, by method or control, and metric."""
+Numbers = dict[str, dict[str, dict[str, float]]]
+"""A number for each method or control, metric and photograph."""
 
 
-def measured(model: Any, photos: Any, methods: Sequence[str], metrics: Sequence[str], runs: int) -> Numbers:
-    """The metrics of all methods and of the controls, photograph by photograph."""
+def measured(
+    model: Any,
+    photos: Iterable[Photo],
+    methods: Sequence[str],
+    metrics: Sequence[str],
+    runs: int,
+    known: Numbers | None = None,
+    done: Callable[[Numbers], Any] = lambda numbers: None,
+) -> Numbers:
+    """The metrics of all methods and of the controls; `known` are left as they are, `done` sees all so far."""
+    numbers: Numbers = {} if known is None else known
     options = {
-        name: {"samples": runs} for name in metrics if METRICS[name].reruns and "samples" in METRICS[name].options
+        name: {"samples": runs} for name in metrics if "samples" in METRICS[name].options and METRICS[name].reruns
     }
-    numbers: Numbers = {name: {metric: [] for metric in metrics} for name in (*methods, *CONTROLS)}
     for photo in photos:
-        settings = {"metrics": metrics, "target": photo.target, "options": options}
+        missing = [name for name in methods if photo.name not in numbers.get(name, {}).get(metrics[0], {})]
+        settings: dict[str, Any] = {"metrics": metrics, "target": photo.target, "options": options}
         with evaluator(model.network, photo.image, **settings) as judge:
-            for method in methods:
+            for method in missing:
                 found = judge(method)
                 for metric in metrics:
-                    numbers[method][metric].append(float(found.values[metric][0]))
+                    values = {method: found.values[metric], **found.controls.get(metric, {})}
+                    for name, value in values.items():
+                        numbers.setdefault(name, {}).setdefault(metric, {})[photo.name] = float(value[0])
+                done(numbers)
                 print(photo.name, method, f"{found.seconds:.0f} s", flush=True)
-        for metric in metrics:
-            for control in CONTROLS:
-                value = found.controls.get(metric, {}).get(control)
-                numbers[control][metric].append(float("nan") if value is None else float(value[0]))
     return numbers
 
 
-def table(numbers: Numbers, metrics: Sequence[str]) -> list[str]:
+def table(numbers: Numbers, names: Sequence[str], metrics: Sequence[str]) -> list[str]:
     """A row for each method and control, a column for each metric."""
     lines = [f"| | {' | '.join(METRICS[name].title for name in metrics)} |", "|---" * (len(metrics) + 1) + "|"]
-    for name, row in numbers.items():
+    for name in (*names, *CONTROLS):
         title = f"**{name}**" if name in CONTROLS else f"`{name}`"
-        lines.append(f"| {title} | {' | '.join(cell(numbers, name, metric) for metric in row)} |")
+        lines.append(f"| {title} | {' | '.join(cell(numbers, name, metric) for metric in metrics)} |")
     return lines
 
 
 def cell(numbers: Numbers, name: str, metric: str) -> str:
-    """Mean ± standard error, and the star."""
-    values = torch.tensor(numbers[name][metric], dtype=torch.float64)
+    """Mean ± standard error over the photographs that have a number, and the star."""
+    own = numbers[name].get(metric, {})
+    values = torch.tensor(list(own.values()), dtype=torch.float64)
     if not bool(values.isfinite().any()):
         return ""
     mean, error = mean_and_error(values[values.isfinite()])
-    star = (
-        "" if name in CONTROLS else stars(values, [numbers[each][metric] for each in CONTROLS], METRICS[metric].higher)
-    )
+    beside = [[numbers[each].get(metric, {}).get(photo, math.nan) for photo in own] for each in CONTROLS]
+    star = "" if name in CONTROLS else stars(values, beside, METRICS[metric].higher)
     return f"{mean:.3g} ± {error:.1g}{star}"
 
 
@@ -91,12 +101,20 @@ def main() -> None:
     parser.add_argument("--metrics", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--limit", type=int, help="at most so many photographs, evenly spaced")
     parser.add_argument("--runs", type=int, default=10, help="changed images for metrics that run the method again")
+    parser.add_argument("--cache", type=Path, help="figures are kept in this file, and a run goes on from it")
     parser.add_argument("--model", default="auto", help="name of a model (default: the one on board)")
     arguments = parser.parse_args()
     model = load_model(arguments.model)
     photos = photographs(model, paths(arguments.photos, arguments.limit))
-    numbers = measured(model, photos, arguments.only, arguments.metrics, arguments.runs)
-    print("\n".join(table(numbers, arguments.metrics)))
+    file: Path | None = arguments.cache
+    known = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else None
+
+    def done(numbers: Numbers) -> None:
+        if file:
+            file.write_text(json.dumps(numbers), encoding="utf-8")
+
+    numbers = measured(model, photos, arguments.only, arguments.metrics, arguments.runs, known, done)
+    print("\n".join(table(numbers, arguments.only, arguments.metrics)))
 
 
 if __name__ == "__main__":
