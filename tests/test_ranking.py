@@ -138,7 +138,7 @@ def test_the_place_among_controls_and_the_metrics_agreement_in_words(loaded: Any
         "Deletion and insertion agree about the order (rank correlation 1.00). Both are won by Grad-CAM at head."
     ]
     (note,) = packed(recommendation(*divided), loaded)["notes"]
-    assert "disagree about the order (rank correlation -1.00)" in note
+    assert "disagree about the order (rank correlation −1.00)" in note
     assert note.endswith("Deletion is won by HiResCAM at head, insertion by Grad-CAM at head.")
     none = packed(recommendation(tried("grad_cam", 0.5, 0.5)), loaded)["notes"]
     assert none == [ranking_words.NONE_BEATS, ranking_words.FEW]
@@ -209,6 +209,13 @@ def test_the_ranking_of_a_picture_names_the_library_s_best_and_stops_at_once(loa
     own = explainers.evaluate(loaded.model.network, images, "grad_cam", target=[235], steps=row.steps)
     assert row.evaluation.values["insertion"] == pytest.approx(own.values["insertion"], abs=0.02)
     assert not turns._waiting and turns._holder is None
+
+
+def test_a_time_too_short_for_one_map_ends_at_once_with_a_sentence(loaded: Any) -> None:
+    began = time.monotonic()
+    with runs.begin(None, 60.0) as run, pytest.raises(Refused, match="Give more seconds"):
+        [*ranking_engine.rank(Request(DOG, model=MODEL), Wish(0.01, every=False), run)]
+    assert time.monotonic() - began < 10  # every map uncompared would be half a minute
 
 
 def on_a_page() -> tab.Ranking:

@@ -130,3 +130,18 @@ def test_on_a_phone_the_list_is_a_sheet_over_the_page(browser, app: str) -> None
 
     visit.check()
     context.close()
+
+
+@pytest.mark.slow
+def test_badges_say_what_a_method_was_measured_not_to_do(visit: Visit) -> None:
+    """Guided backpropagation keeps its map when the last layer's weights are drawn anew; edges know no class."""
+    visit.open()
+    visit.page.locator(BUTTON).click()
+    for method, badge in (
+        ("guided_backprop", "hardly depends on the weights"),
+        ("eigen_cam", "does not depend on the class"),
+    ):
+        option = visit.page.locator(f"#hl-method [data-method={method}]").first
+        found = option.locator(".hl-methods-badges span").filter(has_text=badge)
+        assert found.get_attribute("title") in option.get_attribute("aria-description")
+    assert visit.page.locator("#hl-method [data-method=grad_cam] .hl-methods-badges").count() == 0

@@ -45,14 +45,14 @@ def badges(method: explainers.Method, loaded: Loaded) -> list[Badge]:
 
 def _weights(measured: dict[str, Any], method: explainers.Method) -> list[Badge]:
     """Of a method that reads no class, new weights of the last layer prove nothing: all layers' do."""
-    from explainers.metrics.randomisation_result import ALL_LAYERS  # torch takes seconds to start
+    from explainers.metrics.randomisation_result import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
 
     last, everything = measured.get("logit"), measured.get("cascade")
     if measured.get("depends_on_weights") is not False or last is None or everything is None:
         return []
     if not method.reads_class and abs(everything) < ALL_LAYERS:
         return []
-    return [(words.NO_WEIGHTS, words.weights_tip(last, everything, table()["network"]))]
+    return [(words.NO_WEIGHTS, words.weights_tip(last, everything, (LAST_LAYER, ALL_LAYERS), table()["network"]))]
 
 
 def _controls(measured: dict[str, Any], loaded: Loaded) -> list[Badge]:

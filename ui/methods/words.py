@@ -41,11 +41,12 @@ HERE = "here"
 CONTROLS = {"random": "random maps", "edge": "edges", "centre": "a centre blob"}
 
 
-def weights_tip(last: float, everything: float, network: str) -> str:
+def weights_tip(last: float, everything: float, limits: tuple[float, float], network: str) -> str:
     """What the randomisation test found."""
     return (
         f"Rank correlation with the map of {network} after its weights were drawn anew: {signed(last)} for the last "
-        f"layer’s alone, {signed(everything)} for all layers’ (0: another map, 1: the same)."
+        f"layer’s alone, {signed(everything)} for all layers’; from {limits[0]:g}, or {limits[1]:g}, on it is hardly "
+        "another map."
     )
 
 

@@ -10,12 +10,12 @@ from PIL import Image
 
 from ui import limits, words
 from ui.engine import engine, network_calls, scene
-from ui.engine.messages import Refused, Settings, Waiting
+from ui.engine.messages import Refused, Settings, Step
 from ui.engine.request import Request
 from ui.engine.runs import Run
 from ui.engine.turns import turns
 from ui.maps import kept
-from ui.ranking.words import STOPPED, wrong_seconds
+from ui.ranking.words import STOPPED, TOO_SHORT, wrong_seconds
 
 if TYPE_CHECKING:
     from explainers.metrics.recommendation import Recommendation
@@ -58,12 +58,14 @@ def received(data: dict[str, Any]) -> Wish:
     return Wish(float(seconds), data.get("layers") != "here")
 
 
-def rank(request: Request, wish: Wish, run: Run) -> Iterator[Waiting | Ranking]:
+def rank(request: Request, wish: Wish, run: Run) -> Iterator[Step | Ranking]:
     """Wait for the network and for the turn, then rank; the last step is the whole table.
 
     Errors   Refused, and those of the library
     """
     settings = yield from engine.settled(request, run)
+    from explainers.metrics.recommend import FIRST_ROUND  # torch takes seconds to start
+
     settings, photo, images = engine.opened(settings, request)
     settings = replace(settings, subject=kept.subject(settings, request))
     seen = settings.loaded.model.crop(photo)
@@ -92,5 +94,6 @@ def rank(request: Request, wish: Wish, run: Run) -> Iterator[Waiting | Ranking]:
 
         found = yield from engine.stream(work, run, partial, turn)
     if not found.rows:
-        raise Refused(STOPPED if run.cancelled else words.plain(str(found)))
+        over = TOO_SHORT if found.seconds >= FIRST_ROUND * wish.seconds else words.plain(str(found))
+        raise Refused(STOPPED if run.cancelled else over)
     yield Ranking(settings, seen, whom, found, stopped=run.cancelled)

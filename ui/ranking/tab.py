@@ -10,7 +10,7 @@ import gradio as gr
 from ui import limits
 from ui.engine import packing as pack
 from ui.engine import runs
-from ui.engine.messages import Refused, Settings
+from ui.engine.messages import Refused, Settings, Waiting
 from ui.engine.request import from_form
 from ui.engine.runs import Run
 from ui.ranking import engine as ranking_engine
@@ -68,8 +68,10 @@ class Ranking(Tab):
             if isinstance(wish, Refused):
                 raise wish
             for step in ranking_engine.rank(from_form(*form), wish, run):
-                value = packing.ranking(step, known) if isinstance(step, Ranked) else packing.waiting(step)
-                yield self._all(value)
+                if isinstance(step, Ranked):
+                    yield self._all(packing.ranking(step, known))
+                elif isinstance(step, Waiting):
+                    yield self._all(packing.waiting(step))
 
         def refused(sentence: str) -> Updates:
             return self._all(packing.refused(words.STOPPED if began.cancelled else sentence))

@@ -16,7 +16,7 @@ CONTROLS = {"random": "random maps", "edge": "edges", "centre": "the centre blob
 """The controls in a sentence; as rows of the table they begin with a capital."""
 ALL = "all three controls"
 STOPPED = "Stopped before the first map."
-NO_ROW = "No map could be ranked."
+TOO_SHORT = "The time was over before the first map was compared with the controls. Give more seconds."
 FEW = "Too few maps to say whether deletion and insertion agree about their order."
 NONE_BEATS = (
     "No map is better than every control by both metrics: on this picture, trust none of them on these figures alone."
@@ -40,7 +40,7 @@ TERMS: dict[str, Any] = {
     "best": "best",
     "control": "control",
     "cut": "cut short",
-    "short": "≈ from a curve of {steps} steps; the best quarter gets {full}",
+    "short": "≈ from a curve of {steps} steps; the best maps get {full}",
     "old": "The page shows another picture, class or network by now. Press Rank methods to rank for that.",
     "empty": "Nothing ranked yet.",
     "asked": "Waiting for the network …",
@@ -73,10 +73,12 @@ def begun(whom: str) -> list[str | dict[str, Any]]:
 
 
 def going(found: Recommendation, whom: str, left: float) -> list[str | dict[str, Any]]:
-    """While it runs: how many of how many, and the time that is left."""
+    """While it runs: how many of how many, or that the best get full curves, and the time that is left."""
     reached = len(found.rows) + len(found.refused)
     rest = f"about {math.ceil(left)} s left" if left > 0 else "finishing the last map"
-    return [f"{reached} of {found.total} tried for ", page_words.strong(whom), f", {rest}"]
+    again = len({row.steps for row in found.rows}) > 1
+    state = f"The best of {len(found.rows)} maps measured again" if again else f"{reached} of {found.total} tried"
+    return [f"{state} for ", page_words.strong(whom), f", {rest}"]
 
 
 def over(found: Recommendation, whom: str, best: str, stopped: bool) -> list[str | dict[str, Any]]:
@@ -139,8 +141,9 @@ def agreement(a: str, b: str, rho: float, winners: tuple[str, str]) -> str:
         return FEW
     same = winners[0] == winners[1]
     wins = f"Both are won by {winners[0]}." if same else f"{a} is won by {winners[0]}, {b.lower()} by {winners[1]}."
+    number = f"{rho:.2f}".replace("-", "−")
     word = "agree" if rho > AGREE else "disagree" if rho < DISAGREE else "agree in part"
-    return f"{a} and {b.lower()} {word} about the order (rank correlation {rho:.2f}). {wins}"
+    return f"{a} and {b.lower()} {word} about the order (rank correlation {number}). {wins}"
 
 
 def same_map(name: str) -> str:
