@@ -269,7 +269,21 @@ def test_the_weights_in_words(correlation: float, said: str, mark: str, verdict:
     assert packing.verdict(verdict.with_weights("No."))["verdict"]["rows"]["weights"] == {
         "text": "No.",
         "mark": "unknown",
+        "here": True,
     }
+
+
+@pytest.mark.parametrize(("last", "mark"), [(0.9, "bad"), (-0.1, "good"), (None, "unknown")])
+def test_weights_that_were_not_drawn_here_are_those_of_the_table(
+    last: float | None, mark: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"network": "net", "photographs": 109, "methods": {"grad_cam": {"logit": last, "cascade": 0.1}}}
+    monkeypatch.setattr(packing.badges, "table", lambda: table)
+
+    row = packing.verdict(replace(verdict, weights=None))["verdict"]["rows"]["weights"]
+
+    assert row["mark"] == mark and row["here"] is False, "they may still be drawn"
+    assert ("over 109 photographs with net." in row["text"]) is (last is not None)
 
 
 def test_a_method_without_a_class_is_tried_with_all_weights_new() -> None:

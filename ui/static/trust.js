@@ -90,7 +90,7 @@ class Strip {
     this.line.textContent = busy === "submit" ? filled(terms.drawing, share) : busy ? (known ? filled(terms.drawing, share) : filled(terms.working, share))
       : failed || (known ? "" : !wanted?.key ? terms.waiting : wanted.why || terms.offer);
     this.ask.hidden = Boolean(busy || known || !wanted?.key || wanted.why);
-    this.draw.hidden = Boolean(busy || !known || known.rows.weights.text);
+    this.draw.hidden = Boolean(busy || !known || known.rows.weights.here);
     this.stop.hidden = !busy;
     for (const name of ROWS) {
       const row = known?.rows[name] || { text: "", mark: "unknown" };

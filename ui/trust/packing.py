@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from ui.engine import packing
 from ui.engine.messages import Answer
+from ui.methods import badges
 from ui.trust import engine, words
 from ui.trust.messages import Judging, Verdict, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    import explainers
     from explainers.metrics.evaluation import Evaluation
     from explainers.metrics.randomisation_result import Randomisation
+
+MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 
 
 def wanted(step: Answer, ident: int) -> dict[str, Any]:
@@ -39,7 +43,11 @@ def verdict(step: Verdict) -> dict[str, Any]:
     """Sentences with their marks, the curves, and what is needed to show the picture at each step."""
     height, width = step.order.shape
     order = {"h": height, "w": width, "b64": base64.b64encode(step.order.numpy().tobytes()).decode("ascii")}
-    rows = {"controls": _controls(step.evaluation), "class": _class(step), "weights": _weights(step.weights)}
+    rows = {
+        "controls": _controls(step.evaluation),
+        "class": _class(step),
+        "weights": _weights(step.weights, step.method),
+    }
     return {
         "key": step.key,
         "more": step.more,
@@ -56,7 +64,7 @@ def verdict(step: Verdict) -> dict[str, Any]:
 
 def weights(step: Weights) -> dict[str, Any]:
     """The row of the weights alone."""
-    return {"key": step.key, "weights": _weights(step.test)}
+    return {"key": step.key, "weights": _weights(step.test, step.method)}
 
 
 def _controls(evaluation: Evaluation) -> dict[str, str]:
@@ -76,10 +84,28 @@ def _class(step: Verdict) -> dict[str, str]:
     return {"text": words.of_class(reads, alike, ALIKE), "mark": mark}
 
 
-def _weights(test: Randomisation | str | None) -> dict[str, str]:
-    passes = None if test is None or isinstance(test, str) else _passes(test)
-    mark = {True: "good", False: "bad", None: "unknown"}[passes]
-    return {"text": words.of_weights(test, passes), "mark": mark}
+def _weights(test: Randomisation | str | None, method: explainers.Method) -> dict[str, Any]:
+    """Of this picture, as `here` says, else as the checked-in table has it of the method."""
+    if test is None and not method.reads_class:
+        found = _of_table(method, "cascade", words.ALL)
+    elif test is None:
+        found = _of_table(method, "logit", words.LAST)
+    else:
+        passes = None if isinstance(test, str) else _passes(test)
+        found = {"text": words.of_weights(test, passes), "mark": MARKS[passes]}
+    return {**found, "here": test is not None}
+
+
+def _of_table(method: explainers.Method, order: str, drawn: str) -> dict[str, str]:
+    from explainers.metrics.randomisation_result import ALL_LAYERS, LAST_LAYER  # torch takes seconds to start
+
+    table = badges.table()
+    correlation = table.get("methods", {}).get(method.name, {}).get(order)
+    if correlation is None:
+        return {"text": "", "mark": "unknown"}
+    passes = abs(correlation) < (LAST_LAYER if order == "logit" else ALL_LAYERS)
+    text = words.of_table(passes, correlation, drawn, table["network"], table["photographs"])
+    return {"text": text, "mark": MARKS[passes]}
 
 
 def _passes(test: Randomisation) -> bool | None:

@@ -23,6 +23,7 @@ OVER = "There was no verdict within the time limit."
 NO_TEST = "The weights of this network could not be drawn anew."
 UNIT = "Not compared: a channel does not depend on the weights of the layers after it."
 CHANGED = "The settings have changed since. Press Explain to compare the map that they ask for."
+ALL, LAST = "all weights were", "the last layer was"
 UNKNOWN = "The comparison failed. The map itself is not affected."
 
 TERMS: dict[str, Any] = {
@@ -77,12 +78,21 @@ def of_weights(test: Randomisation | str | None, passes: bool | None) -> str:
     if test is None or isinstance(test, str):
         return test or ""
     what = "rank correlation of magnitudes" if test.by_size else "rank correlation"
-    drawn = "all weights were" if test.order == "cascade" else f"{test.steps[0]} was"
+    drawn = ALL if test.order == "cascade" else f"{test.steps[0]} was"
     if passes is None:
         return f"Once {drawn} drawn anew the map is constant or not finite: not compared."
     correlation = test.after_all_layers if test.order == "cascade" else test.after_last_layer
     found = f"{what} {_signed(correlation)} with the map once {drawn} drawn anew"
     return f"Depends on the weights: {found}." if passes else f"Hardly depends on the weights: {found}."
+
+
+def of_table(passes: bool, correlation: float, drawn: str, network: str, photographs: int) -> str:
+    """The same, of the method and not of this picture."""
+    verdict = "depends" if passes else "hardly depends"
+    return (
+        f"The method {verdict} on the weights: rank correlation {_signed(correlation)} once {drawn} drawn anew, over "
+        f"{photographs} photographs with {network}."
+    )
 
 
 def _signed(value: float) -> str:
