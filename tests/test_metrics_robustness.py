@@ -7,7 +7,7 @@ import torch
 from nets import curved, pictures, residual
 from torch.nn import functional
 
-from explainers import BadOption, Probability, edge_control, evaluate, explain, input_x_gradient, saliency
+from explainers import BadOption, Probability, edge_control, evaluate, explain, grad_cam, input_x_gradient, saliency
 from explainers.maps.resize import rank_correlation
 
 IMAGES = pictures()
@@ -149,9 +149,9 @@ def test_controls_that_ignore_the_image_cannot_be_beaten_under_noise():
 @pytest.mark.parametrize("metric", ALL)
 def test_names_explanations_and_functions_are_run_again_alike(metric):
     """With layer, options and class of the explanation."""
-    net, options = residual(), {"layer": "layer1", "relu": False}
+    net, options = residual(), {"layer": "layer1"}
     e = explain("grad_cam", net, IMAGES, [2, 0, 1], **options)
-    again = measure(metric, net, lambda x: explain("grad_cam", net, x, [2, 0, 1], **options).map, target=[2, 0, 1])
+    again = measure(metric, net, lambda x: grad_cam(net, x, [2, 0, 1], **options), target=[2, 0, 1])
     torch.testing.assert_close(measure(metric, net, e, target=None), again, rtol=1e-9, atol=0)
     by_name = measure(metric, net, "grad_cam", target=[2, 0, 1])
     assert not torch.allclose(by_name, again, rtol=1e-4), "the default layer is another"

@@ -31,9 +31,9 @@ RANDOM = 4
 class Candidate:
     """One map for each image: the caller's (`name` is "") or a control's.
 
-    `maps` [N, H, W] are at the images' size; `raw` [N, C, H, W] or [N, h, w] as they were given; `again` makes both of
-    other images [N, C, H, W], raw first, None where that is not known; `mirror` is the candidate whose ranks are the
-    reverse.
+    `maps` [N, H, W] are at the images' size; `raw` [N, C, H, W] or [N, h, w] as the method gives them; `again` makes
+    both of other images [N, C, H, W], raw first, None where that is not known; `mirror` is the candidate whose ranks
+    are the reverse.
     """
 
     name: str
@@ -87,7 +87,7 @@ class OwnMaps:
         if isinstance(maps, str):
             explanation = explain(maps, self.model, x, self.run.target, compare=False)
         if explanation is not None:
-            raw, heat = explanation.raw, explanation.map
+            raw, heat = _values(explanation), explanation.map
             again = self._method(explanation)
         elif isinstance(maps, Tensor):
             raw, heat = maps, _flat(maps)
@@ -122,7 +122,7 @@ class OwnMaps:
         def again(images: Tensor) -> tuple[Tensor, Tensor]:
             with unrecorded():
                 found = explain(method.name, self.model, images, classes, compare=False, **same)
-            return found.raw, found.map
+            return _values(found), found.map
 
         return again
 
@@ -135,6 +135,11 @@ class OwnMaps:
             raise BadOption(f"The function of the images gave {given}. Let it return maps [N, h, w].")
         found = at_least_float32(found)
         return found, _flat(found)
+
+
+def _values(explanation: Explanation) -> Tensor:
+    """What the method itself gives: after its final ReLU, before channels are reduced."""
+    return explanation.raw if explanation.raw.ndim == 4 else explanation.map
 
 
 def _flat(maps: Tensor) -> Tensor:

@@ -295,5 +295,5 @@ def completeness_gap(trial: Trial) -> Measured:
         elif not known["promised_sum"]:
             reasons[row] = "the promised sum is 0: the score does not change"
         else:
-            values[row] = abs(float(own.raw[row].double().sum()) / known["promised_sum"] - 1)
+            values[row] = abs(float(own.explanation.raw[row].double().sum()) / known["promised_sum"] - 1)
     return Measured(values, reasons=reasons)
