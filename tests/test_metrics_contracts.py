@@ -128,6 +128,10 @@ def test_a_budget_ends_with_what_is_there():
     assert set(found.reasons["insertion"]) == {"the time budget was over"}
     assert "the time budget was over" in str(found)
     assert {place.verdict for place in found.places["insertion"].values()} == {"unknown"}
+    rows = []
+    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    evaluate(model, images, torch.rand(3, 12, 16), metrics=("deletion", "road", "infidelity"), budget=1e-3)
+    assert sum(rows) == 3, "the images themselves, and no metric begins"
 
 
 def test_32_threads_that_predict_meanwhile_see_no_change():

@@ -26,7 +26,7 @@ from benchmarks.faithfulness.photos import paths, photographs
 from benchmarks.faithfulness.table import about, costs, table, verdicts, write
 from models import Model, load_model
 
-TIERS = ((15.0, 6, 3), (200.0, 3, 1), (math.inf, 1, 1))
+TIERS = ((15.0, 6, 1), (200.0, 3, 1), (math.inf, 1, 1))
 """Forward passes, by ui/methods/costs.json, up to which a method is quick, or middling, or slow; photographs, and
 networks for each, on which its weights are drawn anew.
 """
