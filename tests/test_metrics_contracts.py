@@ -106,7 +106,7 @@ def test_the_same_seed_gives_the_same_numbers(name):
     if METRICS[name].controls:
         spreads = [found.spread[name] for found in (first, second, other)]
         torch.testing.assert_close(spreads[0], spreads[1], rtol=0, atol=0, equal_nan=True)
-        # Random maps that do not follow the image have no change under noise, whatever the seed; some values are 0 or 1.
+        # Random maps that ignore the image have no change under noise, whatever the seed; some values are 0 or 1.
         either = name in ("average_increase", "pointing_game")
         assert not torch.equal(spreads[0], spreads[2]) or not bool(spreads[0].any()) or either
     assert torch.equal(torch.get_rng_state(), before)
