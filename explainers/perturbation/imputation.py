@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 TOLERANCE = 2e-3
-"""The last step's largest change as a fraction of the image's range; the error left is a quarter of that."""
+"""The last step's largest change as a fraction of the image's range; what is left is half of that at most."""
 _STEPS, _DEEPEST, _AT_ONCE = 50, 6, 400_000
 
 
