@@ -84,7 +84,7 @@ def test_a_linear_image_is_imputed_exactly_inside():
 
 
 def test_few_steps_are_enough(monkeypatch):
-    """Square holes of 32 px, as a random map of coarse cells makes them, for which coarse grids must know the border."""
+    """Square holes of 32 px, as random maps of coarse cells make them: coarse grids must know where the border is."""
     cycles, cycle = [], imputation._cycle
     monkeypatch.setattr(imputation, "_cycle", lambda r, grids, level=0: cycles.append(level) or cycle(r, grids, level))
     generator = torch.Generator().manual_seed(0)
