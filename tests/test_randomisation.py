@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 import threading
+import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from nets import pictures, plain, residual, settle
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.ops import FrozenBatchNorm2d
 from traces import nothing_left
 
 import explainers
@@ -202,6 +205,28 @@ def test_a_shared_weight_is_drawn_once_for_all_that_hold_it():
     assert not torch.equal(drawn, net.head.weight)
 
 
+def test_reparametrised_weights_and_frozen_norms_are_drawn_too():
+    net = nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)),
+        FrozenBatchNorm2d(4),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+    net.eval()[1].running_var.fill_(4.0)
+    images, seen = torch.randn(2, 3, 8, 8), []
+
+    def method(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        seen.append((model[0].weight.detach().clone(), model[1].running_var.clone()))
+        return x.sum(1)
+
+    with nothing_left(net, images):
+        randomisation_test(net, images, method, seeds=1)
+
+    assert not torch.equal(seen[0][0], seen[-1][0]) and torch.equal(seen[0][0], net[0].weight)
+    assert float(seen[-1][1].max()) == 1 and float(net[1].running_var.min()) == 4
+
+
 def test_the_map_of_a_linear_model_is_its_new_weights():
     """d score / d x is the row of the class, so the correlations are those of the rows, before and after."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4, bias=False)).double().eval()
@@ -263,6 +288,7 @@ def test_the_users_model_is_not_touched_while_others_predict():
             with torch.no_grad():
                 if not torch.equal(net(images), expected):
                     wrong.append(1)
+            time.sleep(0.005)
 
     threads = [threading.Thread(target=predict) for _ in range(32)]
     with nothing_left(net, images):
@@ -422,9 +448,15 @@ class Bound(nn.Module):
         return self.run(x)
 
 
+def quantized() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(plain().float(), {nn.Linear}, torch.qint8)
+
+
 def test_refusals_name_what_was_given_and_what_to_do():
     net, images = plain().float(), pictures().float()
-    test, scripted = randomisation_test, torch.jit.script(plain().float())
+    test, scripted, packed = randomisation_test, torch.jit.script(plain().float()), quantized()
     cases = [
         (BadOption, "order='up' is not possible.*cascade", lambda: test(net, images, "saliency", order="up")),
         (BadOption, "seeds=0 is not possible", lambda: test(net, images, "saliency", seeds=0)),
@@ -438,6 +470,12 @@ def test_refusals_name_what_was_given_and_what_to_do():
         (BadTarget, "unit of 'conv1'", lambda: test(net, images, "saliency", target=unit("conv1", 1))),
         (BadTarget, "Class 9 does not exist", lambda: test(net, images, "saliency", target=9)),
         (UnsupportedModel, "scripted", lambda: test(scripted, images, "saliency")),
+        (
+            UnsupportedModel,
+            "A part of the network is scripted",
+            lambda: test(nn.Sequential(scripted), images, "saliency"),
+        ),
+        (UnsupportedModel, "packed weights cannot be drawn", lambda: test(packed, images, "occlusion")),
         (UnsupportedModel, "bound to the modules", lambda: test(Bound(net).eval(), images, "saliency")),
         (BadOption, "no weights", lambda: test(nn.Sequential(nn.AvgPool2d(4), nn.Flatten()), images, "saliency")),
     ]
