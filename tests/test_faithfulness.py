@@ -155,3 +155,15 @@ def test_a_caution_is_one_short_line_that_names_an_alternative(cautious):
         assert each.caution == each.caution.strip() and len(each.caution) <= 240 and "\n" not in each.caution
         assert not each.caution or each.caution.endswith(".")
         assert each.name not in CONTROLS or not each.caution
+
+
+ENOUGH = 30
+"""Photographs from which on the table tells a method from the controls: on fewer, level may be chance."""
+
+
+def test_cautions_agree_with_the_table():
+    """A method that the table shows to be no better than the controls says so, and no other."""
+    found = json.loads(VERDICTS.read_text(encoding="utf-8"))["methods"]
+    measured = {name for name in METHODS if name not in CONTROLS and found[name]["n"] >= ENOUGH}
+    weak = {name for name in measured if not found[name]["better_than_controls"]}
+    assert {name for name in measured if METHODS[name].caution} == weak and {"saliency", "deconvnet"} <= weak

@@ -25,6 +25,9 @@ INSTEAD = {
     "integrated_gradients": "gradient_shap",
     "blur_integrated_gradients": "gradient_shap",
     "deconvnet": "guided_grad_cam",
+    "eigen_cam": "grad_cam",
+    "kpca_cam": "grad_cam",
+    "token_pca": "grad_cam",
 }
 """What the caution of a method recommends."""
 

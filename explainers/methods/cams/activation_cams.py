@@ -66,6 +66,7 @@ def cam(
     scale_free=_CLASSLESS,
     reads_class=False,
     paper="Muhammad & Yeasin 2020, arXiv:2008.00299",
+    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges; take Grad-CAM.",
 )
 def eigen_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
@@ -135,6 +136,7 @@ def seg_eigen_cam(
     scale_free=_CLASSLESS,
     reads_class=False,
     paper="Karmani et al. 2024, arXiv:2410.00267",
+    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges; take Grad-CAM.",
 )
 def kpca_cam(
     model: nn.Module,
