@@ -214,20 +214,23 @@ class Trial:
     @property
     def whole(self) -> Tensor:
         """Scores of the images, [R]."""
-        return self._once("whole", self.images)
+        return self._once(whole=self.images)["whole"]
 
     @property
-    def empty(self) -> Tensor:
-        """Scores of the images' baselines, [R]."""
-        return self._once("empty", self.baseline)
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Scores of the images and of their baselines, [R] each."""
+        found = self._once(whole=self.images, empty=self.baseline)
+        return found["whole"], found["empty"]
 
-    def _once(self, name: str, batch: Tensor) -> Tensor:
+    def _once(self, **variants: Tensor) -> dict[str, Tensor]:
         """Scores by row of one variant of each image, from one pass for all metrics of the same score."""
-        key = name, type(self.target).__name__
-        if key not in self.images_kept:
-            self.images_kept[key] = self.values(batch, range(len(batch)))
-        scores: Tensor = self.images_kept[key]
-        return scores[self.pictures]
+        kept = self.images_kept.setdefault(("scores", type(self.target).__name__), {})
+        new = [name for name in variants if name not in kept]
+        if new:
+            count = len(self.images)
+            scores = self.values(torch.cat([variants[name] for name in new]), [*range(count)] * len(new))
+            kept.update(zip(new, scores.split(count), strict=True))
+        return {name: kept[name][self.pictures] for name in variants}
 
     def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
         """Scores [B] of variants; row b is a variant of image `pictures[b]`."""

@@ -88,7 +88,7 @@ def _curves(trial: Trial, kind: str) -> Tensor:
     What deletion leaves of a map is what insertion shows first of its negative: where the trial holds both, as it does
     of random controls, one curve backwards is the other's (where s does not divide n, but for one pixel).
     """
-    whole, empty = trial.whole, trial.empty
+    whole, empty = trial.ends
     key = "curves", type(trial.target).__name__
     known: dict[str, Tensor] = trial.kept.setdefault(key, {})
     other = known.get("insertion" if kind == "deletion" else "deletion")
