@@ -24,6 +24,8 @@ from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAPS = ("grid", "pixels", "heat")
+"""Forms of a result that are one map of each image, or attributions of its pixels, which reduce to one."""
 _WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
 
 
@@ -64,7 +66,7 @@ class Method:
     @property
     def gives_map(self) -> bool:
         """Whether the result is one map of each image, or attributions of its pixels, which reduce to one."""
-        return self.returns in ("grid", "pixels", "heat")
+        return self.returns in MAPS
 
     @property
     def planes(self) -> bool:

@@ -302,6 +302,6 @@ def test_memory_whose_peak_is_where_it_rests_is_no_limit(monkeypatch):
     assert taken.most(16) == 32, "16 rows took 2 GB, and half of 8 GB may be taken"
 
 
-@pytest.mark.parametrize(("seconds", "rows"), [(0.001, 8), (0.2, 4), (0.6, 2), (5.0, 1)])
+@pytest.mark.parametrize(("seconds", "rows"), [(0.001, 256), (0.01, 8), (0.2, 4), (0.6, 2), (5.0, 1)])
 def test_a_slow_network_gets_a_few_rows_at_once(seconds, rows):
     assert Rows(seconds, torch.device("cpu"), 10**6).size == rows

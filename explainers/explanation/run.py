@@ -19,7 +19,7 @@ from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forwarded import Forward, forwarded
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, whole_number
-from explainers.registry import Method, find
+from explainers.registry import MAPS, Method, find
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, described
 
 
@@ -67,7 +67,7 @@ def explain(
     restricted = through is not None or isinstance(target, Through)  # then the map is of a part of the score
     model = model if forward is None else forwarded(model, forward, images)
     with one_call(model) as view:
-        comparable = compare and chosen.reads_class and not chosen.long and chosen.gives_map
+        comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
         view.graphs = {} if comparable else None  # one forward pass then serves both classes
         began = time.perf_counter()
         with recording() as record:

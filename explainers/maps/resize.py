@@ -133,24 +133,19 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     if a.shape != b.shape or a.ndim < 2:
         raise ValueError(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give two of one shape [N, ...].")
     rows = torch.stack([maps.detach().flatten(1).double() for maps in (a, b)])
-    first, second = _centred_ranks(rows)
-    lengths = torch.linalg.vector_norm(first, dim=1) * torch.linalg.vector_norm(second, dim=1)
-    finite = rows.isfinite().all(dim=2).all(dim=0)
-    return torch.where(finite, ((first * second).sum(dim=1) / lengths).clamp(-1, 1), torch.nan)
-
-
-def _centred_ranks(rows: Tensor) -> Tensor:
-    """Ranks of values [..., n] about their mean, (n - 1) / 2; ties have their mean rank."""
     ordered, order = rows.sort(dim=-1)
     count = rows.shape[-1]
     place = torch.arange(count, device=rows.device).expand_as(rows)
     is_new = ordered[..., 1:] != ordered[..., :-1]
     edge = torch.ones_like(rows[..., :1], dtype=torch.bool)
-    # A run of ties begins where the value is new, and ends where the next one is.
+    # Ties have their mean rank: a run of them begins where the value is new, and ends where the next one is.
     begin = torch.where(torch.cat([edge, is_new], -1), place, 0).cummax(-1).values
     end = torch.where(torch.cat([is_new, edge], -1), place, count).flip(-1).cummin(-1).values.flip(-1)
-    ranks = (begin + end - (count - 1)).double() / 2
-    return torch.empty_like(ranks).scatter_(-1, order, ranks)
+    ranks = (begin + end - (count - 1)).double() / 2  # centred about their mean, (n - 1) / 2
+    first, second = torch.empty_like(ranks).scatter_(-1, order, ranks)
+    lengths = torch.linalg.vector_norm(first, dim=1) * torch.linalg.vector_norm(second, dim=1)
+    finite = rows.isfinite().all(dim=2).all(dim=0)
+    return torch.where(finite, ((first * second).sum(dim=1) / lengths).clamp(-1, 1), torch.nan)
 
 
 def _widened(values: Tensor) -> Tensor:

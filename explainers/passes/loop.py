@@ -53,8 +53,9 @@ are as fast at that size as at any larger one; and progress, stop and budget act
 # per variant that growth must save to go on, and above which a chunk was too large.
 _GROWTH, _SAVING, _LOSING = 4, 0.95, 1.1
 # Rows of the first chunk on the CPU. More are no faster on some networks, and a third slower on EfficientNet-Lite0 at
-# 224 px, where tensors above 32 MB are new memory in every layer; where they are, the next chunks are larger.
-_FIRST = 8
+# 224 px, where tensors above 32 MB are new memory in every layer; where they are, the next chunks are larger. Networks
+# whose rows take less than so many seconds have no such tensors: all of their rows at once.
+_FIRST, _LIGHT = 8, 0.005
 # A chunk shrinks where fewer than this fraction of it fit into `SECONDS`. A variant's shortest time that is believed.
 _TOO_FEW, _SHORTEST = 0.7, 1e-6
 # A slow network gets a few rows all the same, up to so many seconds: one at a time they cost a quarter more each.
@@ -108,7 +109,8 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.seconds = max(self.seconds, _SHORTEST)
-        first = _FIRST if self.device.type == "cpu" and not self.prefix else self.largest
+        heavy = self.device.type == "cpu" and not self.prefix and self.seconds > _LIGHT
+        first = _FIRST if heavy else self.largest
         self.size = max(1, min(self.largest, first, _power_of_two(self._fits())))
         self._memory = Memory(self.device)
 
