@@ -19,7 +19,7 @@ from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, measure, randomise
 from benchmarks.faithfulness.photos import paths, photographs
 from benchmarks.faithfulness.questions import QUESTIONS
-from benchmarks.faithfulness.table import BEGIN, END, PAGE, VERDICTS, costs, table, text, verdicts, written
+from benchmarks.faithfulness.table import BEGIN, END, ENOUGH, PAGE, VERDICTS, costs, table, text, verdicts, written
 from explainers.options import Range
 from explainers.registry import METHODS, method
 from models import Model, Preparation
@@ -86,7 +86,7 @@ def test_a_faithful_map_beats_the_controls(measured):
     own = found["integrated_gradients"]
     assert own["n"] == 3 and own["deletion"][0] < own["insertion"][0]
     assert all(each["difference"][0] > 0 for each in own["beside"].values())
-    assert own["better_than_controls"] == all(each["verdict"] == "better" for each in own["beside"].values())
+    assert own["better_than_controls"] is None, "three photographs are too few to say that it is no better"
     beside = measured.controls["a"]
     assert found["edge_control"]["deletion"][0] == pytest.approx(
         sum(each["edge"]["deletion"] for each in measured.controls.values()) / 3, abs=1e-4
@@ -155,10 +155,6 @@ def test_a_caution_is_one_short_line_that_names_an_alternative(cautious):
         assert each.caution == each.caution.strip() and len(each.caution) <= 240 and "\n" not in each.caution
         assert not each.caution or each.caution.endswith(".")
         assert each.name not in CONTROLS or not each.caution
-
-
-ENOUGH = 30
-"""Photographs from which on the table tells a method from the controls: on fewer, level may be chance."""
 
 
 def test_cautions_agree_with_the_table():
