@@ -158,7 +158,7 @@ def test_a_batch_that_costs_time_is_made_small_again(monkeypatch):
         chunks.append(len(chunk))
         clock.seconds += (0.004 if len(chunk) <= 8 else 0.006) * len(chunk)
 
-    Loop().run(1000, Rows(0.01, torch.device("cpu"), 10**6), work, lambda: torch.zeros(1))
+    Loop().run(1000, Rows(0.01, torch.device("cpu"), 10**6, first=8), work, lambda: torch.zeros(1))
 
     assert chunks[:2] == [8, 32] and set(chunks[2:]) == {8}
 
@@ -302,6 +302,15 @@ def test_memory_whose_peak_is_where_it_rests_is_no_limit(monkeypatch):
     assert taken.most(16) == 32, "16 rows took 2 GB, and half of 8 GB may be taken"
 
 
-@pytest.mark.parametrize(("seconds", "rows"), [(0.001, 256), (0.01, 8), (0.2, 4), (0.6, 2), (5.0, 1)])
+@pytest.mark.parametrize(("seconds", "rows"), [(0.001, 256), (0.01, 32), (0.2, 4), (0.6, 2), (5.0, 1)])
 def test_a_slow_network_gets_a_few_rows_at_once(seconds, rows):
     assert Rows(seconds, torch.device("cpu"), 10**6).size == rows
+
+
+@pytest.mark.parametrize(("side", "size"), [(64, 256), (224, 8)])
+def test_large_images_begin_with_few_rows_whatever_the_clock_says(side, size, monkeypatch):
+    clock = Clock(monkeypatch)
+    loop = Loop()
+    clock.seconds = 0.001
+    loop.measure(torch.zeros(1, 3, side, side), 0.0)
+    assert loop.rows().size == size

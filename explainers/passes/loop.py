@@ -52,10 +52,10 @@ are as fast at that size as at any larger one; and progress, stop and budget act
 # Growth from one chunk to the next: the first may have been measured while the network was cold. Fraction of the time
 # per variant that growth must save to go on, and above which a chunk was too large.
 _GROWTH, _SAVING, _LOSING = 4, 0.95, 1.1
-# Rows of the first chunk on the CPU. More are no faster on some networks, and a third slower on EfficientNet-Lite0 at
-# 224 px, where tensors above 32 MB are new memory in every layer; where they are, the next chunks are larger. Networks
-# whose rows take less than so many seconds have no such tensors: all of their rows at once.
-_FIRST, _LIGHT = 8, 0.005
+# Rows of the first chunk on the CPU, of images with more than so many values. More are no faster on some networks, a
+# third slower on EfficientNet-Lite0 at 224 px, where tensors above 32 MB are new memory in every layer; where they are,
+# the next chunks are larger. Not by time: chunks of a light network, and with them rounding, would follow the clock.
+_FIRST, _LARGE = 8, 3 * 128 * 128
 # A chunk shrinks where fewer than this fraction of it fit into `SECONDS`. A variant's shortest time that is believed.
 _TOO_FEW, _SHORTEST = 0.7, 1e-6
 # A slow network gets a few rows all the same, up to so many seconds: one at a time they cost a quarter more each.
@@ -104,14 +104,13 @@ class Rows:
     device: torch.device
     largest: int
     prefix: float = 0.0
+    first: int = sys.maxsize
     size: int = field(init=False)
     _last: tuple[int, float] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.seconds = max(self.seconds, _SHORTEST)
-        heavy = self.device.type == "cpu" and not self.prefix and self.seconds > _LIGHT
-        first = _FIRST if heavy else self.largest
-        self.size = max(1, min(self.largest, first, _power_of_two(self._fits())))
+        self.size = max(1, min(self.largest, self.first, _power_of_two(self._fits())))
         self._memory = Memory(self.device)
 
     def adapt(self, count: int, seconds: float) -> None:
@@ -165,6 +164,7 @@ class Loop:
         self._began = time.monotonic()
         # Of the last measured pass: seconds, those after the layer asked for, images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
+        self._first = sys.maxsize
 
     def one_by_one(self) -> None:
         """No pass takes more than one row: the network takes no other number."""
@@ -173,6 +173,7 @@ class Loop:
     def measure(self, images: Tensor, began: float, reached: float | None = None) -> None:
         """Note a pass of the images that began then, reached the layer asked for then, and has ended now."""
         ended, self._device, self._count = now(images.device), images.device, len(images)
+        self._first = _FIRST if images.device.type == "cpu" and images[0].numel() > _LARGE else sys.maxsize
         self._whole = ended - began
         self._suffix = self._whole if reached is None else ended - reached
 
@@ -192,7 +193,7 @@ class Loop:
 
         `cost` of a row in forward passes, 2 with a backward pass.
         """
-        return self.batch_size or Rows(cost * self._whole, self._device, self.largest)
+        return self.batch_size or Rows(cost * self._whole, self._device, self.largest, first=self._first)
 
     def suffix_rows(self, cost: int = 1, largest: int = sys.maxsize) -> int | Rows:
         """The same where one row leads to a layer and variants follow from there: at most `largest` of them."""
