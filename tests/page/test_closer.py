@@ -219,6 +219,7 @@ def test_the_likeliest_classes_have_small_maps_beside_their_bars(visit: Visit) -
     assert "Saliency," in page.locator("#hl-bars").inner_text()
 
 
+@pytest.mark.slow
 def test_partial_maps_are_scrubbed_and_found_again(visit: Visit) -> None:
     """SmoothGrad in steps; coming back to it shows the final map before any answer, and nothing is computed again."""
     page = visit.open("?method=smooth_grad").page

@@ -78,6 +78,7 @@ def test_detections_are_listed_and_drawn_and_chosen_in_the_list(visit: Visit, pi
     assert "class=red+blob%232" in visit.page.locator("#hl-linked input").input_value()
 
 
+@pytest.mark.slow
 def test_a_box_is_chosen_by_a_click_and_by_a_key_on_the_picture(visit: Visit, picture: Path) -> None:
     open_with(visit, "detection", picture)
 

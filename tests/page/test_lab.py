@@ -224,6 +224,7 @@ def test_a_hooks_number_that_cannot_be_used_is_refused_at_its_field_and_the_last
     assert finding.is_hidden() and part.locator(".hl-old").count() == 0
 
 
+@pytest.mark.slow
 def test_a_frozen_layer_is_called_frozen_and_the_loss_has_the_axis_it_needs(visit: Visit) -> None:
     page = opened(visit, "A network in training")
     part = page.locator("#hl-training")

@@ -56,6 +56,7 @@ def test_the_network_is_drawn_with_its_skips_stages_and_norms(visit: Visit) -> N
     assert shown == float(f"{row[235].double().norm() / 7:.4g}") and said.startswith("head · ")
 
 
+@pytest.mark.slow
 def test_keys_choose_a_layer_and_one_without_a_map_says_why(visit: Visit) -> None:
     visit.open()
     page = visit.page

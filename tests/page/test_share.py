@@ -123,6 +123,7 @@ def test_an_own_picture_comes_back_in_its_own_browser_alone(visit: Visit, browse
     visit.errors[:] = [each for each in visit.errors if "AbortError" not in each and "errored out" not in each]
 
 
+@pytest.mark.slow
 def test_what_is_chosen_while_the_connection_is_lost_stays(visit: Visit) -> None:
     """Gradio loads the page anew when the connection is back."""
     visit.open()

@@ -72,6 +72,7 @@ def test_the_verdict_comes_by_itself_and_its_curves_show_the_photograph_at_each_
     assert page.locator(f"{LARGE}:visible").count() == 0
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_says_so_and_one_without_a_map_says_why(visit: Visit) -> None:
     """Guided backpropagation is the paper's own example of a map that does not notice new weights."""
     page = visit.open("?method=guided_backprop").page
