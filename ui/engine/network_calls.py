@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from explainers.targets import Target
 
 R = TypeVar("R")
-ASIDE = 8
+ASIDE = 4
 """Rows of a batch of what steps aside for clicks after each; on the CPU more are hardly faster."""
 
 try:
