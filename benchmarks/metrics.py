@@ -49,7 +49,12 @@ def measured(
     }
     for photo in photos:
         missing = [name for name in methods if photo.name not in numbers.get(name, {}).get(metrics[0], {})]
-        settings: dict[str, Any] = {"metrics": metrics, "target": photo.target, "options": options}
+        settings: dict[str, Any] = {
+            "metrics": metrics,
+            "target": photo.target,
+            "options": options,
+            "precision": "float32",  # "auto" may choose another one in the next run
+        }
         with evaluator(model.network, photo.image, **settings) as judge:
             for method in missing:
                 found = judge(method)
