@@ -58,6 +58,7 @@ from explainers.metrics.run import evaluate
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.loop import Partial
+from explainers.passes.memory import keep_freed_memory
 from explainers.registry import METHODS, Method
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
@@ -128,6 +129,7 @@ __all__ = [
     "fuse",
     "grad_cam_sweep",
     "input_gradients",
+    "keep_freed_memory",
     "list_layers",
     "overlay",
     "randomisation_test",

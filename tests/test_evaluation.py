@@ -225,3 +225,19 @@ def test_images_without_a_number_are_left_out():
     assert none.places["deletion"]["edge"].verdict == "unknown"
     with pytest.raises(IndexError):
         found[3]
+
+
+def test_a_call_that_ends_among_the_controls_is_not_complete():
+    """Rows of the caller's maps come first, so their values alone do not tell."""
+    net, images = residual(), pictures(1)
+    asked = {"metrics": "deletion", "steps": 4, "batch_size": 3}
+    seen: list[bool] = []
+
+    def first(partial: explainers.metrics.run.PartialEvaluation) -> bool:
+        seen.append(partial.evaluation.is_complete)
+        return False
+
+    ended = evaluate(net, images, explainers.grad_cam(net, images), progress=first, **asked)
+    assert ended.values["deletion"].isfinite().all() and ended.controls["deletion"]["centre"].isnan().all()
+    assert not ended.is_complete and seen == [False]
+    assert evaluate(net, images, explainers.grad_cam(net, images), **asked).is_complete

@@ -3,6 +3,9 @@
 The clock is the network's own: it moves on by a second for each row of a forward pass, and nothing else takes time.
 """
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,7 +13,9 @@ import torch
 from torch import nn
 
 from explainers import METHODS, explain
+from explainers.passes import memory
 from explainers.passes.loop import Loop, Rows, largest_batch
+from explainers.passes.run import open_run
 
 LONG = [name for name, each in METHODS.items() if each.long]
 SMALL = {"xrai": {"steps": 8}, "extremal_perturbation": {"steps": 20}, "guided_integrated_gradients": {"steps": 12}}
@@ -150,7 +155,7 @@ def test_a_batch_that_saves_no_time_is_not_enlarged(monkeypatch):
 
 
 def test_a_batch_that_costs_time_is_made_small_again(monkeypatch):
-    """Tensors above 32 MB are new memory in every layer: on EfficientNet-Lite0 64 rows take 1.5 times as long as 8."""
+    """Where tensors become new memory in every layer, for instance."""
     clock = Clock(monkeypatch)
     chunks = []
 
@@ -314,3 +319,35 @@ def test_large_images_begin_with_few_rows_whatever_the_clock_says(side, size, mo
     clock.seconds = 0.001
     loop.measure(torch.zeros(1, 3, side, side), 0.0)
     assert loop.rows().size == size
+
+
+@pytest.mark.parametrize(
+    ("kept", "precision", "rows"), [(False, "float32", 3), (True, "float32", 8), (True, "bf16", 16)]
+)
+def test_batches_hold_what_memory_is_used_again_for(kept, precision, rows, monkeypatch):
+    """Larger tensors are fresh pages in every layer; a tensor of 4 MB in float32 is 2 MB in bfloat16."""
+    monkeypatch.setattr(memory, "_kept", kept)
+    net = nn.Sequential(nn.Conv2d(3, 80, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(80, 5)).eval()
+    Clock(monkeypatch)
+    loop = Loop()
+    with open_run(net, torch.rand(1, 3, 112, 117), 1, many=True, precision=precision, loop=loop) as run:
+        run.score_inputs()
+        chosen = loop.rows()
+    size = 80 * 112 * 117 * (2 if precision == "bf16" else 4)
+    assert chosen.largest == chosen.size == rows == memory.reused_bytes() // size
+
+
+def test_freed_memory_is_kept_where_the_c_library_offers_it():
+    """In a process of its own: it holds until the end."""
+    lines = """
+import explainers, torch, resource
+print(explainers.keep_freed_memory())
+for _ in range(9): torch.ones(20_000_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(20_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    kept, faults = done.stdout.split()
+    assert kept == str(sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION") is not None)
+    assert kept == "False" or int(faults) < 500, "of about 20,000 pages"

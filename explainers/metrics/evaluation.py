@@ -23,7 +23,7 @@ from explainers.metrics.metric import METRICS, Measured
 
 SPREADS = 2.0
 LEVEL = 0.05
-ENDED = STOPPED, OVER = "the call was stopped", "the time budget was over"
+STOPPED, OVER = "the call was stopped", "the time budget was over"
 """Why a value is missing that the call did not reach."""
 NAMES = {"random": "random", "edge": "edges", "centre": "the centre blob"}
 """The controls, in words."""
@@ -54,6 +54,7 @@ class Evaluation:
     is `spread[metric]` [N]. `curves[metric]` [N, points] and `control_curves[metric][control]` [N, points] for metrics
     that are areas under one. `reasons[metric][n]` says why a value is NaN. `maps` [N, H, W] are those evaluated, at the
     images' size; `target` class indices or the target's repr; `options` all settings; `seconds` of wall time.
+    `is_complete` says whether the call reached every value, also of the controls.
     """
 
     values: dict[str, Tensor]
@@ -68,14 +69,10 @@ class Evaluation:
     target: list[int] | str | None
     options: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    is_complete: bool = True
 
     def __len__(self) -> int:
         return len(self.maps)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the call reached every value; one that is not defined has another reason."""
-        return not any(reason in ENDED for each in self.reasons.values() for reason in each)
 
     def __getitem__(self, picture: int) -> Evaluation:
         """The evaluation of one of the images."""
@@ -195,6 +192,12 @@ class Parts:
         """Why a value of the caller's maps is NaN, [N]."""
         nan = self.values("").isnan().tolist()
         return [self.measured.reasons.get(row, ended if nan[row] else "") for row in range(self.count)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the call reached every row; one that is not defined has a reason."""
+        rows = self.measured.values.isnan().nonzero()[:, 0].tolist()
+        return all(row in self.measured.reasons for row in rows)
 
 
 def _sorted(names: Sequence[str]) -> list[str]:

@@ -195,11 +195,11 @@ class Trial:
     def ranks(self) -> Tensor:
         """Rank of each pixel, [R, H, W] int32, 0 for the highest; ties in random order, the same for all rows."""
         if "ranks" not in self.kept:
-            found = torch.stack([ranks(heat, self.seed) for heat in self.maps])
-            for row, twin in self.mirrors.items():
-                if row > twin:
-                    found[row] = found[0].numel() - 1 - found[twin]
-            self.kept["ranks"] = found
+            found: list[Tensor] = []
+            for row, heat in enumerate(self.maps):
+                twin = self.mirrors.get(row, row)
+                found.append(ranks(heat, self.seed) if twin >= row else heat.numel() - 1 - found[twin])
+            self.kept["ranks"] = torch.stack(found)
         ranked: Tensor = self.kept["ranks"]
         return ranked
 

@@ -237,6 +237,7 @@ class Evaluator:
             target=described(target, len(own.maps)) if target is not None else None,
             options={**self.settings, "precision": self.trial.run.precision, **self.options},
             seconds=time.perf_counter() - began,
+            is_complete=len(parts) == len(self.metrics) and all(part.is_complete for part in parts.values()),
         )
 
 

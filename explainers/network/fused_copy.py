@@ -45,6 +45,8 @@ class FusedCopy:
 
     network: nn.Module
     fused: frozenset[str]
+    largest: int
+    """Bytes of the largest tensor that one image makes in float32."""
     fingerprint: Any = field(repr=False)
     faster: dict[Any, bool] = field(default_factory=dict, repr=False)
     """Whether bfloat16 is faster, by device and image size, once measured."""
@@ -126,7 +128,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def _fused(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCopy:
-    pairs, head = _fusible(network, image)
+    pairs, head, largest = _fusible(network, image)
     copy = view(network)
     modules = dict(copy.named_modules())
     for first, second in pairs:
@@ -141,7 +143,7 @@ def _fused(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCopy:
         if isinstance(module, _Convolution):
             parameters["weight"] = parameters["weight"].clone(memory_format=torch.channels_last)  # type: ignore[union-attr]
         module.__dict__["_parameters"] = parameters
-    return FusedCopy(copy, frozenset(name for pair in pairs for name in pair), fingerprint)
+    return FusedCopy(copy, frozenset(name for pair in pairs for name in pair), largest, fingerprint)
 
 
 def _fuse(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
@@ -161,11 +163,11 @@ class _Float32Linear(nn.Linear):
             return super().forward(x.float())
 
 
-def _fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None]:
+def _fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None, int]:
     """What can be fused, as one forward pass shows it.
 
     Returns  the pairs (convolution, batch norm) in which the norm alone reads the convolution's output; the linear
-             layer that ran last
+             layer that ran last; the bytes of the largest tensor
     """
     names = {module: name for name, module in network.named_modules()}
     watch = _Uses()
@@ -178,7 +180,7 @@ def _fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], 
         with watch:
             network(image.clone())
     pairs = [(names[a], names[b]) for a, b in watch.pairs() if _plain(a) and _plain(b)]
-    return pairs, None if watch.head is None else names[watch.head]
+    return pairs, None if watch.head is None else names[watch.head], watch.largest
 
 
 def _plain(module: nn.Module) -> bool:
@@ -192,11 +194,12 @@ _METADATA = ("__get__", "dim", "size", "numel", "is_floating_point", "stride", "
 
 
 class _Uses(TorchFunctionMode):
-    """Follows one forward pass: the uses of each convolution's output, and the inputs of each batch norm."""
+    """Follows one forward pass: each convolution's uses, each batch norm's inputs, and the largest tensor's bytes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.head: nn.Module | None = None
+        self.largest = 0
         self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}
         self._uses: dict[int, int] = {}
         self._inputs: dict[nn.Module, list[int]] = {}
@@ -205,7 +208,10 @@ class _Uses(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") not in _METADATA:
             map_tensors((args, kwargs), self._count)
-        return func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
+        if isinstance(output, Tensor):
+            self.largest = max(self.largest, output.numel() * output.element_size())
+        return output
 
     def _count(self, tensor: Tensor) -> None:
         if id(tensor) in self._outputs:

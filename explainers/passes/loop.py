@@ -25,7 +25,7 @@ from torch import Tensor
 
 from explainers.errors import BadOption, is_out_of_memory
 from explainers.hooks.records import map_tensors
-from explainers.passes.memory import Memory
+from explainers.passes.memory import Memory, reused_bytes
 
 T = TypeVar("T")
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -52,9 +52,8 @@ are as fast at that size as at any larger one; and progress, stop and budget act
 # Growth from one chunk to the next: the first may have been measured while the network was cold. Fraction of the time
 # per variant that growth must save to go on, and above which a chunk was too large.
 _GROWTH, _SAVING, _LOSING = 4, 0.95, 1.1
-# Rows of the first chunk on the CPU, of images with more than so many values. More are no faster on some networks, a
-# third slower on EfficientNet-Lite0 at 224 px, where tensors above 32 MB are new memory in every layer; where they are,
-# the next chunks are larger. Not by time: chunks of a light network, and with them rounding, would follow the clock.
+# Rows of the first chunk on the CPU, of images with more than so many values, where its tensors are not known.
+# Not by time: chunks of a light network, and with them rounding, would follow the clock.
 _FIRST, _LARGE = 8, 3 * 128 * 128
 # A chunk shrinks where fewer than this fraction of it fit into `SECONDS`. A variant's shortest time that is believed.
 _TOO_FEW, _SHORTEST = 0.7, 1e-6
@@ -164,7 +163,7 @@ class Loop:
         self._began = time.monotonic()
         # Of the last measured pass: seconds, those after the layer asked for, images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
-        self._first = sys.maxsize
+        self._first = self._reused = sys.maxsize
 
     def one_by_one(self) -> None:
         """No pass takes more than one row: the network takes no other number."""
@@ -176,6 +175,11 @@ class Loop:
         self._first = _FIRST if images.device.type == "cpu" and images[0].numel() > _LARGE else sys.maxsize
         self._whole = ended - began
         self._suffix = self._whole if reached is None else ended - reached
+
+    def note_largest(self, size: int) -> None:
+        """Note the bytes of the largest tensor that a row makes in the network."""
+        if self._device.type == "cpu":
+            self._reused = max(1, reused_bytes() // max(1, size))
 
     def measure_prefix(self, seconds: float) -> None:
         """Note how long of the measured pass it took to the layer."""
@@ -193,7 +197,8 @@ class Loop:
 
         `cost` of a row in forward passes, 2 with a backward pass.
         """
-        return self.batch_size or Rows(cost * self._whole, self._device, self.largest, first=self._first)
+        largest, first = min(self.largest, self._reused), self._first if self._reused == sys.maxsize else sys.maxsize
+        return self.batch_size or Rows(cost * self._whole, self._device, largest, first=first)
 
     def suffix_rows(self, cost: int = 1, largest: int = sys.maxsize) -> int | Rows:
         """The same where one row leads to a layer and variants follow from there: at most `largest` of them."""

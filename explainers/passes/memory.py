@@ -1,4 +1,4 @@
-"""Memory of long methods: what is free, and what a chunk took.
+"""Memory of long methods: what is free, what a chunk took, and how large tensors may be to get memory used before.
 
 Figures are those of the process on the CPU, and of torch's allocator on an accelerator. Where a system gives none, a
 chunk is bounded by its time alone.
@@ -6,6 +6,7 @@ chunk is bounded by its time alone.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from typing import Any
@@ -21,6 +22,38 @@ _SHARE = 0.5
 """Fraction of the free memory that a chunk may take."""
 # Bytes for which no free memory is looked up.
 _SMALL = 64_000_000
+
+# On the CPU a large tensor is made of fresh pages in every layer, which the system clears one by one: at 224 px
+# EfficientNet-Lite0 takes 5 ms a row in small batches, and 9 to 14 ms in large ones. Up to the first number of bytes
+# tensors get memory that was used before; up to the second where the process keeps what it frees.
+_REUSED, _REUSED_WHEN_KEPT = 12 * 2**20, 32 * 2**20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8  # the GNU C library's mallopt
+_kept = False
+
+
+def keep_freed_memory(size: int = 2**30) -> bool:
+    """Let this process keep up to `size` bytes of freed memory for its next tensors, as accelerators do.
+
+    On Linux networks then run 1.2 to 1.9 times as fast on the CPU in batches. It holds for the whole process until it
+    ends, so the library never does it by itself: call it once at the start of a program, before threads.
+
+    Returns  whether the C library offers it (GNU's does)
+
+    Example
+        >>> isinstance(keep_freed_memory(), bool)
+        True
+    """
+    global _kept
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        set_all = [mallopt(name, size) for name in (_TRIM_THRESHOLD, _MMAP_THRESHOLD)] + [mallopt(_ARENAS, 1)]
+        _kept = all(set_all)
+    return _kept
+
+
+def reused_bytes() -> int:
+    """Bytes of a tensor on the CPU up to which it gets memory that was used before."""
+    return _REUSED_WHEN_KEPT if _kept else _REUSED
 
 
 class Memory:

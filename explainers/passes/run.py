@@ -177,6 +177,8 @@ class Run:
             self.loop.measure(self.images, began)
         if self.precision == "auto":
             self._choose_precision()
+        if self.loop is not None and self.fast_network() is not None and self._fused is not None:
+            self.loop.note_largest(self._fused.largest // (2 if self.precision == "bf16" else 1))
         return self.values(self.images, range(len(scores))) if self.precision == "bf16" else scores
 
     def _choose_precision(self) -> None:
@@ -299,12 +301,7 @@ class Run:
         return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
 
     def vjp(
-        self,
-        total: Tensor,
-        leaves: Sequence[Tensor],
-        *,
-        layouts: Sequence[LayerLayout] = (),
-        note_bypass: bool = True,
+        self, total: Tensor, leaves: Sequence[Tensor], *, layouts: Sequence[LayerLayout] = (), note_bypass: bool = True
     ) -> list[Tensor]:
         """d total / d each of `leaves`, or the part of it that passes the chosen channels of a `Through` target.
 

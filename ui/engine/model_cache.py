@@ -64,9 +64,10 @@ def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any]
 
 
 def _prepare() -> None:
-    import explainers  # noqa: F401  imported here so that the first request does not wait for it
+    import explainers  # imported here so that the first request does not wait for it
     import models  # torch takes seconds to start
 
+    explainers.keep_freed_memory()
     name = ""
     try:
         name = models.add(settings.first_model(_requested), **_own) if _own else models.default_name(_requested)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from explainers.targets import Target
 
 R = TypeVar("R")
-ASIDE = 4
+ASIDE = 8
 """Rows of a batch of what steps aside for clicks after each; on the CPU more are hardly faster."""
 
 try:
