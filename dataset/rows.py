@@ -1,0 +1,36 @@
+"""The columns of a run: one row a picture."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_CLASS = pa.struct([("class", pa.string()), ("index", pa.int32()), ("probability", pa.float32())])
+
+SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        ("sha256", pa.string()),
+        ("label", pa.string()),
+        ("label_index", pa.int32()),
+        ("label_probability", pa.float32()),
+        ("prediction", pa.string()),
+        ("prediction_index", pa.int32()),
+        ("probability", pa.float32()),
+        ("correct", pa.bool_()),
+        ("top5", pa.list_(_CLASS)),
+        ("target", pa.string()),
+        ("target_index", pa.int32()),
+        ("score", pa.float32()),
+        ("statistics", pa.map_(pa.string(), pa.float64())),
+        ("findings", pa.list_(pa.string())),
+        ("finding_texts", pa.list_(pa.string())),
+        ("seconds", pa.float32()),
+        ("map", pa.binary()),
+        ("map_height", pa.int32()),
+        ("map_width", pa.int32()),
+        ("error", pa.string()),
+    ]
+)
+"""`map` is little-endian float16, row by row. Of a picture that could not be read all is null but path, label and
+`error`, which says why.
+"""
