@@ -41,7 +41,7 @@ $(VENV)/.app: requirements.txt | $(VENV)/bin/python
 
 # What tests, checks and benchmarks need besides; the package itself is linked, not copied, so that the checkout is tested.
 $(VENV)/.test: requirements.txt pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q -r requirements.txt -e '.[test,peers,check,zoo]'
+	$(BIN)/pip install -q -r requirements.txt -e '.[test,peers,check,zoo,data]'
 	@touch $@ $(VENV)/.app
 
 $(VENV)/bin/python:

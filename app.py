@@ -28,9 +28,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--weights", type=_file, help="its weights: .safetensors, or a state dict of torch.save")
     parser.add_argument("--labels", type=_file, help="its class names: a text file, one a line, or JSON")
-    parser.add_argument("--mean", type=_numbers, help="mean of pixels in [0, 1], one a channel: 0.485,0.456,0.406")
-    parser.add_argument("--std", type=_numbers, help="standard deviation, likewise: 0.229,0.224,0.225")
-    parser.add_argument("--size", type=_size, help="pixels of its input: 224, or height x width: 160x224")
+    parser.add_argument("--mean", type=numbers, help="mean of pixels in [0, 1], one a channel: 0.485,0.456,0.406")
+    parser.add_argument("--std", type=numbers, help="standard deviation, likewise: 0.229,0.224,0.225")
+    parser.add_argument("--size", type=size, help="pixels of its input: 224, or height x width: 160x224")
     parser.add_argument(
         "--host", default=None, help="address to listen on (default: this machine only; 0.0.0.0 for everybody)"
     )
@@ -52,14 +52,14 @@ def _file(text: str) -> str:
     return os.path.expanduser(text)
 
 
-def _numbers(text: str) -> list[float]:
+def numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0.485,0.456,0.406") from None
 
 
-def _size(text: str) -> int | tuple[int, int]:
+def size(text: str) -> int | tuple[int, int]:
     parts = re.fullmatch(r"([1-9]\d{0,3})(?:x([1-9]\d{0,3}))?", text)
     if not parts:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: give pixels, as 224 or 160x224 (height x width)")

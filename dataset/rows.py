@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
 _CLASS = pa.struct([("class", pa.string()), ("index", pa.int32()), ("probability", pa.float32())])
@@ -26,11 +30,23 @@ SCHEMA = pa.schema(
         ("finding_texts", pa.list_(pa.string())),
         ("seconds", pa.float32()),
         ("map", pa.binary()),
+        ("map_scale", pa.float32()),
         ("map_height", pa.int32()),
         ("map_width", pa.int32()),
         ("error", pa.string()),
     ]
 )
-"""`map` is little-endian float16, row by row. Of a picture that could not be read all is null but path, label and
-`error`, which says why.
+"""`map` is little-endian float16, row by row, to be multiplied by `map_scale` (1 but for very large and small ones).
+Of a picture that could not be read all is null but path, label and `error`, which says why.
 """
+
+
+def map_of(row: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The map [h, w] of a row, float32.
+
+    Example
+        >>> map_of({"map": b"\\x00\\x3c" * 2, "map_scale": 2.0, "map_height": 1, "map_width": 2}).tolist()
+        [[2.0, 2.0]]
+    """
+    values = np.frombuffer(row["map"], "<f2").astype(np.float32) * np.float32(row["map_scale"])
+    return values.reshape(row["map_height"], row["map_width"])

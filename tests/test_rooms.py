@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = {"app", "ui", "models", "explainers", "benchmarks", "tests"}
+OURS = {"app", "ui", "models", "explainers", "dataset", "hooklens", "benchmarks", "tests"}
 STANDARD = set(sys.stdlib_module_names) | {"__future__"}
 
 ALLOWED = {
@@ -21,7 +21,12 @@ ALLOWED = {
     "app.py": {"ui"},
 }
 """What a room may import besides the standard library; where nothing is said, anything but the rooms in FORBIDDEN."""
-FORBIDDEN = {"ui": {"benchmarks", "tests", "app"}, "benchmarks": {"tests", "app", "ui"}}
+FORBIDDEN = {
+    "dataset": {"ui", "app", "hooklens", "benchmarks", "tests"},
+    "ui": {"benchmarks", "tests", "app", "hooklens"},
+    "hooklens": {"benchmarks", "tests"},
+    "benchmarks": {"tests", "app", "ui"},
+}
 LAZY = {(f"explainers/{name}.py", "PIL") for name in ("maps/overlays", "maps/photographs", "explanation/result")}
 LAZY |= {("models/sources/timm_models.py", "timm"), ("models/sources/hf_models.py", "transformers")}
 LAZY |= {("models/sources/hub.py", "huggingface_hub")}
@@ -125,7 +130,7 @@ def wrong_imports(room: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("room", ["explainers", "models", "app.py", "ui", "benchmarks"])
+@pytest.mark.parametrize("room", ["explainers", "models", "dataset", "app.py", "ui", "hooklens", "benchmarks"])
 def test_imports_go_one_way(room: str) -> None:
     assert wrong_imports(room) == []
 
@@ -147,7 +152,7 @@ def test_packages_of_the_library_import_one_way() -> None:
     assert all(rank(module) < len(ORDER) for module in module_graph("explainers") if module != "explainers")
 
 
-@pytest.mark.parametrize("room", ["explainers", "models", "ui", "benchmarks"])
+@pytest.mark.parametrize("room", ["explainers", "models", "dataset", "ui", "hooklens", "benchmarks"])
 def test_no_file_imports_itself_by_way_of_others(room: str) -> None:
     """Also not inside a function or for types alone: a cycle is two files that are one."""
     graph = module_graph(room)
@@ -182,7 +187,7 @@ def test_the_rules_find_violations(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != [] and cycle({"a": {"b"}, "b": set()}) == []
 
 
-@pytest.mark.parametrize("room", ["explainers", "models", "ui", "app.py"])
+@pytest.mark.parametrize("room", ["explainers", "models", "ui", "hooklens", "app.py"])
 def test_an_import_inside_a_function_says_why(room: str) -> None:
     """Optional packages and torch's start-up time are reasons; the library never defers one of its own."""
     for path in files(room):
@@ -195,7 +200,7 @@ def test_an_import_inside_a_function_says_why(room: str) -> None:
 
 def test_no_folder_is_crowded_and_no_file_is_long() -> None:
     crowded, long = [], []
-    for room in ("explainers", "models", "ui", "benchmarks"):
+    for room in ("explainers", "models", "dataset", "ui", "hooklens", "benchmarks"):
         for folder in {path.parent for path in files(room)}:
             count = len(list(folder.glob("*.py")))
             if count > MOST_FILES:
@@ -211,7 +216,7 @@ def test_no_folder_is_crowded_and_no_file_is_long() -> None:
 def test_every_package_says_what_is_in_it() -> None:
     silent = [
         path.relative_to(ROOT).as_posix()
-        for room in ("explainers", "models", "ui", "benchmarks")
+        for room in ("explainers", "models", "dataset", "ui", "hooklens", "benchmarks")
         for path in files(room)
         if not ast.get_docstring(parsed(path))
     ]

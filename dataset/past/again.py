@@ -1,0 +1,76 @@
+"""A finished run's pictures and network again: for its report, and for metrics of its maps."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from dataset.errors import Refused
+from dataset.items import Item, read
+from dataset.pictures import Decode
+from dataset.run import load
+from dataset.settings import Settings, weights_hash
+from dataset.shards import Finished
+from dataset.sources import list_items
+
+if TYPE_CHECKING:
+    from models import Model
+
+
+class Past:
+    """Where a finished run's pictures and network are found again."""
+
+    def __init__(self, finished: Finished, decode: Decode) -> None:
+        self.finished, self._decode = finished, decode
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Those of the run."""
+        kept = dict(self.finished.manifest["settings"])
+        known = {name: kept[name] for name in Settings.__dataclass_fields__ if name in kept}
+        return Settings(**known)
+
+    @cached_property
+    def _items(self) -> dict[str, Item]:
+        try:
+            return {item.path: item for item in list_items(self.finished.manifest["source"]).items}
+        except (Refused, OSError):
+            return {}
+
+    def photograph(self, path: str) -> Image.Image | None:
+        """The picture of a row; None where it is not there any more, or another one is."""
+        item = self._items.get(path)
+        if item is None:
+            return None
+        try:
+            data = read(item)
+            return self._decode(data) if self._hashes.get(path) == hashlib.sha256(data).hexdigest() else None
+        except (ValueError, OSError):
+            return None
+
+    @cached_property
+    def _hashes(self) -> dict[str, Any]:
+        table = self.finished.table
+        return dict(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+
+    def network(self) -> Model:
+        """The network of the run.
+
+        Errors   Refused where it has other weights now; models.ModelUnavailable
+        """
+        model = load(self.settings)
+        if weights_hash(model) != self.finished.manifest["weights_sha256"]:
+            raise Refused(f"{model.name} has other weights than in this run. Run hooklens explain again.")
+        return model
+
+    def model(self) -> Model | None:
+        """The network of the run, None where it is not here or another."""
+        from models import ModelUnavailable  # torch takes seconds to start
+
+        try:
+            return self.network()
+        except (Refused, ModelUnavailable):
+            return None

@@ -1,0 +1,194 @@
+"""One machine: pictures are decoded in worker processes and explained in batches, shard by shard."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from dataset.errors import Refused
+from dataset.explaining import Explainer
+from dataset.items import Item
+from dataset.pictures import Decode, decoded
+from dataset.settings import Classes, Settings, weights_hash
+from dataset.shards import Shards, open_run
+from dataset.sources import Listing, list_items
+
+if TYPE_CHECKING:
+    from models import Model
+
+Report = Callable[[int, int], object]
+"""Called with the pictures that are done, and all of them."""
+FEW = 64
+"""Pictures for which no worker process is started: it takes seconds."""
+PACKAGES = ("torch", "torchvision", "pillow", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to: `seconds` are this call's, and `new` the pictures that it explained."""
+
+    folder: Path
+    counts: dict[str, int]
+    new: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is ready to begin: its pictures in batches and shards, and the folder that says what is done."""
+
+    settings: Settings
+    model: Model
+    listing: Listing
+    source: str
+    shards: Shards
+
+    @property
+    def items(self) -> list[Item]:
+        """All pictures."""
+        return self.listing.items
+
+    def count(self) -> int:
+        """Shards of all pictures."""
+        return -(-len(self.items) // self.settings.shard)
+
+    def batches(self, shard: int) -> list[list[Item]]:
+        """The pictures of a shard, in batches; the same whatever was done before."""
+        size, first = self.settings.batch_size, shard * self.settings.shard
+        own = self.items[first : first + self.settings.shard]
+        return [own[start : start + size] for start in range(0, len(own), size)]
+
+    def missing(self) -> Iterator[tuple[int, int, list[Item]]]:
+        """Shard, place and pictures of every batch that is not there yet."""
+        for shard in range(self.count()):
+            if not self.shards.has(shard):
+                for place, batch in enumerate(self.batches(shard)):
+                    if not self.shards.has(shard, place):
+                        yield shard, place, batch
+
+    def finish(self, seconds: float) -> dict[str, int]:
+        """Close what is whole, and write the manifest; returns the counts."""
+        counts = {"pictures": 0, "unreadable": 0, "labelled": 0, "correct": 0}
+        for shard in range(self.count()):
+            self.shards.close(shard, len(self.batches(shard)))
+            rows = self.shards.rows_of(shard)
+            counts["pictures"] += len(rows)
+            counts["unreadable"] += len(rows) - rows["error"].null_count
+            counts["labelled"] += len(rows) - rows["label_index"].null_count
+            counts["correct"] += int(pc.sum(rows["correct"]).as_py() or 0)
+        manifest = {
+            "versions": versions(),
+            "weights_sha256": self.shards.record["weights_sha256"],
+            "classes": self.model.labels,
+            "counts": counts,
+            "source": self.source,
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+        }
+        self.shards.finish(manifest, self.count())
+        return counts
+
+
+def prepare(
+    settings: Settings, source: str, out: str | Path, *, limit: int | None = None, model: Model | None = None
+) -> Job:
+    """Everything that can be refused is refused here, before any work.
+
+    Errors   Refused; models.ModelUnavailable
+    """
+    settings.check()
+    listing = list_items(source, limit)
+    model = model or load(settings)
+    if settings.where.startswith("label="):
+        listing = _labelled(listing, settings.where.removeprefix("label="), model)
+    explainer = Explainer(model, settings)  # refuses a class that the network has not
+    listed = "".join(f"{item.path}\0{item.label}\n" for item in listing.items)
+    record = settings.record(model, hashlib.sha256(listed.encode()).hexdigest())
+    record |= {"weights_sha256": weights_hash(model), "layer": explainer.options.get("layer")}
+    return Job(settings, model, listing, source, Shards(out, record))
+
+
+def load(settings: Settings) -> Model:
+    """The network of a run.
+
+    Errors   models.ModelUnavailable
+    """
+    import models  # its settings are read at the first use
+
+    model = models.load_model(settings.model, **settings.own)
+    if model.task != "classification":
+        raise Refused(f"{model.name} is for {model.task}. Choose a classifier with --model.")
+    if model.channels not in (1, 3):
+        raise Refused(f"{model.name} takes {model.channels} channels, photographs have 3. Choose another --model.")
+    return model
+
+
+def _labelled(listing: Listing, name: str, model: Model) -> Listing:
+    classes = Classes(model.labels)
+    wanted = classes.find(name)
+    kept = [
+        item
+        for item in listing.items
+        if item.label == name or (wanted is not None and classes.find(item.label) == wanted)
+    ]
+    if not kept:
+        labels = sorted({item.label for item in listing.items if item.label})
+        some = f"Its labels are {', '.join(labels[:8])}{' …' if len(labels) > 8 else ''}" if labels else "It has none"
+        raise Refused(f"No picture has the label {name!r}. {some}.")
+    return replace(listing, items=kept)
+
+
+def run(
+    job: Job, *, decode: Decode, workers: int | None = None, device: str = "cpu", report: Report | None = None
+) -> Summary:
+    """Explain all pictures of a job that are not explained yet, and write its manifest.
+
+    `report` is called after each batch; raising in it ends the run, and what is done stays.
+
+    Errors   Refused where the disk is full; those of the library
+    """
+    began = time.perf_counter()
+    todo = [] if job.shards.is_finished else list(job.missing())
+    new = sum(len(batch) for _, _, batch in todo)
+    done = len(job.items) - new
+    if workers is None:
+        workers = 0 if new <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+    explainer = Explainer(job.model, job.settings, device)
+    batches = decoded([batch for _, _, batch in todo], decode, job.model.preparation, workers)
+    following = [shard for shard, _, _ in todo[1:]] + [-1]
+    for (shard, place, items), next_shard, batch in zip(todo, following, batches, strict=True):
+        job.shards.keep(shard, place, explainer(batch))
+        if next_shard != shard:
+            job.shards.close(shard, len(job.batches(shard)))
+        done += len(items)
+        if report is not None:
+            report(done, len(job.items))
+    seconds = time.perf_counter() - began
+    return Summary(job.shards.folder, _counts(job, seconds), new, seconds)
+
+
+def _counts(job: Job, seconds: float) -> dict[str, int]:
+    if not job.shards.is_finished:
+        return job.finish(seconds)
+    return dict(open_run(job.shards.folder).manifest["counts"])
+
+
+def versions() -> dict[str, str]:
+    """Python, and the packages that numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,147 @@
+"""The settings of a run: what its rows depend on, and how those of two runs differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dataset.errors import Refused
+
+if TYPE_CHECKING:
+    from models import Model
+
+PREDICTED, LABEL = "predicted", "label"
+WRONG = "wrong"
+SHARD = 512
+"""Pictures of a shard."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user asks for. `where` is empty, "wrong" or "label=NAME"; `own` is what `models.add` takes besides a name.
+
+    `target` is "predicted", "label" (the predicted class where the network has no such class) or a class.
+    """
+
+    model: str = "auto"
+    own: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "grad_cam"
+    layer: str | None = None
+    target: str = PREDICTED
+    where: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 16
+    shard: int = SHARD
+    precision: str | None = None
+    seed: int = 0
+
+    def method_options(self) -> dict[str, Any]:
+        """The options of the method, those of the run among them.
+
+        Errors   Refused where the method has no such option, or not that value
+        """
+        from explainers import METHODS  # torch takes seconds to start
+
+        method = METHODS[self.method]
+        given = dict(self.options)
+        if "seed" in method.options:
+            given.setdefault("seed", self.seed)
+        if self.precision is not None:
+            if "precision" not in method.options:
+                raise Refused(
+                    f"--precision {self.precision} is not possible: {self.method} has no such option. Leave it out."
+                )
+            given["precision"] = self.precision
+        if self.layer is not None and not method.takes_layer:
+            raise Refused(f"--layer {self.layer} is not possible: {self.method} explains the input. Leave it out.")
+        for name, value in given.items():
+            if name not in method.options:
+                known = ", ".join(method.options) or "none"
+                raise Refused(f"{self.method} has no option {name!r}. It has: {known}.")
+            try:
+                method.options[name].check(value)
+            except ValueError as error:
+                raise Refused(str(error)) from None
+        return given | ({"layer": self.layer} if self.layer is not None else {})
+
+    def check(self) -> None:
+        """Refuse what cannot be, before any work.
+
+        Errors   Refused
+        """
+        from explainers import METHODS  # torch takes seconds to start
+        from explainers.errors import nearest  # as above
+
+        if self.method not in METHODS:
+            raise Refused(f"There is no method {self.method!r}. {nearest(self.method, METHODS)}See: hooklens methods")
+        if self.batch_size < 1:
+            raise Refused(f"--batch-size {self.batch_size} is not possible. Give a whole number of at least 1.")
+        if METHODS[self.method].returns not in ("grid", "pixels", "heat"):
+            raise Refused(f"{self.method} gives no map of the picture but {METHODS[self.method].returns}.")
+        if self.where and self.where != WRONG and not self.where.startswith("label="):
+            raise Refused(f"--where {self.where!r} is not possible. Give wrong, or label=NAME.")
+        self.method_options()
+
+    def record(self, model: Model, listed: str) -> dict[str, Any]:
+        """What a folder says of its run; runs of equal records have equal rows."""
+        own = {name: str(value) for name, value in self.own.items()}
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {**fields, "model": model.name, "own": own, "options": dict(self.options), "pictures": listed}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The settings that differ, each as "name: old there, new now"."""
+    return [
+        f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+
+
+def weights_hash(model: Model) -> str:
+    """SHA-256 of all parameters and buffers with their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.network.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(_bytes()).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _bytes() -> Any:
+    import torch  # torch takes seconds to start
+
+    return torch.uint8
+
+
+class Classes:
+    """The network's classes by name: a label is a class's name, one of its comma-separated synonyms, or its number."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+        self._known: dict[str, int] = {}
+        for index, name in reversed(list(enumerate(self.names))):
+            for word in name.split(","):
+                self._known[_plain(word)] = index
+        for index, name in enumerate(self.names):
+            self._known[_plain(name)] = index
+
+    def find(self, label: str | None) -> int | None:
+        """The class of a label, None where the network has no such class."""
+        if label is None:
+            return None
+        words = [label, *label.split(",")]
+        known = next((self._known[_plain(word)] for word in words if _plain(word) in self._known), None)
+        if known is None and label.isdecimal() and int(label) < len(self.names):
+            return int(label)
+        return known
+
+    def name(self, index: int) -> str:
+        """The class's name; its number where it has none."""
+        return self.names[index] if index < len(self.names) else str(index)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("_", " ").casefold().split())

@@ -1,0 +1,191 @@
+"""A run's folder: rows arrive by the batch, whole shards become Parquet, and the manifest is written last.
+
+    settings.json             what the rows depend on, written first
+    work/000000-0000.arrow    batches of a shard that is not whole yet
+    part-00000.parquet …      whole shards, rows in order of path
+    manifest.json             settings, versions, hash of the weights, counts
+
+Every file is written beside its name and moved there, so one that is there is whole, and a run that was killed at any
+point goes on behind its last batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import ipc
+from pyarrow import parquet as pq
+
+from dataset.errors import Refused
+from dataset.rows import SCHEMA
+from dataset.settings import differences
+
+SETTINGS, MANIFEST, WORK = "settings.json", "manifest.json", "work"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    table: pa.Table
+
+
+def open_run(folder: str | Path) -> Finished:
+    """The rows and the manifest of a finished run.
+
+    Errors   Refused for a folder without one, and for one that is not finished
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise Refused(f"There is no folder {str(folder)!r}. Give the --out of a run of hooklens explain.")
+    if not (path / MANIFEST).is_file():
+        why = "is not finished: run the same command again" if (path / SETTINGS).is_file() else "holds no run"
+        raise Refused(f"{str(folder)!r} {why}. (A finished run has a {MANIFEST}.)")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        parts = [pq.read_table(path / part) for part in manifest["parts"]]
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise Refused(f"{str(folder)!r} is damaged ({error}). Delete it and run the command again.") from None
+    return Finished(path, manifest, pa.concat_tables(parts) if parts else SCHEMA.empty_table())
+
+
+@contextmanager
+def room_on_disk(folder: Path) -> Iterator[None]:
+    """A full disk, or one that may not be written to, as a sentence.
+
+    Errors   Refused
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Refused(
+                f"No room is left on the disk of {str(folder)!r}. What is there is kept: free some space and run the "
+                "same command again."
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
+            raise Refused(f"{str(folder)!r} cannot be written to ({error.strerror}). Choose another --out.") from None
+        raise
+
+
+class Shards:
+    """The folder of a run that is under way."""
+
+    def __init__(self, folder: str | Path, record: Mapping[str, Any]) -> None:
+        """Begin a run, or go on with one of the same settings.
+
+        Errors   Refused for a folder of other settings, naming the differences; and for one of other things
+        """
+        self.folder = Path(folder).expanduser()
+        self.record = json.loads(json.dumps(dict(record)))
+        with room_on_disk(self.folder):
+            self._begin()
+
+    def _begin(self) -> None:
+        kept = self.folder / SETTINGS
+        if kept.is_file():
+            try:
+                old = json.loads(kept.read_text(encoding="utf-8"))
+            except ValueError:
+                raise Refused(f"{str(kept)!r} is damaged. Delete the folder, or choose another --out.") from None
+            if changed := differences(old, self.record):
+                raise Refused(
+                    f"{str(self.folder)!r} holds a run of other settings: {'; '.join(changed)}. Choose another --out, "
+                    "or the same settings."
+                )
+        elif self.folder.is_dir() and any(self.folder.iterdir()):
+            raise Refused(f"{str(self.folder)!r} holds other files. Choose an empty folder, or a new one, for --out.")
+        (self.folder / WORK).mkdir(parents=True, exist_ok=True)
+        if not kept.is_file():
+            self._write(kept, json.dumps(self.record, indent=1).encode())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all is written."""
+        return (self.folder / MANIFEST).is_file()
+
+    def part(self, shard: int) -> Path:
+        """The file of a whole shard."""
+        return self.folder / f"part-{shard:05d}.parquet"
+
+    def _batch(self, shard: int, batch: int) -> Path:
+        return self.folder / WORK / f"{shard:06d}-{batch:04d}.arrow"
+
+    def has(self, shard: int, batch: int | None = None) -> bool:
+        """Whether the shard is whole, or the batch of it is there."""
+        return self.part(shard).is_file() or (batch is not None and self._batch(shard, batch).is_file())
+
+    def keep(self, shard: int, batch: int, rows: list[dict[str, Any]]) -> None:
+        """Write the rows of a batch.
+
+        Errors   Refused where the disk is full
+        """
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        sink = pa.BufferOutputStream()
+        with ipc.new_file(sink, SCHEMA) as writer:
+            writer.write_table(table)
+        with room_on_disk(self.folder):
+            self._write(self._batch(shard, batch), sink.getvalue(), lasting=False)
+
+    def close(self, shard: int, batches: int) -> None:
+        """Make a whole shard of its batches.
+
+        Errors   Refused where the disk is full
+        """
+        if self.has(shard):
+            return
+        files = [self._batch(shard, batch) for batch in range(batches)]
+        tables = []
+        for file in files:
+            with pa.memory_map(str(file)) as source:
+                tables.append(ipc.open_file(source).read_all())
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.concat_tables(tables).combine_chunks(), sink, compression="zstd")
+        with room_on_disk(self.folder):
+            self._write(self.part(shard), sink.getvalue())
+        for file in files:
+            file.unlink()
+
+    def rows_of(self, shard: int) -> pa.Table:
+        """The rows of a whole shard."""
+        return pq.read_table(self.part(shard))
+
+    def finish(self, manifest: Mapping[str, Any], shards: int) -> None:
+        """Write the manifest, and nothing after it.
+
+        Errors   Refused where the disk is full
+        """
+        parts = [self.part(shard).name for shard in range(shards)]
+        with room_on_disk(self.folder):
+            if (self.folder / WORK).is_dir():
+                for left in (self.folder / WORK).iterdir():
+                    left.unlink()
+                (self.folder / WORK).rmdir()
+            for left in self.folder.glob(".part-*"):
+                left.unlink()
+            text = json.dumps({"settings": self.record, **manifest, "parts": parts}, indent=1)
+            self._write(self.folder / MANIFEST, text.encode())
+
+    def _write(self, path: Path, data: Any, lasting: bool = True) -> None:
+        """All of it, or nothing; `lasting` waits for the disk, so that it is there after a loss of power too."""
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with open(beside, "wb") as file:
+                file.write(data)
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(beside, path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise

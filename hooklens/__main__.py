@@ -1,0 +1,6 @@
+"""`python -m hooklens`."""
+
+from hooklens.cli import main
+
+if __name__ == "__main__":
+    main()

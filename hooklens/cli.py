@@ -1,0 +1,284 @@
+"""`hooklens`: whole data sets from the command line; `hooklens COMMAND --help` has an example of each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dataset.errors import Refused
+from hooklens import words
+from hooklens.progress import Progress
+
+app = typer.Typer(
+    name="hooklens", help=words.HOOKLENS, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+class Exit(IntEnum):
+    """What a command ends with; 2 is typer's, for wrong use."""
+
+    DONE = 0
+    REFUSED = 1
+    UNREADABLE = 3
+    STOPPED = 130
+
+
+Model = Annotated[str, typer.Option(help=words.MODEL, rich_help_panel=words.NETWORK)]
+Weights = Annotated[
+    Path | None, typer.Option(help=words.WEIGHTS, exists=True, dir_okay=False, rich_help_panel=words.NETWORK)
+]
+Labels = Annotated[
+    Path | None, typer.Option(help=words.LABELS, exists=True, dir_okay=False, rich_help_panel=words.NETWORK)
+]
+Mean = Annotated[str | None, typer.Option(help=words.MEAN, rich_help_panel=words.NETWORK)]
+Std = Annotated[str | None, typer.Option(help=words.STD, rich_help_panel=words.NETWORK)]
+Size = Annotated[str | None, typer.Option(help=words.SIZE, rich_help_panel=words.NETWORK)]
+Offline = Annotated[bool, typer.Option("--offline", help=words.OFFLINE, rich_help_panel=words.NETWORK)]
+Folder = Annotated[Path, typer.Argument(help=words.FOLDER)]
+Seed = Annotated[int, typer.Option(min=0, help=words.SEED)]
+
+
+@app.command(help=words.EXPLAIN)
+def explain(
+    source: Annotated[str, typer.Argument(help=words.SOURCE)],
+    out: Annotated[Path, typer.Option(help=words.OUT)],
+    method: Annotated[str, typer.Option(help=words.METHOD)] = "grad_cam",
+    layer: Annotated[str | None, typer.Option(help=words.LAYER)] = None,
+    target: Annotated[str, typer.Option(help=words.TARGET)] = "predicted",
+    option: Annotated[list[str] | None, typer.Option(help=words.OPTION)] = None,
+    where: Annotated[str, typer.Option(help=words.WHERE)] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help=words.LIMIT)] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help=words.BATCH)] = 16,
+    workers: Annotated[int | None, typer.Option(min=0, help=words.WORKERS)] = None,
+    precision: Annotated[str | None, typer.Option(help=words.PRECISION)] = None,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help=words.DEVICE)] = "cpu",
+    engine: Annotated[str, typer.Option(help=words.ENGINE)] = "local",
+    address: Annotated[str | None, typer.Option(help=words.ADDRESS)] = None,
+    model: Model = "auto",
+    weights: Weights = None,
+    labels: Labels = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    offline: Offline = False,
+) -> None:
+    from dataset import run, settings  # torch takes seconds to start
+
+    own = _own(weights, labels, mean, std, size, offline)
+    asked = settings.Settings(
+        model, own, method, layer, target, where, _options(option or []), batch_size, precision=precision, seed=seed
+    )
+    _keep_freed_memory()
+    job = run.prepare(asked, source, out, limit=limit)
+    if engine == "ray":
+        from dataset import ray_run  # ray is an extra
+
+        done = ray_run.run(job, decode=_decode(), address=address, report=Progress(words.EXPLAINING))
+    elif engine == "local":
+        with Progress(words.EXPLAINING) as progress:
+            done = run.run(job, decode=_decode(), workers=workers, device=device, report=progress)
+    else:
+        raise typer.BadParameter(words.NO_ENGINE.format(engine=engine), param_hint="--engine")
+    typer.echo(words.explained(done))
+    raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
+
+
+@app.command(help=words.REPORT)
+def report(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help=words.REPORT_OUT)] = Path("report.html"),
+    box: Annotated[str | None, typer.Option(help=words.BOX)] = None,
+    link: Annotated[str | None, typer.Option(help=words.LINK)] = None,
+    offline: Offline = False,
+) -> None:
+    from dataset import report as reports  # as above
+    from dataset import shards  # torch takes seconds to start
+    from dataset.past.again import Past  # as above
+
+    _own(None, None, None, None, None, offline)
+    finished = shards.open_run(folder)
+    past = Past(finished, _decode())
+    with Progress(words.REPORTING) as progress:
+        path = reports.write(
+            finished, out, read=past.photograph, model=past.model(), box=_box(box), link=link, progress=progress
+        )
+    typer.echo(words.reported(path))
+
+
+@app.command(help=words.EVALUATE)
+def evaluate(
+    folder: Folder,
+    pictures: Annotated[int, typer.Option(min=1, help=words.SAMPLE)] = 100,
+    metrics: Annotated[str, typer.Option(help=words.METRICS)] = "deletion,insertion",
+    steps: Annotated[int, typer.Option(min=2, help=words.STEPS)] = 20,
+    precision: Annotated[str, typer.Option(help=words.EVALUATED)] = "auto",
+    seed: Seed = 0,
+    offline: Offline = False,
+) -> None:
+    from dataset import shards  # torch takes seconds to start
+    from dataset.past import evaluation  # as above
+    from dataset.past.again import Past  # as above
+
+    _own(None, None, None, None, None, offline)
+    _keep_freed_memory()
+    finished = shards.open_run(folder)
+    with Progress(words.EVALUATING) as progress:
+        found = evaluation.evaluate(
+            Past(finished, _decode()),
+            pictures=pictures,
+            metrics=[name.strip() for name in metrics.split(",")],
+            steps=steps,
+            precision=precision,
+            seed=seed,
+            report=progress,
+        )
+    typer.echo(words.evaluated(found, folder))
+
+
+@app.command(help=words.MODELS)
+def models() -> None:
+    import models as rooms  # torch takes seconds to start
+
+    for info in rooms.list_models():
+        here = words.HERE if info.cached else words.megabytes(info.megabytes)
+        typer.echo(f"{info.name:32} {info.title:32} {here}")
+
+
+@app.command(help=words.METHODS)
+def methods() -> None:
+    import explainers  # torch takes seconds to start
+
+    for method in explainers.METHODS.values():
+        if method.returns in ("grid", "pixels", "heat"):
+            typer.echo(f"{method.name:32} {method.family:14} {method.summary}")
+
+
+@app.command(help=words.REPLAY)
+def replay(
+    bundle: Annotated[Path, typer.Argument(help=words.BUNDLE)],
+    model: Model = "auto",
+    weights: Weights = None,
+    labels: Labels = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Size = None,
+    offline: Offline = False,
+) -> None:
+    from ui.share import replay as replaying  # torch takes seconds to start
+
+    own = _own(weights, labels, mean, std, size, offline)
+    raise typer.Exit(replaying.run(str(bundle), typer.echo, model=model, own=own))
+
+
+@app.command(
+    help=words.SERVE, add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def serve(context: typer.Context) -> None:
+    import app as page  # starts the page
+
+    page.main(context.args)
+
+
+def _own(
+    weights: Path | None, labels: Path | None, mean: str | None, std: str | None, size: str | None, offline: bool
+) -> dict[str, Any]:
+    """What is said of the network besides its name; sets the environment of `--offline`."""
+    import app as page  # the page takes the same values
+
+    if offline:
+        os.environ["HOOKLENS_OFFLINE"] = "1"
+    own: dict[str, Any] = {"weights": weights and str(weights), "labels": labels and str(labels)}
+    own["mean"] = _parsed(page.numbers, mean, "--mean")
+    own["std"] = _parsed(page.numbers, std, "--std")
+    own["size"] = _parsed(page.size, size, "--size")
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _parsed(parse: Callable[[str], Any], text: str | None, flag: str) -> Any:
+    try:
+        return None if text is None else parse(text)
+    except argparse.ArgumentTypeError as error:
+        raise typer.BadParameter(str(error), param_hint=flag) from None
+
+
+def _options(texts: list[str]) -> dict[str, Any]:
+    """`name=value` of the method, with numbers and truth values read as such."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(words.NO_OPTION.format(text=text), param_hint="--option")
+        found[name.strip().replace("-", "_")] = _value(value.strip())
+    return found
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _box(text: str | None) -> tuple[float, float, float, float] | None:
+    if text is None:
+        return None
+    try:
+        left, top, right, bottom = (float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(words.NO_BOX.format(text=text), param_hint="--box") from None
+    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
+        raise typer.BadParameter(words.NO_BOX.format(text=text), param_hint="--box")
+    return left, top, right, bottom
+
+
+def _decode() -> Any:
+    """The page's own guarded decoder."""
+    from ui.serving import uploads  # only where pictures are read
+
+    return uploads.open_picture
+
+
+def _keep_freed_memory() -> None:
+    import explainers  # torch takes seconds to start
+
+    explainers.keep_freed_memory()
+
+
+def main() -> None:
+    """Run a command; every refusal is one sentence and an exit code, never a traceback.
+
+    Errors   SystemExit
+    """
+    for name, value in {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "300000"}.items():
+        os.environ.setdefault(name, value)  # as for the page: see ui/serving/gradio_setup.py
+    try:
+        app()
+    except KeyboardInterrupt:
+        typer.echo(words.STOPPED, err=True)
+        sys.exit(Exit.STOPPED)
+    except Exception as error:
+        if not _is_refusal(error):
+            raise
+        typer.echo(str(error), err=True)
+        sys.exit(Exit.REFUSED)
+
+
+def _is_refusal(error: Exception) -> bool:
+    if isinstance(error, Refused):
+        return True
+    from explainers.errors import ExplainerError  # torch takes seconds to start
+    from models import ModelUnavailable  # as above
+
+    return isinstance(error, (ExplainerError, ModelUnavailable, ImportError))
