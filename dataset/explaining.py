@@ -37,6 +37,10 @@ class Explainer:
 
     def __post_init__(self) -> None:
         self.classes = Classes(self.model.labels)
+        try:
+            torch.empty(0, device=self.device)
+        except Exception as error:  # each backend has errors of its own
+            raise Refused(f"--device {self.device} is not here: {str(error).partition('. ')[0]}.") from None
         self.network = self.model.network.to(self.device)
         self.options = self.settings.method_options()
         self.fixed = self._fixed()
@@ -53,6 +57,18 @@ class Explainer:
         if found is None:
             raise Refused(f"--target {name!r} is no class of {self.model.name}. Give predicted, label, or a class.")
         return found
+
+    def check(self) -> None:
+        """Explain noise: a layer or a network that the method cannot take is refused before the first picture.
+
+        Errors   those of the library
+        """
+        shape = 1, self.model.channels, *self.model.size
+        noise = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        short = {"budget": 1e-3} if explainers.METHODS[self.settings.method].long else {}
+        explainers.explain(
+            self.settings.method, self.network, noise, self.fixed, compare=False, **self.options, **short
+        )
 
     def __call__(self, batch: Decoded) -> list[dict[str, Any]]:
         """The rows of a batch, in its order; with `where="wrong"` those of wrong predictions alone, and of errors.
@@ -162,5 +178,6 @@ def _halves(maps: Tensor) -> tuple[Tensor, Tensor]:
     return (maps / scales[:, None, None]).to(torch.float16), scales
 
 
-def _numbers(statistics: dict[str, Any]) -> list[tuple[str, float]]:
-    return [(name, float(value)) for name, value in statistics.items() if isinstance(value, (int, float))]
+def _numbers(statistics: dict[str, Any]) -> list[dict[str, Any]]:
+    numbers = ((name, value) for name, value in statistics.items() if isinstance(value, (int, float)))
+    return [{"name": name, "value": float(value)} for name, value in numbers]

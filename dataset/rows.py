@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 _CLASS = pa.struct([("class", pa.string()), ("index", pa.int32()), ("probability", pa.float32())])
+_STATISTIC = pa.struct([("name", pa.string()), ("value", pa.float64())])  # `datasets` reads no columns of maps
 
 SCHEMA = pa.schema(
     [
@@ -25,7 +26,7 @@ SCHEMA = pa.schema(
         ("target", pa.string()),
         ("target_index", pa.int32()),
         ("score", pa.float32()),
-        ("statistics", pa.map_(pa.string(), pa.float64())),
+        ("statistics", pa.list_(_STATISTIC)),
         ("findings", pa.list_(pa.string())),
         ("finding_texts", pa.list_(pa.string())),
         ("seconds", pa.float32()),

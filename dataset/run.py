@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
+import torch
 
 from dataset.errors import Refused
 from dataset.explaining import Explainer
@@ -30,7 +31,7 @@ Report = Callable[[int, int], object]
 """Called with the pictures that are done, and all of them."""
 FEW = 64
 """Pictures for which no worker process is started: it takes seconds."""
-PACKAGES = ("torch", "torchvision", "pillow", "pyarrow")
+PACKAGES = ("torchvision", "pillow", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,13 @@ class Job:
 
 
 def prepare(
-    settings: Settings, source: str, out: str | Path, *, limit: int | None = None, model: Model | None = None
+    settings: Settings,
+    source: str,
+    out: str | Path,
+    *,
+    limit: int | None = None,
+    device: str = "cpu",
+    model: Model | None = None,
 ) -> Job:
     """Everything that can be refused is refused here, before any work.
 
@@ -111,7 +118,8 @@ def prepare(
     model = model or load(settings)
     if settings.where.startswith("label="):
         listing = _labelled(listing, settings.where.removeprefix("label="), model)
-    explainer = Explainer(model, settings)  # refuses a class that the network has not
+    explainer = Explainer(model, settings, device)  # refuses a class that the network has not
+    explainer.check()
     listed = "".join(f"{item.path}\0{item.label}\n" for item in listing.items)
     record = settings.record(model, hashlib.sha256(listed.encode()).hexdigest())
     record |= {"weights_sha256": weights_hash(model), "layer": explainer.options.get("layer")}
@@ -165,7 +173,7 @@ def run(
         workers = 0 if new <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     explainer = Explainer(job.model, job.settings, device)
     batches = decoded([batch for _, _, batch in todo], decode, job.model.preparation, workers)
-    following = [shard for shard, _, _ in todo[1:]] + [-1]
+    following = [shard for shard, _, _ in [*todo[1:], (-1, 0, [])]][: len(todo)]
     for (shard, place, items), next_shard, batch in zip(todo, following, batches, strict=True):
         job.shards.keep(shard, place, explainer(batch))
         if next_shard != shard:
@@ -185,7 +193,7 @@ def _counts(job: Job, seconds: float) -> dict[str, int]:
 
 def versions() -> dict[str, str]:
     """Python, and the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
