@@ -29,17 +29,19 @@ def room(path: str) -> str:
     parts = path.removesuffix(".py").split("/")
     if parts[0] != "explainers":
         return parts[0]
-    return "explainers" if parts[1:] in ([], ["__init__"]) else "leaves" if parts[1] in LEAVES else parts[1]
+    if parts[1:] in ([], ["__init__"]) or not [*(ROOT / "explainers").glob(f"{parts[1]}*")]:
+        return "explainers"  # the package, or a name that it lists
+    return "leaves" if parts[1] in LEAVES else parts[1]
 
 
 def graph() -> dict[str, set[str]]:
     """Which box imports which; the package's own list of names, and imports for types alone, left out."""
     found: dict[str, set[str]] = defaultdict(set)
-    for top in ("explainers", "models", "ui"):
+    for top in ("explainers", "models", "dataset", "ui", "hooklens"):
         for path in files(top):
             own = room(path.relative_to(ROOT).as_posix())
             for dotted, _ in imported(parsed(path)):
-                if dotted.split(".")[0] in ("explainers", "models", "ui") and own != "explainers":
+                if dotted.split(".")[0] in ("explainers", "models", "dataset", "ui", "hooklens") and own != "explainers":
                     found[own].add(room(dotted.replace(".", "/")))
             found[own].discard(own)
     boxes = {name: {target for target in targets if target != "explainers"} for name, targets in found.items()}
@@ -139,7 +141,7 @@ def test_the_drawing_shows_every_package_once_and_no_arrow_upwards() -> None:
     packages = {path.parent.name for path in (ROOT / "explainers").glob("*/__init__.py")}
     rows = [set(row) for row in levels(reduced(edges))]
 
-    assert packages | {"ui", "models", "leaves", "registry"} == set().union(*rows) == set(edges)
+    assert packages | {"ui", "models", "dataset", "hooklens", "leaves", "registry"} == set().union(*rows) == set(edges)
     assert sum(map(len, rows)) == len(edges)
     below = {name: set().union(*rows[r + 1 :], set()) for r, row in enumerate(rows) for name in row}
     assert all(targets <= below[name] for name, targets in edges.items())
@@ -147,7 +149,7 @@ def test_the_drawing_shows_every_package_once_and_no_arrow_upwards() -> None:
 
 def test_every_file_that_the_page_names_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    named = re.findall(r"`((?:explainers|models|ui|tests|benchmarks)/[\w/.]*)`", text)
+    named = re.findall(r"`((?:explainers|models|ui|dataset|hooklens|tests|benchmarks)/[\w/.]*)`", text)
 
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).exists()] == []

@@ -99,12 +99,14 @@ def test_the_readme_example_runs(
 def test_every_python_block_is_run_by_a_test() -> None:
     """README: the example above and the call of a server (tests/page); docs/training.md: tests/test_training.py;
     docs/torch_batch_norm.md: tests/test_batch_norm_backward.py; docs/your_model.md: tests/test_your_model.py,
-    of its detector tests/test_dense_api.py, of its bands tests/test_bands.py."""
+    of its detector tests/test_dense_api.py, of its bands tests/test_bands.py; docs/data_sets.md:
+    tests/test_dataset_cli.py."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = {page.name: page.read_text(encoding="utf-8").count("```python") for page in pages}
 
     assert {name: count for name, count in blocks.items() if count} == {
         "README.md": 2,
+        "data_sets.md": 4,
         "torch_batch_norm.md": 1,
         "training.md": 1,
         "your_model.md": 5,
@@ -183,14 +185,15 @@ def test_every_room_is_named_in_contributing() -> None:
 
 
 def test_only_explainers_is_installed_and_it_needs_torch_alone() -> None:
-    """A package called `models` or `ui` in somebody's environment would shadow their own."""
+    """A package called `models` or `ui` in somebody's environment would shadow their own; `hooklens` is the command."""
     from setuptools import find_packages
 
     settings = PROJECT["tool"]["setuptools"]
     packages = find_packages(str(ROOT), include=settings["packages"]["find"]["include"])
 
-    assert {package.split(".")[0] for package in packages} == {"explainers"}
-    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "explainers").rglob("*.py")}
+    assert {package.split(".")[0] for package in packages} == {"explainers", "hooklens"}
+    rooms = (ROOT / "explainers", ROOT / "hooklens")
+    folders = {path.parent.relative_to(ROOT) for room in rooms for path in room.rglob("*.py")}
     assert set(packages) == {".".join(folder.parts) for folder in folders}, (
         "all of it, or it breaks where it is installed"
     )

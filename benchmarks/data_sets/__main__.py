@@ -1,8 +1,8 @@
 """`python -m benchmarks.data_sets --photos FOLDER`: pictures a second of a run, beside the same pipeline without maps.
 
-Both read, decode and prepare the pictures in worker processes and write the same rows; "forward" leaves out the map. They
-take turns, and the figure is the median of their ratios. With --memory the resident memory of a run of so many pictures
-(the folder's, again and again) is printed every tenth of it.
+Both read, decode and prepare the pictures in worker processes and write rows; "forward" leaves out the map. They take
+turns, and the figure is the median of their ratios. With --memory the resident memory of a run of so many pictures (the
+folder's, again and again) is printed every tenth of it.
 """
 
 from __future__ import annotations

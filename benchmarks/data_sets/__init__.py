@@ -1,0 +1,1 @@
+"""Runs over whole data sets: their speed beside forward passes alone, and their memory."""
