@@ -7,6 +7,7 @@ for again. Ray repeats tasks and begins actors again when a worker or a machine 
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import time
@@ -43,11 +44,12 @@ Batch = tuple[int, int, list[Item]]
 class Workers:
     """Actors with a network: how many at most (None: as many as there is room for), and CPUs and GPUs of each.
 
-    Fractions share one; with GPUs the network runs on CUDA.
+    Fractions share one; with GPUs the network runs on CUDA. `cpus` None: as many as torch has threads here, and on a
+    GPU one. An actor has as many threads as CPUs: sums in another number of threads differ in their last bit.
     """
 
     most: int | None = None
-    cpus: float = 1
+    cpus: float | None = None
     gpus: float = 0
 
 
@@ -105,6 +107,7 @@ def results(job: Job, todo: list[Batch], decode: Decode, workers: Workers) -> It
     """Shard, place, number of pictures and pickled rows of every batch, as they are finished."""
     import ray
 
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     options = ray.data.DataContext.get_current()
     options.enable_progress_bars = False
     options.target_max_block_size = 1  # a batch is a block: it is explained while the next one is decoded
@@ -112,7 +115,7 @@ def results(job: Job, todo: list[Batch], decode: Decode, workers: Workers) -> It
     data = ray.data.from_items(batches, override_num_blocks=min(len(batches), BLOCKS))
     read = data.map(_reading(Reading(decode, job.model.preparation)), num_cpus=READING)
     explained = read.map(
-        Explaining,
+        Explaining,  # type: ignore[arg-type]  # a class is an actor
         fn_constructor_args=(ray.put(job.model), job.settings, workers),
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers.most, initial_size=workers.most),
         num_cpus=workers.cpus,
@@ -138,7 +141,7 @@ class Explaining:
 
         from dataset.explaining import Explainer
 
-        torch.set_num_threads(max(1, round(workers.cpus)))
+        torch.set_num_threads(max(1, round(workers.cpus or 1)))
         loaded: Model = ray.get(model)
         self._explain = Explainer(loaded, settings, "cuda" if workers.gpus else "cpu")
 
@@ -182,10 +185,10 @@ def connected(address: str | None) -> Iterator[None]:
     root = Path(__file__).resolve().parent.parent
     own: dict[str, Any] = {"address": address}
     if address is None:
-        own = {"address": "local", "num_cpus": max(2, os.cpu_count() or 1), "include_dashboard": False}
+        own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
     modules = {"py_modules": [str(root / room) for room in ROOMS], "excludes": ["__pycache__"]}
     try:
-        ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level="ERROR")
+        ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise Refused(f"No Ray cluster answers at {address or 'this machine'}: {reason}") from None
@@ -201,18 +204,19 @@ def fit(workers: Workers) -> Workers:
     Errors   Refused where it has none for a single one
     """
     import ray
+    import torch
 
-    there = ray.cluster_resources()
+    there = ray.cluster_resources()  # type: ignore[no-untyped-call]
     cpus, gpus = there.get("CPU", 0), there.get("GPU", 0)
-    if cpus < workers.cpus + READING or gpus < workers.gpus:
+    own = workers.cpus or (1 if workers.gpus else torch.get_num_threads())
+    if cpus < own + READING or gpus < workers.gpus:
         raise Refused(
-            f"The cluster has {cpus:g} CPUs and {gpus:g} GPUs; a worker takes {workers.cpus:g} and {workers.gpus:g}, "
-            f"and reading takes {READING:g} CPUs. Add machines, or let workers take less."
+            f"The cluster has {cpus:g} CPUs and {gpus:g} GPUs; a worker takes {own:g} and {workers.gpus:g}, reading "
+            f"{READING:g} CPUs. Add machines, or let workers take less."
         )
-    room = max(1, int(cpus * SHARE / workers.cpus)) if workers.cpus else 2**20
-    if workers.gpus:
-        room = min(int((cpus - READING) / workers.cpus) if workers.cpus else room, int(gpus / workers.gpus))
-    return Workers(min(workers.most or room, room), workers.cpus, workers.gpus)
+    room = int((cpus - READING) / own)
+    room = min(room, int(gpus / workers.gpus)) if workers.gpus else max(1, min(room, int(cpus * SHARE / own)))
+    return Workers(min(workers.most or room, room), own, workers.gpus)
 
 
 def _check_files(items: list[Item]) -> None:
@@ -223,11 +227,11 @@ def _check_files(items: list[Item]) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
+    @ray.remote(num_cpus=0)
     def has(path: str) -> bool:
         return os.path.exists(path)
 
-    for node in ray.nodes():
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
         if node["Alive"] and node["Resources"].get("CPU"):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
             if not ray.get(has.options(scheduling_strategy=there).remote(here[0])):
