@@ -113,7 +113,7 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
         "unreadable": say.unreadable(summary.unreadable(columns)),
         "facts": say.facts(g.finished, g.settings),
     }
-    content["standout"] = headlines.standout(columns, rows, pairs, findings, content, places)
+    content["standout"] = headlines.standout(rows, pairs, findings, content)
     content["pictures_note"] = say.pictures_note(len(g.shown), len(columns.readable), report.link)
     border = g.maps.share(regions[say.BORDER])
     content["data"] = {
@@ -251,10 +251,18 @@ def _cluster(g: _Gathered, cluster: Cluster) -> dict[str, Any]:
     }
 
 
+def _labelled(g: _Gathered, rows: list[int]) -> tuple[int, int] | None:
+    """How many of these pictures have the explained class as label, and how many pictures have; None without labels."""
+    index = g.columns.target_index[rows[0]]
+    labels = g.columns.label_index
+    whole = sum(labels[row] == index for row in g.columns.readable)
+    return (sum(labels[row] == index for row in rows), whole) if whole else None
+
+
 def _shortcut(g: _Gathered, place: shortcuts.Place) -> dict[str, Any]:
     rows = [int(row) for row in g.maps.rows[place.members]]
     return {
-        **say.shortcut(place),
+        **say.shortcut(place, _labelled(g, rows)),
         "mean": g.keep(g.maps.values[place.members].mean(0)),
         "pictures": [g.shown[row] for row in rows[:TYPICAL] if row in g.shown],
     }

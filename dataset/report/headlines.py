@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dataset.report.analysis import shortcuts, summary
+from dataset.report.analysis import summary
 from dataset.report.say import evaluation, percent, plural, title
 
 if TYPE_CHECKING:
@@ -59,21 +59,16 @@ def _target(settings: Mapping[str, Any]) -> str:
 
 
 def standout(
-    columns: summary.Columns,
     rows: list[summary.ClassRow],
     pairs: list[summary.Pair],
     found: list[summary.FindingRow],
     content: Mapping[str, Any],
-    places: list[shortcuts.Place],
 ) -> list[dict[str, Any]]:
-    """The first lines of the report."""
-    named = [place for place in places if place.is_shortcut]
-    lines = [_line("No cluster of maps has the marks of a shortcut.")] if not named else []
-    for place in named:
-        where = shortcuts.words(place.box)
-        lines.append(
-            _line(f"Possible shortcut: {place.name}, {where}, in {percent(place.share)} of its pictures.", True)
-        )
+    """The first lines of the report: shortcuts, the worst class, the most frequent confusion and finding, regions."""
+    lines = [
+        _line(f"Possible shortcut: {one['name']}, {one['place']}, in {one['share']} of its pictures.", True)
+        for one in content["shortcuts"]
+    ] or [_line("No cluster of maps has the marks of a shortcut.")]
     if worst := [(row.rate.value, row) for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]:
         share, low = min(worst, key=lambda pair: pair[0])
         taken = f", most often taken for {low.confused[0]} ({low.confused[1]})" if low.confused else ""

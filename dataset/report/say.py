@@ -38,7 +38,7 @@ def percent(share: float | None) -> str:
 
 def number(value: float | None) -> str:
     """Three digits."""
-    return "" if value is None or value != value else f"{value:.3g}"
+    return "" if value is None or value != value else f"{value:.3g}".replace("-", "−")
 
 
 def plural(count: int, noun: str) -> str:
@@ -200,23 +200,29 @@ def single(names: list[str]) -> str:
     return f"One cluster only: {listed}."
 
 
-def shortcut(place: shortcuts.Place) -> dict[str, Any]:
-    """A cluster that may be a shortcut, with its class, place and share of the pictures."""
-    where = shortcuts.words(place.box)
-    many = f"{len(place.members):,} of {place.of:,} pictures ({percent(place.share)})"
+def shortcut(place: shortcuts.Place, labelled: tuple[int, int] | None) -> dict[str, Any]:
+    """A cluster that may be a shortcut, with its class, place and share of the pictures.
+
+    `labelled` are the pictures with it among those of this label, and all of these; None in a run without labels.
+    """
+    where, name = shortcuts.words(place.box), place.name
+    share = percent(len(place.members) / place.of)
+    many = f"{len(place.members):,} of {plural(place.of, 'picture')} explained as {name} ({share})"
+    if labelled is not None:
+        share = percent(labelled[0] / labelled[1])
+        many = f"{labelled[0]:,} of {plural(labelled[1], 'picture')} labelled {name} ({share}), and {many}"
     left, top, right, bottom = (100 * side for side in place.box)
     return {
-        "name": place.name,
+        "name": name,
         "place": where,
+        "share": share,
         "sentence": (
-            f"In {many} explained as {place.name}, {percent(place.relevance)} of the relevance lies in the {where}; in "
-            f"pictures of other classes it is {percent(place.elsewhere)}. The photographs look alike there "
-            f"(correlation {place.alike:.2f}; {max(place.others_alike or 0, 0):.2f} in other classes), so a mark, a "
-            f"text or a frame may stand for {place.name}."
+            f"In {many}, the photographs look alike in the {where} (correlation {place.alike:.2f}; "
+            f"{max(place.others_alike or 0, 0):.2f} in other classes), and {percent(place.relevance)} of the relevance "
+            f"lies there; in pictures of other classes it is {percent(place.elsewhere)}. A mark, a text or a frame may "
+            f"stand for {name}."
         ),
-        "advice": (
-            f"To find out, cover the {where} in some of these pictures and see whether {place.name} is still predicted."
-        ),
+        "advice": f"To find out, cover the {where} in some of them and see whether {name} is still predicted.",
         "style": f"--l:{left:.1f}%;--t:{top:.1f}%;--w:{right - left:.1f}%;--h:{bottom - top:.1f}%",
     }
 
@@ -241,17 +247,12 @@ def no_expected(model: bool, asked: int, got: int) -> str:
     return f"The maps of the expected class are missing for {asked - got} of {asked}: the photographs are gone."
 
 
-def drawn(caption: str, number: int, limit: float | None, values: Floats, signed: bool = False) -> dict[str, Any]:
-    """A map of a mistake, with its largest value below."""
+def drawn(caption: str, drawing: int, limit: float | None, values: Floats, signed: bool = False) -> dict[str, Any]:
+    """A map of a mistake, by its number on the page, with its range below."""
     low, high = float(values.min()), float(values.max())
-    span = f"{low:.3g} to {high:.3g}" if signed or low < 0 else f"up to {high:.3g}"
-    return {
-        "label": f"Map: {caption}",
-        "caption": f"{caption}: {span}",
-        "map": number,
-        "limit": limit,
-        "signed": signed,
-    }
+    span = f"{number(low)} to {number(high)}" if signed or low < 0 else f"up to {number(high)}"
+    label, caption = f"Map: {caption}", f"{caption}: {span}"
+    return {"label": label, "caption": caption, "map": drawing, "limit": limit, "signed": signed}
 
 
 def unreadable(reasons: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:

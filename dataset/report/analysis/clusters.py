@@ -8,6 +8,7 @@ gap between eigenvalues of its normalised Laplacian tells the number of clusters
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,4 +81,6 @@ def spectral(points: Floats) -> Integers:
     if count == 1:
         return np.zeros(len(points), dtype=np.int64)
     method = SpectralClustering(count, affinity="precomputed", assign_labels="cluster_qr", random_state=0)
-    return np.asarray(method.fit_predict(affinity), dtype=np.int64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Graph is not fully connected")  # groups far apart are what is looked for
+        return np.asarray(method.fit_predict(affinity), dtype=np.int64)

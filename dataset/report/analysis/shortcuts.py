@@ -68,11 +68,6 @@ class Place:
             return False
         return self.alike >= ALIKE and self.alike - (self.others_alike or 0) >= MORE
 
-    @property
-    def share(self) -> float:
-        """The part of the class's pictures."""
-        return len(self.members) / self.of
-
 
 def words(box: Box) -> str:
     """Where a box lies, such as "lower left corner"."""
@@ -88,7 +83,7 @@ def words(box: Box) -> str:
 def places(maps: Maps, found: list[Cluster], classes: list[str], crop: Crop | None = None) -> list[Place]:
     """Places that may be shortcuts, one a class at most; the photographs decide (`Place.is_shortcut`)."""
     grid = pooled(maps)
-    usable = np.isfinite(grid).all((1, 2))
+    usable = np.asarray(np.isfinite(grid).all((1, 2)))
     sums, boxes = _squares(np.where(usable[:, None, None], grid, 0))
     made = []
     for name in dict.fromkeys(cluster.name for cluster in found):

@@ -95,10 +95,12 @@ class Columns:
 
     path: list[str]
     label: list[str | None]
+    label_index: list[int | None]
     prediction: list[str | None]
     probability: list[float | None]
     correct: list[bool | None]
     target: list[str | None]
+    target_index: list[int | None]
     findings: list[list[str] | None]
     finding_texts: list[list[str] | None]
     error: list[str | None]
