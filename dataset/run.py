@@ -118,7 +118,15 @@ def prepare(
     model = model or load(settings)
     if settings.where.startswith("label="):
         listing = _labelled(listing, settings.where.removeprefix("label="), model)
-    explainer = Explainer(model, settings, device)  # refuses a class that the network has not
+    return begin(settings, listing, source, out, model, device)
+
+
+def begin(settings: Settings, listing: Listing, source: str, out: str | Path, model: Model, device: str = "cpu") -> Job:
+    """A job of pictures that are listed already.
+
+    Errors   Refused; those of the library
+    """
+    explainer = Explainer(model, settings, device)
     explainer.check()
     listed = "".join(f"{item.path}\0{item.label}\n" for item in listing.items)
     record = settings.record(model, hashlib.sha256(listed.encode()).hexdigest())

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataset.errors import Refused
@@ -116,8 +117,16 @@ def _bytes() -> Any:
     return torch.uint8
 
 
+WNIDS = Path(__file__).with_name("imagenet_wnids.txt")
+"""WordNet's names of ImageNet's thousand classes, in their order, by which its folders are called."""
+TENCH = "tench"
+"""The first of them, by which a network of these classes is known."""
+
+
 class Classes:
-    """The network's classes by name: a label is a class's name, one of its comma-separated synonyms, or its number."""
+    """The network's classes by name: a label is a class's name, one of its comma-separated synonyms, or its number; for
+    networks of ImageNet's thousand classes also WordNet's name, such as n01440764.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = list(names)
@@ -127,6 +136,8 @@ class Classes:
                 self._known[_plain(word)] = index
         for index, name in enumerate(self.names):
             self._known[_plain(name)] = index
+        if len(self.names) == 1000 and _plain(self.names[0].partition(",")[0]) == TENCH:
+            self._known |= {wnid: index for index, wnid in enumerate(WNIDS.read_text(encoding="ascii").split())}
 
     def find(self, label: str | None) -> int | None:
         """The class of a label, None where the network has no such class."""

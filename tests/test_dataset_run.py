@@ -88,6 +88,9 @@ def test_labels_are_found_by_name_synonym_and_number(whole):
     }  # fmt: skip
     assert rows["dog.jpg"]["correct"] and rows["cat.jpg"]["correct"] is False and rows["macaw.jpg"]["correct"] is None
     classes = Classes(["crane", "tabby, tabby cat", "crane"])
+    imagenet = Classes(load_model("efficientnet_lite0").labels)
+    assert [imagenet.find(wnid) for wnid in ("n01440764", "n02106662", "n15075141", "n00000000")] == [0, 235, 999, None]
+    assert Classes(["a", "b"]).find("n01440764") is None
     assert classes.find("Tabby_Cat") == 1 and classes.find("2") == 2 and classes.find("3") is None
 
 

@@ -39,6 +39,9 @@ SESSION_NAME = 64  # characters of a session's name; Gradio's own have 11 or 36
 # One job, and all of them.
 SECONDS = 60.0  # computing time of one job; it ends with its best map so far
 RANKING = (2.0, 60.0)  # seconds that a visitor may give to the ranking of methods
+MANY = 100  # pictures of one report
+MANY_BYTES = 256 * MB  # of the pictures of a zip, unpacked
+MANY_SECONDS = 240.0  # computing time of one report
 QUEUE = 32  # jobs that wait; the next visitor is told to try again
 CONCURRENCY = {"model": 20, "lab": 2, "training": 1}  # jobs of a kind at once; those of "model" take turns
 MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches

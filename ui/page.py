@@ -17,6 +17,7 @@ from ui.channels.tab import Features
 from ui.compare.tab import Compare
 from ui.engine import model_cache, runs
 from ui.lab.tab import Lab
+from ui.many.tab import Many
 from ui.ranking.tab import Ranking
 from ui.serving import endpoints
 from ui.serving.guard import Guard, install_no_links
@@ -26,7 +27,7 @@ from ui.tabs.components import canvas
 from ui.tabs.overlay_tab import Overlay
 from ui.tabs.tab import Page, Tab
 
-TABS: tuple[type[Tab], ...] = (Overlay, Compare, Ranking, Features, Lab, Api)
+TABS: tuple[type[Tab], ...] = (Overlay, Compare, Ranking, Features, Many, Lab, Api)
 STATIC = Path(__file__).resolve().parent / "static"
 ACCENT = "#5b5bd6"
 FONT = ["system-ui", "sans-serif"]

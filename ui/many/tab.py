@@ -1,0 +1,66 @@
+"""The tab: uploads, Explain all, Stop, and the report in a frame, to look at and to save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from ui import limits
+from ui import words as page_words
+from ui.engine import packing, runs
+from ui.engine.messages import Waiting
+from ui.engine.request import from_form
+from ui.engine.runs import Run
+from ui.many import engine, words
+from ui.many.engine import Going, Reported
+from ui.tabs.components import Uploads, canvas
+from ui.tabs.tab import AT_ONCE, Tab, Updates, job, queued
+
+
+class Many(Tab):
+    """Many pictures with the settings of the page."""
+
+    title, id = words.MANY, "many"
+
+    def build(self) -> None:
+        """Lay the tab out."""
+        gr.HTML(
+            f"<h2 class='hl-heading'>{words.TITLE}</h2><p class='hl-quiet'>{words.TEXT}</p>", elem_id="hl-many-head"
+        )
+        self.files = Uploads(file_count="multiple", label=words.FILES, elem_id="hl-many-files", height=160)
+        self.view = canvas("many", "hl-many", terms=words.TERMS)
+
+    def wire(self) -> None:
+        """A report takes its turn with all that visitors ask; its Stop does not."""
+        asked = queued("model", show_progress="hidden", trigger_mode="multiple")
+        gr.on([self.view.submit], self.explain, [self.files, *self.page.panel.inputs], [self.view], **asked)
+        gr.on([self.view.stop], self.stopped, None, None, trigger_mode="multiple", **AT_ONCE)
+
+    def explain(self, request: gr.Request, files: list[str] | None, *form: Any) -> Iterator[Updates]:
+        """Progress, then the report; a visitor's new one replaces their former one."""
+
+        def steps(run: Run) -> Iterator[Updates]:
+            for step in engine.explain(from_form(*form), files or [], run):
+                if isinstance(step, Reported):
+                    yield {self.view: _said("done", step.sentence) | {"report": step.html}}
+                elif isinstance(step, (Waiting, Going)):
+                    yield {self.view: _said("busy", step.sentence, step.fraction)}
+
+        def refused(sentence: str) -> Updates:
+            return {self.view: _said("error", sentence)}
+
+        yield from job(_name(request), steps, refused, seconds=limits.MANY_SECONDS, unknown=words.UNKNOWN)
+
+    def stopped(self, request: gr.Request) -> None:
+        """End the visitor's run; its own handler shows the report so far."""
+        runs.stop(_name(request))
+
+
+def _said(kind: str, sentence: str, fraction: float | None = None) -> dict[str, Any]:
+    return page_words.status(kind, sentence, ident=packing.number(), fraction=fraction)
+
+
+def _name(request: gr.Request) -> str:
+    return f"{request.session_hash}/many"
