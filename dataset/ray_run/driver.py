@@ -1,0 +1,203 @@
+"""The process that is connected to the cluster: it sends the results of the stages to the one that began it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataset.errors import Refused
+from dataset.items import Item, is_local
+from dataset.pictures import Decode
+from dataset.settings import Settings
+
+if TYPE_CHECKING:
+    from models import Model
+
+READING = 0.5
+"""CPUs of a task that reads: half of its time goes into waiting for the disk or the network."""
+SHARE = 0.8
+"""Of the CPUs that explain; the others decode."""
+PATIENCE = 60.0
+"""Seconds without a result after which a lost machine's work is given to the others."""
+ROOMS = ("dataset", "explainers", "models", "ui")
+"""Sent to the workers, which need the packages of the extra `ray` alone."""
+LOST = "lost"
+"""Sent last, where machines were lost and the others could not take their work."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Actors with a network: how many at most (None: as many as there is room for), and CPUs and GPUs of each.
+
+    Fractions share one; with GPUs the network runs on CUDA. `cpus` None: as many as torch has threads here, and on a
+    GPU one. An actor has as many threads as CPUs: sums in another number of threads differ in their last bit.
+    """
+
+    most: int | None = None
+    cpus: float | None = None
+    gpus: float = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be explained, by whom: shard, place and pictures of every batch."""
+
+    model: Model
+    settings: Settings
+    batches: list[tuple[int, int, list[Item]]]
+    decode: Decode
+    address: str | None
+    workers: Workers
+    patience: float = PATIENCE
+
+
+def drive(pipe: Any, pickled: bytes) -> None:
+    """Send every result, then None, or LOST; an error in their place. Begins in a process of its own."""
+    _silence()
+    try:
+        task: Task = pickle.loads(pickled)
+        with connected(task.address), _watch(pipe, task.patience) as send:
+            from dataset.ray_run.stages import results
+
+            fitted = replace(task, workers=fit(task.workers))
+            _check_files(fitted.batches[0][2])
+            for result in results(fitted):
+                send(result)
+            send(None)
+    except (BrokenPipeError, KeyboardInterrupt):  # who asked has ended
+        return
+    except Exception as error:
+        pipe.send(_told(error))
+
+
+def _silence() -> None:
+    """Ray's processes write to the terminal on their own; it keeps the same words in its logs."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+
+
+def portable(error: Exception) -> Exception:
+    """The error, where it can travel; otherwise its words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _told(error: Exception) -> Exception:
+    import ray
+
+    if isinstance(error, ray.exceptions.RayError):
+        reason = str(error).strip().splitlines()[-1]
+        return Refused(f"The Ray cluster failed: {reason}. What is done is kept: run the same command again.")
+    return portable(error)
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """A cluster for as long as the block.
+
+    Errors   Refused where nothing answers at the address
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    root = Path(__file__).resolve().parents[2]
+    own: dict[str, Any] = {"address": address}
+    if address is None:
+        own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
+    modules = {"py_modules": [str(root / room) for room in ROOMS], "excludes": ["__pycache__"]}
+    try:
+        ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise Refused(f"No Ray cluster answers at {address or 'this machine'}: {reason}.") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _watch(pipe: Any, patience: float) -> Iterator[Any]:
+    """A function that sends; should nothing be sent for long after a machine was lost, LOST is, and the process ends.
+
+    Ray begins the actors of a lost machine again where there is room, and waits for ever where there is none.
+    """
+    machines, lock = _machines(), threading.Lock()
+    last, over = [time.monotonic()], threading.Event()
+
+    def send(message: Any) -> None:
+        with lock:
+            pipe.send(message)
+            last[0] = time.monotonic()
+
+    def look() -> None:
+        while not over.wait(1):
+            if time.monotonic() - last[0] > patience and machines - _machines():
+                with lock:
+                    pipe.send(LOST)
+                    os._exit(0)  # Ray Data has no way out of a wait
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield send
+    finally:
+        over.set()
+
+
+def _machines() -> set[str]:
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+
+
+def fit(workers: Workers) -> Workers:
+    """As many workers as the cluster has room for beside the tasks that read.
+
+    Errors   Refused where it has none for a single one
+    """
+    import ray
+
+    there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    cpus, gpus, own = there.get("CPU", 0), there.get("GPU", 0), workers.cpus or 1
+    if cpus < own + READING or gpus < workers.gpus:
+        raise Refused(
+            f"The cluster has too little (CPUs: {cpus:g}, GPUs: {gpus:g}): a worker takes {own:g} and {workers.gpus:g}, reading "
+            f"{READING:g} CPUs. Add machines, or let workers take less."
+        )
+    room = int((cpus - READING) / own)
+    room = min(room, int(gpus / workers.gpus)) if workers.gpus else max(1, min(room, int(cpus * SHARE / own)))
+    return Workers(min(workers.most or room, room), own, workers.gpus)
+
+
+def _check_files(items: list[Item]) -> None:
+    """Errors   Refused where a machine of the cluster has not the pictures that this one has"""
+    here = [item.url for item in items if is_local(item.url) and os.path.exists(item.url)]
+    if not here:
+        return
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    @ray.remote(num_cpus=0)
+    def has(path: str) -> bool:
+        return os.path.exists(path)
+
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
+        if node["Alive"] and node["Resources"].get("CPU"):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+            if not ray.get(has.options(scheduling_strategy=there).remote(here[0])):
+                raise Refused(
+                    f"The machine {node['NodeManagerAddress']} of the cluster has no {here[0]}. Put the pictures on a "
+                    "disk that all machines share, or give the address of a store, such as s3://…"
+                )
