@@ -6,6 +6,7 @@ A picture that cannot be read is a sentence in its place, never an end: the othe
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,12 @@ def decoded(
         sampler=batches,
         num_workers=workers,
         prefetch_factor=AHEAD,
+        worker_init_fn=_deaf,
         multiprocessing_context="spawn" if sys.platform == "win32" else "forkserver",
     )
     yield from loader
+
+
+def _deaf(_: int) -> None:
+    """Ctrl+C ends the process that asked; its workers end with it, without a word of their own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

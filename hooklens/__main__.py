@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-CLONE = "hooklens runs from a clone: git clone the project, then pip install -e '.[data]' in it. ({missing} is not here.)"
+CLONE = (
+    "hooklens runs from a clone: git clone the project, then pip install -e '.[data]' in it. ({missing} is not here.)"
+)
 
 
 def main() -> None:

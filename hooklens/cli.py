@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from dataset.errors import Refused
-from hooklens import words
+from hooklens import masks, words
 from hooklens.progress import Progress
 
 app = typer.Typer(
@@ -62,6 +62,8 @@ def explain(
     device: Annotated[str, typer.Option(help=words.DEVICE)] = "cpu",
     engine: Annotated[str, typer.Option(help=words.ENGINE)] = "local",
     address: Annotated[str | None, typer.Option(help=words.ADDRESS)] = None,
+    actors: Annotated[int | None, typer.Option(min=1, help=words.ACTORS)] = None,
+    gpus: Annotated[float, typer.Option(min=0, help=words.GPUS)] = 0,
     model: Model = "auto",
     weights: Weights = None,
     labels: Labels = None,
@@ -81,7 +83,9 @@ def explain(
     if engine == "ray":
         from dataset import ray_run  # ray is an extra
 
-        done = ray_run.run(job, decode=_decode(), address=address, report=Progress(words.EXPLAINING))
+        with Progress(words.EXPLAINING) as progress:
+            wanted = ray_run.Workers(most=actors, gpus=gpus)
+            done = ray_run.run(job, decode=_decode(), address=address, workers=wanted, report=progress)
     elif engine == "local":
         with Progress(words.EXPLAINING) as progress:
             done = run.run(job, decode=_decode(), workers=workers, device=device, report=progress)
@@ -96,6 +100,7 @@ def report(
     folder: Folder,
     out: Annotated[Path, typer.Option(help=words.REPORT_OUT)] = Path("report.html"),
     box: Annotated[str | None, typer.Option(help=words.BOX)] = None,
+    mask: Annotated[Path | None, typer.Option(help=words.MASK, exists=True)] = None,
     link: Annotated[str | None, typer.Option(help=words.LINK)] = None,
     offline: Offline = False,
 ) -> None:
@@ -108,7 +113,14 @@ def report(
     past = Past(finished, _decode())
     with Progress(words.REPORTING) as progress:
         path = reports.write(
-            finished, out, read=past.photograph, model=past.model(), box=_box(box), link=link, progress=progress
+            finished,
+            out,
+            read=past.photograph,
+            model=past.model(),
+            box=_box(box),
+            mask=None if mask is None else masks.find(mask),
+            link=link,
+            progress=progress,
         )
     typer.echo(words.reported(path))
 
@@ -266,7 +278,6 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        typer.echo(words.STOPPED, err=True)
         sys.exit(Exit.STOPPED)
     except Exception as error:
         if not _is_refusal(error):

@@ -6,6 +6,7 @@ import sys
 import time
 from types import TracebackType
 
+STOPPED = "Stopped. What is done is kept; the same command goes on."
 EVERY = 10.0
 """Seconds between two lines of a log."""
 
@@ -27,6 +28,8 @@ class Progress:
     ) -> None:
         if self.live and self.wide:
             sys.stderr.write("\n")
+        if kind is KeyboardInterrupt:
+            sys.stderr.write(f"{STOPPED}\n")
 
     def __call__(self, done: int, total: int) -> None:
         """Show it, at most five times a second."""

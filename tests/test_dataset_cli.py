@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dataset.shards import open_run
-from hooklens import cli, words
+from hooklens import cli
 from hooklens.progress import Progress, duration
 
 ROOT = Path(__file__).parents[1]
@@ -131,6 +131,24 @@ def test_an_evaluation_is_the_librarys_own(tmp_path, ask):
     assert found["metrics"]["deletion"]["controls"]["random"]["mean"] == pytest.approx(float(beside), rel=1e-4)
 
 
+def test_a_report_with_masks(ask, tmp_path):
+    from PIL import Image, ImageDraw
+
+    ask("explain", EXAMPLES, "--out", tmp_path / "run", "--limit", 2, "--workers", 0)
+    whole = Image.new("L", (64, 64), 255)
+    whole.save(tmp_path / "white.png")
+    code, said = ask("report", tmp_path / "run", "--out", tmp_path / "a.html", "--mask", tmp_path / "white.png")
+    assert code == 0 and "Open it in a browser" in said and "100% of the relevance" in (tmp_path / "a.html").read_text()
+    (tmp_path / "masks").mkdir()
+    ImageDraw.Draw(whole).rectangle((0, 0, 63, 61), fill=0)
+    whole.save(tmp_path / "masks" / "alp.png")
+    Image.new("L", (64, 64)).save(tmp_path / "masks" / "brushes.png")
+    assert ask("report", tmp_path / "run", "--out", tmp_path / "b.html", "--mask", tmp_path / "masks")[0] == 0
+    assert "100% of the relevance" not in (tmp_path / "b.html").read_text()
+    code, said = ask("report", tmp_path / "run", "--out", tmp_path / "c.html", "--mask", ROOT / "README.md")
+    assert code == 1 and "is no mask" in said and not (tmp_path / "c.html").exists()
+
+
 def test_progress_knows_the_speed_of_new_pictures(capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -160,6 +178,25 @@ def test_the_lines_of_the_documentation_read_a_run(reader, ask, tmp_path, monkey
     assert names["paths"] == ["alp.jpg", "brushes.jpg", "cat.jpg", "coffee.jpg", "dog.jpg"]
 
 
+def test_control_c_keeps_what_is_done(tmp_path):
+    """As in a terminal, where every process of the command gets the signal."""
+    (tmp_path / "many").mkdir()
+    for k in range(400):
+        (tmp_path / "many" / f"{k}.jpg").symlink_to(EXAMPLES / "coffee.jpg")
+    command = [sys.executable, "-m", "hooklens", "explain", tmp_path / "many", "--out", tmp_path / "run"]
+    process = subprocess.Popen(
+        [*map(str, command), "--workers", "1"], cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    work = tmp_path / "run" / "work"
+    while not (work.is_dir() and len(list(work.iterdir())) > 1):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == cli.Exit.STOPPED == 130 and "Stopped. What is done is kept" in said
+    assert "Traceback" not in said and len(list(work.iterdir())) > 1
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="no Tiny ImageNet here")
 def test_a_thousand_pictures_killed_three_times_are_the_rows_of_an_undisturbed_run(tmp_path):
@@ -183,4 +220,3 @@ def test_every_option_is_told(ask):
     assert all(
         f"--{name}" in said for name in ("limit", "where", "workers", "batch-size", "precision", "seed", "engine")
     )
-    assert words.STOPPED and cli.Exit.STOPPED == 130
