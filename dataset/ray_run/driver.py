@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -109,6 +110,7 @@ def connected(address: str | None) -> Iterator[None]:
 
     Errors   Refused where nothing answers at the address
     """
+    _check_answers(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -126,6 +128,20 @@ def connected(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str | None) -> None:
+    """Ray itself asks an address for minutes, and then ends the process.
+
+    Errors   Refused where nothing answers
+    """
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise Refused(f"No Ray cluster answers at {address}: {error}. Give host:port of its head, or auto.") from None
 
 
 @contextmanager
@@ -173,8 +189,8 @@ def fit(workers: Workers) -> Workers:
     cpus, gpus, own = there.get("CPU", 0), there.get("GPU", 0), workers.cpus or 1
     if cpus < own + READING or gpus < workers.gpus:
         raise Refused(
-            f"The cluster has too little (CPUs: {cpus:g}, GPUs: {gpus:g}): a worker takes {own:g} and {workers.gpus:g}, reading "
-            f"{READING:g} CPUs. Add machines, or let workers take less."
+            f"The cluster is too small (CPUs: {cpus:g}, GPUs: {gpus:g}): a worker takes {own:g} and {workers.gpus:g}, "
+            f"and reading {READING:g} CPUs. Add machines, or let workers take less."
         )
     room = int((cpus - READING) / own)
     room = min(room, int(gpus / workers.gpus)) if workers.gpus else max(1, min(room, int(cpus * SHARE / own)))
