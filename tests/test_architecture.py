@@ -41,7 +41,10 @@ def graph() -> dict[str, set[str]]:
         for path in files(top):
             own = room(path.relative_to(ROOT).as_posix())
             for dotted, _ in imported(parsed(path)):
-                if dotted.split(".")[0] in ("explainers", "models", "dataset", "ui", "hooklens") and own != "explainers":
+                if (
+                    dotted.split(".")[0] in ("explainers", "models", "dataset", "ui", "hooklens")
+                    and own != "explainers"
+                ):
                     found[own].add(room(dotted.replace(".", "/")))
             found[own].discard(own)
     boxes = {name: {target for target in targets if target != "explainers"} for name, targets in found.items()}

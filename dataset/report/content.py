@@ -263,6 +263,7 @@ def _shortcut(g: _Gathered, place: shortcuts.Place) -> dict[str, Any]:
     rows = [int(row) for row in g.maps.rows[place.members]]
     return {
         **say.shortcut(place, _labelled(g, rows)),
+        "thing": pictures.data_address(place.thing),
         "mean": g.keep(g.maps.values[place.members].mean(0)),
         "pictures": [g.shown[row] for row in rows[:TYPICAL] if row in g.shown],
     }

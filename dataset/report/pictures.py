@@ -50,6 +50,16 @@ def small(picture: Image.Image, budget: int) -> tuple[str, int, int]:
     return "data:image/webp;base64," + base64.b64encode(data).decode(), size[0], size[1]
 
 
+def data_address(pixels: Floats | None) -> str:
+    """Pixels `[h, w, 3]` from 0 to 255 as a data address."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    if pixels is not None:
+        Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
 def budget(count: int) -> int:
     """Bytes of each of so many photographs."""
     return min(MOST_EACH, WHOLE // max(1, count))

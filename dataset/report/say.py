@@ -177,12 +177,12 @@ def means_note(method: str, labelled: bool) -> str:
 def clusters_note(classes: int, several: int, shown: int) -> str:
     """How they were found."""
     if not classes:
-        return "No class has the 12 maps that clusters need."
+        return "No class has the 10 maps that clusters need."
     cut = f" The {shown} with the most are shown." if shown < several else ""
     return (
         "Spectral clustering of the pooled, normalised maps that explain a class (SpRAy: Lapuschkin et al. 2019); the "
         f"largest gap of eigenvalues gives the number of clusters. {several} of {plural(classes, 'class')} with at "
-        f"least 12 maps {'has' if several == 1 else 'have'} more than one.{cut} The pictures are the most typical ones."
+        f"least 10 maps {'has' if several == 1 else 'have'} more than one.{cut} The pictures are the most typical ones."
     )
 
 
@@ -217,10 +217,9 @@ def shortcut(place: shortcuts.Place, labelled: tuple[int, int] | None) -> dict[s
         "place": where,
         "share": share,
         "sentence": (
-            f"In {many}, the photographs look alike in the {where} (correlation {place.alike:.2f}; "
-            f"{max(place.others_alike or 0, 0):.2f} in other classes), and {percent(place.relevance)} of the relevance "
-            f"lies there; in pictures of other classes it is {percent(place.elsewhere)}. A mark, a text or a frame may "
-            f"stand for {name}."
+            f"In {many}, the photographs show the same thing in the {where}, and {percent(place.relevance)} of the "
+            f"relevance lies there. In pictures of other classes it is {percent(place.elsewhere)}, and "
+            f"{percent(place.others_alike) or '0%'} of them show it. A mark, a text or a frame may stand for {name}."
         ),
         "advice": f"To find out, cover the {where} in some of them and see whether {name} is still predicted.",
         "style": f"--l:{left:.1f}%;--t:{top:.1f}%;--w:{right - left:.1f}%;--h:{bottom - top:.1f}%",

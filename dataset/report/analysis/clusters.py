@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GRID = 8
 """Cells of a side at most."""
-LEAST = 12
+LEAST = 10
 """Maps of a class below which its clusters are not looked for."""
 MOST = 600
 """Maps of a class that are clustered, evenly chosen: eigenvalues of more take minutes."""

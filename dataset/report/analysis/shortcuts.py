@@ -5,21 +5,23 @@ Four things must hold, so that a class whose subject often stands left is not na
     many    clusters of the class that share a place hold at least 8 maps, and a tenth of the class
     small   a square of a quarter of the side holds 18% of their relevance or more; an even map has 6% there
     away    it is not in the middle, and the maps of other classes have less than 40% of that there
-    alike   the photographs look alike there, and not like those of other classes: a mark, a text, a frame
+    alike   most photographs have the same colours at the same pixels there, which those of other classes have not: a
+            mark, a text, a frame
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL.Image import Resampling
 
 from dataset.report.analysis.clusters import Cluster, pooled
-from dataset.report.analysis.maps import pool
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL import Image
 
     from dataset.report.analysis.maps import Floats, Integers, Maps
@@ -28,12 +30,22 @@ SIDE = 0.28
 """Side of the square, in parts of the picture's."""
 MANY, PART = 8, 0.1
 SMALL, OTHERS = 0.18, 0.4
-ALIKE, MORE = 0.65, 0.3
-"""The correlation of photographs with the mean of the others there, and how much above that of other classes."""
+PATCH = 32
+"""Pixels of the side at which the photographs' place is compared."""
+NEAR = 24
+"""Colours are the same where no channel, from 0 to 255, differs by more."""
+AGREE, APART = 0.55, 0.4
+"""A pixel belongs to the thing where this part of the photographs agree, and other classes' by so much less."""
+THING = 0.03
+"""The part of the place that the thing takes at least."""
+SAME = 0.6
+"""The part of the thing's pixels that a photograph with it has."""
+HELD_OUT = 0.4
+"""The part of one half of the photographs that has the thing of the other half: what chance made is not found again."""
+SHARP = 0.9
+"""The part of the thing's pixels that nearly all agree on; less has a subject that stands about there, not a mark."""
 LOOKED = 40
 """Photographs that are compared; all of the class where a shortcut is named."""
-PATCH, SHIFT = 24, 1
-"""Pixels of the side at which the place is compared, and of the shifts that are tried."""
 
 Box = tuple[float, float, float, float]
 Crop = Callable[[int], "Image.Image | None"]
@@ -57,16 +69,15 @@ class Place:
     """Mean share of the members' relevance in the box."""
     elsewhere: float
     """The same for the maps of other classes."""
-    alike: float | None = None
-    others_alike: float | None = None
-    """How alike the photographs are there; None where they could not be read."""
+    others_alike: float = 0.0
+    """The part of other classes' photographs with the thing."""
+    thing: Floats | None = None
+    """What the photographs share there, `[p, p, 3]` from 0 to 255; None where they share nothing."""
 
     @property
     def is_shortcut(self) -> bool:
         """Whether the evidence is strong enough to name it."""
-        if self.alike is None or len(self.members) < MANY:
-            return False
-        return self.alike >= ALIKE and self.alike - (self.others_alike or 0) >= MORE
+        return self.thing is not None and len(self.members) >= MANY and self.others_alike <= OTHERS
 
 
 def words(box: Box) -> str:
@@ -139,26 +150,73 @@ def _weight(place: Place) -> float:
 
 
 def _compared(place: Place, inside: Floats, own: Integers, other: Integers, crop: Crop | None) -> Place:
-    """The place with how alike the photographs are there, and with the maps of the class that have the thing."""
+    """The place with the thing that the photographs share there, and with the maps of the class that have it."""
     if crop is None:
         return place
     _, patches = _patches(_some(place.members), place.box, crop)
     _, others = _patches(_some(other), place.box, crop)
     if len(patches) < MANY or len(others) < MANY:
         return place
-    alike, others_alike = _likeness(patches), _likeness(others)
-    if not (alike >= ALIKE and alike - others_alike >= MORE):
-        return _with(place, place.members, place.of, inside, alike, others_alike)
-    thing = np.median(patches, axis=0)
+    thing = _thing(patches, others)
+    if thing is None or _found_again(patches, others) < HELD_OUT:
+        return place
     looked, every = _patches(own, place.box, crop)
     area = (place.box[2] - place.box[0]) * (place.box[3] - place.box[1])
-    same = np.array([_best(one, thing) >= ALIKE for one in every]) & (inside[looked] >= area)
-    return _with(place, looked[same], len(looked), inside, alike, others_alike)
+    there = inside[looked] >= area
+    thing = _thing(every[thing.inside(every) & there], others)  # without those of the clusters that have it not
+    if thing is None or thing.sharpness(every[has := thing.inside(every) & there]) < SHARP:
+        return place
+    members = looked[has]
+    return replace(
+        place,
+        members=members,
+        of=len(looked),
+        relevance=float(inside[members].mean()),
+        others_alike=float(thing.inside(others).mean()),
+        thing=np.median(every[has], axis=0),
+    )
 
 
-def _with(place: Place, members: Integers, of: int, inside: Floats, alike: float, others_alike: float) -> Place:
-    relevance = float(inside[members].mean()) if len(members) else 0.0
-    return Place(place.name, place.clusters, place.box, members, of, relevance, place.elsewhere, alike, others_alike)
+@dataclass(frozen=True, eq=False)
+class _Thing:
+    """What photographs share in a place: `colours` `[p, p, 3]` at some `pixels` `[p, p]`."""
+
+    colours: Floats
+    pixels: NDArray[np.bool_]
+
+    def inside(self, patches: Floats) -> NDArray[np.bool_]:
+        """Which photographs have it, `[n]`."""
+        return np.asarray(_near(patches, self.colours)[:, self.pixels].mean(1) >= SAME)
+
+    def sharpness(self, patches: Floats) -> float:
+        """The part of its pixels that nearly all of the photographs with it agree on."""
+        return float((_near(patches, self.colours)[:, self.pixels].mean(0) >= 0.85).mean()) if len(patches) else 0.0
+
+
+def _thing(patches: Floats, others: Floats) -> _Thing | None:
+    """What most of these photographs have and others have not; None where that is too little."""
+    if not len(patches):
+        return None
+    colours = np.median(patches, axis=0)
+    agree, elsewhere = _near(patches, colours).mean(0), _near(others, colours).mean(0)
+    pixels = (agree >= AGREE) & (agree - elsewhere >= APART)
+    return _Thing(colours, pixels) if pixels.mean() >= THING else None
+
+
+def _found_again(patches: Floats, others: Floats) -> float:
+    """The part of each half of the photographs that has the thing of the other half."""
+    halves = patches[::2], patches[1::2]
+    found = [_thing(half, others) for half in halves]
+    rates = [
+        float(thing.inside(other).mean()) if thing else 0.0
+        for thing, other in zip(found, reversed(halves), strict=True)
+    ]
+    return min(rates)
+
+
+def _near(patches: Floats, thing: Floats) -> NDArray[np.bool_]:
+    """Where photographs have the thing's colour, `[n, p, p]`."""
+    return np.asarray(np.abs(patches - thing).max(-1) <= NEAR)
 
 
 def _some(numbers: Integers) -> Integers:
@@ -166,38 +224,17 @@ def _some(numbers: Integers) -> Integers:
 
 
 def _patches(numbers: Integers, box: Box, crop: Crop) -> tuple[Integers, Floats]:
-    """Those photographs that can be read, and their place `[n, p, p]` in grey."""
+    """Those photographs that can be read, and their place `[n, p, p, 3]`."""
     left, top, right, bottom = box
     read, patches = [], []
     for number in numbers:
         picture = crop(int(number))
         if picture is None:
             continue
-        grey = np.asarray(picture.convert("L"), dtype=float)
-        rows, columns = grey.shape
-        down = slice(int(top * rows), max(int(top * rows) + 1, round(bottom * rows)))
-        across = slice(int(left * columns), max(int(left * columns) + 1, round(right * columns)))
-        patches.append(pool(grey[down, across], (PATCH, PATCH)))
+        width, height = picture.size
+        corners = (left * width, top * height, right * width, bottom * height)
+        small = picture.convert("RGB").resize((PATCH, PATCH), Resampling.BOX, box=corners)
+        patches.append(np.asarray(small, dtype=float))
         read.append(int(number))
-    stacked = np.stack(patches) if patches else np.zeros((0, PATCH, PATCH))
+    stacked = np.stack(patches) if patches else np.zeros((0, PATCH, PATCH, 3))
     return np.array(read, dtype=np.int64), stacked
-
-
-def _likeness(patches: Floats) -> float:
-    """The median correlation of a patch with the mean of all others."""
-    whole = patches.sum(0)
-    return float(np.median([_best(one, (whole - one) / (len(patches) - 1)) for one in patches]))
-
-
-def _best(patch: Floats, other: Floats) -> float:
-    """The correlation of a patch's core with another, at the best of small shifts."""
-    core = patch[SHIFT:-SHIFT, SHIFT:-SHIFT]
-    shifts = range(2 * SHIFT + 1)
-    rows, columns = core.shape
-    return max(_correlation(core, other[y : y + rows, x : x + columns]) for y in shifts for x in shifts)
-
-
-def _correlation(a: Floats, b: Floats) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a**2).sum() * (b**2).sum()))
-    return float((a * b).sum()) / size if size > 1e-9 else 0.0

@@ -100,7 +100,7 @@ const said = (picture) => (picture.label && picture.correct !== null
 for (const button of $$("button.thumb")) {
   const k = Number(button.dataset.open), plain = "plain" in button.dataset;
   button.setAttribute("aria-label", `Open ${DATA.pictures[k].path}: ${said(DATA.pictures[k])}`);
-  button.append(canvasOf(k, plain ? 224 : 128, plain));
+  button.append(canvasOf(k, button.classList.contains("wide") ? 224 : 128, plain));
 }
 for (const canvas of $$("canvas[data-map]:not([aria-hidden])")) seen.observe(canvas);
 
