@@ -53,7 +53,9 @@ def test_the_picture_is_as_large_as_the_window_lets_it_be(browser, app: str, wid
     tools = page.locator("#hl-overlay .hl-tools").bounding_box()
     assert width < 1100 or tools["y"] + 45 <= height, "what is shown and how strongly can be changed at once"
     assert page.locator("#hl-overlay canvas").first.evaluate("each => each.width") >= picture["width"] - 1
+    status = page.locator("#hl-status .hl-line").bounding_box()
     for tab in page.get_by_role("tab").all():
+        assert tab.bounding_box()["y"] >= status["y"] + status["height"], "a long line pushes the tabs down"
         assert tab.is_visible() and tab.bounding_box()["x"] + tab.bounding_box()["width"] <= width
     visit.check()
     context.close()
