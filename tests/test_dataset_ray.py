@@ -177,3 +177,17 @@ def test_without_an_address_ray_begins_here_and_nothing_answers_elsewhere(source
     assert rows(tmp_path / "out") == expected
     with pytest.raises(Refused, match=r"No Ray cluster answers at 127\.0\.0\.1:1"):
         ray_run.run(prepared(source, tmp_path / "none", model), decode=open_picture, address="127.0.0.1:1")
+
+
+@needs_ray
+def test_the_cluster_file_is_one_that_ray_takes():
+    """Oracle: Ray's own validation, which `ray up` begins with, and which refuses the file with a line too many."""
+    yaml = pytest.importorskip("yaml")
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    read = yaml.safe_load((Path(__file__).parents[1] / "docs" / "cluster.yaml").read_text(encoding="utf-8"))
+    validate_config(found := prepare_config(dict(read)))
+    gpu = found["available_node_types"]["gpu"]
+    assert gpu["resources"] == {"CPU": 8, "GPU": 1} and gpu["min_workers"] == found["max_workers"] == 16
+    with pytest.raises(Exception, match="surprise"):
+        validate_config(prepare_config({**read, "surprise": 1}))
