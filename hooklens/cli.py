@@ -62,7 +62,6 @@ def explain(
     device: Annotated[str, typer.Option(help=words.DEVICE)] = "cpu",
     engine: Annotated[str, typer.Option(help=words.ENGINE)] = "local",
     address: Annotated[str | None, typer.Option(help=words.ADDRESS)] = None,
-    actors: Annotated[int | None, typer.Option(min=1, help=words.ACTORS)] = None,
     gpus: Annotated[float, typer.Option(min=0, help=words.GPUS)] = 0,
     model: Model = "auto",
     weights: Weights = None,
@@ -84,7 +83,7 @@ def explain(
         from dataset import ray_run  # ray is an extra
 
         with Progress(words.EXPLAINING) as progress:
-            wanted = ray_run.Workers(most=actors, gpus=gpus)
+            wanted = ray_run.Workers(most=workers or None, gpus=gpus)
             done = ray_run.run(job, decode=_decode(), address=address, workers=wanted, report=progress)
     elif engine == "local":
         with Progress(words.EXPLAINING) as progress:

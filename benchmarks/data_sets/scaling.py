@@ -9,6 +9,7 @@ cores shows what the engine itself loses.
 from __future__ import annotations
 
 import argparse
+import io
 import pickle
 import tempfile
 import time
@@ -16,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from dataset import ray_run, run
 from dataset.explaining import Explainer
 from dataset.pictures import Decoded, Reading
 from dataset.settings import Settings
-from ui.serving.uploads import open_picture
 
 
 def main() -> None:
@@ -53,11 +54,16 @@ def main() -> None:
         print(f"{few} to {many} workers: {speeds[many] / speeds[few]:.2f} times as fast")
 
 
+def decode(data: bytes) -> Image.Image:
+    """Plain, without the guard of the page."""
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
 def costs(job: run.Job) -> None:
     """Milliseconds of one core, and bytes, a picture."""
     count = len(job.items)
     batches = [(shard, place, items) for shard, place, items in job.missing()]
-    reading, explain = Reading(open_picture, job.model.preparation), Explainer(job.model, job.settings)
+    reading, explain = Reading(decode, job.model.preparation), Explainer(job.model, job.settings)
     explain(reading[batches[0][2]])  # warms up
     decoded: list[Decoded] = []
     print(f"read, decode, prepare: {_each(lambda: decoded.extend(reading[b] for *_, b in batches), count):.2f} ms")
@@ -94,7 +100,7 @@ def speed(job: run.Job, workers: int) -> float:
     seen: list[tuple[float, int]] = []
     ray_run.run(
         job,
-        decode=open_picture,
+        decode=decode,
         workers=ray_run.Workers(most=workers, cpus=1),
         report=lambda done, _: seen.append((time.perf_counter(), done)),
     )
