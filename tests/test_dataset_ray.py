@@ -18,7 +18,7 @@ from dataset.errors import Refused
 from dataset.explaining import Explainer
 from dataset.pictures import Reading
 from dataset.ray_run import Workers, running
-from dataset.ray_run.driver import portable
+from dataset.ray_run.task import portable
 from dataset.settings import Settings
 from models.model import Model, Preparation
 from ui.serving.uploads import open_picture

@@ -5,7 +5,7 @@ writes them as they come: workers share no disk with it but that of the pictures
 for again. Ray repeats tasks and begins actors again when a worker or a machine is lost.
 """
 
-from dataset.ray_run.driver import Workers
 from dataset.ray_run.running import run
+from dataset.ray_run.task import Workers
 
 __all__ = ["Workers", "run"]

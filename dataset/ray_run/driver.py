@@ -10,54 +10,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dataset.errors import Refused
 from dataset.items import Item, is_local
-from dataset.pictures import Decode
-from dataset.settings import Settings
+from dataset.ray_run.stages import results
+from dataset.ray_run.task import READING, Task, Workers, portable
 
-if TYPE_CHECKING:
-    from models import Model
-
-READING = 0.5
-"""CPUs of a task that reads: half of its time goes into waiting for the disk or the network."""
 SHARE = 0.8
 """Of the CPUs that explain; the others decode."""
-PATIENCE = 60.0
-"""Seconds without a result after which a lost machine's work is given to the others."""
 ROOMS = ("dataset", "explainers", "models", "ui")
 """Sent to the workers, which need the packages of the extra `ray` alone."""
 LOST = "lost"
 """Sent last, where machines were lost and the others could not take their work."""
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Actors with a network: how many at most (None: as many as there is room for), and CPUs and GPUs of each.
-
-    Fractions share one; with GPUs the network runs on CUDA. `cpus` None: as many as torch has threads here, and on a
-    GPU one. An actor has as many threads as CPUs: sums in another number of threads differ in their last bit.
-    """
-
-    most: int | None = None
-    cpus: float | None = None
-    gpus: float = 0
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be explained, by whom: shard, place and pictures of every batch."""
-
-    model: Model
-    settings: Settings
-    batches: list[tuple[int, int, list[Item]]]
-    decode: Decode
-    address: str | None
-    workers: Workers
-    patience: float = PATIENCE
 
 
 def drive(pipe: Any, pickled: bytes) -> None:
@@ -66,8 +33,6 @@ def drive(pipe: Any, pickled: bytes) -> None:
     try:
         task: Task = pickle.loads(pickled)
         with connected(task.address), _watch(pipe, task.patience) as send:
-            from dataset.ray_run.stages import results
-
             fitted = replace(task, workers=fit(task.workers))
             _check_files(fitted.batches[0][2])
             for result in results(fitted):
@@ -84,15 +49,6 @@ def _silence() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-
-
-def portable(error: Exception) -> Exception:
-    """The error, where it can travel; otherwise its words."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def _told(error: Exception) -> Exception:

@@ -18,7 +18,8 @@ from typing import Any
 from dataset.errors import Refused
 from dataset.items import Item
 from dataset.pictures import Decode
-from dataset.ray_run.driver import LOST, PATIENCE, Task, Workers, drive
+from dataset.ray_run.driver import LOST, drive
+from dataset.ray_run.task import PATIENCE, Task, Workers
 from dataset.run import Job, Report, Summary
 from dataset.shards import open_run
 

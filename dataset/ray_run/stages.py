@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dataset.pictures import Decoded, Reading
-from dataset.ray_run.driver import READING, Task, Workers, portable
+from dataset.ray_run.task import READING, Task, Workers, portable
 from dataset.settings import Settings
 
 if TYPE_CHECKING:
