@@ -143,6 +143,16 @@ def test_the_numbers_are_those_of_a_hand_computation(tmp_path):
     assert (steps / 127 * shown["maps"][0]["m"]).tolist() == pytest.approx([5 / 3, 1 / 3, 1 / 3, 0], abs=0.01)
 
 
+def test_labels_have_the_names_of_their_classes(tmp_path):
+    """A source may call a class by its number in WordNet; what the network has not keeps the source's name."""
+    finished = by_hand(tmp_path, row("z.jpg", "n02123045", 0, 1, 0.99, [[1, 0], [0, 0]]))
+    finished.manifest["classes"] = ["cat", "dog"]
+
+    text = page_words(report.write(finished, tmp_path / "r.html", read=lambda path: None))
+
+    assert "n02123045" not in text and "cat dog 3 75%" in text and "fox 1 30%" in text
+
+
 def test_the_interval_is_wilsons():
     """Oracle: Wilson 1927, by the formula."""
     for correct, count in ((0, 10), (3, 5), (339, 1000)):

@@ -81,7 +81,7 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
 
     Errors   Refused for a run without a readable picture
     """
-    columns = summary.Columns.of(finished.table)
+    columns = summary.Columns.of(finished.table, finished.manifest.get("classes", []))
     method = finished.manifest.get("settings", {}).get("method", "")
     g = _Gathered(finished, report, columns, read_maps(finished.table, by_size=say.by_size(method)))
     if not columns.readable:
@@ -168,6 +168,7 @@ def _pictures(g: _Gathered, border: Floats, found: list[Cluster]) -> list[dict[s
         picture = None if number is None else g.crop(number)
         image, width, height = pictures.small(picture, budget) if picture is not None else (None, 1, 1)
         entry = {name: record[name] for name in ("path", "label", "prediction", "probability", "correct", "target")}
+        entry["label"] = g.columns.label[row]
         entry |= {"findings": record["findings"] or [], "texts": record["finding_texts"] or [], "image": image}
         entry |= {"top": [[one["class"], one["probability"]] for one in record["top5"] or []], "w": width, "h": height}
         entry |= {"label_probability": record["label_probability"], "score": record["score"]}
@@ -205,13 +206,13 @@ def _mistake(g: _Gathered, record: Mapping[str, Any], both: pictures.Both | None
         limit = float(max(abs(low), limit or 0)) if low < 0 else limit
         drawn = [
             say.drawn(f"{record['prediction']} (predicted)", g.keep(both.predicted), limit, both.predicted),
-            say.drawn(f"{record['label']} (expected)", g.keep(both.expected), limit, both.expected),
+            say.drawn(f"{g.columns.label[record['row']]} (expected)", g.keep(both.expected), limit, both.expected),
             say.drawn("predicted − expected", g.keep(both.difference), None, both.difference, signed=True),
         ]
     return {
         "picture": g.shown[record["row"]],
         "path": record["path"],
-        "label": record["label"],
+        "label": g.columns.label[record["row"]],
         "prediction": record["prediction"],
         "probability": say.percent(record["probability"]),
         "label_probability": say.percent(record["label_probability"]),

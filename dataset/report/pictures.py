@@ -43,7 +43,7 @@ def small(picture: Image.Image, budget: int) -> tuple[str, int, int]:
         scale = min(1.0, side / max(picture.size))
         size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
         file = io.BytesIO()
-        picture.resize(size, Image.Resampling.LANCZOS).save(file, "WEBP", quality=QUALITY, method=4)
+        picture.resize(size, Image.Resampling.LANCZOS).save(file, "WEBP", quality=QUALITY, method=2)
         data = file.getvalue()
         if len(data) <= budget:
             break

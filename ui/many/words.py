@@ -26,7 +26,7 @@ TITLE = "What do the maps of many pictures have in common?"
 TEXT = (
     "Every picture is explained by the network, method and layer that the page shows, for its predicted class. The "
     "report has mistakes, mean maps, and clusters of maps within a class: where shortcuts show. A zip of folders named "
-    "by class says what is right."
+    f"by class says what is right. Up to {limits.MANY} pictures, together at most {limits.FILE // limits.MB} MB."
 )
 
 TERMS: dict[str, Any] = {
@@ -36,7 +36,7 @@ TERMS: dict[str, Any] = {
     "asked": "Waiting for the network …",
     "frame": "Report",
 }
-FILES = f"Up to {limits.MANY} pictures or a zip, together at most {limits.FILE // limits.MB} MB"
+FILES = "Pictures, or a zip"
 
 
 def going(done: int, total: int) -> str:

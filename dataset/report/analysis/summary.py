@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -106,9 +106,14 @@ class Columns:
     error: list[str | None]
 
     @classmethod
-    def of(cls, table: pa.Table) -> Columns:
-        """The columns of a run's table."""
-        return cls(*(table[name].to_pylist() for name in cls.__dataclass_fields__))
+    def of(cls, table: pa.Table, classes: Sequence[str] = ()) -> Columns:
+        """The columns of a run's table; a label that is one of `classes` has its name, whatever the source calls it."""
+        columns = {name: table[name].to_pylist() for name in cls.__dataclass_fields__}
+        known = zip(columns["label"], columns["label_index"], strict=True)
+        columns["label"] = [
+            classes[index] if index is not None and index < len(classes) else label for label, index in known
+        ]
+        return cls(**columns)
 
     @property
     def readable(self) -> list[int]:
