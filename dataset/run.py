@@ -130,7 +130,9 @@ def begin(settings: Settings, listing: Listing, source: str, out: str | Path, mo
     explainer.check()
     listed = "".join(f"{item.path}\0{item.label}\n" for item in listing.items)
     record = settings.record(model, hashlib.sha256(listed.encode()).hexdigest())
-    record |= {"weights_sha256": weights_hash(model), "layer": explainer.options.get("layer")}
+    # Sums in another number of threads differ in their last bit.
+    record |= {"layer": explainer.options.get("layer"), "threads": torch.get_num_threads() if device == "cpu" else None}
+    record["weights_sha256"] = weights_hash(model)
     return Job(settings, model, listing, source, Shards(out, record))
 
 

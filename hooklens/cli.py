@@ -78,7 +78,7 @@ def explain(
         model, own, method, layer, target, where, _options(option or []), batch_size, precision=precision, seed=seed
     )
     _keep_freed_memory()
-    job = run.prepare(asked, source, out, limit=limit, device=device)
+    job = run.prepare(asked, source, out, limit=limit, device=device if engine == "local" else "cpu")
     if engine == "ray":
         from dataset import ray_run  # ray is an extra
 

@@ -24,8 +24,10 @@ PAGE = ROOT / "docs" / "methods.md"
 BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
 COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
 COLUMNS += "random, edges, centre", "logit", "cascade"
-ENOUGH = 30
-"""Photographs from which on the table tells a method from the controls: on fewer, level may be chance."""
+ENOUGH = 100
+"""Photographs from which on a method that is not better than every control counts as no better: with thirty, differences
+of two standard errors are still level. That it is better may be seen on fewer.
+"""
 SIGNS = {"better": "+", "level": "=", "worse": "−"}
 
 Verdict = dict[str, Any]
