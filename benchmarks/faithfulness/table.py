@@ -25,8 +25,8 @@ BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
 COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
 COLUMNS += "random, edges, centre", "logit", "cascade"
 ENOUGH = 100
-"""Photographs from which on a method that is not better than every control counts as no better: with thirty, differences
-of two standard errors are still level. That it is better may be seen on fewer.
+"""Photographs from which on a method that is not better than every control counts as no better: with thirty, two
+standard errors of difference are still level. That it is better may be seen on fewer.
 """
 SIGNS = {"better": "+", "level": "=", "worse": "−"}
 
