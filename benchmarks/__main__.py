@@ -1,7 +1,7 @@
 """`python -m benchmarks`: run times in bare forward passes (median), beside captum, grad-cam and torchcam.
 
 python -m benchmarks                    the full run; reliable on an idle machine only
-python -m benchmarks --smoke            a small version in a minute and a half
+python -m benchmarks --smoke            a small version in a minute
 python -m benchmarks --only Grad-CAM    the cases whose title contains the word
 python -m benchmarks --out figures.md   also write the table to a file
 """
@@ -71,7 +71,7 @@ def main() -> None:
     """Run the cases and print their table as it grows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="a small version of every kind of case")
-    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13, with --smoke 2)")
+    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13, with --smoke 1)")
     parser.add_argument("--only", default="", help="only cases whose title contains this text")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
@@ -79,7 +79,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")  # the peers warn about hooks and gradients at every call
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    rounds = arguments.rounds or (2 if arguments.smoke else 13)
+    rounds = arguments.rounds or (1 if arguments.smoke else 13)
     lines = [about(rounds), "", HEAD]
     print("\n".join(lines), flush=True)
     for case in smoke() if arguments.smoke else full():

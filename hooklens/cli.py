@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -277,12 +278,23 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        sys.exit(Exit.STOPPED)
+        _leave()
+    except SystemExit as end:
+        if end.code == Exit.STOPPED:  # typer's own word for Ctrl+C
+            _leave()
+        raise
     except Exception as error:
         if not _is_refusal(error):
             raise
         typer.echo(str(error), err=True)
         sys.exit(Exit.REFUSED)
+
+
+def _leave() -> NoReturn:
+    """End at once: everything is on the disk, and a worker that waits to hand over its batch would be waited for."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    sys.exit(Exit.STOPPED)
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -145,6 +145,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_an_undisturbed_one(when, whole, s
     assert explained(source, tmp_path, model).new == 0, "once finished, the same command has nothing to do"
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_rows(whole, source, model, tmp_path):
     job = run.prepare(Settings(**SMALL), source, tmp_path, model=model)
     run.run(job, decode=open_picture, workers=1)

@@ -92,6 +92,7 @@ def count(page) -> str:
     return page.locator("#count").inner_text()
 
 
+@pytest.mark.slow
 def test_every_table_sorts(reader) -> None:
     for section in ("classes", "confusions", "relevance", "findings", "about"):
         for header in reader.locator(f"#{section} thead th button").all():
@@ -138,6 +139,7 @@ def test_pictures_are_filtered(reader) -> None:
     assert reader.locator("#grid canvas[data-plain]").count() == 4
 
 
+@pytest.mark.slow
 def test_tables_lead_to_their_pictures(reader) -> None:
     reader.locator("#confusions button.link").first.click()
     reader.locator("#count", has_text=re.compile("^10 of")).wait_for()
@@ -179,6 +181,7 @@ def test_a_picture_opens_large(reader) -> None:
     assert reader.locator(".mistake:visible").count() == 10
 
 
+@pytest.mark.slow
 def test_a_map_is_drawn_as_everywhere_else(reader, page_file: Path) -> None:
     """Oracle: `explainers.overlay` of the same map and photograph."""
     import json
@@ -203,6 +206,7 @@ def test_a_map_is_drawn_as_everywhere_else(reader, page_file: Path) -> None:
     assert plain.mean() > 20, "the map must have had something to draw"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(reader, scheme) -> None:
     reader.emulate_media(color_scheme=scheme)

@@ -35,10 +35,10 @@ class Many(Tab):
     def wire(self) -> None:
         """A report takes its turn with all that visitors ask; its Stop does not."""
         asked = queued("model", show_progress="hidden", trigger_mode="multiple")
-        gr.on([self.view.submit], self.explain, [self.files, *self.page.panel.inputs], [self.view], **asked)
+        gr.on([self.view.submit], self.report, [self.files, *self.page.panel.inputs], [self.view], **asked)
         gr.on([self.view.stop], self.stopped, None, None, trigger_mode="multiple", **AT_ONCE)
 
-    def explain(self, request: gr.Request, files: list[str] | None, *form: Any) -> Iterator[Updates]:
+    def report(self, request: gr.Request, files: list[str] | None, *form: Any) -> Iterator[Updates]:
         """Progress, then the report; a visitor's new one replaces their former one."""
 
         def steps(run: Run) -> Iterator[Updates]:
