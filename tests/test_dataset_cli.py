@@ -186,7 +186,12 @@ def test_control_c_keeps_what_is_done(tmp_path):
     command = [sys.executable, "-m", "hooklens", "explain", tmp_path / "many", "--out", tmp_path / "run"]
     with open(tmp_path / "said", "w") as said:
         process = subprocess.Popen(
-            [*map(str, command), "--workers", "1"], cwd=ROOT, start_new_session=True, stderr=said
+            [*map(str, command), "--workers", "1"],
+            cwd=ROOT,
+            start_new_session=True,
+            stderr=said,
+            # Where the tests run in the background of a shell, Ctrl+C is ignored by all that they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
     work = tmp_path / "run" / "work"
     while not (work.is_dir() and len(list(work.iterdir())) > 1):

@@ -156,6 +156,7 @@ def test_a_long_method_keeps_within_the_memory_of_a_job(ready: None, monkeypatch
     batches: list[int] = []
     # However fast this machine is, the library would take more than three rows at once.
     monkeypatch.setattr("explainers.passes.loop.SECONDS", 1e9)
+    monkeypatch.setattr("explainers.passes.loop.reused_bytes", lambda: 2**32)
     values = Run.values
 
     def counted(self: Run, batch: torch.Tensor, pictures: Sequence[int]) -> torch.Tensor:
