@@ -88,9 +88,9 @@ class Settings:
 
     def record(self, model: Model, listed: str) -> dict[str, Any]:
         """What a folder says of its run; runs of equal records have equal rows."""
-        own = {name: str(value) for name, value in self.own.items()}
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {**fields, "model": model.name, "own": own, "options": dict(self.options), "pictures": listed}
+        name = model.name if self.model == "auto" else self.model  # a network of one's own is found by what was asked
+        return {**fields, "model": name, "own": dict(self.own), "options": dict(self.options), "pictures": listed}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -178,6 +178,34 @@ def test_the_lines_of_the_documentation_read_a_run(reader, ask, tmp_path, monkey
     assert names["paths"] == ["alp.jpg", "brushes.jpg", "cat.jpg", "coffee.jpg", "dog.jpg"]
 
 
+def test_a_network_of_ones_own_is_found_again(ask, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torchvision\n\ndef build():\n    return torchvision.models.squeezenet1_1(num_classes=2)\n"
+    )
+    own = (
+        "--model",
+        f"{tmp_path / 'mine.py'}:build",
+        "--mean",
+        "0.4,0.4,0.4",
+        "--std",
+        "0.2,0.2,0.2",
+        "--size",
+        "64x96",
+    )
+    import torch
+
+    torch.manual_seed(0)
+    from torchvision.models import squeezenet1_1
+
+    torch.save(squeezenet1_1(num_classes=2).state_dict(), tmp_path / "w.pth")
+    code, said = ask(
+        "explain", EXAMPLES, "--out", tmp_path / "run", "--limit", 2, *own, "--weights", tmp_path / "w.pth"
+    )
+    assert code == 0, said
+    code, said = ask("evaluate", tmp_path / "run", "--steps", 2, "--precision", "float32")
+    assert code == 0 and "Of 2 pictures" in said, said
+
+
 def test_control_c_keeps_what_is_done(tmp_path):
     """As in a terminal, where every process of the command gets the signal."""
     (tmp_path / "many").mkdir()

@@ -31,7 +31,8 @@ class Past:
         """Those of the run."""
         kept = dict(self.finished.manifest["settings"])
         known = {name: kept[name] for name in Settings.__dataclass_fields__ if name in kept}
-        return Settings(**known)
+        size = known.get("own", {}).get("size")
+        return Settings(**known | ({"own": {**known["own"], "size": tuple(size)}} if isinstance(size, list) else {}))
 
     @cached_property
     def _items(self) -> dict[str, Item]:
@@ -56,6 +57,7 @@ class Past:
         table = self.finished.table
         return dict(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
 
+    @cached_property
     def network(self) -> Model:
         """The network of the run.
 
@@ -71,6 +73,6 @@ class Past:
         from models import ModelUnavailable  # torch takes seconds to start
 
         try:
-            return self.network()
+            return self.network
         except (Refused, ModelUnavailable):
             return None

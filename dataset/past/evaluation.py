@@ -49,7 +49,7 @@ def evaluate(
             needs = "runs the method again" if metric.reruns else "needs a region"
             raise Refused(f"{name} {needs}, which stored maps do not tell. Use explainers.evaluate, or another metric.")
     rows = _sample(past, pictures, seed)
-    network = past.network().network
+    network = past.network.network
     found: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
@@ -77,7 +77,7 @@ def _sample(past: Past, count: int, seed: int) -> list[tuple[dict[str, Any], tor
     rows = [k for k, error in enumerate(table["error"].to_pylist()) if error is None]
     random.Random(seed).shuffle(rows)
     found: list[tuple[dict[str, Any], torch.Tensor]] = []
-    prepare = past.network().prepare
+    prepare = past.network.prepare
     for place in rows:
         if len(found) == count:
             break
