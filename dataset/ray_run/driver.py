@@ -131,7 +131,7 @@ def _watch(pipe: Any, patience: float) -> Iterator[Any]:
 def _machines() -> set[str]:
     import ray
 
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def fit(workers: Workers) -> Workers:
@@ -141,7 +141,7 @@ def fit(workers: Workers) -> Workers:
     """
     import ray
 
-    there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    there = ray.cluster_resources()
     cpus, gpus, own = there.get("CPU", 0), there.get("GPU", 0), workers.cpus or 1
     if cpus < own + READING or gpus < workers.gpus:
         raise Refused(
@@ -161,11 +161,11 @@ def _check_files(items: list[Item]) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    @ray.remote(num_cpus=0)
-    def has(path: str) -> bool:
+    def exists(path: str) -> bool:
         return os.path.exists(path)
 
-    for node in ray.nodes():  # type: ignore[no-untyped-call]
+    has = ray.remote(num_cpus=0)(exists)
+    for node in ray.nodes():
         if node["Alive"] and node["Resources"].get("CPU"):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
             if not ray.get(has.options(scheduling_strategy=there).remote(here[0])):

@@ -72,7 +72,7 @@ def _sent(task: Task) -> Iterator[dict[str, Any]]:
     here, there = context.Pipe(duplex=False)
     from ray import cloudpickle  # a network may have functions of its own, which pickle alone refuses
 
-    pickled = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    pickled = cloudpickle.dumps(task)
     process = context.Process(target=drive, args=(there, pickled), daemon=True)
     process.start()
     there.close()

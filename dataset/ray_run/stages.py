@@ -31,7 +31,7 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
     read = data.map(_reading(Reading(task.decode, task.model.preparation)), num_cpus=READING)
     workers = task.workers
     explained = read.map(
-        Explaining,  # type: ignore[arg-type]  # a class is an actor
+        Explaining,  # a class is an actor
         fn_constructor_args=(ray.put(task.model), task.settings, workers),
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers.most, initial_size=workers.most),
         num_cpus=workers.cpus,
