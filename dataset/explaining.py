@@ -55,7 +55,10 @@ class Explainer:
             return None
         found = self.classes.find(name)
         if found is None:
-            raise Refused(f"--target {name!r} is no class of {self.model.name}. Give predicted, label, or a class.")
+            near = self.classes.near(name)
+            raise Refused(
+                f"--target {name!r} is no class of {self.model.name}. {near}Give predicted, label, or a class."
+            )
         return found
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -20,7 +21,7 @@ from dataset.errors import Refused
 from dataset.explaining import Explainer
 from dataset.items import Item
 from dataset.pictures import Decode, decoded
-from dataset.settings import Classes, Settings, weights_hash
+from dataset.settings import LABEL, WRONG, Classes, Settings, weights_hash
 from dataset.shards import Shards, open_run
 from dataset.sources import Listing, list_items
 
@@ -31,7 +32,7 @@ Report = Callable[[int, int], object]
 """Called with the pictures that are done, and all of them."""
 FEW = 64
 """Pictures for which no worker process is started: it takes seconds."""
-PACKAGES = ("torchvision", "pillow", "pyarrow")
+PACKAGES = ("hooklens", "torchvision", "pillow", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,26 @@ class Job:
 
     def finish(self, seconds: float) -> dict[str, int]:
         """Close what is whole, and write the manifest; returns the counts."""
-        counts = {"pictures": 0, "unreadable": 0, "labelled": 0, "correct": 0}
+        counts = {"looked_at": len(self.items), "pictures": 0, "unreadable": 0}
+        classes = Classes(self.model.labels)
+        labelled, wrong = Counter(classes.find(item.label) for item in self.items), 0
         for shard in range(self.count()):
             self.shards.close(shard, len(self.batches(shard)))
             rows = self.shards.rows_of(shard)
             counts["pictures"] += len(rows)
             counts["unreadable"] += len(rows) - rows["error"].null_count
-            counts["labelled"] += len(rows) - rows["label_index"].null_count
-            counts["correct"] += int(pc.sum(rows["correct"]).as_py() or 0)
+            wrong += int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
+            labelled.subtract(
+                classes.find(label) for label in rows.filter(rows["error"].is_valid())["label"].to_pylist()
+            )
+        del labelled[None]  # no label, or one that the network does not know
+        counts |= {"labelled": labelled.total(), "correct": labelled.total() - wrong}
         manifest = {
             "versions": versions(),
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "counts": counts,
+            "labelled": {str(index): count for index, count in sorted(labelled.items()) if count},
             "source": self.source,
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
@@ -114,10 +122,13 @@ def prepare(
     Errors   Refused; models.ModelUnavailable
     """
     settings.check()
-    listing = list_items(source, limit)
+    listing = list_items(source, None if settings.only_label else limit)
     model = model or load(settings)
-    if settings.where.startswith("label="):
-        listing = _labelled(listing, settings.where.removeprefix("label="), model)
+    if settings.only_label:
+        listing = _labelled(listing, settings.only_label, model)
+        listing = replace(listing, items=listing.items[:limit])
+    if settings.target == LABEL or settings.where == WRONG:
+        _check_labels(settings, listing, model)
     return begin(settings, listing, source, out, model, device)
 
 
@@ -161,9 +172,27 @@ def _labelled(listing: Listing, name: str, model: Model) -> Listing:
     ]
     if not kept:
         labels = sorted({item.label for item in listing.items if item.label})
-        some = f"Its labels are {', '.join(labels[:8])}{' …' if len(labels) > 8 else ''}" if labels else "It has none"
-        raise Refused(f"No picture has the label {name!r}. {some}.")
+        there = f"The labels are {_some(labels)}." if labels else "The source has no labels."
+        raise Refused(f"No picture has the label {name!r}. {there}")
     return replace(listing, items=kept)
+
+
+def _check_labels(settings: Settings, listing: Listing, model: Model) -> None:
+    """Errors   Refused where labels are asked for, and none is a class of the network"""
+    classes, labels = Classes(model.labels), sorted({item.label for item in listing.items if item.label is not None})
+    if any(classes.find(label) is not None for label in labels):
+        return
+    asked = "--where wrong" if settings.where == WRONG else "--target label"
+    if not labels:
+        raise Refused(f"{asked} needs labels, and no picture has one. Use folders named by class, or a list with them.")
+    raise Refused(
+        f"{asked} needs labels that are classes of {model.name}, and none is: {_some(labels)}. Choose the network that "
+        "knows them, or give its class names with --labels."
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
 
 
 def run(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PREDICTED, LABEL = "predicted", "label"
 WRONG = "wrong"
+PRECISIONS = ("auto", "float32", "bf16")
 SHARD = 512
 """Pictures of a shard."""
 
@@ -39,6 +40,11 @@ class Settings:
     precision: str | None = None
     seed: int = 0
 
+    @property
+    def only_label(self) -> str:
+        """The label that `where` asks for; empty without one."""
+        return self.where.partition("=")[2] if self.where.startswith("label=") else ""
+
     def method_options(self) -> dict[str, Any]:
         """The options of the method, those of the run among them.
 
@@ -51,11 +57,12 @@ class Settings:
         if "seed" in method.options:
             given.setdefault("seed", self.seed)
         if self.precision is not None:
-            if "precision" not in method.options:
-                raise Refused(
-                    f"--precision {self.precision} is not possible: {self.method} has no such option. Leave it out."
-                )
-            given["precision"] = self.precision
+            if self.precision not in PRECISIONS:
+                raise Refused(f"--precision {self.precision} is not possible. Give {', '.join(PRECISIONS)}.")
+            if "precision" in method.options:
+                given["precision"] = self.precision
+            elif self.precision == "bf16":
+                raise Refused(f"--precision bf16 is not possible: {self.method} computes in float32. Leave it out.")
         if self.layer is not None and not method.takes_layer:
             raise Refused(f"--layer {self.layer} is not possible: {self.method} explains the input. Leave it out.")
         for name, value in given.items():
@@ -82,7 +89,7 @@ class Settings:
             raise Refused(f"--batch-size {self.batch_size} is not possible. Give a whole number of at least 1.")
         if METHODS[self.method].returns not in ("grid", "pixels", "heat"):
             raise Refused(f"{self.method} gives no map of the picture but {METHODS[self.method].returns}.")
-        if self.where and self.where != WRONG and not self.where.startswith("label="):
+        if self.where and self.where != WRONG and not self.only_label:
             raise Refused(f"--where {self.where!r} is not possible. Give wrong, or label=NAME.")
         self.method_options()
 
@@ -148,6 +155,15 @@ class Classes:
         if known is None and label.isdecimal() and int(label) < len(self.names):
             return int(label)
         return known
+
+    def near(self, label: str) -> str:
+        """Classes whose names hold the word, or are spelt alike, as a question; empty without any."""
+        from explainers.errors import nearest  # torch takes seconds to start
+
+        words = [name for name in self.names if _plain(label) in _plain(name)][:5]
+        if words:
+            return f"Did you mean {' or '.join(repr(word) for word in words)}? "
+        return nearest(label, [word.strip() for name in self.names for word in name.split(",")])
 
     def name(self, index: int) -> str:
         """The class's name; its number where it has none."""

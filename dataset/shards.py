@@ -73,9 +73,8 @@ def room_on_disk(folder: Path) -> Iterator[None]:
                 f"No room is left on the disk of {str(folder)!r}. What is there is kept: free some space and run the "
                 "same command again."
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST):
-            raise Refused(f"{str(folder)!r} cannot be written to ({error.strerror}). Choose another --out.") from None
-        raise
+        why = error.strerror or type(error).__name__
+        raise Refused(f"{str(folder)!r} cannot be written to ({why}). Choose another --out.") from None
 
 
 class Shards:

@@ -22,6 +22,21 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ui.share import record  # torch takes seconds to start
+
+        typer.echo(record.version())
+        raise typer.Exit
+
+
+@app.callback()
+def hooklens(
+    version: Annotated[bool, typer.Option("--version", help=words.VERSION, callback=_version, is_eager=True)] = False,
+) -> None:
+    pass
+
+
 class Exit(IntEnum):
     """What a command ends with; 2 is typer's, for wrong use."""
 
@@ -91,7 +106,7 @@ def explain(
             done = run.run(job, decode=_decode(), workers=workers, device=device, report=progress)
     else:
         raise typer.BadParameter(words.NO_ENGINE.format(engine=engine), param_hint="--engine")
-    typer.echo(words.explained(done))
+    typer.echo(words.explained(done, asked))
     raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
 
 

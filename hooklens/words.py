@@ -9,6 +9,7 @@ from hooklens.progress import duration
 
 if TYPE_CHECKING:
     from dataset.run import Summary
+    from dataset.settings import Settings
 
 HOOKLENS = """See what an image network looked at, in one photograph or in a million.
 
@@ -50,6 +51,7 @@ METHODS = "List the methods that can be named by --method."
 REPLAY = "Compute a map that was saved as a bundle again, and compare. Exit code 0 where it is equal."
 SERVE = "Serve the page, as python app.py does."
 
+VERSION = "print the version"
 NETWORK = "Network"
 MODEL = (
     "efficientnet_lite0, resnet50 …, timm:NAME, hf:NAME or hf:FOLDER, package.module:factory or file.py:factory; auto: "
@@ -65,7 +67,7 @@ METHOD, LAYER = "see: hooklens methods", "name of a layer (default: the method's
 TARGET = "class to explain: predicted, label (where the network has it), or a class by name or number"
 OPTION = "an option of the method: --option samples=50"
 WHERE = "only these pictures: wrong, or label=NAME"
-LIMIT = "at most so many pictures, the first by path"
+LIMIT = "look at so many pictures at most, the first by path"
 BATCH = "pictures in a forward pass"
 WORKERS = "processes that decode (default: half of the processors; 0: none); with ray those that explain, at most"
 PRECISION = "float32, bf16 or auto, where the method has it"
@@ -94,10 +96,17 @@ def megabytes(size: float) -> str:
     return f"{size:.0f} MB to fetch"
 
 
-def explained(done: Summary) -> str:
+def _pictures(count: int) -> str:
+    return "1 picture" if count == 1 else f"{count:,} pictures"
+
+
+def explained(done: Summary, settings: Settings) -> str:
     """The end of a run."""
     counts = done.counts
-    lines = [f"{counts['pictures']:,} pictures in {str(done.folder)!r}"]
+    lines = [f"{_pictures(counts['pictures'])} in {str(done.folder)!r}"]
+    if settings.where == "wrong":
+        wrong = _pictures(counts["pictures"] - counts["unreadable"])
+        lines[0] = f"{wrong} predicted wrong, of {counts['looked_at']:,}, in {str(done.folder)!r}"
     if done.new:
         speed = f", {done.new / done.seconds:.3g} a second" if done.seconds > 0 else ""
         lines[0] += f": {done.new:,} new in {duration(done.seconds)}{speed}."
@@ -106,6 +115,11 @@ def explained(done: Summary) -> str:
     if counts["labelled"]:
         share = counts["correct"] / counts["labelled"]
         lines.append(f"{share:.1%} of {counts['labelled']:,} labelled pictures are predicted right.")
+    unlabelled = counts["looked_at"] - counts["labelled"] - counts["unreadable"]
+    if settings.target == "label" and unlabelled:
+        lines.append(
+            f"{_pictures(unlabelled)} without a label that the network knows: the predicted class is explained."
+        )
     if counts["unreadable"]:
         lines.append(f"{counts['unreadable']:,} could not be read; the column error says why.")
     return "\n".join(lines)

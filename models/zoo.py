@@ -227,7 +227,9 @@ def _listed(name: str) -> tuple[Source, str]:
         names = [*_registered(), *(alias for alias in known if settings.offers(known[alias][1]))]
         near = difflib.get_close_matches(name, names, 3)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ModelUnavailable(f"There is no model {name!r}: {hint}list_models() gives every name.")
+        raise ModelUnavailable(
+            f"There is no model {name!r}: {hint}hooklens models, or list_models(), has all."
+        )
     source, listed = known[name]
     _check_offered(listed)
     return source, listed

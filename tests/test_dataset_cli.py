@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+import explainers
 from dataset.shards import open_run
 from hooklens import cli
 from hooklens.progress import Progress, duration
+from ui.share import record
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "assets" / "examples"
@@ -68,6 +70,7 @@ def test_pictures_that_cannot_be_read_are_told_by_the_exit_code(ask, tmp_path):
         ((EXAMPLES, "--out", "run", "--model", "resnet5"), 1, "resnet5"),
         ((EXAMPLES, "--out", "run", "--model", "resnet50", "--offline"), 1, "ResNet-50 is not on this machine"),
         ((EXAMPLES, "--out", "run", "--layer", "nowhere"), 1, "nowhere"),
+        ((EXAMPLES, "--out", "/dev/null/run"), 1, "cannot be written to"),
         ((EXAMPLES, "--out", "run", "--engine", "spark"), 2, "'spark' is no engine"),
         ((EXAMPLES, "--out", "run", "--option", "samples"), 2, "'samples' is no option. Give name=value"),
         ((EXAMPLES, "--out", "run", "--size", "big"), 2, "'big' is no size"),
@@ -83,6 +86,7 @@ def test_refusals_are_one_sentence_and_leave_nothing(arguments, code, sentence, 
 
 def test_lists_help_and_the_page(ask, monkeypatch):
     assert "efficientnet_lite0" in ask("models")[1]
+    assert ask("--version") == (0, f"{record.version()}\n")
     code, said = ask("methods")
     assert code == 0 and "grad_cam " in said and "feature_maps" not in said
     code, said = ask("--help")
@@ -109,7 +113,6 @@ def test_an_evaluation_is_the_librarys_own(tmp_path, ask):
     import torch
     from PIL import Image
 
-    import explainers
     from dataset.past.again import Past
     from dataset.past.evaluation import evaluate
     from dataset.rows import map_of

@@ -153,6 +153,20 @@ def test_labels_have_the_names_of_their_classes(tmp_path):
     assert "n02123045" not in text and "cat dog 3 75%" in text and "fox 1 30%" in text
 
 
+def test_a_run_of_mistakes_alone_knows_of_the_others(tmp_path):
+    """Of three cats and two dogs the rows hold the two that are wrong; an accuracy over these would be 0%."""
+    whole = by_hand(tmp_path)
+    wrong = whole.table.filter([False, True, True, False, False, False, False])
+    finished = Finished(tmp_path, {**whole.manifest, "labelled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
+    finished.manifest["settings"] = {**finished.manifest["settings"], "where": "wrong"}
+
+    text = page_words(report.write(finished, tmp_path / "r.html", read=lambda path: None))
+
+    assert "Pictures 2 of 7: those that were predicted wrong" in text
+    assert "Accuracy 60.0% 3 of 5" in text and "cat 2 33%" in text and "cat dog 2 67% 70% Show" in text
+    assert "right and wrong" not in text
+
+
 def test_the_interval_is_wilsons():
     """Oracle: Wilson 1927, by the formula."""
     for correct, count in ((0, 10), (3, 5), (339, 1000)):

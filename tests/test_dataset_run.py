@@ -58,7 +58,8 @@ def whole(source, model, tmp_path_factory) -> Path:
     """An undisturbed run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     summary = explained(source, out, model)
-    assert summary.counts == {"pictures": 11, "unreadable": 2, "labelled": 4, "correct": 3} and summary.new == 11
+    assert summary.counts == {"looked_at": 11, "pictures": 11, "unreadable": 2, "labelled": 4, "correct": 3}
+    assert summary.new == 11
     return out
 
 
@@ -179,6 +180,8 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost(whole, source, model, t
     with pytest.raises(Refused, match="No room is left on the disk .* run the same command again"):
         explained(source, tmp_path, model)
     monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(Refused, match="cannot be written to"):
+        explained(source, Path("/dev/null/run"), model)
     assert explained(source, tmp_path, model).new == 11 - 2 * 2 and rows_of(tmp_path) == rows_of(whole)
 
 
@@ -197,7 +200,8 @@ def test_targets(target, expected, source, model, tmp_path):
 
 
 def test_where_keeps_what_is_asked_for(source, model, tmp_path):
-    explained(source, tmp_path / "wrong", model, where="wrong")
+    summary = explained(source, tmp_path / "wrong", model, where="wrong")
+    assert summary.counts == {"looked_at": 11, "pictures": 3, "unreadable": 2, "labelled": 4, "correct": 3}
     rows = rows_of(tmp_path / "wrong")
     assert [row["path"] for row in rows] == ["broken.jpg", "cat.jpg", "missing.jpg"]
     explained(source, tmp_path / "named", model, where="label=German shepherd")
@@ -205,6 +209,20 @@ def test_where_keeps_what_is_asked_for(source, model, tmp_path):
     with pytest.raises(Refused, match="No picture has the label 'zebra'"):
         explained(source, tmp_path / "none", model, where="label=zebra")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_limit_is_of_the_pictures_with_the_label(source, model, tmp_path):
+    job = run.prepare(Settings(where="label=goldfish"), source, tmp_path / "run", limit=1, model=model)
+    assert [item.path for item in job.items] == ["goldfish.jpg"]
+
+
+@pytest.mark.parametrize("settings", [{"target": "label"}, {"where": "wrong"}])
+@pytest.mark.parametrize(("label", "sentence"), [("", "no picture has one"), ("gadget", "none is: gadget")])
+def test_labels_that_no_network_could_compare_with_are_refused(settings, label, sentence, model, tmp_path):
+    (tmp_path / "list.csv").write_text(f"path,label\n{EXAMPLES / 'dog.jpg'},{label}\n", encoding="utf-8")
+    with pytest.raises(Refused, match=sentence):
+        explained(str(tmp_path / "list.csv"), tmp_path / "out", model, **settings)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +234,10 @@ def test_where_keeps_what_is_asked_for(source, model, tmp_path):
         ({"method": "saliency", "layer": "head"}, "explains the input"),
         ({"options": {"samples": 9}}, "grad_cam has no option 'samples'"),
         ({"method": "smooth_grad", "options": {"samples": -1}}, "samples"),
-        ({"precision": "bf16"}, "has no such option"),
+        ({"target": "shepherd"}, "no class of efficientnet_lite0. Did you mean .*'German shepherd'"),
+        ({"target": "goldfihs"}, "Did you mean 'goldfish'"),
+        ({"precision": "bf16"}, "grad_cam computes in float32"),
+        ({"precision": "fp8"}, "Give auto, float32, bf16"),
         ({"where": "blue"}, "Give wrong, or label=NAME"),
         ({"batch_size": 0}, "at least 1"),
     ],

@@ -16,6 +16,7 @@ import explainers
 from dataset.errors import Refused
 from dataset.past.again import Past
 from dataset.rows import map_of
+from dataset.shards import room_on_disk
 from explainers.metrics.evaluation import Evaluation, mean_and_error
 from explainers.metrics.metric import find_metric
 
@@ -64,7 +65,8 @@ def evaluate(
     whole = _joined(found)
     result = {"pictures": len(rows), "steps": steps, "seed": seed, "precision": precision}
     result["metrics"] = {name: _of(whole, name) for name in names}
-    Path(past.finished.folder, FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    with room_on_disk(past.finished.folder):
+        Path(past.finished.folder, FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result
 
 

@@ -14,6 +14,7 @@ from dataset.report.analysis import shortcuts, summary
 from dataset.report.analysis.clusters import Cluster, clusters
 from dataset.report.analysis.maps import Maps, border_region, box_region, mask_region, packed, read_maps
 from dataset.report.pictures import Read
+from dataset.settings import WRONG
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -65,6 +66,11 @@ class _Gathered:
         settings: Mapping[str, Any] = self.finished.manifest.get("settings", {})
         return settings
 
+    @property
+    def only_wrong(self) -> bool:
+        """Whether the run kept mistakes alone."""
+        return self.settings.get("where") == WRONG
+
     def keep(self, values: Floats) -> int:
         """The number of a map on the page."""
         self.drawn.append(packed(values))
@@ -81,11 +87,13 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
 
     Errors   Refused for a run without a readable picture
     """
-    columns = summary.Columns.of(finished.table, finished.manifest.get("classes", []))
-    method = finished.manifest.get("settings", {}).get("method", "")
+    manifest = finished.manifest
+    columns = summary.Columns.of(finished.table, manifest.get("classes", []), manifest.get("labelled"))
+    method = manifest.get("settings", {}).get("method", "")
     g = _Gathered(finished, report, columns, read_maps(finished.table, by_size=say.by_size(method)))
     if not columns.readable:
-        raise Refused(f"No picture of {str(finished.folder)!r} could be read, so there is nothing to report on.")
+        none = "could be read" if any(columns.error) or not g.only_wrong else "was predicted wrong"
+        raise Refused(f"No picture of {str(finished.folder)!r} {none}, so there is nothing to report on.")
     regions = _regions(g)
     found = clusters(g.maps, g.classes)
     places = shortcuts.places(g.maps, found, g.classes, g.crop)
@@ -96,6 +104,7 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
     findings = summary.finding_rows(columns)
     content: dict[str, Any] = {
         **headlines.head(g.finished, columns, g.settings, rows),
+        "only_wrong": g.only_wrong,
         "classes": say.classes(rows, list(regions)),
         "classes_note": say.classes_note(rows),
         "regions": say.regions(regions, g.maps, rows),
@@ -106,7 +115,7 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
         "means": [
             {"name": row.name, "count": row.maps, "map": g.keep(row.mean)} for row in rows if row.mean is not None
         ],
-        "means_note": say.means_note(method, bool(summary.accuracy(columns))),
+        "means_note": say.means_note(bool(columns.labelled), g.only_wrong),
         **_clusters(g, found, places),
         **_mistakes(g, mistakes),
         **say.metrics(finished.folder),
@@ -241,7 +250,7 @@ def _clusters(g: _Gathered, found: list[Cluster], places: list[shortcuts.Place])
 
 def _cluster(g: _Gathered, cluster: Cluster) -> dict[str, Any]:
     rows = [int(row) for row in g.maps.rows[cluster.members]]
-    known = [bool(g.columns.correct[row]) for row in rows if g.columns.correct[row] is not None]
+    known = [] if g.only_wrong else [one for row in rows if (one := g.columns.correct[row]) is not None]
     return {
         "count": len(rows),
         "share": say.percent(len(rows) / cluster.of),

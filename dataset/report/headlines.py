@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataset.report.analysis import summary
 from dataset.report.say import evaluation, percent, plural, title
+from dataset.settings import WRONG
 
 if TYPE_CHECKING:
     from dataset.shards import Finished
@@ -26,6 +27,9 @@ def head(
     where = f"at layer {layer}" if layer else "at the network's default layer"
     source = manifest.get("source") or "unknown"
     tiles = [{"name": "Pictures", "value": f"{len(columns.path):,}", "note": plural(len(rows), "class")}]
+    if settings.get("where") == WRONG:
+        looked_at = manifest.get("counts", {}).get("looked_at", len(columns.path))
+        tiles[0]["note"] = f"of {looked_at:,}: those that were predicted wrong"
     if rate is not None:
         low, high = rate.interval
         note = f"{rate.correct:,} of {rate.count:,}; 95% interval {100 * low:.1f} to {100 * high:.1f}%"

@@ -165,9 +165,10 @@ def findings(rows: list[summary.FindingRow]) -> list[dict[str, Any]]:
     return [{**vars(row), "share_text": percent(row.share)} for row in rows]
 
 
-def means_note(method: str, labelled: bool) -> str:
+def means_note(labelled: bool, only_wrong: bool) -> str:
     """What is averaged."""
     which = "of pictures with this label" if labelled else "that explain this class"
+    which += " and were predicted wrong" if only_wrong else ""
     return (
         f"The mean over all maps {which}, in the method's own unit, each drawn in its own range. Places far from where "
         "the object stands in most pictures are worth a look."

@@ -104,16 +104,24 @@ class Columns:
     findings: list[list[str] | None]
     finding_texts: list[list[str] | None]
     error: list[str | None]
+    labelled: Mapping[int, int]
+    """Pictures of each labelled class that were predicted, with and without a row: a run may keep mistakes alone."""
 
     @classmethod
-    def of(cls, table: pa.Table, classes: Sequence[str] = ()) -> Columns:
-        """The columns of a run's table; a label that is one of `classes` has its name, whatever the source calls it."""
-        columns = {name: table[name].to_pylist() for name in cls.__dataclass_fields__}
-        known = zip(columns["label"], columns["label_index"], strict=True)
+    def of(cls, table: pa.Table, classes: Sequence[str] = (), labelled: Mapping[str, int] | None = None) -> Columns:
+        """The columns of a run's table; a label that is one of `classes` has its name, whatever the source calls it.
+
+        `labelled` is what the manifest says of it; by default the rows are counted.
+        """
+        columns = {name: table[name].to_pylist() for name in cls.__dataclass_fields__ if name != "labelled"}
+        indices = columns["label_index"]
         columns["label"] = [
-            classes[index] if index is not None and index < len(classes) else label for label, index in known
+            classes[index] if index is not None and index < len(classes) else label
+            for label, index in zip(columns["label"], indices, strict=True)
         ]
-        return cls(**columns)
+        if labelled is None:
+            return cls(**columns, labelled=Counter(index for index in indices if index is not None))
+        return cls(**columns, labelled={int(index): count for index, count in labelled.items()})
 
     @property
     def readable(self) -> list[int]:
@@ -123,8 +131,8 @@ class Columns:
 
 def accuracy(columns: Columns) -> Rate | None:
     """Over all pictures whose label is a class of the network; None where there is none."""
-    known = [bool(one) for one in columns.correct if one is not None]
-    return Rate(sum(known), len(known)) if known else None
+    count = sum(columns.labelled.values())
+    return Rate(count - sum(one is False for one in columns.correct), count) if count else None
 
 
 def unreadable(columns: Columns) -> list[tuple[str, list[str]]]:
@@ -151,9 +159,9 @@ def class_rows(columns: Columns, maps: Maps, shares: Mapping[str, Floats]) -> li
 def _class(
     name: str, rows: list[int], columns: Columns, maps: Maps, shares: Mapping[str, Floats], number: Mapping[int, int]
 ) -> ClassRow:
-    known = [row for row in rows if columns.correct[row] is not None]
-    rate = Rate(sum(bool(columns.correct[row]) for row in known), len(known)) if known else None
-    wrong = Counter(str(columns.prediction[row]) for row in known if not columns.correct[row])
+    count = sum(columns.labelled.get(index, 0) for index in _indices(rows, columns))
+    wrong = Counter(str(columns.prediction[row]) for row in rows if columns.correct[row] is False)
+    rate = Rate(count - wrong.total(), count) if count else None
     mine = np.array([number[row] for row in rows if row in number], dtype=np.int64)
     return ClassRow(
         name,
@@ -167,6 +175,11 @@ def _class(
     )
 
 
+def _indices(rows: list[int], columns: Columns) -> set[int]:
+    """The labelled classes of some rows."""
+    return {index for row in rows if (index := columns.label_index[row]) is not None}
+
+
 def mean(values: Floats) -> float:
     """The mean of what is finite; NaN where nothing is."""
     finite = values[np.isfinite(values)]
@@ -176,17 +189,18 @@ def mean(values: Floats) -> float:
 def confusions(columns: Columns) -> list[Pair]:
     """Pairs of label and wrong prediction, the most frequent first."""
     known = [row for row in columns.readable if columns.correct[row] is not None]
-    whole = Counter(columns.label[row] for row in known)
-    pairs: dict[tuple[str, str], list[float]] = {}
+    pairs: dict[tuple[str, str], list[int]] = {}
     for row in known:
         if not columns.correct[row]:
-            pair = str(columns.label[row]), str(columns.prediction[row])
-            pairs.setdefault(pair, []).append(columns.probability[row] or 0.0)
-    found = [
-        Pair(label, prediction, len(values), len(values) / whole[label], float(np.mean(values)))
-        for (label, prediction), values in pairs.items()
-    ]
+            pairs.setdefault((str(columns.label[row]), str(columns.prediction[row])), []).append(row)
+    found = [_pair(label, prediction, rows, columns) for (label, prediction), rows in pairs.items()]
     return sorted(found, key=lambda pair: (-pair.count, -pair.probability, pair.label))
+
+
+def _pair(label: str, prediction: str, rows: list[int], columns: Columns) -> Pair:
+    whole = sum(columns.labelled[index] for index in _indices(rows, columns))
+    probability = float(np.mean([columns.probability[row] or 0.0 for row in rows]))
+    return Pair(label, prediction, len(rows), len(rows) / whole, probability)
 
 
 def most_confident_mistakes(columns: Columns, count: int) -> list[int]:

@@ -200,7 +200,7 @@ function filter() {
   drawn = 0;
   extend();
   const right = order.filter((k) => DATA.pictures[k].correct).length, known = order.filter((k) => DATA.pictures[k].correct !== null).length;
-  $("#count").textContent = order.length ? `${order.length.toLocaleString("en")} of ${DATA.pictures.length.toLocaleString("en")} pictures${known ? `, ${right.toLocaleString("en")} right` : ""}`
+  $("#count").textContent = order.length ? `${order.length.toLocaleString("en")} of ${DATA.pictures.length.toLocaleString("en")} pictures${known && form.elements.correct ? `, ${right.toLocaleString("en")} right` : ""}`
     : "No picture fits. Clear the filters, or choose less.";
 }
 
