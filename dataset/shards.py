@@ -1,6 +1,7 @@
 """A run's folder: rows arrive by the batch, whole shards become Parquet, and the manifest is written last.
 
     settings.json             what the rows depend on, written first
+    work/lock                 held by the process that writes
     work/000000-0000.arrow    batches of a shard that is not whole yet
     part-00000.parquet …      whole shards, rows in order of path
     manifest.json             settings, versions, hash of the weights, counts
@@ -28,7 +29,7 @@ from dataset.errors import Refused
 from dataset.rows import SCHEMA
 from dataset.settings import differences
 
-SETTINGS, MANIFEST, WORK = "settings.json", "manifest.json", "work"
+SETTINGS, MANIFEST, WORK, LOCK = "settings.json", "manifest.json", "work", "lock"
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,26 @@ class Shards:
                 )
         elif self.folder.is_dir() and any(self.folder.iterdir()):
             raise Refused(f"{str(self.folder)!r} holds other files. Choose an empty folder, or a new one, for --out.")
-        (self.folder / WORK).mkdir(parents=True, exist_ok=True)
+        if not self.is_finished:
+            (self.folder / WORK).mkdir(parents=True, exist_ok=True)
+            self._lock()
         if not kept.is_file():
             self._write(kept, json.dumps(self.record, indent=1).encode())
+
+    def _lock(self) -> None:
+        """Errors   Refused where another process writes the same run"""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        self._locked = open(self.folder / WORK / LOCK, "wb")  # noqa: SIM115 (open as long as the run)
+        try:
+            fcntl.lockf(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                other = f"Another process is writing the run in {str(self.folder)!r}."
+                raise Refused(f"{other} Wait until it ends, or choose another --out.") from None
+            # The disk has no locks.
 
     @property
     def is_finished(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -165,6 +167,24 @@ def test_a_folder_of_other_things_is_left_alone(source, model, tmp_path):
     with pytest.raises(Refused, match="holds other files"):
         explained(source, tmp_path, model)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_run_is_written_by_one_process(source, model, tmp_path):
+    """Oracle: another process, which begins the same run and waits."""
+    job = run.prepare(Settings(**SMALL), source, tmp_path, model=model)
+    (tmp_path / "record.json").write_text(json.dumps(job.shards.record), encoding="utf-8")
+    code = (
+        "import json, sys; from dataset.shards import Shards; from dataset.errors import Refused\n"
+        "try: Shards(sys.argv[1], json.load(open(sys.argv[1] + '/record.json')))\n"
+        "except Refused as refusal: print(refusal)"
+    )
+    other = [sys.executable, "-c", code, str(tmp_path)]
+    said = subprocess.run(other, cwd=EXAMPLES.parents[1], capture_output=True, text=True, timeout=120).stdout
+    assert said.startswith("Another process is writing the run")
+    assert run.run(job, decode=open_picture, workers=0).new == 11
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
+    run.prepare(Settings(**SMALL), source, tmp_path, model=model)
+    assert not (tmp_path / shards.WORK).exists(), "a finished run is only read"
 
 
 def test_a_full_disk_is_one_sentence_and_nothing_is_lost(whole, source, model, tmp_path, monkeypatch):
