@@ -94,6 +94,8 @@ def file_system(url: str) -> tuple[Any, str]:
         raise Refused(f"{url} needs another package: {error}.") from None
     except ValueError as error:
         raise Refused(f"{url} cannot be opened: {error}. fsspec.available_protocols() lists what can be.") from None
+    except Exception as error:  # a zip that is to be looked into is opened here
+        raise Refused(f"{url} cannot be opened: {error or type(error).__name__}.") from None
     return fs, str(path)
 
 

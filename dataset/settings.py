@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +127,8 @@ def _bytes() -> Any:
 
 WNIDS = Path(__file__).with_name("imagenet_wnids.txt")
 """WordNet's names of ImageNet's thousand classes, in their order, by which its folders are called."""
+WHOLE = re.compile(r"\d+\.0+")
+"""A class's number in a column of floats, as pandas writes it where other labels are missing."""
 TENCH = "tench"
 """The first of them, by which a network of these classes is known."""
 
@@ -150,6 +153,7 @@ class Classes:
         """The class of a label, None where the network has no such class."""
         if label is None:
             return None
+        label = label.partition(".")[0] if WHOLE.fullmatch(label) else label
         words = [label, *label.split(",")]
         known = next((self._known[_plain(word)] for word in words if _plain(word) in self._known), None)
         if known is None and label.isdecimal() and int(label) < len(self.names):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -95,6 +96,8 @@ def test_a_relative_path_is_read_from_elsewhere(folder: Path, monkeypatch: pytes
         ("x/images/a.png y/images/b.png", "x y"),
         ("train/x/a.png val/y/b.png", "x y"),
         ("val/x/a.png val/y/b.png", "x y"),
+        ("all/x/a.png all/y/b.png", "x y"),
+        ("all/train/x/a.png all/val/y/b.png", "x y"),
         ("x/.cache/a.png y/b.png x/._c.png __MACOSX/y/b.png x/d.png", "x y"),
     ],
 )
@@ -238,6 +241,44 @@ def test_hugging_face_save_to_disk(tmp_path: Path) -> None:
     assert [item.label for item in listing.items] == list(PICTURES.values()) * 2
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_hugging_face_image_folders_have_the_labels_of_their_metadata(kind: str, tmp_path: Path) -> None:
+    """Oracle: the dictionary that the files were written from; the folder's name would be another label."""
+    names = {"a/1.png": "fox", "a/2.png": "owl", "b/3.png": "fox"}
+    fill(tmp_path / "set", {f"train/{name}": picture(f"train/{name}") for name in names})
+    table = pa.table({"file_name": list(names), "label": list(names.values())})
+    file = tmp_path / "set" / "train" / f"metadata.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, file)
+    elif kind == "csv":
+        file.write_text("file_name,label\n" + "".join(f"{name},{label}\n" for name, label in names.items()))
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    listing = list_items(str(tmp_path / "set"))
+    check(listing, {f"train/{name}": label for name, label in names.items()})
+    assert (listing.kind, listing.classes) == ("huggingface", ["fox", "owl"])
+
+    fill(tmp_path / "set", {"train/c/4.png": picture("train/c/4.png"), "test/5.png": picture("test/5.png")})
+    assert labels(list_items(str(tmp_path / "set")))["train/c/4.png"] is None, "listed by no metadata"
+
+
+def test_other_metadata_leaves_the_labels_of_folders(folder: Path) -> None:
+    (folder / "metadata.csv").write_text("id,title\n1,holiday\n")
+    check(list_items(str(folder)))
+    (folder / "metadata.csv").write_text("file_name,title\ncat/1.png,holiday\n")
+    check(list_items(str(folder)))
+    (folder / "metadata.jsonl").write_text('{"file_name": "cat/1.png", "label": "cat"}\n{broken\n')
+    refusal(folder, "metadata.jsonl", "no JSON object in line 2")
+
+
+def test_json_lines(folder: Path) -> None:
+    lines = [json.dumps({"path": name, "label": label}) for name, label in PICTURES.items()]
+    (folder / "list.jsonl").write_text("\n".join([*lines, ""]))
+    check(list_items(str(folder / "list.jsonl")))
+    (folder / "list.jsonl").write_text('{"width": 3}')
+    refusal(folder / "list.jsonl", "no path in line 1; it has width")
+
+
 def test_a_row_without_picture_is_its_own_reason(tmp_path: Path) -> None:
     image = [{"bytes": None, "path": "1.png"}, {"bytes": None, "path": None}, {"bytes": None, "path": "gone.png"}]
     pq.write_table(pa.table({"image": image}), tmp_path / "x.parquet")
@@ -267,6 +308,19 @@ def test_sources_behind_an_address(tmp_path: Path) -> None:
     assert [read(item) for item in list_items("memory://hf").items] == [picture(name) for name in PICTURES]
     refusal("memory://nowhere", "nothing at memory://nowhere")
     memory.store.clear()
+
+
+@pytest.mark.parametrize("address", ["zip://::{}", "zip://photos::{}", "zip::{}", "simplecache::zip://photos::{}"])
+def test_sources_inside_of_others(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive that fsspec looks into, from a relative path, read from elsewhere."""
+    archive = shutil.make_archive(str(folder.parent / "all"), "zip", folder.parent, "photos")
+    monkeypatch.chdir(folder.parent)
+    listing = list_items(address.format(Path(archive).name))
+    monkeypatch.chdir("/")
+    whole = "photos" not in address
+    assert labels(listing) == {f"photos/{name}" if whole else name: label for name, label in PICTURES.items()}
+    assert [read(item) for item in listing.items] == [picture(name) for name in sorted(PICTURES)]
+    refusal(address.format("nowhere.zip"), "nowhere.zip")
 
 
 def test_what_is_no_source(tmp_path: Path, folder: Path) -> None:

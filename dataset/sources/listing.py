@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dataset.errors import Refused
 from dataset.items import Item
-from dataset.sources import lists, tables, tars
+from dataset.sources import lists, metadata, tables, tars
 from dataset.sources.place import Place, is_picture, open_place, suffix
 
 CAN_BE = (
@@ -82,6 +82,9 @@ def _of_files(place: Place) -> Found:
         return ("huggingface", *tables.listed(place, table_names))
     pictures = [name for name in names if is_picture(name)]
     if pictures:
+        if told := metadata.listed(place, names):
+            others = (Item(place.shown(n), None, place.url(n)) for n in pictures if place.shown(n) not in told)
+            return "huggingface", [*told.values(), *others], None
         labels = folder_labels(pictures)
         return "folder", (Item(place.shown(n), labels.get(n), place.url(n)) for n in pictures), None
     archives = [name for name in names if suffix(name) == ".tar"]
@@ -104,12 +107,15 @@ def _what_is_there(place: Place, names: list[str]) -> str:
 
 
 def folder_labels(paths: list[str]) -> dict[str, str]:
-    """Labels from folders: the first one, or the one below train, val, test and the like.
+    """Labels from folders: the first one below those that hold all, and below train, val, test and the like.
 
     Returns  nothing where a picture lies in no folder, or all in the same
     """
     parts = {path: path.split("/")[:-1] for path in paths}
-    if all(folders and folders[0].lower() in SPLITS for folders in parts.values()):
+    while all(parts.values()):
+        first = {folders[0] for folders in parts.values()}
+        if len(first) > 1 and not all(name.lower() in SPLITS for name in first):
+            break
         parts = {path: folders[1:] for path, folders in parts.items()}
     if not all(parts.values()):
         return {}

@@ -1,9 +1,10 @@
-"""Lists of pictures: CSV, text with a path a line, Parquet with the columns path and label."""
+"""Lists of pictures: CSV, text with a path a line, JSON lines, Parquet with the columns path and label."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import posixpath
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from dataset.errors import Refused
 from dataset.items import Item, is_local
 from dataset.sources.place import Place, is_picture, suffix
 
-SUFFIXES = {".csv", ".tsv", ".txt", ".parquet"}
+SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".parquet"}
 PATHS = ("path", "file_name", "filename", "file", "filepath", "file_path", "image", "image_path")
 LABELS = ("label", "class", "class_name", "target")
 _NEEDED = "A list needs a column path, and may have a column label."
@@ -30,7 +31,7 @@ def is_text(start: bytes) -> bool:
 
 
 def text(place: Place, name: str) -> list[Item]:
-    """The pictures of a CSV or TSV with a header, or of a file with a path, or path and label, a line.
+    """The pictures of a CSV or TSV with a header, of JSON lines, or of a file with a path, or path and label, a line.
 
     Errors   Refused for a header without path, and for text that names no pictures
     """
@@ -40,6 +41,8 @@ def text(place: Place, name: str) -> list[Item]:
         decoded = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Refused(f"{place.source} is no UTF-8 text (byte {error.start}). Save the list as CSV in UTF-8.") from None
+    if suffix(name) == ".jsonl":
+        return _json_lines(place, decoded)
     try:
         lines = [row for row in csv.reader(io.StringIO(decoded), delimiter=_delimiter(name, decoded)) if any(row)]
     except csv.Error as error:
@@ -56,6 +59,23 @@ def text(place: Place, name: str) -> list[Item]:
     else:
         raise Refused(f"{place.source} has no column path; its first line is {_shortened(lines[0])}. {_NEEDED}")
     rows = [(_cell(row, path_at) or "", None if label_at is None else _cell(row, label_at)) for row in lines]
+    return _items(place, rows)
+
+
+def _json_lines(place: Place, text: str) -> list[Item]:
+    rows: list[tuple[str, str | None]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = {str(key).lower(): value for key, value in dict(json.loads(line)).items()}
+        except (ValueError, TypeError):
+            raise Refused(f"{place.source} has no JSON object in line {number}. {_NEEDED}") from None
+        path = next((record[each] for each in PATHS if each in record), None)
+        if not isinstance(path, str):
+            raise Refused(f"{place.source} has no path in line {number}; it has {_shortened(list(record))}. {_NEEDED}")
+        label = next((record[each] for each in LABELS if each in record), None)
+        rows.append((path, None if label is None else str(label)))
     return _items(place, rows)
 
 

@@ -54,7 +54,16 @@ class Place:
 
     def url(self, name: str) -> str:
         """What opens the file from anywhere: an absolute path, or an address with its protocol."""
-        return self.path(name) if self.local else str(self.fs.unstrip_protocol(self.path(name)))
+        path = self.path(name)
+        if self.local:
+            return path
+        if "::" not in self.source:
+            return str(self.fs.unstrip_protocol(path))
+        # Such as zip://folder::file.zip or simplecache::s3://bucket: the first part with a path is this file system's.
+        parts = self.source.split("::")
+        own = next((i for i, part in enumerate(parts) if "://" in part), 0)
+        parts[own] = f"{parts[own].partition('://')[0]}://{path.lstrip('/') if own < len(parts) - 1 else path}"
+        return "::".join(parts)
 
     def open(self, name: str) -> IO[bytes]:
         """The file, for reading."""
@@ -89,6 +98,9 @@ def open_place(source: str) -> Place:
         raise Refused("The source is an empty name. Give a folder of pictures, a list, a tar or a data set.")
     if is_local(source):
         source = os.path.expanduser(source)
+    outer, chained, inner = source.rpartition("::")
+    if chained and is_local(inner):
+        source = f"{outer}::{os.path.abspath(os.path.expanduser(inner))}"
     fs, root = file_system(source)
     with refusing(source):
         if fs.isfile(root):

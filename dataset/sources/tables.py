@@ -27,6 +27,11 @@ def has_pictures(place: Place, name: str) -> bool:
     return picture_column(_schema(place, name)) is not None
 
 
+def columns(place: Place, name: str) -> list[str]:
+    """The names of a table's columns."""
+    return list(_schema(place, name).names)
+
+
 def with_pictures(place: Place, names: list[str]) -> list[str]:
     """The tables with a column of pictures; of each folder the first tells for all, a run's shards may be many."""
     found: list[str] = []
