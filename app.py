@@ -35,6 +35,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         "--host", default=None, help="address to listen on (default: this machine only; 0.0.0.0 for everybody)"
     )
     parser.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
+    parser.add_argument(
+        "--run", metavar="FOLDER", help="a run of hooklens explain: the links of its report open its pictures here"
+    )
     parser.add_argument("--offline", action="store_true", help="never fetch anything")
     parser.add_argument("command", nargs="*", metavar="replay bundle.zip", help="recompute a bundle instead of serving")
     settings = parser.parse_args(given)
@@ -82,7 +85,21 @@ def main(given: list[str] | None = None) -> None:
         sys.exit(replay.run(settings.command[1], print, model=settings.model, own=own))
     from ui import page  # after the settings above, which it reads when it is imported
 
+    if settings.run:
+        _open_run(settings.run)
     page.serve(page.build(), model=settings.model, own=own, host=settings.host, port=settings.port)
+
+
+def _open_run(folder: str) -> None:
+    """Errors   SystemExit for a folder that holds no finished run"""
+    from dataset.errors import Refused  # what a page without a run does not need
+    from ui.many import past  # as above
+
+    os.environ[past.FOLDER] = os.path.abspath(os.path.expanduser(folder))
+    try:
+        past.check(os.environ[past.FOLDER])
+    except Refused as refusal:
+        sys.exit(f"app.py: --run: {refusal}")
 
 
 def __getattr__(name: str) -> Any:

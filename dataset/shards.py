@@ -41,8 +41,8 @@ class Finished:
     table: pa.Table
 
 
-def open_run(folder: str | Path) -> Finished:
-    """The rows and the manifest of a finished run.
+def open_run(folder: str | Path, columns: list[str] | None = None) -> Finished:
+    """The rows and the manifest of a finished run; of the rows these columns, all by default.
 
     Errors   Refused for a folder without one, and for one that is not finished
     """
@@ -54,10 +54,11 @@ def open_run(folder: str | Path) -> Finished:
         raise Refused(f"{str(folder)!r} {why}. (A finished run has a {MANIFEST}.)")
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        parts = [pq.read_table(path / part) for part in manifest["parts"]]
+        parts = [pq.read_table(path / part, columns=columns) for part in manifest["parts"]]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise Refused(f"{str(folder)!r} is damaged ({error}). Delete it and run the command again.") from None
-    return Finished(path, manifest, pa.concat_tables(parts) if parts else SCHEMA.empty_table())
+    empty = SCHEMA.empty_table().select(columns or SCHEMA.names)
+    return Finished(path, manifest, pa.concat_tables([*parts, empty]))
 
 
 @contextmanager

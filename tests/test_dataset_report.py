@@ -271,15 +271,21 @@ def test_links_open_the_app_at_the_settings(tmp_path):
 
     dog = next(iter(examples.all_examples().values()))
     digest = hashlib.sha256(dog.path.read_bytes()).hexdigest()
-    finished = by_hand(tmp_path, row("z.jpg", "dog", 1, 1, 0.99, [[1, 0], [0, 0]], sha256=digest))
+    known, other = ({"sha256": each} for each in (digest, "0" * 64))
+    values = [[1, 0], [0, 0]]
+    finished = by_hand(
+        tmp_path, row("y.jpg", "dog", 1, 1, 0.99, values, **other), row("z.jpg", "dog", 1, 1, 0.99, values, **known)
+    )
 
     out = report.write(finished, tmp_path / "r.html", read=lambda path: None, link="http://127.0.0.1:7860/")
 
-    first, *_, last = data_of(out)["pictures"]
+    first, *_, own, last = data_of(out)["pictures"]
     asked, example, _ = links.read(dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(last["link"]).query)))
     assert (asked.model, asked.method, asked.target, example) == ("toy", "grad_cam", "dog", dog) and last["known"]
     asked, example, _ = links.read(dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(first["link"]).query)))
     assert asked.picture is None and example is None and not first["known"]
+    assert urllib.parse.parse_qs(urllib.parse.urlsplit(own["link"]).query)["example"] == ["0" * 64] and not own["known"]
+    assert f"hooklens serve --run {tmp_path}" in page_words(out)
 
 
 def test_large_maps_are_averaged_and_magnitudes_kept():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import struct
@@ -16,15 +17,19 @@ import pytest
 from PIL import Image, ImageCms, PngImagePlugin, TiffImagePlugin
 
 import app
+import models
+from dataset import run as pictures
+from dataset.settings import Settings as Asked
 from ui import examples
 from ui.engine import engine, model_cache, packing, runs
 from ui.engine.messages import Answer, Refused
 from ui.engine.request import Request
+from ui.many import past
 from ui.serving import uploads
-from ui.share import bundle, links, photograph, reading, record, replay
+from ui.share import bundle, links, photograph, reading, record, replay, words
 
 MODEL = "efficientnet_lite0"
-CAT = examples.all_examples()["cat"].path
+CAT, DOG = (examples.all_examples()[name].path for name in ("cat", "dog"))
 WHERE = "48 deg 51 min N, taken by Ann"
 
 
@@ -325,6 +330,32 @@ def test_the_parameters_of_settings_ask_for_them_again(ready: None) -> None:
     )
 
 
+def test_pictures_of_a_run_are_opened_by_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page was started with, and nothing else: the file is a copy among the uploads, of the very bytes."""
+    source = tmp_path / "pictures"
+    source.mkdir()
+    for path in (CAT, DOG):
+        (source / path.name).write_bytes(path.read_bytes())
+    model = models.load_model(MODEL)
+    job = pictures.prepare(Asked(), str(source), tmp_path / "run", model=model)
+    pictures.run(job, decode=uploads.open_picture, workers=0)
+    digests = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in (CAT, DOG)}
+    monkeypatch.delenv(past.FOLDER, raising=False)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+
+    asked = links.read({"example": digests[CAT], "method": "layer_cam"})
+    assert asked == (Request(None, method="layer_cam"), None, [])
+    assert "start the page with its run" in links.missing({"example": digests[CAT]}, asked[0])
+    monkeypatch.setenv(past.FOLDER, str(tmp_path / "run"))
+    (asked, example, notes) = links.read({"example": digests[CAT], "method": "layer_cam"})
+    assert (asked.method, example, notes) == ("layer_cam", None, []) and not links.missing({}, asked)
+    assert Path(str(asked.picture)).read_bytes() == CAT.read_bytes()
+    assert uploads.inside_uploads(str(asked.picture))
+    (source / DOG.name).write_bytes(CAT.read_bytes())
+    for digest in (digests[DOG], "0" * 64, "../" + "0" * 61, digests[CAT].upper()):
+        assert past.find(digest) is None, "another picture now, one of no run, no digest"
+
+
 def test_an_own_picture_is_in_no_address(uploaded: Callable[[bytes], str]) -> None:
     """A name that means something in one browser; the file comes from there, and only as an upload."""
     picture = uploaded(saved("JPEG"))
@@ -333,8 +364,8 @@ def test_an_own_picture_is_in_no_address(uploaded: Callable[[bytes], str]) -> No
     assert links.read(address, {"file": picture})[:2] == (Request(picture), None)
     for kept in (None, {}, {"file": None}, {"file": "/etc/passwd"}, {"file": 5}, "x"):
         asked, example, notes = links.read(address, kept)
-        assert (asked.picture, example, notes) == (None, None, []) and links.is_gone(address, asked)
-    assert not links.is_gone({}, Request(None))
+        assert (asked.picture, example, notes) == (None, None, []) and links.missing(address, asked) == words.GONE
+    assert not links.missing({}, Request(None))
     assert links.read({"example": "none"})[:2] == (Request(None), None)
 
 

@@ -43,17 +43,24 @@ class Past:
 
     def photograph(self, path: str) -> Image.Image | None:
         """The picture of a row; None where it is not there any more, or another one is."""
-        item = self._items.get(path)
-        if item is None:
-            return None
+        data = self.data(path)
         try:
-            data = read(item)
-            return self._decode(data) if self._hashes.get(path) == hashlib.sha256(data).hexdigest() else None
+            return None if data is None else self._decode(data)
         except (ValueError, OSError):
             return None
 
+    def data(self, path: str) -> bytes | None:
+        """The bytes of the picture of a row; None as above."""
+        item = self._items.get(path)
+        try:
+            data = None if item is None else read(item)
+        except (ValueError, OSError):
+            return None
+        return data if data is not None and self.hashes.get(path) == hashlib.sha256(data).hexdigest() else None
+
     @cached_property
-    def _hashes(self) -> dict[str, Any]:
+    def hashes(self) -> dict[str, Any]:
+        """SHA-256 of the pictures by path; None for those that could not be read."""
         table = self.finished.table
         return dict(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
 

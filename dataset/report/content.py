@@ -123,7 +123,7 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
         "facts": say.facts(g.finished, g.settings),
     }
     content["standout"] = headlines.standout(rows, pairs, findings, content)
-    content["pictures_note"] = say.pictures_note(len(g.shown), len(columns.readable), report.link)
+    content["pictures_note"] = say.pictures_note(len(g.shown), len(columns.readable), report.link, finished.folder)
     border = g.maps.share(regions[say.BORDER])
     content["data"] = {
         "pictures": _pictures(g, border, found),

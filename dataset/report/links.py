@@ -1,4 +1,4 @@
-"""Addresses that open the app at the settings of the run; of its examples alone also with the picture."""
+"""Addresses that open the app with a picture at the settings of the run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 
 class Links:
-    """Links of the pictures of a run into an app at `address`."""
+    """Links of the pictures of a run into an app at `address`, by an example's name or by the picture's SHA-256."""
 
     def __init__(self, address: str, settings: Mapping[str, Any]) -> None:
         self.address, self.settings = address.rstrip("/"), settings
         self.examples = _examples()
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
-        """The address of a row, and whether the app knows its picture.
+        """The address of a row, and whether every app knows its picture.
 
-        A link never holds a photograph: of a picture that is no example, the app opens with the settings, and the
-        picture has to be given to it.
+        A link never holds a photograph: that of a picture which is no example opens in an app that was started with the
+        run; others open with the settings, and say what to do.
         """
-        example = self.examples.get(row.get("sha256") or "")
+        digest = row.get("sha256") or ""
+        example = self.examples.get(digest)
         options = self.settings.get("options") or {}
         asked = {
             "model": self.settings.get("model"),
@@ -34,7 +35,7 @@ class Links:
             "class": row.get("target"),
             "method": self.settings.get("method"),
             "options": json.dumps(dict(options)) if options else "",
-            "example": example or "none",
+            "example": example or digest or "none",
         }
         return f"{self.address}/?{urllib.parse.urlencode({k: v for k, v in asked.items() if v})}", example is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -267,7 +268,7 @@ def unreadable(reasons: list[tuple[str, list[str]]]) -> list[dict[str, Any]]:
     ]
 
 
-def pictures_note(shown: int, readable: int, link: str | None) -> str:
+def pictures_note(shown: int, readable: int, link: str | None, folder: Path) -> str:
     """Which pictures are on the page, and what the link does."""
     text = (
         f"All {plural(shown, 'picture')}."
@@ -279,7 +280,8 @@ def pictures_note(shown: int, readable: int, link: str | None) -> str:
     )
     if link:
         text += (
-            " A picture's link opens the app at the same settings; a photograph never travels in it, so load it there."
+            " A picture's link opens it in the app at the same settings; the app has to be started with this run: "
+            f"hooklens serve --run {shlex.quote(str(folder))}."
         )
     return text + " Click a picture to see it large; arrow keys go on, Esc closes."
 

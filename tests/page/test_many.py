@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.page.conftest import PATIENCE, Visit
+from dataset.report.links import Links
+from dataset.shards import open_run
+from tests.page.conftest import PATIENCE, ROOT, Visit, served
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "assets" / "examples").glob("*.jpg"))
 
@@ -53,3 +58,23 @@ def test_no_width_scrolls_sideways(browser: Any, app: str, width: int) -> None:
     assert visit.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     visit.check()
     context.close()
+
+
+@pytest.mark.slow
+def test_a_link_of_the_report_opens_its_picture_in_an_app_that_knows_the_run(browser: Any, tmp_path: Path) -> None:
+    """The address stays the picture's own through another method and a reload."""
+    done = [sys.executable, "-m", "hooklens", "explain", str(EXAMPLES[0].parent), "--out", str(tmp_path / "run")]
+    subprocess.run([*done, "--limit", "2"], cwd=ROOT, check=True, timeout=300)
+    row = open_run(tmp_path / "run").table.to_pylist()[1]
+    path, _ = Links("", {"method": "grad_cam"}).of({**row, "sha256": "0" * 64})
+    with served(tmp_path, "-m", "hooklens", "serve", "--run", str(tmp_path / "run")) as address:
+        visit = Visit(browser.new_context().new_page(), address).open(path[1:].replace("0" * 64, row["sha256"]))
+        assert f"Grad-CAM for {row['target']}" in visit.status
+        assert visit.page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+        visit.after(lambda: visit.choose("method", "LayerCAM"))
+        visit.open(urlsplit(visit.page.url)._replace(scheme="", netloc="").geturl()[1:])
+        assert row["sha256"] in visit.page.url and f"LayerCAM for {row['target']}" in visit.status
+        visit.check()
+        visit.page.goto(address + path.replace("class=", "pin=1&class="))
+        visit.page.wait_for_function("document.querySelector('#hl-status').innerText.includes('--run FOLDER')")
+        visit.page.context.close()

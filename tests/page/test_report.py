@@ -171,7 +171,7 @@ def test_a_picture_opens_large(reader) -> None:
     reader.wait_for_selector("#stage[data-shown='1']")
     link = reader.locator("#details a")
     assert link.get_attribute("href").startswith("http://127.0.0.1:7860/?model=toy&class=")
-    assert "The picture has to be loaded there" in reader.locator("#details").inner_text()
+    assert "It has to be started with this run" in reader.locator("#details").inner_text()
     reader.keyboard.press("Escape")
     assert reader.locator("#large[open]").count() == 0
     assert first.evaluate("element => element === document.activeElement")

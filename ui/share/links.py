@@ -1,4 +1,5 @@
-"""Settings as query parameters, and back. A link names an example picture, never a visitor's own photograph.
+"""Settings as query parameters, and back. A link names an example picture or one of a run that the page was started
+with, never a visitor's own photograph.
 
 The address of the page always holds its state (static/address.js). A visitor's own picture stands in it by a name that
 means something in their browser alone, which hands the picture to the server again when the page is reloaded.
@@ -18,6 +19,7 @@ from ui import words as page_words
 from ui.engine import scene
 from ui.engine.messages import Refused, Settings
 from ui.engine.request import LONGEST, NAMES, Request
+from ui.many import past
 from ui.serving import bands, uploads
 from ui.share import words
 
@@ -33,7 +35,7 @@ NONE = "none"
 
 
 def read(query: Mapping[str, str], kept: Any = None) -> tuple[Request, examples.Example | None, list[str]]:
-    """The request of a link, its example picture, and a note where there is no such example.
+    """The request of a link, its example picture (None for others), and a note where there is no such example.
 
     `kept` is what the browser has of the visitor's own picture, {"file": the upload}; without it the request has no
     picture. Unreadable or overlong values are left out; whether a name exists is checked where it is used.
@@ -48,6 +50,9 @@ def read(query: Mapping[str, str], kept: Any = None) -> tuple[Request, examples.
     if query.get("example") == NONE:
         return Request(None, **settings), None, []
     known, name = examples.all_examples(), _short(query, "example")
+    if past.is_digest(name):
+        found = past.find(name)
+        return Request(str(found) if found else None, **settings), None, []
     first = next(iter(known.values()))
     example = known.get(name, first)
     notes = [page_words.not_found(page_words.EXAMPLE, name, [], first.id)] if name and name not in known else []
@@ -62,9 +67,13 @@ def unknown_options(settings: Settings, asked: Request) -> list[str]:
     return [words.no_option(settings.method.title, unknown, near, known)] if unknown else []
 
 
-def is_gone(query: Mapping[str, str], asked: Request) -> bool:
-    """Whether the address means a visitor's own picture that their browser does not have any more."""
-    return bool(query.get(OWN)) and asked.picture is None
+def missing(query: Mapping[str, str], asked: Request) -> str:
+    """A sentence where the address means a picture that is not here: a visitor's own, or one of a run; else empty."""
+    if asked.picture is not None:
+        return ""
+    if query.get(OWN):
+        return words.GONE
+    return words.NOT_HERE if past.is_digest(_short(query, "example")) else ""
 
 
 def parsed(address: Any) -> dict[str, str]:

@@ -14,6 +14,11 @@ GONE = (
     "click an example; the other settings are as they were."
 )
 
+NOT_HERE = (
+    "The picture of this link is not here. Choose its file, or start the page with its run (--run FOLDER); the other "
+    "settings are those of the link."
+)
+
 NO_QUESTION = "The file does not say which map is meant."
 NOT_SHOWN = "The picture on the page is not the one of this map any more. Press Explain and save again."
 TRAVELS = {

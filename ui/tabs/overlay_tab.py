@@ -19,7 +19,6 @@ from ui.maps.tab import Beside
 from ui.methods import guide
 from ui.rail.rail import Rail
 from ui.share import links
-from ui.share import words as share_words
 from ui.share.saving import Saving
 from ui.tabs import picture_panel
 from ui.tabs.components import canvas
@@ -112,9 +111,9 @@ class Overlay(Tab):
 
         def steps(run: Run) -> Iterator[Updates]:
             yield from self._steps(question, {}, run, notes, stored)
-            if links.is_gone(request.query_params, question):
+            if sentence := links.missing(request.query_params, question):
                 ident = packing.number()
-                yield {self.status: words.status("idle", share_words.GONE, ident=ident)}
+                yield {self.status: words.status("idle", sentence, ident=ident)}
 
         yield from job(request.session_hash, steps, refused, question=question.signature)
 

@@ -146,6 +146,7 @@ let order = [], drawn = 0;
 /** Fill a list with names, each with its number of pictures. */
 function fill(name, counts, words = (each) => each) {
   const list = form.elements[name];
+  list.closest("label").hidden = !counts.size; // no control without effect
   for (const [each, count] of [...counts].sort((a, b) => words(a[0]).localeCompare(words(b[0])))) {
     list.append(make("option", { value: each, text: `${words(each)} (${count})` }));
   }
@@ -250,8 +251,8 @@ function details(picture) {
   for (const [name, value] of rows) if (value) facts.append(make("dt", { text: name }), make("dd", { text: value }));
   parts.push(facts, ...picture.texts.map((text) => make("p", { class: "note", text })));
   if (picture.link) {
-    parts.push(make("p", {}, make("a", { href: picture.link, target: "_blank", rel: "noopener", text: picture.known ? "Open in the app" : "Open the app at these settings" }),
-      ...(picture.known ? [] : [make("span", { class: "small", text: " The picture has to be loaded there: a link holds no photograph." })])));
+    parts.push(make("p", {}, make("a", { href: picture.link, target: "_blank", rel: "noopener", text: "Open in the app" }),
+      ...(picture.known ? [] : [make("span", { class: "small", text: " It has to be started with this run: see above the pictures." })])));
   }
   return parts;
 }
