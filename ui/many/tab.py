@@ -40,8 +40,11 @@ class Many(Tab):
 
     def report(self, request: gr.Request, files: list[str] | None, *form: Any) -> Iterator[Updates]:
         """Progress, then the report; a visitor's new one replaces their former one."""
+        began = Run(0.0)
 
         def steps(run: Run) -> Iterator[Updates]:
+            nonlocal began
+            began = run
             for step in engine.explain(from_form(*form), files or [], run):
                 if isinstance(step, Reported):
                     yield {self.view: _said("done", step.sentence) | {"report": step.html}}
@@ -49,7 +52,7 @@ class Many(Tab):
                     yield {self.view: _said("busy", step.sentence, step.fraction)}
 
         def refused(sentence: str) -> Updates:
-            return {self.view: _said("error", sentence)}
+            return {self.view: _said("error", words.STOPPED if began.cancelled else sentence)}
 
         yield from job(_name(request), steps, refused, seconds=limits.MANY_SECONDS, unknown=words.UNKNOWN)
 

@@ -19,7 +19,7 @@ LONG = (
 CLASSIFIER = "{title} finds things in a picture; reports are for networks that name the whole. Choose another network."
 CHANNELS = "{title} takes {channels} channels, photographs have 3. Choose another network."
 LENT = "This page is lent a processor for seconds at a time: too short for many pictures. Run the app on your machine."
-STOPPED = "Stopped before the first pictures."
+STOPPED = "Stopped before the first pictures. Press Explain all to begin again."
 UNKNOWN = "Internal error; the server's log has details. Press Explain all to try again."
 
 TITLE = "What do the maps of many pictures have in common?"
