@@ -6,11 +6,14 @@ A picture that cannot be read is a sentence in its place, never an end: the othe
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -89,12 +92,20 @@ def decoded(
         sampler=batches,
         num_workers=workers,
         prefetch_factor=AHEAD,
-        worker_init_fn=_deaf,
+        worker_init_fn=_ends_with_its_parent,
         multiprocessing_context="spawn" if sys.platform == "win32" else "forkserver",
     )
     yield from loader
 
 
-def _deaf(_: int) -> None:
-    """Ctrl+C ends the process that asked; its workers end with it, without a word of their own."""
+def _ends_with_its_parent(_: int) -> None:
+    """Ctrl+C ends the process that asked; its workers end with it, however it ends, without a word of their own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    """torch looks at the process above, which here is the server of forks: it stays when ours is killed."""
+    parent.join()
+    os._exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -209,12 +210,49 @@ def test_a_network_of_ones_own_is_found_again(ask, tmp_path):
     assert code == 0 and "Of 2 pictures" in said, said
 
 
-def test_control_c_keeps_what_is_done(tmp_path):
-    """As in a terminal, where every process of the command gets the signal."""
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Pictures for half a minute."""
     (tmp_path / "many").mkdir()
     for k in range(400):
         (tmp_path / "many" / f"{k}.jpg").symlink_to(EXAMPLES / "coffee.jpg")
-    command = [sys.executable, "-m", "hooklens", "explain", tmp_path / "many", "--out", tmp_path / "run"]
+    return tmp_path / "many"
+
+
+def wait_for_rows(process: subprocess.Popen[bytes], folder: Path) -> None:
+    while not list(folder.glob("work/*.arrow")):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def marked(mark: str) -> list[str]:
+    """Processes whose environment holds this."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_a_killed_run_leaves_no_process_behind(many, tmp_path):
+    mark = f"HOOKLENS_TEST={tmp_path}"
+    command = [sys.executable, "-m", "hooklens", "explain", str(many), "--out", str(tmp_path / "run"), "--workers", "2"]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "HOOKLENS_TEST": str(tmp_path)})
+    wait_for_rows(process, tmp_path / "run")
+    assert len(marked(mark)) > 2
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 30
+    while marked(mark) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert marked(mark) == []
+
+
+def test_control_c_keeps_what_is_done(many, tmp_path):
+    """As in a terminal, where every process of the command gets the signal."""
+    command = [sys.executable, "-m", "hooklens", "explain", many, "--out", tmp_path / "run"]
     with open(tmp_path / "said", "w") as said:
         process = subprocess.Popen(
             [*map(str, command), "--workers", "1"],
@@ -224,14 +262,12 @@ def test_control_c_keeps_what_is_done(tmp_path):
             # Where the tests run in the background of a shell, Ctrl+C is ignored by all that they start.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-    work = tmp_path / "run" / "work"
-    while not (work.is_dir() and len(list(work.iterdir())) > 1):
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_for_rows(process, tmp_path / "run")
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=60) == cli.Exit.STOPPED == 130
     text = (tmp_path / "said").read_text()
-    assert "Stopped. What is done is kept" in text and "Traceback" not in text and len(list(work.iterdir())) > 1
+    assert "Stopped. What is done is kept" in text and "Traceback" not in text
+    assert list((tmp_path / "run" / "work").glob("*.arrow"))
 
 
 @pytest.mark.slow
