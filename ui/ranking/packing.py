@@ -23,7 +23,8 @@ PHOTO = 96
 
 Row = dict[str, Any]
 Packed = dict[tuple[str, int], Row]
-"""The rows of one run by map and length of the curves."""
+"""The rows of one run by map and length of the curves, and the photograph."""
+CROP = "", 0
 
 
 def waiting(step: Waiting) -> dict[str, Any]:
@@ -49,7 +50,9 @@ def ranking(step: Ranking, known: Packed) -> dict[str, Any]:
         else words.going(found, step.whom, step.left or 0.0)
     )
     value = _said("stopped" if step.stopped else "done" if over else "busy", parts, None if over else step.fraction)
-    value |= {"rows": [*rows, *_controls(found)], "crop": packing.picture(step.seen, PHOTO)}
+    if CROP not in known:
+        known[CROP] = packing.picture(step.seen, PHOTO)
+    value |= {"rows": [*rows, *_controls(found)], "crop": known[CROP]}
     value["steps"] = [min((row.steps for row in found.rows), default=0), max((r.steps for r in found.rows), default=0)]
     value["subject"] = settings.subject
     return value | ({"notes": _notes(found), "refused": _refused(found)} if over else {})
@@ -108,6 +111,7 @@ def _controls(found: Recommendation) -> list[Row]:
     beside those with short ones, by which their own numbers are of short curves too.
     """
     lengths = sorted({row.steps for row in found.rows}, reverse=True)
+    numbers = [row.values for row in found.rows]
     rows = []
     for control in words.CONTROLS:
         for steps in lengths:
@@ -115,7 +119,8 @@ def _controls(found: Recommendation) -> list[Row]:
             values = _values(found.rows[group[0]], control)
             if not values:
                 break
-            worse = [place for place in group if _rank(found, group, values) <= found.rows[place].rank]
+            rank = _rank([numbers[place] for place in group], values)
+            worse = [place for place in group if rank <= found.rows[place].rank]
             if worse or steps == lengths[-1]:
                 order = (worse[0] if worse else group[-1] + 1) - 0.5
                 rows.append(_control(control, values, order, steps))
@@ -129,14 +134,14 @@ def _values(row: Tried, control: str) -> dict[str, float]:
     return {name: float(each[each.isfinite()].double().mean()) for name, each in found.items()}
 
 
-def _rank(found: Recommendation, group: list[int], values: dict[str, float]) -> float:
-    """The mean of the places that it would have by each metric among the rows of its group."""
+def _rank(group: list[dict[str, float]], values: dict[str, float]) -> float:
+    """The mean of the places that it would have by each metric among the numbers of its group."""
     import explainers  # torch takes seconds to start
 
     places = []
     for name, value in values.items():
         sign = -1 if explainers.METRICS[name].higher else 1
-        places.append(1 + sum(sign * found.rows[place].values[name] < sign * value for place in group))
+        places.append(1 + sum(sign * each[name] < sign * value for each in group))
     return sum(places) / len(places)
 
 
