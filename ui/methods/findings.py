@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from ui.engine.messages import Answer, Settings
 
 INSTEAD = {
-    "saliency": "smooth_grad",
+    "saliency": "smooth_grad_squared",
+    "smooth_grad": "smooth_grad_squared",
     "input_x_gradient": "gradient_shap",
     "integrated_gradients": "gradient_shap",
     "blur_integrated_gradients": "gradient_shap",
+    "deep_lift": "deep_lift_shap",
     "deconvnet": "guided_grad_cam",
     "eigen_cam": "grad_cam",
     "kpca_cam": "grad_cam",

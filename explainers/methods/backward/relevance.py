@@ -31,6 +31,8 @@ from explainers.targets import TargetLike
     title="DeepLIFT",
     needs=why_not,
     paper="Shrikumar et al. 2017, arXiv:1704.02685",
+    caution="Measured on EfficientNet-Lite0, its maps were about level with the image's edges and a centred blob; "
+    "take DeepLIFT SHAP, which averages over many baselines.",
 )
 def deep_lift(
     model: nn.Module,

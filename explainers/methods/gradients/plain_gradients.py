@@ -21,7 +21,7 @@ from explainers.targets import TargetLike
     reduce="abs_max",
     paper="Simonyan et al. 2013, arXiv:1312.6034",
     caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges or a centred blob; "
-    "take SmoothGrad, which averages the noise away.",
+    "take SmoothGrad squared, or gradient SHAP.",
 )
 def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Saliency: the gradient of the score with respect to the input, signed.
