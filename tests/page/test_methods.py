@@ -94,8 +94,10 @@ def test_words_and_remedies_beside_the_map(visit: Visit) -> None:
     assert said.inner_text() == ""
 
     visit.after(lambda: visit.choose("method", "Saliency"))
-    visit.after(lambda: said.get_by_role("button", name="Use SmoothGrad").click())
-    assert visit.status.startswith("SmoothGrad for") and page.locator(BUTTON).inner_text().startswith("SmoothGrad")
+    visit.after(lambda: said.get_by_role("button", name="Use SmoothGrad squared").click())
+    assert visit.status.startswith("SmoothGrad squared for") and page.locator(BUTTON).inner_text().startswith(
+        "SmoothGrad squared"
+    )
     assert len(beside.inner_text().split()) <= 60
 
     visit.after(lambda: visit.choose("method", "Edges"))
