@@ -92,12 +92,11 @@ def main(given: list[str] | None = None) -> None:
 
 def _open_run(folder: str) -> None:
     """Errors   SystemExit for a folder that holds no finished run"""
-    from dataset.errors import Refused  # what a page without a run does not need
+    from ui.engine.messages import Refused  # as above
     from ui.many import past  # as above
 
-    os.environ[past.FOLDER] = os.path.abspath(os.path.expanduser(folder))
     try:
-        past.check(os.environ[past.FOLDER])
+        past.begin(folder)
     except Refused as refusal:
         sys.exit(f"app.py: --run: {refusal}")
 

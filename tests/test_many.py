@@ -76,7 +76,26 @@ def test_what_no_archive_may_hold(tmp_path, monkeypatch):
 
 
 def steps(files: list[str], run: Run, **request: Any) -> list[Any]:
-    return list(engine.explain(Request(**request), files, run))
+    named = [(path, Path(path).name) for path in files]
+    return list(engine.explain(Request(**request), named, run))
+
+
+def test_only_uploads_are_taken_so_many_and_so_much(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    (tmp_path / "abc").mkdir()
+    path = str(tmp_path / "abc" / "dog.jpg")
+    Path(path).write_bytes((EXAMPLES / "dog.jpg").read_bytes())
+    assert engine.received([[path, "my dog.jpg"], "x", [path], {"path": path}]) == [(path, "my dog.jpg")]
+    for nothing in (None, {}, "x", 5, [[]]):
+        assert engine.received(nothing) == []
+    for foreign in ("/etc/passwd", str(EXAMPLES / "dog.jpg"), str(tmp_path / "gone.jpg"), 5, None, ["x"]):
+        with pytest.raises(Refused):
+            engine.received([[foreign, "a.jpg"]])
+    with pytest.raises(Refused, match="These are 101 pictures"):
+        engine.received([[path, "a.jpg"]] * 101)
+    monkeypatch.setattr(limits, "MANY_BYTES", 100_000)
+    with pytest.raises(Refused, match="more than 256 MB together"):
+        engine.received([[path, "a.jpg"]] * 3)
 
 
 def test_pictures_become_a_report(tmp_path):

@@ -48,7 +48,25 @@ class _Stopped(Exception):
     """Raised between two batches of a run that is to end."""
 
 
-def explain(request: Request, files: Sequence[str], run: Run) -> Iterator[Waiting | Going | Reported]:
+Uploaded = tuple[str, str]
+"""The path of an upload, and the name that its visitor gave it."""
+
+
+def received(given: Any) -> list[Uploaded]:
+    """The uploads that a script named.
+
+    Errors   Refused for what nobody uploaded here, for too many, and for too many bytes
+    """
+    pairs = [each for each in given if isinstance(each, list) and len(each) == 2] if isinstance(given, list) else []
+    if len(pairs) > limits.MANY:
+        raise Refused(words.TOO_MANY.format(count=len(pairs), most=limits.MANY))
+    found = [(str(uploads.inside_uploads(path)), str(name)[: archive.LONGEST]) for path, name in pairs]
+    if sum(os.path.getsize(path) for path, _ in found) > limits.MANY_BYTES:
+        raise Refused(words.TOO_MUCH)
+    return found
+
+
+def explain(request: Request, files: Sequence[Uploaded], run: Run) -> Iterator[Waiting | Going | Reported]:
     """Explain all pictures of these uploads, and report.
 
     Errors   Refused, and those of the library
@@ -76,15 +94,14 @@ def _refuse(settings: Settings) -> None:
         raise Refused(words.LONG.format(title=method.title))
 
 
-def _items(files: Sequence[str], folder: Path) -> list[Item]:
+def _items(files: Sequence[Uploaded], folder: Path) -> list[Item]:
     """The pictures of all uploads, sorted by name; of a zip of folders with their labels."""
     from dataset.items import Item  # what a page without this tab does not need
     from dataset.sources.listing import folder_labels  # as above
     from dataset.sources.place import is_picture  # as above
 
     found: list[tuple[str, str]] = []
-    for place, path in enumerate(files):
-        name = os.path.basename(path)
+    for place, (path, name) in enumerate(files):
         if archive.is_archive(path):
             inside = folder / f"zip{place}"
             inside.mkdir()
@@ -94,7 +111,7 @@ def _items(files: Sequence[str], folder: Path) -> list[Item]:
         if len(found) > limits.MANY:
             raise Refused(words.TOO_MANY.format(count=len(found), most=limits.MANY))
     if not found:
-        raise Refused(words.EMPTY.format(names=", ".join(os.path.basename(path) for path in files)))
+        raise Refused(words.EMPTY.format(names=", ".join(name for _, name in files)))
     labels = folder_labels([name for name, _ in found])
     named: dict[str, Item] = {}
     for name, path in sorted(found):

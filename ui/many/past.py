@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ui.engine.messages import Refused
 from ui.serving import uploads
 
 if TYPE_CHECKING:
@@ -57,12 +58,19 @@ def _open(folder: str) -> tuple[Past, dict[str, str]]:
     return past, {digest: path for path, digest in past.hashes.items() if digest}
 
 
-def check(folder: str) -> None:
-    """Whether the page can be started with a run.
+def begin(folder: str) -> None:
+    """Open the pictures of a run from now on.
 
-    Errors   dataset.errors.Refused
+    Errors   ui.engine.messages.Refused for a folder without a finished run
     """
-    _open(folder)
+    from dataset.errors import Refused as NoRun  # what a page without a run does not need
+
+    folder = os.path.abspath(os.path.expanduser(folder))
+    try:
+        _open(folder)
+    except NoRun as refusal:
+        raise Refused(str(refusal)) from None
+    os.environ[FOLDER] = folder
 
 
 def _suffix(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The tab: uploads, Explain all, Stop, and the report in a frame, to look at and to save."""
+"""The tab: the files, Explain all, Stop, and the report in a frame, to look at and to save."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ui.engine.request import from_form
 from ui.engine.runs import Run
 from ui.many import engine, words
 from ui.many.engine import Going, Reported
-from ui.tabs.components import Uploads, canvas
-from ui.tabs.tab import AT_ONCE, Tab, Updates, job, queued
+from ui.tabs.components import canvas
+from ui.tabs.tab import AT_ONCE, Tab, Updates, event_data, job, queued
 
 
 class Many(Tab):
@@ -29,23 +29,24 @@ class Many(Tab):
         gr.HTML(
             f"<h2 class='hl-heading'>{words.TITLE}</h2><p class='hl-quiet'>{words.TEXT}</p>", elem_id="hl-many-head"
         )
-        self.files = Uploads(file_count="multiple", label=words.FILES, elem_id="hl-many-files", height=160)
-        self.view = canvas("many", "hl-many", terms=words.TERMS)
+        most = {"count": limits.MANY, "bytes": limits.MANY_BYTES, "file": limits.FILE}
+        self.view = canvas("many", "hl-many", terms=words.TERMS, limits=most)
 
     def wire(self) -> None:
         """A report takes its turn with all that visitors ask; its Stop does not."""
         asked = queued("model", show_progress="hidden", trigger_mode="multiple")
-        gr.on([self.view.submit], self.report, [self.files, *self.page.panel.inputs], [self.view], **asked)
+        gr.on([self.view.submit], self.report, self.page.panel.inputs, [self.view], **asked)
         gr.on([self.view.stop], self.stopped, None, None, trigger_mode="multiple", **AT_ONCE)
 
-    def report(self, request: gr.Request, files: list[str] | None, *form: Any) -> Iterator[Updates]:
+    def report(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Progress, then the report; a visitor's new one replaces their former one."""
+        given = event_data(event).get("files")
         began = Run(0.0)
 
         def steps(run: Run) -> Iterator[Updates]:
             nonlocal began
             began = run
-            for step in engine.explain(from_form(*form), files or [], run):
+            for step in engine.explain(from_form(*form), engine.received(given), run):
                 if isinstance(step, Reported):
                     yield {self.view: _said("done", step.sentence) | {"report": step.html}}
                 elif isinstance(step, (Waiting, Going)):

@@ -11,6 +11,8 @@ NONE = "Choose pictures, or a zip of them, first."
 TOO_MANY = "These are {count} pictures; at most {most} are explained here. Leave some out, or use: hooklens explain."
 EMPTY = "There is no picture in {names}. Choose photographs, or a zip of them."
 DAMAGED = "{name} is no zip that can be read. Make it anew, or choose the pictures themselves."
+MEGABYTES = limits.MANY_BYTES // limits.MB
+TOO_MUCH = f"These files have more than {MEGABYTES} MB together. Leave some out, or use: hooklens explain."
 LOCKED = "{name} is encrypted. Make a zip without a password."
 TOO_LARGE = "{name} unpacks to more than {limit} MB. Choose fewer or smaller pictures."
 LONG = (
@@ -26,7 +28,8 @@ TITLE = "What do the maps of many pictures have in common?"
 TEXT = (
     "Every picture is explained by the network, method and layer that the page shows, for its predicted class. The "
     "report has mistakes, mean maps, and clusters of maps within a class: where shortcuts show. A zip of folders named "
-    f"by class says what is right. Up to {limits.MANY} pictures, together at most {limits.FILE // limits.MB} MB."
+    f"by class says what is right. Up to {limits.MANY} pictures, together at most {MEGABYTES} MB; "
+    f"each file, a zip too, at most {limits.FILE // limits.MB} MB."
 )
 
 TERMS: dict[str, Any] = {
@@ -35,8 +38,18 @@ TERMS: dict[str, Any] = {
     "save": "Save report",
     "asked": "Waiting for the network …",
     "frame": "Report",
+    "choose": "Choose pictures, or a zip",
+    "drop": "or drop them here",
+    "clear": "Clear",
+    "shown": "What was chosen",
+    "file": "file",
+    "files": "files",
+    "sending": "{done} of {all} files sent …",
+    "heavy": f"{{name}} has {{size}} MB; at most {limits.FILE // limits.MB} MB are read. Save it smaller.",
+    "many": TOO_MANY.replace("{most}", str(limits.MANY)),
+    "large": TOO_MUCH,
+    "failed": "{name} could not be sent. Choose it again.",
 }
-FILES = "Pictures, or a zip"
 
 
 def going(done: int, total: int) -> str:

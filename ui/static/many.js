@@ -1,4 +1,5 @@
-// Many pictures: start, progress, Stop, and the report in a frame of its own, to look at and to save.
+// Many pictures: what to explain, start, progress, Stop, and the report in a frame of its own, to look at and to save.
+import { chooser } from "./many_files.js";
 import { follow, make, painted, save } from "./wire.js";
 
 export function mount(element, props, trigger, watch) {
@@ -19,13 +20,14 @@ export function mount(element, props, trigger, watch) {
     halt.disabled = kind !== "busy";
     frame.toggleAttribute("data-old", kind === "busy");
   };
-  const go = button(terms.start, () => {
+  const files = chooser(terms, props.limits, (text) => say({ kind: text ? "error" : "idle", parts: text ? [{ text }] : [] }));
+  const go = button(terms.start, async () => {
     say({ kind: "busy", parts: [{ text: terms.asked }] });
-    trigger("submit", {});
+    trigger("submit", { files: await files.sent() });
   }, { class: "hl-button hl-many-go" });
   const halt = button(terms.stop, () => trigger("stop", {}), { disabled: true });
   const keep = button(terms.save, () => save(new Blob([report], { type: "text/html" }), "report.html"), { disabled: true });
-  root.replaceChildren(
+  root.replaceChildren(files.box,
     make("div", { class: "hl-many-tools" }, go, halt, keep), make("div", { class: "hl-many-say" }, line, bar), frame);
   follow(props, watch, ["value"], () => {
     const since = performance.now(), { value } = props;

@@ -25,18 +25,6 @@ class Picture(gr.Image):
         return payload.path
 
 
-class Uploads(gr.File):
-    """Files that stay files: nothing is opened here."""
-
-    is_template = True
-
-    def preprocess(self, payload: Any) -> list[str]:
-        """The paths of the uploaded files."""
-        root = getattr(payload, "root", payload)
-        files = root if isinstance(root, list) else [] if root is None else [root]
-        return [file.path for file in files if getattr(file, "path", None)]
-
-
 class Choice(gr.Dropdown):
     """A drop-down list that does not rely on the server remembering what it offered: `engine` checks every name."""
 
