@@ -235,6 +235,7 @@ def marked(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_a_killed_run_leaves_no_process_behind(many, tmp_path):
     mark = f"HOOKLENS_TEST={tmp_path}"

@@ -20,6 +20,7 @@ timm edgenext_xx_small, timm tiny_vit_5m_224, timm coat_lite_tiny, timm gcvit_xx
 timm hiera_tiny_224, timm levit_128s, timm cait_xxs24_224, transformers ConvNextForImageClassification,
 transformers SwinForImageClassification, smp Unet resnet18, smp Segformer mit_b0
 """
+LARGE = {"timm tiny_vit_5m_224", "timm coat_lite_tiny", "timm gcvit_xxtiny", "timm hiera_tiny_224"}
 PACKAGES = {"timm": "timm", "transformers": "transformers", "smp": "segmentation_models_pytorch"}
 SMALL = (160, 128)
 OWN = {network.name: replace(network, sizes=((96, 64),)) for network in own()}
@@ -46,7 +47,10 @@ def failures(rows: Iterator[Row]) -> list[str]:
     return [f"{row.check}: {row.verdict}: {row.words} {row.trace}" for row in rows if row.verdict != "right"]
 
 
-@pytest.mark.parametrize("name", [name.strip() for name in SAMPLE.split(",")])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in map(str.strip, SAMPLE.split(","))],
+)
 def test_default_layer_layout_and_grad_cam_are_those_of_oracles(name: str) -> None:
     """Oracles: layers frozen, axes that turn with the picture and lit patches, a hook and autograd in float64."""
     rows = examine(found(name), checks.FOR_EVERY_SIZE, Limits(check=60))

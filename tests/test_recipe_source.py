@@ -63,6 +63,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_new_source_is_one_file_and_one_name(copy: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SEEN], cwd=copy, capture_output=True, text=True, timeout=300, env=_offline(copy)

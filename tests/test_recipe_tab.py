@@ -71,6 +71,7 @@ def test_add_a_tab_has_at_most_five_steps() -> None:
     assert 1 <= len(re.findall(r"^\d\. ", section(), re.MULTILINE)) <= 5
 
 
+@pytest.mark.slow
 def test_add_a_tab_and_it_is_on_the_page_and_answers(copy: Path, tmp_path: Path) -> None:
     """With the settings on the page, and with a sentence for a file that nobody uploaded."""
     photo = shutil.copy(ROOT / "assets/examples/cat.jpg", tmp_path)

@@ -96,6 +96,7 @@ def run(folder, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_new_method_is_in_the_page_the_api_and_the_benchmark(copy):
     code, said = run(copy, "-c", SEEN)
     assert code == 0 and "seen everywhere" in said, said[-2000:]

@@ -41,7 +41,7 @@ def test_rows_arrive_are_sorted_by_keys_and_are_one_click_away(visit: Visit) -> 
     own.get_by_label("Seconds").fill("12")
     assert own.locator("[aria-invalid=true]").count() == 0
     tall = page.evaluate("document.documentElement.scrollHeight")
-    start(visit, "12")
+    start(visit, "6")
     page.wait_for_function("document.querySelectorAll('#hl-ranking tbody tr').length > 3", timeout=PATIENCE)
     assert own.get_by_role("button", name="Stop").is_enabled()
     assert page.evaluate("document.documentElement.scrollHeight") == tall, "the page moves"
