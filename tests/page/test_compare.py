@@ -160,7 +160,8 @@ def test_long_methods_show_partial_maps_and_one_stop_ends_them(visit: Visit) -> 
     pick(visit, "A", "Method", "LayerCAM")
     until(visit, "done", "busy", "done")
     assert "LayerCAM for" in said(visit, "A"), "a quick question overtakes"
-    assert re.search(r"RISE: \d+%", said(visit, "B")) and page.get_by_role("button", name="Stop").last.is_enabled()
+    own = page.locator("#hl-compare").get_by_role("button", name="Stop")
+    assert re.search(r"RISE: \d+%", said(visit, "B")) and own.is_enabled()
 
     page.locator("#hl-compare").get_by_role("button", name="Stop").click()
     until(visit, "done", "stopped", "done")
