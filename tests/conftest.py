@@ -14,8 +14,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-# Tiny networks run faster on one thread, and test runs side by side do not wait for each other's threads.
+# Tiny networks run faster on one thread, and test runs side by side do not wait for each other's threads, nor for those
+# of the servers and commands that they start.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

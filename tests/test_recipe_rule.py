@@ -89,6 +89,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_new_rule_and_composite_are_accepted_and_listed(copy: Path) -> None:
     code, said = run(copy, "-c", SEEN)
 
