@@ -95,6 +95,7 @@ def test_labels_are_found_by_name_synonym_and_number(whole):
     assert [imagenet.find(wnid) for wnid in ("n01440764", "n02106662", "n15075141", "n00000000")] == [0, 235, 999, None]
     assert Classes(["a", "b"]).find("n01440764") is None
     assert classes.find("Tabby_Cat") == 1 and classes.find("2") == 2 and classes.find("3") is None
+    assert classes.find("2.0") == 2 and classes.find("2.5") is None and classes.find("3.0") is None
 
 
 def test_pictures_that_cannot_be_read_are_rows_with_their_reason(whole):
