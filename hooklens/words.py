@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataset.settings import LABEL, WRONG
 from hooklens.progress import duration
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def explained(done: Summary, settings: Settings) -> str:
     """The end of a run."""
     counts = done.counts
     lines = [f"{_pictures(counts['pictures'])} in {str(done.folder)!r}"]
-    if settings.where == "wrong":
+    if settings.where == WRONG:
         wrong = _pictures(counts["pictures"] - counts["unreadable"])
         lines[0] = f"{wrong} predicted wrong, of {counts['looked_at']:,}, in {str(done.folder)!r}"
     if done.new:
@@ -116,7 +117,7 @@ def explained(done: Summary, settings: Settings) -> str:
         share = counts["correct"] / counts["labelled"]
         lines.append(f"{share:.1%} of {counts['labelled']:,} labelled pictures are predicted right.")
     unlabelled = counts["looked_at"] - counts["labelled"] - counts["unreadable"]
-    if settings.target == "label" and unlabelled:
+    if settings.target == LABEL and unlabelled:
         lines.append(
             f"{_pictures(unlabelled)} without a label that the network knows: the predicted class is explained."
         )

@@ -272,7 +272,8 @@ def test_other_metadata_leaves_the_labels_of_folders(folder: Path) -> None:
 
 
 def test_json_lines(folder: Path) -> None:
-    lines = [json.dumps({"path": name, "label": label}) for name, label in PICTURES.items()]
+    note = {"note": "one\u2028line"}  # a line's end to Python, not to JSON
+    lines = [json.dumps({"path": name, "label": label} | note, ensure_ascii=False) for name, label in PICTURES.items()]
     (folder / "list.jsonl").write_text("\n".join([*lines, ""]))
     check(list_items(str(folder / "list.jsonl")))
     (folder / "list.jsonl").write_text('{"width": 3}')

@@ -64,7 +64,7 @@ def text(place: Place, name: str) -> list[Item]:
 
 def _json_lines(place: Place, text: str) -> list[Item]:
     rows: list[tuple[str, str | None]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

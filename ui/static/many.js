@@ -20,7 +20,10 @@ export function mount(element, props, trigger, watch) {
     halt.disabled = kind !== "busy";
     frame.toggleAttribute("data-old", kind === "busy");
   };
-  const files = chooser(terms, props.limits, (text) => say({ kind: text ? "error" : "idle", parts: text ? [{ text }] : [] }));
+  const files = chooser(terms, props.limits, (text) => {
+    if (text) say({ kind: "error", parts: [{ text }] });
+    else if (element.dataset.state === "error") say({ kind: "idle", parts: [] });  // a run that is under way keeps its Stop
+  });
   const go = button(terms.start, async () => {
     say({ kind: "busy", parts: [{ text: terms.asked }] });
     trigger("submit", { files: await files.sent() });

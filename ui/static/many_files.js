@@ -13,8 +13,8 @@ export function chooser(terms, limits, said) {
   const count = make("p", { class: "hl-quiet", role: "status", text: terms.drop });
   const shown = make("ul", { class: "hl-many-shown", tabindex: 0, "aria-label": terms.shown });
   const box = make("div", { class: "hl-many-files" }, input, make("div", { class: "hl-many-tools" }, choose, clear, count), shown);
-  const all = [];
-  let sending = 0, waiting = [];
+  const all = [], waiting = [];
+  let sending = 0;
 
   const bytes = (entries) => entries.reduce((sum, each) => sum + each.file.size, 0);
   const left = () => all.filter((each) => !each.place).length;
@@ -24,7 +24,6 @@ export function chooser(terms, limits, said) {
     count.textContent = !all.length ? terms.drop : left() ? terms.sending.replace("{done}", all.length - left()).replace("{all}", all.length)
       : `${all.length} ${all.length === 1 ? terms.file : terms.files}, ${size}`;
     clear.hidden = !all.length;
-    box.dataset.files = all.length - left();
     if (!left()) for (const resolve of waiting.splice(0)) resolve();
   }
 
