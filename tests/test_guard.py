@@ -257,7 +257,7 @@ OPEN = [
     ("HEAD", "/"),
     ("GET", "/config"),
     ("GET", "/theme.css"),
-    ("GET", "/hl/overlay.js"),
+    ("GET", "/hl/overlay/overlay.js"),
     ("GET", "/assets/index.js"),
     ("GET", "/gradio_api/info"),
     ("GET", "/gradio_api/startup-events"),

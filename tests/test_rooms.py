@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,16 +203,33 @@ def test_an_import_inside_a_function_says_why(room: str) -> None:
 def test_no_folder_is_crowded_and_no_file_is_long() -> None:
     crowded, long = [], []
     for room in ("explainers", "models", "dataset", "ui", "hooklens", "benchmarks"):
-        for folder in {path.parent for path in files(room)}:
-            count = len(list(folder.glob("*.py")))
+        sources = [path for path in sorted((ROOT / room).rglob("*")) if path.suffix in (".py", ".js", ".css")]
+        for folder, count in sorted(Counter(path.parent for path in sources).items()):
             if count > MOST_FILES:
                 crowded.append(f"{folder.relative_to(ROOT).as_posix()} holds {count} files")
-        for path in files(room):
+        for path in sources:
             count = len(path.read_text(encoding="utf-8").splitlines())
             if count > MOST_LINES:
                 long.append(f"{path.relative_to(ROOT).as_posix()} has {count} lines")
 
     assert crowded == [] and long == []
+
+
+def test_scripts_and_the_components_that_they_draw_are_found() -> None:
+    """A wrong path is seen by nothing but the browser, and there as an empty place."""
+    static, missing = ROOT / "ui" / "static", []
+    for path in static.rglob("*.js"):
+        for name in re.findall(r'^(?:import|export|} from)\b.*?"(\.[^"]+)";', path.read_text(encoding="utf-8"), re.M):
+            if not (path.parent / name).is_file():
+                missing.append(f"{path.relative_to(ROOT).as_posix()} imports {name}")
+    for path in files("ui"):
+        text = path.read_text(encoding="utf-8")
+        drawn = [f"{name}.js" for name in re.findall(r'\bcanvas\(\s*"([^"]+)"', text)]
+        for name in [*drawn, *re.findall(r"'hl/([^']+)'", text)]:
+            if not (static / name).is_file():
+                missing.append(f"{path.relative_to(ROOT).as_posix()} names {name}")
+
+    assert missing == []
 
 
 def test_every_package_says_what_is_in_it() -> None:

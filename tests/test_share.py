@@ -132,7 +132,7 @@ def answered(request: Request) -> Answer:
 
 
 def made(uploaded: Callable[[bytes], str], tmp_path: Path, **question: Any) -> dict[str, bytes]:
-    """The files of a bundle, put together as static/bundle.js does."""
+    """The files of a bundle, put together as static/share/bundle.js does."""
     picture = uploaded(saved("JPEG", exif=exif(), quality=90))
     answer = packing.answer(answered(Request(picture, model=MODEL, **question)), 1)
     part = bundle.part([answer["record"]], picture, tmp_path)

@@ -43,12 +43,12 @@ def build() -> gr.Blocks:
             elem_id="hl-head",
             padding=False,
         )
-        fold = canvas("fold", "hl-fold", words=words.FOLDED)
+        fold = canvas("page/fold", "hl-fold", words=words.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
                 panel = picture_panel.build()
             with gr.Column(scale=2, min_width=320, elem_id="hl-right"):
-                page = Page(demo, panel, canvas("status", "hl-status"), fold)
+                page = Page(demo, panel, canvas("page/status", "hl-status"), fold)
                 tabs = []
                 with gr.Tabs(elem_id="hl-tabs"):
                     for kind in TABS:
@@ -122,7 +122,7 @@ def theme() -> gr.themes.Base:
 
 def style() -> str:
     """The style of the page, then those of its rooms."""
-    sheets = sorted(STATIC.glob("*.css"), key=lambda path: (path.name != "page.css", path.name))
+    sheets = sorted(STATIC.rglob("*.css"), key=lambda path: (path.name != "page.css", path.name))
     return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from models import Model
 
 STATIC = Path(__file__).parent / "static"
-DRAWING = Path(__file__).resolve().parents[2] / "ui" / "static"
+DRAWING = Path(__file__).resolve().parents[2] / "ui" / "static" / "drawing"
 """The app's own drawing of maps, so that a map looks the same in both."""
 SCRIPTS = (DRAWING / "colours.js", DRAWING / "field.js", DRAWING / "paint.js", STATIC / "report.js")
 

@@ -39,7 +39,7 @@ STATES = """() => {
   document.addEventListener('hl-recall', (event) => asked.push(event.detail.key));
 }"""
 KEPT = """async () => {
-  const { Kept } = await import(new URL('hl/kept.js', document.baseURI));
+  const { Kept } = await import(new URL('hl/overlay/kept.js', document.baseURI));
   const kept = new Kept(), map = (length) => ({ b64: 'a'.repeat(length) });
   for (let k = 1; k <= 400; k++) kept.partial({ key: 'run', share: k / 400, seconds: k, map: map(10) });
   const shares = kept.entry('run').partials.map((each) => each.share);

@@ -270,7 +270,7 @@ def test_figures_are_those_of_a_slow_second_way(visit: Visit) -> None:
     constant = np.stack([np.full(9, 2.5), np.arange(9.0)], 1)
     cases = [normal, ties, holes, constant, np.ones((5, 2)), np.zeros((1, 2)), normal[:, [0, 0]] * [1, -3]]
     found = visit.page.evaluate(
-        "async (cases) => { const { spearman } = await import(new URL('hl/compare_maths.js', document.baseURI));"
+        "async (cases) => { const { spearman } = await import(new URL('hl/compare/maths.js', document.baseURI));"
         "const read = (v) => v.map((x) => x === null ? NaN : x === 'inf' ? Infinity : x);"
         "return cases.map(([a, b]) => spearman({ a: Float64Array.from(read(a)), b: Float64Array.from(read(b)) })); }",
         [[[None if np.isnan(v) else "inf" if np.isinf(v) else v for v in side] for side in case.T] for case in cases],
@@ -281,7 +281,7 @@ def test_figures_are_those_of_a_slow_second_way(visit: Visit) -> None:
     assert [each["constant"] for each in found] == [0, 0, 0, 1, 2, 0, 0] and found[2]["cells"] == 28
 
     grids = visit.page.evaluate(
-        "async () => { const { aligned, difference } = await import(new URL('hl/compare_maths.js', document.baseURI));"
+        "async () => { const { aligned, difference } = await import(new URL('hl/compare/maths.js', document.baseURI));"
         "const map = (h, w, values, box) => ({ h, w, values: Float32Array.from(values), box });"
         "const small = map(1, 2, [0, 4]), large = map(2, 4, [1, 2, 3, 4, 5, 6, 7, -8]);"
         "const left = map(2, 2, [1, 2, 3, 4], [0, 0, .5, 1]), right = map(2, 2, [1, 2, 3, 4], [.5, 0, 1, 1]);"

@@ -239,8 +239,8 @@ def test_a_frozen_layer_is_called_frozen_and_the_loss_has_the_axis_it_needs(visi
     assert legend == ["hidden1: 0", "hidden2", "hidden3", "output"]
     assert part.locator(".hl-chart-box .hl-title").first.inner_text() == "Loss (log scale)"
     cases = [[1, 0.5], [100, 1], [101, 1], [1000, 0], [1000, -1], [1000, None, 1], [None], [], [1e38, 1e-7]]
-    found = page.evaluate("async (cases) => (await import('/hl/chart.js')).decades && cases.map("
-                          "(await import('/hl/chart.js')).decades)", cases)  # fmt: skip
+    found = page.evaluate("async (cases) => (await import('/hl/drawing/chart.js')).decades && cases.map("
+                          "(await import('/hl/drawing/chart.js')).decades)", cases)  # fmt: skip
     assert found == [False, False, True, False, False, True, False, False, True]
     visit.after(lambda: page.get_by_role("button", name="Eight sigmoid layers").click(), "training")
     page.wait_for_function("document.getElementById('hl-training').dataset.state === 'done'")
@@ -248,7 +248,7 @@ def test_a_frozen_layer_is_called_frozen_and_the_loss_has_the_axis_it_needs(visi
 
 
 CONTRASTS = """async () => {
-  const { hue } = await import("/hl/chart.js");
+  const { hue } = await import("/hl/drawing/chart.js");
   const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {
     context.clearRect(0, 0, 1, 1);

@@ -16,15 +16,15 @@ from tests.page.conftest import Visit
 
 DRAW = """async ([photo, values, h, w, width, height, options]) => {
   const load = (name) => import(new URL(`/hl/${name}.js`, document.baseURI));
-  const { view, draw } = await load('paint'), { bytes } = await load('wire');
+  const { view, draw } = await load('drawing/paint'), { bytes } = await load('wire');
   const pixels = new Uint8ClampedArray(bytes(photo));
   draw(pixels, width, height, view({ h, w, values: new Float32Array(bytes(values).buffer) }, options));
   return btoa(Array.from(pixels, (each) => String.fromCharCode(each)).join(''));
 }"""
-BARE = "/hl/paint.js"
+BARE = "/hl/drawing/paint.js"
 """A page of the app that asks nothing."""
 BAR = """async ([colours, fine]) => {
-  const { bar } = await import(new URL('/hl/paint.js', document.baseURI));
+  const { bar } = await import(new URL('/hl/drawing/paint.js', document.baseURI));
   return Array.from(bar(new Uint8ClampedArray(4 * 256), { colours, fine })).filter((_, i) => i % 4 < 3);
 }"""
 
@@ -90,7 +90,7 @@ def test_the_pages_colour_bar_is_the_librarys(visit: Visit, colours: str, fine: 
 def test_the_page_uses_the_librarys_drawing_constants(visit: Visit) -> None:
     visit.page.goto(visit.address + BARE)
 
-    found = visit.page.evaluate("import(new URL('/hl/paint.js', document.baseURI)).then((m) => m.RULE)")
+    found = visit.page.evaluate("import(new URL('/hl/drawing/paint.js', document.baseURI)).then((m) => m.RULE)")
 
     assert found == pytest.approx(RULE)
 

@@ -330,10 +330,10 @@ def test_colours_in_the_browser_are_the_librarys(visit: Visit) -> None:
     """Oracle: the tables of explainers.overlays, value by value."""
     from explainers.maps.overlays import colour_map
 
-    visit.page.goto(visit.address + "/hl/colours.js")
+    visit.page.goto(visit.address + "/hl/drawing/colours.js")
     for name in ("magma", "viridis", "signed"):
         found = visit.page.evaluate(
-            f"import(new URL('/hl/colours.js', document.baseURI)).then((m) => Array.from(m.table('{name}')))"
+            f"import(new URL('/hl/drawing/colours.js', document.baseURI)).then((m) => Array.from(m.table('{name}')))"
         )
         wanted = colour_map(name).flatten().tolist()
         assert max(abs(a - b) for a, b in zip(found, wanted, strict=True)) <= 2, name

@@ -191,8 +191,8 @@ def test_figures_are_saved(visit: Visit) -> None:
 
     hostile = visit.page.evaluate(
         """async (title) => {
-          const { svg } = await import(new URL('hl/figure.js', document.baseURI));
-          const { view } = await import(new URL('hl/paint.js', document.baseURI));
+          const { svg } = await import(new URL('hl/share/figure.js', document.baseURI));
+          const { view } = await import(new URL('hl/drawing/paint.js', document.baseURI));
           const bar = Object.assign(document.createElement('canvas'), { width: 4, height: 1 });
           const look = view({ h: 2, w: 2, values: new Float32Array([0, 1, NaN, 2]) });
           const value = { words: { title } }, ends = [title, title, title];

@@ -39,7 +39,7 @@ def test_the_verdict_comes_by_itself_and_its_curves_show_the_photograph_at_each_
     assert page.locator(".hl-trust-chip").inner_text() == "25% of the pixels deleted"
     agree = page.evaluate(
         """async () => {
-          const { hidden } = await import(new URL('hl/trust_steps.js', document.baseURI));
+          const { hidden } = await import(new URL('hl/trust/steps.js', document.baseURI));
           const order = Uint8Array.from([1, 2, 2, 3, 20]);
           return [hidden(order, 'deletion', 2), hidden(order, 'insertion', 2), hidden(order, 'deletion', 20),
             hidden(order, 'insertion', 20)].map((each) => [...each]);

@@ -1,4 +1,4 @@
-"""The channels as the dictionaries that static/channels.js, channel.js and planes.js read."""
+"""The channels as the dictionaries that static/channels/channels.js, channel.js and planes.js read."""
 
 from __future__ import annotations
 

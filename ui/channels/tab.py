@@ -32,20 +32,20 @@ class Features(Tab):
 
     def build(self) -> None:
         """Lay the tab out."""
-        self.seen = canvas("channels_seen", "hl-channels-seen")
-        self.now = canvas("channels_seen", "hl-channels-now")
+        self.seen = canvas("channels/asked", "hl-channels-seen")
+        self.now = canvas("channels/asked", "hl-channels-now")
         self.page.seen.append(self.seen)
         self.page.resolved[self.now] = _now
         with gr.Row(elem_id="hl-features"):
             with gr.Column(scale=4, min_width=320):
-                self.grid = canvas("channels", "hl-grid", empty=words.EMPTY_GRID, terms=words.GRID)
-                self.status = canvas("line", "hl-grid-status")
+                self.grid = canvas("channels/channels", "hl-grid", empty=words.EMPTY_GRID, terms=words.GRID)
+                self.status = canvas("page/line", "hl-grid-status")
                 self.file = gr.DownloadButton(visible="hidden", elem_id="hl-channels-file")
             with gr.Column(scale=5, min_width=320, elem_id="hl-channels-pane"):
-                self.opened = canvas("channel", "hl-opened", terms=words.OPEN)
-                self.channel = canvas("overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
-                self.why = canvas("channel_why", "hl-channel-why", terms=words.OPEN)
-                self.facts = canvas("channel_facts", "hl-channel-facts", terms=words.OPEN)
+                self.opened = canvas("channels/channel", "hl-opened", terms=words.OPEN)
+                self.channel = canvas("overlay/overlay", "hl-channel", empty=words.EMPTY_CHANNEL, chart=True)
+                self.why = canvas("channels/why", "hl-channel-why", terms=words.OPEN)
+                self.facts = canvas("channels/figures", "hl-channel-facts", terms=words.OPEN)
                 self.page.changing.append(self.facts)
 
     def wire(self) -> None:

@@ -71,7 +71,7 @@ GRID = {
     "own_signed": ["−", "0", "+"],
     "preparing": "Fetching tiles",
 }
-"""The words of static/channels.js."""
+"""The words of static/channels/channels.js."""
 
 OPEN = {
     "previous": "Previous",
@@ -89,7 +89,7 @@ OPEN = {
     "target_title": "Explain the mean of this channel instead of a class, on every tab",
     "explained": "Is the target",
 }
-"""The words of static/channel.js."""
+"""The words of static/channels/channel.js."""
 
 
 HINT = "Point: read a value. Click: why it fired."
@@ -238,7 +238,7 @@ def fields(step: Fields) -> str:
 
 
 def planes(step: Answer) -> dict[str, Any]:
-    """The words of static/planes.js."""
+    """The words of static/maps/planes.js."""
     pager = words.planes(step)
     return {**pager, "label": f"All {step.planes} {pager['word'].lower()}s"}
 

@@ -30,12 +30,12 @@ class Compare(Tab):
     def build(self) -> None:
         """Lay the tab out."""
         self.seen = self.page.seen_in_tab("hl-compare-seen")
-        self.board = canvas("compare", "hl-compare", terms=words.TERMS, slots=asks.SLOTS)
+        self.board = canvas("compare/compare", "hl-compare", terms=words.TERMS, slots=asks.SLOTS)
         table(self.page, "hl-ranking-compare")
         with gr.Column(elem_id="hl-compare-mail"):
-            self.slots = [canvas("compare_mail", f"hl-compare-{slot}", kind="answer") for slot in range(asks.SLOTS)]
-            self.picture = canvas("compare_mail", "hl-compare-picture", kind="picture")
-            self.settings = canvas("compare_mail", "hl-compare-settings", kind="settings")
+            self.slots = [canvas("compare/mail", f"hl-compare-{slot}", kind="answer") for slot in range(asks.SLOTS)]
+            self.picture = canvas("compare/mail", "hl-compare-picture", kind="picture")
+            self.settings = canvas("compare/mail", "hl-compare-settings", kind="settings")
             self.page.resolved[self.settings] = settings
 
     def wire(self) -> None:

@@ -27,7 +27,7 @@ LARGEST = 768  # pixels of a picture's longer side
 SMALL = 64 * 64  # values; partial maps up to this are float32 too
 LARGE = 512 * 512  # values; final maps above this are float16: as float32 they would be more than the page can hold
 OUTLINE = 320  # pixels of the longer side of the regions that are sent
-COLOURS = 10  # colours of classes, see static/things.js
+COLOURS = 10  # colours of classes, see static/drawing/things.js
 _count = itertools.count(1)
 
 

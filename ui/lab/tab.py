@@ -31,12 +31,12 @@ class Lab(Tab):
         """Lay the tab out."""
         with gr.Tabs(elem_id="hl-lab"):
             with gr.Tab(words.EXPRESSION, id="expression"):
-                self.expression = canvas("expression", "hl-expression", **_form())
+                self.expression = canvas("lab/expression", "hl-expression", **_form())
             with gr.Tab(words.TRAINING, id="training"):
-                self.training = canvas("training", "hl-training", **_training_form())
+                self.training = canvas("lab/training", "hl-training", **_training_form())
             with gr.Tab(words.PICTURE, id="picture"):
                 self.seen = self.page.seen_in_tab("hl-depth-seen")
-                self.depth = canvas("depth", "hl-depth", terms=words.DEPTH_FORM)
+                self.depth = canvas("lab/depth", "hl-depth", terms=words.DEPTH_FORM)
 
     def wire(self) -> None:
         """Experiments and runs are asked for by their forms' scripts; a picture when it is seen with other settings."""

@@ -30,7 +30,7 @@ class Many(Tab):
             f"<h2 class='hl-heading'>{words.TITLE}</h2><p class='hl-quiet'>{words.TEXT}</p>", elem_id="hl-many-head"
         )
         most = {"count": limits.MANY, "bytes": limits.MANY_BYTES, "file": limits.FILE}
-        self.view = canvas("many", "hl-many", terms=words.TERMS, limits=most)
+        self.view = canvas("many/many", "hl-many", terms=words.TERMS, limits=most)
 
     def wire(self) -> None:
         """A report takes its turn with all that visitors ask; its Stop does not."""

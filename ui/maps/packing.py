@@ -1,4 +1,4 @@
-"""The wire format of the small maps, which `static/topmaps.js` draws."""
+"""The wire format of the small maps, which `static/maps/topmaps.js` draws."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class Beside:
 
     def __init__(self, page: Page, overlay: str) -> None:
         self.page = page
-        self.recall = canvas("recall", "hl-recall", of=overlay)
-        self.seen, self.maps = page.seen_in_tab("hl-top-seen"), canvas("topmaps", "hl-topmaps")
+        self.recall = canvas("maps/recall", "hl-recall", of=overlay)
+        self.seen, self.maps = page.seen_in_tab("hl-top-seen"), canvas("maps/topmaps", "hl-topmaps")
 
     def wire(self, bars: gr.HTML) -> None:
         """After each answer that is seen, the maps of the classes that it lists."""

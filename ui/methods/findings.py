@@ -68,7 +68,7 @@ Said = str | tuple[str, dict[str, Any]]
 
 
 def said(finding: Finding, step: Answer) -> dict[str, Any]:
-    """A finding as `static/findings.js` draws it."""
+    """A finding as `static/panel/findings.js` draws it."""
     settings, layer = step.settings, step.explanation.layer or ""
     about = About(settings, step.name, layer, finding.facts, finding.remedy)
     sentence: Said = page_words.plain(finding.sentence)

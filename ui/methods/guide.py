@@ -1,4 +1,4 @@
-"""What am I seeing: a map in at most `seen.MOST` words, beside it. `static/guide.js` draws them."""
+"""What am I seeing: a map in at most `seen.MOST` words, beside it. `static/methods/guide.js` draws them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = 5  # words of a class's name
 
 def guide(elem_id: str) -> Canvas:
     """The component: folded on a phone, open elsewhere."""
-    return canvas("guide", elem_id, title=words.GUIDE)
+    return canvas("methods/guide", elem_id, title=words.GUIDE)
 
 
 def packed(step: Answer | Refining, ident: int) -> dict[str, Any]:

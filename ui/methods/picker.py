@@ -1,4 +1,4 @@
-"""The choice of a method: a button that opens a list by question, with search. `static/methods.js` draws it."""
+"""The choice of a method: a button that opens a list by question, with search. `static/methods/methods.js` draws it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ui.engine.messages import Settings
 
 SCRIPT = (
-    "import(new URL('hl/methods.js', document.baseURI))"
+    "import(new URL('hl/methods/methods.js', document.baseURI))"
     ".then((methods) => methods.mount(element, props, (name) => { element.dispatchEvent(new CustomEvent('hl-select', "
     "{ bubbles: true, detail: { method: name } })); trigger('input'); }, watch))"  # see address.js
 )

@@ -20,9 +20,9 @@ class Rail:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.drawing = canvas("rail", "hl-strip", terms=words.terms())
-        self.network = canvas("rail_network", "hl-rail-network")
-        self.norms = canvas("rail_norms", "hl-rail-norms")
+        self.drawing = canvas("rail/rail", "hl-strip", terms=words.terms())
+        self.network = canvas("rail/network", "hl-rail-network")
+        self.norms = canvas("rail/norms", "hl-rail-norms")
 
     @property
     def outputs(self) -> list[Any]:

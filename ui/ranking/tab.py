@@ -28,10 +28,10 @@ def table(page: Page, elem_id: str) -> Canvas:
     """A table; all of them show the same ranking, and a click on a row changes the page's settings."""
     low, high = limits.RANKING
     form = {"low": low, "high": high, "seconds": ranking_engine.SECONDS}
-    found = canvas("ranking", elem_id, terms=words.TERMS, form=form)
+    found = canvas("ranking/ranking", elem_id, terms=words.TERMS, form=form)
     page.tables.append(found)
     page.changing.append(found)
-    page.resolved[canvas("ranking_now", f"{elem_id}-now")] = _now
+    page.resolved[canvas("ranking/now", f"{elem_id}-now")] = _now
     return found
 
 

@@ -1,8 +1,8 @@
 """Settings as query parameters, and back. A link names an example picture or one of a run that the page was started
 with, never a visitor's own photograph.
 
-The address of the page always holds its state (static/address.js). A visitor's own picture stands in it by a name that
-means something in their browser alone, which hands the picture to the server again when the page is reloaded.
+The address of the page always holds its state (static/page/address.js). A visitor's own picture stands in it by a name
+that means something in their browser alone, which hands the picture to the server again when the page is reloaded.
 """
 
 from __future__ import annotations
@@ -110,5 +110,5 @@ def _options(text: str) -> dict[str, Any]:
 
 
 def script(name: str) -> str:
-    """A handler of Gradio's that calls a function of static/address.js."""
-    return f"async (...values) => (await import(new URL('hl/address.js', document.baseURI))).{name}(...values)"
+    """A handler of Gradio's that calls a function of static/page/address.js."""
+    return f"async (...values) => (await import(new URL('hl/page/address.js', document.baseURI))).{name}(...values)"

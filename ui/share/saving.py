@@ -19,7 +19,7 @@ class Saving:
     """Gives the server's part of a bundle to the script that asks for it."""
 
     def __init__(self, page: Page) -> None:
-        self.picture, self.asked = page.panel.picture, canvas("bundle", "hl-bundle")
+        self.picture, self.asked = page.panel.picture, canvas("share/bundle", "hl-bundle")
 
     def wire(self) -> None:
         """Beside the runs of networks: a picture is decoded and hashed, nothing is computed."""
@@ -27,7 +27,7 @@ class Saving:
         self.asked.submit(self.given, self.picture, self.asked, **beside)
 
     def given(self, event: gr.EventData, picture: str | None) -> dict[str, Any]:
-        """What `static/bundle.js` waits for under this number: the part, or why there is none."""
+        """What `static/share/bundle.js` waits for under this number: the part, or why there is none."""
         data = event_data(event)
         number, folder = data.get("number"), Path(get_upload_folder())
         try:

@@ -75,7 +75,7 @@ class Api(Tab):
     def build(self) -> None:
         """Lay the tab out."""
         gr.Markdown(api_words.API_TEXT, elem_id="hl-api-text")
-        self.page.resolved[canvas("snippets", "hl-api", value={"items": []})] = snippets
+        self.page.resolved[canvas("panel/snippets", "hl-api", value={"items": []})] = snippets
 
 
 def snippets(settings: Settings) -> dict[str, Any]:

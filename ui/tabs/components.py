@@ -73,7 +73,7 @@ class Canvas(gr.HTML):
 
 
 def canvas(module: str, elem_id: str, *, value: Any = None, **props: Any) -> Canvas:
-    """A component that `static/<module>.js` draws; the data come in `value`, fixed words in `props`.
+    """A component that `static/<module>.js` draws ("rail/network"); the data come in `value`, fixed words in `props`.
 
     Its script may raise the events "select", "submit" and "focus".
     """
@@ -83,7 +83,7 @@ def canvas(module: str, elem_id: str, *, value: Any = None, **props: Any) -> Can
     )
     return Canvas(
         value=value,
-        html_template=f"<div class='hl-{module}'></div>",
+        html_template=f"<div class='hl-{module.rpartition('/')[2]}'></div>",
         js_on_load=script,
         apply_default_css=False,
         elem_id=elem_id,

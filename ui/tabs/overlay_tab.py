@@ -41,19 +41,19 @@ class Overlay(Tab):
         with gr.Row(elem_id="hl-view"):
             with gr.Column(scale=3, min_width=320):
                 self.view = canvas(
-                    "overlay",
+                    "overlay/overlay",
                     "hl-overlay",
                     empty=words.SOON,
                     things=words.HIDE,
                     address=True,
                     window="hl-picture",
                 )
-                self.planes = canvas("planes", "hl-planes")
+                self.planes = canvas("maps/planes", "hl-planes")
                 self.saving = Saving(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("classes", "hl-bars", title=words.BARS_TITLE)
+                self.bars = canvas("maps/classes", "hl-bars", title=words.BARS_TITLE)
                 self.guide = guide.guide("hl-guide")
-                self.findings = canvas("findings", "hl-findings")
+                self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
         self.beside = Beside(self.page, "hl-overlay")
         self.rail = Rail(self.page)

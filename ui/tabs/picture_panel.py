@@ -74,11 +74,11 @@ def build() -> Panel:
         alt_text=words.PICTURE_ALT,
         placeholder=words.PLACEHOLDER,
     )
-    picker = canvas("bands", "hl-bands", title=words.BANDS_TITLE)
-    strip = canvas("examples", "hl-examples", items=items)
+    picker = canvas("panel/bands", "hl-bands", title=words.BANDS_TITLE)
+    strip = canvas("panel/examples", "hl-examples", items=items)
     with gr.Column(elem_id="hl-settings"):
         model = Choice([], label=words.MODEL_LABEL, elem_id="hl-model", interactive=True)
-        notice = canvas("findings", "hl-notice")
+        notice = canvas("panel/findings", "hl-notice")
         layer = Choice([], label=words.LAYER_LABEL, elem_id="hl-layer", interactive=True)
         target = Choice(
             [(words.TOP_CHOICE, "")], value="", label=words.CLASS_LABEL, elem_id="hl-class", interactive=True
@@ -86,15 +86,15 @@ def build() -> Panel:
         pin = gr.Checkbox(label=words.PIN, value=False, elem_id="hl-pin", container=False, interactive=True)
         method = methods.picker(words.METHOD_LABEL, "hl-method")
         with gr.Accordion(words.OPTIONS, open=False, elem_id="hl-more"):
-            options = canvas("options", "hl-options", value={}, none=words.NO_OPTIONS)
+            options = canvas("panel/options", "hl-options", value={}, none=words.NO_OPTIONS)
     with gr.Row(elem_id="hl-actions"):
         explain = gr.Button(words.EXPLAIN, variant="primary", elem_id="hl-explain", min_width=100, scale=2, size="md")
         stop = gr.Button(words.STOP, elem_id="hl-stop", interactive=False, min_width=70, size="md")
         link = gr.Button(words.COPY_LINK, elem_id="hl-link", min_width=90, size="md")
-    linked = canvas("linked", "hl-linked")
-    address = canvas("address", "hl-address", asks=ASKS, tops=[words.TOP_CHOICE, *words.STRONGEST.values()])
-    drop = canvas("drop", "hl-drop", words=words.DROP)
-    canvas("lists", "hl-lists")
+    linked = canvas("panel/linked", "hl-linked")
+    address = canvas("page/address", "hl-address", asks=ASKS, tops=[words.TOP_CHOICE, *words.STRONGEST.values()])
+    drop = canvas("page/drop", "hl-drop", words=words.DROP)
+    canvas("page/lists", "hl-lists")
     return Panel(
         picture,
         picker,

@@ -42,7 +42,7 @@ class Page:
 
     def seen_in_tab(self, elem_id: str) -> gr.HTML:
         """A component whose `focus` event fires when its tab is in front and the last answer is new to it."""
-        self.seen.append(canvas("seen", elem_id))
+        self.seen.append(canvas("page/seen", elem_id))
         return self.seen[-1]
 
 

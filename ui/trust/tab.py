@@ -26,7 +26,7 @@ class Trust:
 
     def __init__(self, page: Page, overlay: str) -> None:
         self.page = page
-        self.strip = canvas("trust", "hl-trust", terms=words.TERMS, of=overlay)
+        self.strip = canvas("trust/trust", "hl-trust", terms=words.TERMS, of=overlay)
 
     def wire(self) -> None:
         """The strip asks by itself for quick methods, once the map is there and in sight."""
