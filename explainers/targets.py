@@ -70,7 +70,7 @@ class Probability(_OfClasses):
 
     def __call__(self, output: Any) -> Tensor:
         """[N], in [0, 1]."""
-        return _picked(scores_of(output).softmax(1), self.classes)
+        return _picked(_several(scores_of(output)).softmax(1), self.classes)
 
 
 class LogProbability(_OfClasses):
@@ -78,7 +78,13 @@ class LogProbability(_OfClasses):
 
     def __call__(self, output: Any) -> Tensor:
         """[N], at most 0."""
-        return _picked(scores_of(output).log_softmax(1), self.classes)
+        return _picked(_several(scores_of(output)).log_softmax(1), self.classes)
+
+
+def _several(scores: Tensor) -> Tensor:
+    if scores.shape[1] == 1:
+        raise BadTarget("The model gives one score, and the softmax of one score is always 1. Give Logit(0).")
+    return scores
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 import tomllib
@@ -96,17 +97,35 @@ def test_the_readme_example_runs(
     assert (tmp_path / "coffee.png").stat().st_size > 10_000
 
 
+def test_the_example_of_the_metrics_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Verdicts, and numbers up to the last digit, which follows the machine."""
+    example = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    code, _, promised = example.partition("print(evaluation)\n")
+    home = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        exec(compile(f"{code}print(evaluation)", "metrics.md", "exec"), {})
+    finally:
+        os.chdir(home)
+
+    said, written = (re.findall(r"(\w+) (0\.\d+): (.*)", each) for each in (capsys.readouterr().out, promised))
+    assert [(name, words) for name, _, words in said] == [(name, words) for name, _, words in written]
+    assert [float(number) for _, number, _ in said] == pytest.approx([float(n) for _, n, _ in written], abs=0.002)
+
+
 def test_every_python_block_is_run_by_a_test() -> None:
-    """README: the example above and the call of a server (tests/page); docs/training.md: tests/test_training.py;
-    docs/torch_batch_norm.md: tests/test_batch_norm_backward.py; docs/your_model.md: tests/test_your_model.py,
-    of its detector tests/test_dense_api.py, of its bands tests/test_bands.py; docs/data_sets.md:
-    tests/test_dataset_cli.py."""
+    """README and docs/metrics.md: the examples above, and the call of a server (tests/page); docs/training.md:
+    tests/test_training.py; docs/torch_batch_norm.md: tests/test_batch_norm_backward.py; docs/your_model.md:
+    tests/test_your_model.py, of its detector tests/test_dense_api.py, of its bands tests/test_bands.py;
+    docs/data_sets.md: tests/test_dataset_cli.py.
+    """
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = {page.name: page.read_text(encoding="utf-8").count("```python") for page in pages}
 
     assert {name: count for name, count in blocks.items() if count} == {
         "README.md": 2,
         "data_sets.md": 4,
+        "metrics.md": 1,
         "torch_batch_norm.md": 1,
         "training.md": 1,
         "your_model.md": 5,

@@ -156,7 +156,8 @@ def test_maps_that_know_nothing_are_level_with_random_ones(kind):
     images = torch.randn(30, 1, 12, 12, generator=generator, dtype=torch.float64)
     exact = (model.weight * images)[:, 0].detach()
     shuffled = exact.flatten(1)[:, torch.randperm(144, generator=generator)].view_as(exact)
-    maps = {"constant": torch.ones_like(exact), "shuffled": shuffled, "random": torch.rand(30, 12, 12)}[kind]
+    noise = torch.rand(30, 12, 12, generator=generator)
+    maps = {"constant": torch.ones_like(exact), "shuffled": shuffled, "random": noise}[kind]
     found = evaluate(model, images, maps, target=0, score="logit", baseline=None, metrics=(*BOTH, "road"), steps=12)
     assert {found.place(metric, "random").verdict for metric in found.values} == {"level"}
     best = evaluate(model, images, exact, target=0, score="logit", baseline=None, metrics=(*BOTH, "road"), steps=12)

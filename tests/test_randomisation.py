@@ -422,7 +422,8 @@ def test_noise_passes_and_a_constant_map_has_no_verdict():
 def result(first: float, last: float, order: str = "cascade") -> Randomisation:
     values = torch.tensor([[first], [last]], dtype=torch.float64)
     blank = values.isnan().double()
-    return Randomisation(("head", "stem"), values, values, values, blank, "m", None, [0], order, False, 2, 2)
+    figures = values, values, values, values.abs(), blank
+    return Randomisation(("head", "stem"), *figures, "m", None, [0], order, False, 2, 2)
 
 
 def test_the_verdict_by_its_thresholds():
@@ -492,3 +493,107 @@ def test_a_method_may_be_given_as_function_or_entry_of_the_table():
 
     assert all(torch.equal(each.magnitude, found[0].magnitude) and each.method == "saliency" for each in found)
     assert found[0].target == [2, 2, 2]
+
+
+# What the verdict reads
+
+
+def small(classes: int = 5) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, classes)
+    return nn.Sequential(*layers).double().eval()
+
+
+def test_a_map_that_only_changes_its_sign_fails() -> None:
+    """Its signed correlations, 1 and -1, have a mean near 0."""
+
+    def turned(net: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        slope = torch.linspace(-1, 1, 192, dtype=x.dtype).view(1, 12, 16)
+        return slope * net(x).sum(1).sign()[:, None, None]
+
+    found = [randomisation_test(small(), pictures(2), turned, seeds=4, seed=10 * k) for k in range(4)]
+
+    assert [each.passes for each in found] == [False] * 4
+    assert any(each.turns and "Its sign changes" in str(each) for each in found)
+
+
+def test_images_are_counted_and_sliced() -> None:
+    found = randomisation_test(small(), pictures(3), "saliency", seeds=1)
+    assert len([*found]) == 3 and len(found[0:2]) == 2 and found[-1].target == found.target[2:]
+    with pytest.raises(IndexError):
+        found[3]
+
+
+def test_a_test_that_was_stopped_has_no_figure_of_its_end() -> None:
+    said = str(randomisation_test(small(), pictures(1), "saliency", budget=1e-9))
+    assert "has not ended" in said and "nan" not in said and "constant" not in said
+
+
+class Counting(nn.Module):
+    """Follows the mean of what it sees, also in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 6, 3), nn.Linear(6, 4)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x).relu().mean((2, 3))
+        self.mean.mul_(0.9).add_(0.1 * y.detach().mean(0))
+        return self.head(y - self.mean)
+
+
+def test_the_new_network_writes_into_no_buffer_of_the_users() -> None:
+    torch.manual_seed(0)
+    net = Counting().eval()
+    net(pictures(1).float())
+    before = net.mean.clone()
+
+    randomisation_test(net, pictures(1).float(), "saliency", seeds=2)
+
+    assert torch.equal(net.mean, before)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_spectral_norm_divides_by_the_new_weights_own(new: bool) -> None:
+    """Otherwise forty layers overflow."""
+    norm = nn.utils.parametrizations.spectral_norm if new else nn.utils.spectral_norm
+    torch.manual_seed(0)
+    layers = [nn.Sequential(norm(nn.Conv2d(3 if k == 0 else 6, 6, 3, padding=1)), nn.ReLU()) for k in range(3)]
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 5))
+    for _ in range(5):
+        net(pictures(1).float())
+    copy = RandomisedCopy(eval_view(net.eval()))
+    convolution = copy.network[0][0]
+    trained = convolution(torch.zeros(1, 3, 8, 8)), convolution.weight.detach().flatten(1)
+
+    copy.randomise([name for name, _ in copy.network.named_modules() if name.startswith("0.0")], 7)
+    with torch.no_grad():
+        convolution(torch.zeros(1, 3, 8, 8))  # a hook sets the weight in the forward pass
+
+    drawn = convolution.weight.detach().flatten(1)
+    assert not torch.equal(drawn, trained[1])
+    assert float(torch.linalg.matrix_norm(drawn, 2)) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_parametrized_layer_is_one_step() -> None:
+    layers = nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    net = nn.Sequential(*layers, nn.utils.parametrizations.weight_norm(nn.Linear(24, 5))).double().eval()
+
+    assert randomisation_test(net, pictures(1), "saliency", seeds=1).steps == ("4", "0")
+    group = weight_groups(net, pictures(1), 12)[-1]
+    assert group.name == "4" and set(group.modules) == {"4", "4.parametrizations.weight"}
+
+
+class Bare(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.matrix = nn.Conv2d(3, 6, 3), nn.Parameter(torch.randn(6, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x).relu().mean((2, 3)) @ self.matrix
+
+
+def test_parameters_of_the_network_itself_have_their_names() -> None:
+    torch.manual_seed(0)
+    assert randomisation_test(Bare().eval(), pictures(1).float(), "saliency", seeds=1).steps == ("conv", "matrix")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -358,3 +359,52 @@ def test_refusals_name_what_was_given_and_what_to_do():
     for error, words, keywords in cases:
         with nothing_left(net, images), pytest.raises(error, match=words):
             recommend(net, images, **keywords)
+
+
+# Numbers that are the map's own
+
+
+def test_a_map_takes_anothers_number_only_where_it_would_be_the_same() -> None:
+    """Of one map up to a factor all have one deletion; a completeness gap is each method's own."""
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(576, 5, bias=False)).double().eval()
+    methods = ["input_x_gradient", "integrated_gradients", "deep_lift"]
+    gaps = recommend(linear, pictures(1), metrics="completeness_gap", methods=methods)
+    assert {row.method: row.same_as for row in gaps.rows} == dict.fromkeys(methods, "")
+    by_method = {row.method: row.values["completeness_gap"] for row in gaps.rows}
+    assert math.isnan(by_method["input_x_gradient"]) and by_method["integrated_gradients"] < 1e-9
+    assert "better than every control" not in str(gaps)
+
+    net, images = residual(), pictures(1)
+    settings: dict[str, Any] = {"methods": ["hires_cam", "cam"], "layers": ["layer2"], "metrics": "infidelity"}
+    exact = {"options": {"infidelity": {"normalise": False}}}
+    assert any(row.same_as for row in recommend(net, images, **settings).rows)
+    for row in recommend(net, images, **settings, **exact).rows:
+        alone = evaluate(net, images, explain(row.method, net, images, layer="layer2"), metrics="infidelity", **exact)
+        assert row.values["infidelity"] == pytest.approx(float(alone.values["infidelity"]), rel=1e-6)
+
+
+def test_means_of_other_images_do_not_compare() -> None:
+    """A row without a value on an image on which another row has one stands behind it."""
+    nan = math.nan
+
+    def row(name: str, values: list[float]) -> Tried:
+        one = measured(0.5, 0.5)
+        both = {"deletion": torch.tensor(values), "insertion": torch.tensor(values)}
+        return Tried(name, None, 0.1, 20, replace(one, values=both))
+
+    rows = [row("partly", [nan, 0.0, nan]), row("good", [0.2, 0.3, nan]), row("bad", [0.8, 0.9, nan])]
+
+    assert [each.method for each in ranked(rows, ["deletion"])] == ["good", "bad", "partly"]
+
+
+def test_a_layer_without_height_and_width_refuses_no_other() -> None:
+    found = recommend(
+        residual(), pictures(1), layers=["layer2", "avgpool"], methods=["grad_cam", "layer_cam", "saliency"]
+    )
+    assert {row.name for row in found.rows} == {"grad_cam at layer2", "layer_cam at layer2", "saliency"}
+    assert set(found.refused) == {"grad_cam at avgpool", "layer_cam at avgpool"}
+
+
+def test_who_ends_the_search_is_said() -> None:
+    stopped = recommend(residual(), pictures(1), methods=["rise"], progress=lambda step: False)
+    assert stopped.is_stopped and "It was stopped before the first map." in str(stopped)

@@ -25,7 +25,8 @@ class Explanation:
 
     `map` [N, h, w] as the paper draws it; `raw` what the method gave before its final ReLU or reduction; `scores` [N,
     K] the model's own output of the same forward, None where the method needs none; `target` class indices or the
-    target's repr; `statistics` and `findings` one entry a picture; `seconds` of wall time.
+    target's repr; `statistics` and `findings` one entry a picture; `seconds` of wall time. `keywords` are those that
+    the method was given, `through` among them; None after `load`, where a file cannot hold them.
     """
 
     method: str
@@ -38,6 +39,7 @@ class Explanation:
     statistics: list[dict[str, Any]]
     findings: list[list[Finding]]
     seconds: float
+    keywords: dict[str, Any] | None = None
 
     @property
     def by_size(self) -> bool:
@@ -86,6 +88,7 @@ class Explanation:
             "findings": [[asdict(finding) for finding in row] for row in self.findings],
             "seconds": self.seconds,
             "options": self.options,
+            "keywords": self.keywords if _is_plain(self.keywords) else None,
         }
         save_npz(path, arrays, {"about": json.dumps(about, default=_plain)})
 
@@ -111,6 +114,14 @@ class Explanation:
             f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of {h}x{w} in "
             f"[{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
         )
+
+
+def _is_plain(keywords: dict[str, Any] | None) -> bool:
+    """Whether JSON gives them back as they were."""
+    try:
+        return bool(json.loads(json.dumps(keywords)) == keywords)
+    except (TypeError, ValueError):
+        return False
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,9 @@ from explainers.options import LayerName, whole_number
 from explainers.registry import MAPS, Method, find
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, described
 
+_OF_THE_CALL = ("layer", "progress", "budget")
+"""Keywords that do not belong to the map: the layer stands beside it by its name."""
+
 
 def explain(
     method: str,
@@ -97,6 +100,7 @@ def explain(
         raw=raw,
         scores=record.scores,
         seconds=seconds,
+        keywords={name: value for name, value in keywords.items() if name not in _OF_THE_CALL},
         statistics=statistics(
             shown,
             raw,

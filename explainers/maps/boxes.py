@@ -72,6 +72,8 @@ def region_masks(region: Tensor, images: Tensor) -> Tensor:
     Errors   BadOption for another shape, and a region without a pixel
     """
     count, _, height, width = images.shape
+    if isinstance(region, Tensor) and (region.is_complex() or bool(region.isnan().any())):
+        raise BadOption("The region holds complex numbers or NaN. Give boxes in pixels, or masks of true and false.")
     if isinstance(region, Tensor) and tuple(region.shape) == (count, height, width):
         inside = region.to(images.device) != 0
     elif isinstance(region, Tensor) and tuple(region.shape) == (count, 4):

@@ -36,10 +36,25 @@ def resize(maps: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tenso
     height, width = sides
     planes = _widened(maps)[:, None]
     if mode == "bilinear":
-        return functional.interpolate(planes, (height, width), mode="bilinear", align_corners=False)[:, 0]
+        if maps.shape[1:] == (height, width):
+            return planes[:, 0].clone()
+        return _between(_between(planes[:, 0], 2, width), 1, height)  # rows last: they are copied whole
     # torch's "nearest" takes the cell at the pixel's corner, which shifts the map by up to half a cell.
     exact = "nearest-exact" if mode == "nearest" else mode
     return functional.interpolate(planes, (height, width), mode=exact)[:, 0]
+
+
+def _between(maps: Tensor, axis: int, side: int) -> Tensor:
+    """Linear interpolation along an axis; torch's own gives several values between equal cells, by rounding."""
+    cells = maps.shape[axis]
+    if side == cells:
+        return maps
+    at = (torch.arange(side, dtype=torch.float64, device=maps.device) + 0.5) * cells / side - 0.5
+    at = at.clamp(0, cells - 1)
+    first = at.long()
+    weights = (at - first).to(maps.dtype).view(-1, *[1] * (2 - axis))
+    after = maps.index_select(axis, (first + 1).clamp(max=cells - 1))
+    return torch.lerp(maps.index_select(axis, first), after, weights)
 
 
 def enlarge(maps: Tensor, size: tuple[int, int], *, smooth: bool = True) -> Tensor:

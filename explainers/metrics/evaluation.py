@@ -25,6 +25,7 @@ SPREADS = 2.0
 LEVEL = 0.05
 STOPPED, OVER = "the call was stopped", "the time budget was over"
 """Why a value is missing that the call did not reach."""
+NOT_FINITE = "the score of the image, or of a changed one, is not finite"
 NAMES = {"random": "random", "edge": "edges", "centre": "the centre blob"}
 """The controls, in words."""
 
@@ -52,9 +53,9 @@ class Evaluation:
 
     `values[metric]` [N]; `controls[metric][control]` [N], of "random" the mean over its maps, whose standard deviation
     is `spread[metric]` [N]. `curves[metric]` [N, points] and `control_curves[metric][control]` [N, points] for metrics
-    that are areas under one. `reasons[metric][n]` says why a value is NaN. `maps` [N, H, W] are those evaluated, at the
-    images' size; `target` class indices or the target's repr; `options` all settings; `seconds` of wall time.
-    `is_complete` says whether the call reached every value, also of the controls.
+    that are areas under one. `reasons[metric][n]` says why a value is NaN, or of fewer samples than asked for. `maps`
+    [N, H, W] are those evaluated, at the images' size; `target` class indices or the target's repr; `options` all
+    settings; `seconds` of wall time. `is_complete` says whether the call reached every value, also of the controls.
     """
 
     values: dict[str, Tensor]
@@ -74,10 +75,9 @@ class Evaluation:
     def __len__(self) -> int:
         return len(self.maps)
 
-    def __getitem__(self, picture: int) -> Evaluation:
-        """The evaluation of one of the images."""
-        picture = range(len(self))[picture]
-        one = slice(picture, picture + 1)
+    def __getitem__(self, picture: int | slice) -> Evaluation:
+        """The evaluation of one of the images, or of several."""
+        one = one_or_several(picture, len(self))
         several = isinstance(self.target, list) and len(self.target) == len(self)
         return replace(
             self,
@@ -152,19 +152,35 @@ class Evaluation:
         return f"Evaluation({self.method or 'maps'} on {count} image{'s' * (count > 1)}: {numbers})"
 
 
+def one_or_several(picture: int | slice, count: int) -> slice:
+    """The slice that `picture` names among `count` images.
+
+    Errors   IndexError
+    """
+    chosen = range(count)[picture]
+    if isinstance(chosen, int):
+        return slice(chosen, chosen + 1)
+    if chosen.step != 1:
+        raise IndexError(f"A step of {chosen.step} is not possible. Give a slice of neighbours: [2:5].")
+    return slice(chosen.start, max(chosen.start, chosen.stop))
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The numbers of one metric for several candidates of `count` images each."""
+    """The numbers of one metric for several candidates of `count` images each; `is_begun` where the call reached it."""
 
     measured: Measured
     names: list[str]
     count: int
+    is_begun: bool = True
 
     def without_own(self) -> Parts:
         """Those of the controls."""
         count, curves = self.count, self.measured.curves
-        rest = Measured(self.measured.values[count:], None if curves is None else curves[count:])
-        return Parts(rest, self.names[1:], count)
+        rest = replace(
+            self.measured, values=self.measured.values[count:], curves=None if curves is None else curves[count:]
+        )
+        return replace(self, measured=rest, names=self.names[1:])
 
     def _of(self, numbers: Tensor, name: str) -> Tensor:
         """[K, N, ...] of the K candidates of that name."""
@@ -189,15 +205,17 @@ class Parts:
         return self._of(self.measured.values, "random").std(0)
 
     def why(self, ended: str) -> list[str]:
-        """Why a value of the caller's maps is NaN, [N]."""
+        """Why a value of the caller's maps is NaN, or of fewer samples than asked for, [N]."""
+        missing = NOT_FINITE if self.is_complete else ended
+        fewer = self.measured.is_sampled and not self.is_complete
+        partly = f"of fewer samples than asked for: {ended}" if fewer else ""
         nan = self.values("").isnan().tolist()
-        return [self.measured.reasons.get(row, ended if nan[row] else "") for row in range(self.count)]
+        return [self.measured.reasons.get(row, missing if nan[row] else partly) for row in range(self.count)]
 
     @property
     def is_complete(self) -> bool:
-        """Whether the call reached every row; one that is not defined has a reason."""
-        rows = self.measured.values.isnan().nonzero()[:, 0].tolist()
-        return all(row in self.measured.reasons for row in rows)
+        """Whether the call went to the end of the metric."""
+        return self.is_begun and self.measured.is_whole
 
 
 def _sorted(names: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from explainers.errors import BadOption, nearest
 from explainers.metrics.candidates import Candidate
 from explainers.options import Option, options_of
 from explainers.passes.loop import Loop
-from explainers.passes.run import Run
+from explainers.passes.run import Run, at_least_float32
 from explainers.targets import Logit, Probability, Target
 
 
@@ -27,12 +27,15 @@ from explainers.targets import Logit, Probability, Target
 class Measured:
     """What a formula gives: `values` [R], and for metrics that are areas the `curves` [R, points] that they are of.
 
-    A value is NaN where it is not defined or the call ended before; `reasons` says why, by row.
+    A value is NaN where it is not defined or the call ended before; `reasons` says why, by row. `is_whole`: the
+    call did not end within; `is_sampled`: values are of samples, and where it did, of fewer than asked for.
     """
 
     values: Tensor
     curves: Tensor | None = None
     reasons: dict[int, str] = field(default_factory=dict)
+    is_whole: bool = True
+    is_sampled: bool = False
 
     def but(self, where: Tensor, why: str) -> Measured:
         """The same, NaN for the reason `why` in the rows that `where` [R] names."""
@@ -47,8 +50,9 @@ class Metric:
 
     `higher` says whether higher is better, None where neither is. `score` is "probability" or "target" where it scores
     variants of the images by that, else "". `reruns`: it runs the method again; `region`: it compares with a region;
-    `controls`: a control has the number too; `curve`: it is the area under one. `forwards` gives the forward passes
-    (with `reruns`, the runs of the method) of one map, from the options.
+    `controls`: a control has the number too; `curve`: it is the area under one. From the options, `factor_free` says
+    whether maps that differ by a positive factor alone have one number, `forwards` how many forward passes (with
+    `reruns`, runs of the method) a map takes.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Metric:
     controls: bool
     curve: bool
     summary: str
+    factor_free: Callable[[Mapping[str, Any]], bool] = field(repr=False)
     forwards: Callable[[Mapping[str, Any]], int] = field(repr=False)
     function: Callable[..., Measured | Tensor] = field(repr=False)
     options: dict[str, Option] = field(repr=False)
@@ -109,6 +114,7 @@ def metric(
     region: bool = False,
     controls: bool = True,
     curve: bool = False,
+    factor_free: Callable[[Mapping[str, Any]], bool] = lambda options: True,
     forwards: Callable[[Mapping[str, Any]], int] = lambda options: 0,
 ) -> Callable[[Formula], Formula]:
     """Enter a formula `(trial, **options) -> values [R]`, or `Measured`, into METRICS.
@@ -130,6 +136,7 @@ def metric(
             controls=controls,
             curve=curve,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
+            factor_free=factor_free,
             forwards=forwards,
             function=function,
             options=options_of(function),
@@ -168,6 +175,11 @@ class Trial:
     def images(self) -> Tensor:
         """The images [N, C, H, W]."""
         return self.run.images
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the scores."""
+        return at_least_float32(self.images).dtype
 
     @cached_property
     def maps(self) -> Tensor:
@@ -244,7 +256,7 @@ class Trial:
         NaN where the call ended before, and for rows that are not among `rows`.
         """
         rows = range(len(self.maps)) if rows is None else rows
-        found = self.maps.new_full((len(rows) * variants,), torch.nan)
+        found = torch.full((len(rows) * variants,), torch.nan, dtype=self.dtype, device=self.images.device)
 
         def work(chunk: range) -> None:
             batches, pictures = [], []
@@ -277,6 +289,6 @@ def find_metric(name: str) -> Metric:
 
     Errors   BadOption with the nearest names
     """
-    if name not in METRICS:
+    if not isinstance(name, str) or name not in METRICS:
         raise BadOption(f"There is no metric {name!r}. {nearest(str(name), METRICS)}METRICS lists all {len(METRICS)}.")
     return METRICS[name]

@@ -17,7 +17,7 @@ from explainers.hooks.records import map_tensors
 from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize
 from explainers.maps.similarity import ssim
-from explainers.metrics.randomisation_result import Randomisation
+from explainers.metrics.randomisation_result import FIGURES, Randomisation
 from explainers.network.eval_view import eval_view
 from explainers.network.randomised import RandomisedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
@@ -105,6 +105,8 @@ def randomisation_test(
 def _check(given: dict[str, Any], options: dict[str, Any]) -> None:
     for name, option in options_of(randomisation_test).items():
         option.check(given[name])
+    if "compare" in options:
+        raise BadOption("compare= draws a second map, which this test does not read. Leave it out.")
     if "forward" in options:
         raise BadOption(
             "forward= runs the model that was given, and the weights are drawn anew in a copy of it. Wrap model and "
@@ -173,7 +175,7 @@ class _Stopped(Exception):
 
 @dataclass(eq=False)
 class _Test:
-    """The loop over seeds and steps, with what it found: signed, magnitude, ssim and blank, [4, seeds, steps, N]."""
+    """The loop over seeds and steps, with what it found: `FIGURES`, [5, seeds, steps, N]."""
 
     copy: RandomisedCopy
     images: Tensor
@@ -189,7 +191,8 @@ class _Test:
 
     def __post_init__(self) -> None:
         self.total = self.seeds * len(self.groups)
-        self.found = torch.full((4, self.seeds, len(self.groups), len(self.images)), torch.nan, dtype=torch.float64)
+        form = len(FIGURES), self.seeds, len(self.groups), len(self.images)
+        self.found = torch.full(form, torch.nan, dtype=torch.float64)
 
     def run(self) -> None:
         """All of it, or what there is time for."""
@@ -239,7 +242,7 @@ class _Test:
         return found
 
     def _compared(self, drawn: Tensor) -> Tensor:
-        """[4, N]."""
+        """[5, N], as `FIGURES`."""
         pair = self.original, drawn
         shown = [each.abs() if self.maps.by_size else each for each in pair]
         size = self.images.shape[-2], self.images.shape[-1]
@@ -247,9 +250,9 @@ class _Test:
         signed = rank_correlation(*pair)
         is_signed = any(bool((each < 0).any()) for each in pair)
         magnitude = rank_correlation(pair[0].abs(), pair[1].abs()) if is_signed else signed
-        return torch.stack([signed, magnitude, ssim(*full), signed.isnan().double()])
+        absolute = (magnitude if self.maps.by_size else signed).abs()
+        return torch.stack([signed, magnitude, ssim(*full), absolute, signed.isnan().double()])
 
     def means(self) -> dict[str, Tensor]:
         """Over the seeds, [steps, N] each."""
-        names = ("signed", "magnitude", "ssim", "blank")
-        return {name: values.nanmean(0) for name, values in zip(names, self.found, strict=True)}
+        return {name: values.nanmean(0) for name, values in zip(FIGURES, self.found, strict=True)}

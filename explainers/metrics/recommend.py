@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,7 +65,8 @@ def recommend(
 
     `layers` is "stages" or a list of names, the last of which long methods take; `methods` None is every method with a
     map that fits the model, without the controls; `settings` are those of `evaluate`, such as `steps`, `baseline`,
-    `seed` and `precision`. `progress` gets a `Partial` with the `recommendation` so far after each map.
+    `seed` and `precision`, but for `controls`, which are always measured. `progress` gets a `Partial` with the
+    `recommendation` so far after each map.
 
     The best of many maps on one image is partly the luckiest: give several images for a choice that is to last.
 
@@ -77,6 +78,8 @@ def recommend(
         >>> len(found), found.best.method in ("grad_cam", "layer_cam")
         (4, True)
     """
+    if progress is not None and not callable(progress):
+        raise BadOption(f"progress={progress!r} is not possible. Give a function of a Partial, or None.")
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise BadOption(f"seconds={seconds!r} is not possible. Give a number above 0.")
     names = _metrics(metrics)
@@ -198,6 +201,7 @@ class _Search:
     rows: list[Tried] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     fixed: Target | None = None
+    stopped: bool = False
     _given: dict[str, Tensor | Explanation] = field(default_factory=dict)
     _shared: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     _shared_seconds: float = 0.0
@@ -211,7 +215,7 @@ class _Search:
             if steps > SHORT:
                 self._second_round(steps)
         except _Stopped:
-            pass
+            self.stopped = True
         return self._found()
 
     def _first_round(self, steps: int, until: float) -> None:
@@ -234,7 +238,8 @@ class _Search:
         began = time.monotonic()
         maps = self._maps(entry, share)
         seconds = time.monotonic() - began + (self._shared_seconds if entry.is_shared else 0.0)
-        same = next((row for row in self.rows if not row.same_as and _are_same(self._given[row.name], maps)), None)
+        alone = [row for row in self.rows if not row.same_as] if judge.reads_map_alone else []
+        same = next((row for row in alone if _are_same(self._given[row.name], maps)), None)
         evaluation = judge(maps) if same is None else same.evaluation
         if not evaluation.is_complete:
             return
@@ -245,8 +250,10 @@ class _Search:
 
     def _maps(self, entry: _Entry, share: float | None) -> Tensor | Explanation:
         if entry.is_shared and entry.layer is not None:
-            if not self._shared:
+            if not self._shared and not self._shared_seconds:
                 self._share()
+            if entry.layer not in self._shared:
+                self._shared |= activations_and_gradients_of(self.model, self.images, [entry.layer], self.fixed)
             raw = FORMULAS[entry.method.name](*self._shared[entry.layer])
             return raw.relu() if rectifies(entry.method, {}) else raw
         options: dict[str, Any] = {} if entry.layer is None else {"layer": entry.layer}
@@ -262,7 +269,12 @@ class _Search:
         entries = [each for each in self.queue if each.is_shared and each.layer is not None]
         names = list(dict.fromkeys(each.layer for each in entries))
         with unrecorded():
-            self._shared = activations_and_gradients_of(self.model, self.images, names, self.fixed)
+            try:
+                self._shared = activations_and_gradients_of(self.model, self.images, names, self.fixed)
+            except ExplainerError:  # of one of the layers, which then says so for itself
+                for name in names:
+                    with suppress(ExplainerError):
+                        self._shared |= activations_and_gradients_of(self.model, self.images, [name], self.fixed)
         self._shared_seconds = (time.monotonic() - began) / len(entries)
 
     def _second_round(self, steps: int) -> None:
@@ -325,4 +337,5 @@ class _Search:
     def _found(self) -> Recommendation:
         target = None if self.fixed is None else described(self.fixed, len(self.images))
         rows = ranked(self.rows, self.metrics)
-        return Recommendation(rows, self.metrics, dict(self.refused), len(self.queue), target, self._elapsed())
+        refused, total = dict(self.refused), len(self.queue)
+        return Recommendation(rows, self.metrics, refused, total, target, self._elapsed(), self.stopped)

@@ -60,7 +60,7 @@ class Recommendation:
 
     `rows` are best first: those with full curves, then those with short ones. `refused` has, by method (and layer), why
     there is no map. `total` is the number of methods and layers to try, of which the first len(rows) + len(refused)
-    were reached within the time.
+    were reached within the time. `is_stopped`: the caller ended the search.
     """
 
     rows: tuple[Tried, ...]
@@ -69,6 +69,7 @@ class Recommendation:
     total: int = 0
     target: list[int] | str | None = None
     seconds: float = 0.0
+    is_stopped: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -87,16 +88,17 @@ class Recommendation:
     @property
     def winners(self) -> dict[str, Tried]:
         """The best of the compared rows by each metric alone."""
-        return {name: min(self.compared, key=lambda row: _loss(row, name)) for name in self.metrics if self.rows}
+        best = _losses(self.compared, self.metrics).argmin(1).tolist() if self.rows else []
+        return {name: self.compared[row] for name, row in zip(self.metrics, best, strict=False)}
 
     @property
     def agreement(self) -> dict[tuple[str, str], float]:
         """For each two metrics the rank correlation of their orders of the compared rows; NaN for fewer than three."""
         found = {}
+        losses = dict(zip(self.metrics, _losses(self.compared, self.metrics), strict=True))
         for a, b in combinations(self.metrics, 2):
-            losses = [torch.tensor([[_loss(row, name) for row in self.compared]]) for name in (a, b)]
-            known = losses[0].isfinite() & losses[1].isfinite()
-            pair = [each[known][None] for each in losses]
+            known = losses[a].isfinite() & losses[b].isfinite()
+            pair = losses[a][known][None], losses[b][known][None]
             found[a, b] = float(rank_correlation(*pair)) if int(known.sum()) > 2 else math.nan
         return found
 
@@ -114,13 +116,15 @@ class Recommendation:
 
     def __str__(self) -> str:
         if self.best is None:
-            why = next(iter(self.refused.values()), "The time was over before the first map.")
+            ended = "It was stopped" if self.is_stopped else "The time was over"
+            why = next(iter(self.refused.values()), f"{ended} before the first map.")
             return f"No map could be recommended. {why}"
         reached = len(self.rows) + len(self.refused)
         tried = f"all {self.total}" if reached >= self.total else f"{reached} of {self.total}"
         lines = [f"{self.best.name} is the best of {len(self.rows)} maps ({tried} were tried, {self.seconds:.0f} s)."]
         lines += [self.best.evaluation.sentence(name) for name in self.metrics]
-        if not any(all(row.beats(control) for control in _controls(row)) for row in self.rows if _controls(row)):
+        beside = [row for row in self.rows if _controls(row)]
+        if beside and not any(all(row.beats(control) for control in _controls(row)) for row in beside):
             lines.append("No map is better than every control by every metric: trust none of them on this alone.")
         lines += [self._agreement(a, b, rho) for (a, b), rho in self.agreement.items()]
         return "\n".join([*lines, *self._table(10)])
@@ -161,12 +165,12 @@ class PartialRecommendation(Partial):
 def ranked(rows: Sequence[Tried], metrics: Sequence[str]) -> tuple[Tried, ...]:
     """The rows, best first: longer curves before shorter ones, and by the mean of the places by each metric.
 
-    Rows for which a metric has no value are behind the others.
+    Rows for which a metric has no value on an image that another row has one of are behind the others.
     """
     found: list[Tried] = []
     for steps in sorted({row.steps for row in rows}, reverse=True):
         group = [row for row in rows if row.steps == steps]
-        losses = torch.tensor([[_loss(row, name) for row in group] for name in metrics], dtype=torch.float64)
+        losses = _losses(group, metrics)
         mean = _places(losses).mean(0).tolist()
         missing = losses.isinf().any(0).tolist()
         # Of equal ranks, the one that was tried first, which is the cheapest.
@@ -182,12 +186,20 @@ def _places(losses: Tensor) -> Tensor:
     return below + (same + 1) / 2
 
 
-def _loss(row: Tried, metric: str) -> float:
-    """The metric's mean, turned so that lower is better; infinite where there is none."""
-    value = row.values[metric]
-    if math.isnan(value):
-        return math.inf
-    return -value if METRICS[metric].higher else value
+def _losses(rows: Sequence[Tried], metrics: Sequence[str]) -> Tensor:
+    """Each metric's mean over the images, turned so that lower is better, [metrics, rows].
+
+    Infinite for a row without a value on an image on which another has one: means of other images do not compare.
+    """
+    found = torch.full((len(metrics), len(rows)), math.inf, dtype=torch.float64)
+    for place, name in enumerate(metrics):
+        values = [row.evaluation.values[name].double().cpu() for row in rows]
+        wanted = torch.stack(values).isfinite().any(0) if values else torch.zeros(0, dtype=torch.bool)
+        for k, each in enumerate(values):
+            if bool(wanted.any()) and bool(each[wanted].isfinite().all()):
+                mean = float(each[wanted].mean())
+                found[place, k] = -mean if METRICS[name].higher else mean
+    return found
 
 
 def _controls(row: Tried) -> list[str]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -22,11 +23,15 @@ from explainers.metrics.metric import Measured, Metric, Trial, find_metric
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forwarded import Forward, forwarded
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, options_of
+from explainers.outputs import scores_of
 from explainers.passes.loop import Loop, Partial, Progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
-from explainers.registry import check_images
-from explainers.targets import TargetLike, described
+from explainers.registry import METHODS, check_images
+from explainers.targets import Logit, TargetLike, described
+
+MAKING = 0.5
+"""Share of the progress that a long method has, whose maps are made first."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ def evaluate(
 
     `maps` [N, h, w] are enlarged bilinearly, attributions [N, C, H, W] summed over their channels; an `Explanation`, a
     method's name or a function of the images can be run again, which some metrics ask for. `target` None is that of the
-    `Explanation`, else each image's top class. `score` holds for plain classes; other targets are scored as they are.
+    `Explanation`, else each image's top class. `score` holds for plain classes; other targets are scored as they are,
+    and the class of a network that gives one score by its logit.
     `region`, for metrics that ask for one, is boxes [N, 4] (left, top, right, bottom in pixels) or masks [N, H, W].
     `options` are those of single metrics: {"road": {"levels": (0.2, 0.4)}}.
 
@@ -95,7 +101,7 @@ def evaluate(
         progress=progress,
         budget=budget,
         forward=forward,
-        first=maps,
+        first=(maps,),
     ) as judge:
         return judge(maps)
 
@@ -114,7 +120,7 @@ def evaluator(
     progress: Progress | None = None,
     budget: float | None = None,
     forward: Forward | None = None,
-    first: Maps | None = None,
+    first: Sequence[Maps] = (),
     **settings: Any,
 ) -> Iterator[Evaluator]:
     """What `evaluate` does, for several maps of the same images: `judge(maps)`, once for each, inside the block.
@@ -138,14 +144,16 @@ def evaluator(
     model = forwarded(model, forward, images)
     with one_call(model):
         check_images(model, images)
-        if first is not None:
-            refuse(first, images)
-            _refuse_reruns(first, chosen)
+        for maps in first:
+            refuse(maps, images)
+            _refuse_reruns(maps, chosen)
         region = _region(given.get("region"), images, chosen)
         with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
             run.refuse_through()
             cover = baseline_of(run.images, baseline, settings["seed"])
             run.score_inputs()
+            if isinstance(run.target, Logit) and scores_of(run.clean_output).shape[1] == 1:
+                settings["score"] = "logit"  # the softmax of one score is always 1
             trial = Trial(run, loop, cover, [], settings["steps"], settings["seed"], settings["score"], region, {})
             own_maps = OwnMaps(model, run, settings["magnitude"], grad)
             yield Evaluator(trial, own_maps, chosen, own, settings, controls, progress)
@@ -164,6 +172,7 @@ class Evaluator:
     progress: Progress | None
     _controls: dict[str, Parts] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
+    _made: float = field(default=0.0, init=False)
 
     def __call__(self, maps: Maps) -> Evaluation:
         """The evaluation of one map for each image.
@@ -171,7 +180,10 @@ class Evaluator:
         Errors   BadOption
         """
         began = time.perf_counter()
-        own = self.own_maps.candidate(maps)
+        is_long = isinstance(maps, str) and METHODS[maps].long
+        watched = is_long and self.progress is not None
+        own = self.own_maps.candidate(maps, partial(self._making, began) if watched else None)
+        self._made = MAKING if is_long else 0.0
         new = self.controls and self._controls is None
         beside = control_maps(self.trial.images, self.trial.seed) if new else []
         trial = replace(self.trial, candidates=[own, *beside], kept={})
@@ -187,34 +199,57 @@ class Evaluator:
             self._controls = {name: part.without_own() for name, part in parts.items()}
         return self._evaluation(own, parts, began)
 
+    @property
+    def reads_map_alone(self) -> bool:
+        """Whether maps that differ by a positive factor alone have the same numbers, whatever made them."""
+        return not any(each.reruns for each in self.metrics) and all(
+            each.factor_free(self.options[each.name]) for each in self.metrics
+        )
+
     def _measure(self, metric: Metric, trial: Trial) -> Parts:
         """The numbers of one metric; NaN where the call has ended."""
+        names = [each.name for each in trial.candidates]
         if self._stopped or not self.trial.loop.affords():
             found = Measured(trial.maps.new_full((len(trial.maps),), torch.nan))
-        else:
-            found = metric(trial.of(metric), **self.options[metric.name])
-        return Parts(found, [each.name for each in trial.candidates], len(trial.images))
+            return Parts(found, names, len(trial.images), is_begun=False)
+        self.trial.loop.ended_early = False
+        found = metric(trial.of(metric), **self.options[metric.name])
+        is_whole = found.is_whole and not self.trial.loop.ended_early
+        return Parts(replace(found, is_whole=is_whole), names, len(trial.images))
 
     def _cost(self, metric: Metric, trial: Trial) -> int:
         rows = len(trial.maps) if metric.controls else len(trial.images)
         return max(1, metric.forwards({**self.settings, **self.options[metric.name]})) * rows
 
+    def _making(self, began: float, inside: Partial) -> Any:
+        """The progress of a long method that makes the maps; nothing is measured yet."""
+        assert inside.map is not None
+        found = self._evaluation(self.own_maps.unfinished(inside.map), {}, began)
+        return self._tell(PartialEvaluation(MAKING * inside.fraction, None, inside.done, inside.total, found))
+
     def _report(
         self, own: Candidate, parts: dict[str, Parts], done: int, cost: int, whole: int, began: float
     ) -> Progress | None:
         """The loop's progress during one metric, as the caller's: as a share of all metrics."""
-        progress = self.progress
-        if progress is None:
+        if self.progress is None:
             return None
+        reached = 0
 
-        def report(partial: Partial) -> Any:
-            now = done + round(partial.fraction * cost)
-            with outside_call(), unrecorded():
-                answer = progress(PartialEvaluation(now / whole, None, now, whole, self._evaluation(own, parts, began)))
-            self._stopped = self._stopped or answer is False
-            return answer
+        def report(inside: Partial) -> Any:
+            nonlocal reached
+            reached = max(reached, round(inside.fraction * cost))  # within a run of a long method it is not known
+            now = done + reached
+            fraction = self._made + (1 - self._made) * now / whole
+            return self._tell(PartialEvaluation(fraction, None, now, whole, self._evaluation(own, parts, began)))
 
         return report
+
+    def _tell(self, step: PartialEvaluation) -> Any:
+        assert self.progress is not None
+        with outside_call(), unrecorded():
+            answer = self.progress(step)
+        self._stopped = self._stopped or answer is False
+        return answer
 
     def _evaluation(self, own: Candidate, parts: Mapping[str, Parts], began: float) -> Evaluation:
         beside = self._controls if self._controls is not None else {n: p.without_own() for n, p in parts.items()}
@@ -253,7 +288,7 @@ def _metrics(names: Any) -> list[Metric]:
     several = [names] if isinstance(names, str) else list(names) if isinstance(names, (list, tuple)) else None
     if not several:
         raise BadOption(f"metrics={names!r} is not possible. Give names of METRICS: metrics=('deletion', 'insertion').")
-    return [find_metric(name) for name in dict.fromkeys(several)]
+    return [*{each.name: each for each in map(find_metric, several)}.values()]
 
 
 def _options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[str, Any]]:

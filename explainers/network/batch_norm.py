@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _GUARDED = "explainers.network.batch_norm"
@@ -34,6 +35,11 @@ def guard_batch_norms(*roots: Tensor) -> None:
                 is_last = not x.is_contiguous() and x.is_contiguous(memory_format=last)
                 node.register_prehook(partial(_in_format, last if is_last else torch.contiguous_format))
                 node.metadata[_GUARDED] = True
+
+
+def mixes_rows(network: nn.Module) -> bool:
+    """Whether a batch norm without running statistics takes those of the batch, so that each row changes the others."""
+    return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in network.modules())
 
 
 def _in_format(memory_format: torch.memory_format, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:

@@ -1,6 +1,7 @@
 """A private copy of a network whose weights can be drawn anew, module by module; the user's is not touched.
 
-The copy's modules are its own and share the trained tensors until these are replaced: nothing is written into a tensor.
+The copy's modules are its own and share the trained parameters until these are replaced: nothing is written into one.
+Its buffers are copies, since a network may write into them even in evaluation mode.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import no_inner_hooks
@@ -19,6 +23,7 @@ from explainers.network.forwarded import Forwarded
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0, "weight": 1.0, "bias": 0.0}
 """A normalisation that scales and shifts nothing: by its name, what each tensor of it becomes."""
 _MODULES_A_SEED = 1 << 20
+_POWER_ITERATIONS = 30
 
 
 class RandomisedCopy:
@@ -41,6 +46,7 @@ class RandomisedCopy:
         self.network = view(model.model)
         self._modules = dict(self.network.named_modules())
         self._index = {name: k for k, name in enumerate(self._modules)}
+        self._buffers = _own_buffers(self._modules.values())
         tables = [table for m in self._modules.values() for table in (m._parameters, m._buffers)]
         self._trained = [(table, dict(table)) for table in tables]
         self._held: dict[int, list[tuple[dict[str, Any], str]]] = {}
@@ -67,12 +73,49 @@ class RandomisedCopy:
                 for table, held in self._held[id(tensor)]:
                     table[held] = new
                 self._drawn.add(id(tensor))
+            _renew_spectral_norms(module, generator)
 
     def restore(self) -> None:
         """The trained weights again, everywhere."""
         self._drawn.clear()
         for table, tensors in self._trained:
             table.update(tensors)
+        for own, trained in self._buffers:
+            own.copy_(trained)
+
+
+def _own_buffers(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
+    """Put copies in the place of all buffers; returns each with what it is a copy of. Shared ones stay shared."""
+    copies: dict[int, tuple[Tensor, Tensor]] = {}
+    for module in modules:
+        for name, tensor in module._buffers.items():
+            if tensor is not None:
+                module._buffers[name] = copies.setdefault(id(tensor), (tensor.clone(), tensor))[0]
+    return [*copies.values()]
+
+
+def _renew_spectral_norms(module: nn.Module, generator: torch.Generator) -> None:
+    """Give a spectral norm the singular vectors of the weights just drawn: it holds those of the trained ones."""
+    if isinstance(module, ParametrizationList):
+        for norm in module.children():
+            if isinstance(norm, _SpectralNorm) and "_u" in norm._buffers:
+                u, v = _singular_vectors(module._parameters["original"], norm.dim, generator)
+                norm._buffers |= {"_u": u, "_v": v}
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, SpectralNorm):
+            u, v = _singular_vectors(module._parameters[f"{hook.name}_orig"], hook.dim, generator)
+            module._buffers |= {f"{hook.name}_u": u, f"{hook.name}_v": v}
+
+
+def _singular_vectors(weight: Tensor | None, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Of the largest singular value of a weight as the matrix [dim, rest], by power iteration."""
+    assert weight is not None
+    matrix = weight.detach().movedim(dim, 0).flatten(1)
+    u = torch.randn(len(matrix), generator=generator).to(matrix)
+    for _ in range(_POWER_ITERATIONS):
+        v = nn.functional.normalize(matrix.T @ u, dim=0)
+        u = nn.functional.normalize(matrix @ v, dim=0)
+    return u, v
 
 
 def _refuse(model: EvalView) -> None:

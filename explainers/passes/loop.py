@@ -92,6 +92,10 @@ class Smaller(Exception):
         self.rows, self.ever = rows, ever
 
 
+class Ended(Exception):
+    """Raised inside a chunk that cannot be finished: the loop ends with what was done before it."""
+
+
 @dataclass
 class Rows:
     """An automatic batch size: `size` variants in the next chunk, of `seconds` each as far as is known.
@@ -151,6 +155,8 @@ class Loop:
     largest: int = field(default_factory=_largest.get, init=False)
     """Rows that an automatic batch has at most, and every pass once memory has run out, or from the start."""
     ran_out: bool = field(default=False, init=False)
+    ended_early: bool = field(default=False, init=False)
+    """Whether a run was stopped, or its budget over, before its end."""
 
     def __post_init__(self) -> None:
         size = self.batch_size
@@ -158,15 +164,20 @@ class Loop:
             raise BadOption(
                 f"batch_size={size!r} is not possible. Give a whole number of at least 1, or None to have it chosen."
             )
-        if self.budget is not None and not self.budget > 0:
+        budget = self.budget
+        if budget is not None and (
+            isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0
+        ):
             raise BadOption(f"budget={self.budget!r} is not possible. Give seconds above 0, or None for no limit.")
+        if self.progress is not None and not callable(self.progress):
+            raise BadOption(f"progress={self.progress!r} is not possible. Give a function of a Partial, or None.")
         self._began = time.monotonic()
         # Of the last measured pass: seconds, those after the layer asked for, images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
         self._first = self._reused = sys.maxsize
 
     def one_by_one(self) -> None:
-        """No pass takes more than one row: the network takes no other number."""
+        """No pass takes more than one row: the network takes no other number, or a row changes those beside it."""
         self.batch_size, self.ran_out, self.largest = 1, True, 1
 
     def measure(self, images: Tensor, began: float, reached: float | None = None) -> None:
@@ -187,9 +198,11 @@ class Loop:
 
     def affords(self, rows: int = 0) -> bool:
         """Whether the budget has time left for a pass of so many rows."""
-        return self._left() > rows * self._whole / self._count
+        return self.left > rows * self._whole / self._count
 
-    def _left(self) -> float:
+    @property
+    def left(self) -> float:
+        """Seconds of the budget that are left, below 0 after its end; infinite without one."""
         return math.inf if self.budget is None else self._began + self.budget - time.monotonic()
 
     def rows(self, cost: int = 1) -> int | Rows:
@@ -206,7 +219,7 @@ class Loop:
 
     def whole(self, rows: int | Rows) -> int:
         """The rows of one pass, for work that cannot be divided otherwise later on."""
-        return rows if isinstance(rows, int) else rows.within(self._left())
+        return rows if isinstance(rows, int) else rows.within(self.left)
 
     def run(
         self,
@@ -218,13 +231,13 @@ class Loop:
     ) -> int:
         """Call `work` with ranges that cover `range(total)`; returns how many variants were done when it ended.
 
-        At least one chunk is done. `work` may raise `Smaller` before it has changed anything. `finished` says after a
-        chunk whether those done are enough, though fewer than `total`.
+        At least one chunk is begun. `work` may raise `Smaller` before it has changed anything, and `Ended`. `finished`
+        says after a chunk whether those done are enough, though fewer than `total`.
         """
         rows = at_once if isinstance(at_once, Rows) else None
         done, fixed = 0, 0 if isinstance(at_once, Rows) else max(1, at_once)
         while done < total:
-            chunk = range(done, min(total, done + (fixed if rows is None else rows.within(self._left()))))
+            chunk = range(done, min(total, done + (fixed if rows is None else rows.within(self.left))))
             try:
                 self._timed(work, chunk, rows)
             except Smaller as smaller:
@@ -233,14 +246,17 @@ class Loop:
                     rows.size = smaller.rows
                     rows.largest = smaller.rows if smaller.ever else rows.largest
                 continue
+            except Ended:
+                break
             done = chunk.stop
             if finished is not None and finished():
                 total = done
             if self.progress is not None and self.progress(Partial(done / total, best(), done, total)) is False:
                 break
             # One variant more than the budget has room for would be a chunk too many; a given batch size is kept.
-            if self._left() <= (0.0 if rows is None else rows.prefix + rows.seconds):
+            if self.left <= (0.0 if rows is None else rows.prefix + rows.seconds):
                 break
+        self.ended_early |= done < total
         return done
 
     def _timed(self, work: Callable[[range], None], chunk: range, rows: Rows | None) -> None:

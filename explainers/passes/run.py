@@ -24,7 +24,7 @@ from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.records import map_tensors
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.layers.lookup import layer_layout
-from explainers.network.batch_norm import guard_batch_norms
+from explainers.network.batch_norm import guard_batch_norms, mixes_rows
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forwarded import Forwarded
 from explainers.network.fused_copy import WORTH_TIMING, FusedCopy, channels_last, faster_in_bf16, fused_copy
@@ -63,7 +63,7 @@ class Run:
     precision: str = "float32"
     loop: Loop | None = None
     target: Target | None = None
-    _clean_output: Any = field(default=None, init=False)
+    clean_output: Any = field(default=None, init=False)
     _fused: FusedCopy | None = field(default=None, init=False)
     _unit_layout: LayerLayout | None = field(default=None, init=False)
     _through: Through | None = field(default=None, init=False)
@@ -116,10 +116,10 @@ class Run:
         late = self._fused is None and self.loop is not None and not self.loop.affords(2 * len(self.images))
         if not self.many or partial or late or self.view.kind is not None or isinstance(self.network, Forwarded):
             return None
-        if self._clean_output is None:
+        if self.clean_output is None:
             self.score_inputs()
-        if self._fused is None and isinstance(self._clean_output, Tensor):
-            self._fused = fused_copy(self.model, self.network, self.images, self._clean_output)
+        if self._fused is None and isinstance(self.clean_output, Tensor):
+            self._fused = fused_copy(self.model, self.network, self.images, self.clean_output)
         if self._fused is None:
             self.many = False
         elif layer is None or layer.partition("#")[0] not in self._fused.fused:
@@ -171,8 +171,8 @@ class Run:
         """
         began = now(self.images.device)
         with torch.no_grad():
-            self._clean_output = self.forward(self.images.clone())
-            scores = at_least_float32(self.score(self._clean_output))
+            self.clean_output = self.forward(self.images.clone())
+            scores = at_least_float32(self.score(self.clean_output))
         if self.loop is not None:
             self.loop.measure(self.images, began)
         if self.precision == "auto":
@@ -379,8 +379,8 @@ def open_run(
         run = Run(view, view.model, view.network, images, images.detach().clone(), requested, many, precision, loop)
         if (many or loop is not None) and isinstance(run.network, Forwarded):
             run.network.check_variants(run.images)
-            if run.network.one_by_one and loop is not None:
-                loop.one_by_one()
+        if loop is not None and (getattr(run.network, "one_by_one", False) or mixes_rows(run.network)):
+            loop.one_by_one()
         if isinstance(requested, (Through, Unit)):
             run.find_target_layer()
         yield run

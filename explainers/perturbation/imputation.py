@@ -21,7 +21,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 TOLERANCE = 2e-3
-"""The last step's largest change as a fraction of the image's range; what is left is half of that at most."""
+"""The last step's largest change as a fraction of the image's range, by which it stops.
+
+What is left is less than half of that for scattered pixels. For holes it is more, beside a direct solution at 224 px:
+0.0015 of the range for half of a photograph in one piece, 0.004 for 80% of an image of noise, 0.007 for 99%.
+"""
 _STEPS, _DEEPEST, _AT_ONCE = 50, 6, 400_000
 
 

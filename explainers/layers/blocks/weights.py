@@ -42,13 +42,29 @@ def weight_groups(model: nn.Module | EvalView, images: Tensor, most: int) -> lis
     view = model if isinstance(model, EvalView) else eval_view(model)
     layers = profile(view, images)
     called = {layer.path for layer in layers}
-    own = {name: _own(module) for name, module in view.network.named_modules() if _own(module)}
+    own: dict[str, list[Tensor]] = {}
+    holding: dict[str, list[str]] = {}
+    for name, module in view.network.named_modules():
+        if tensors := _own(module):
+            owner = _parametrized(name)
+            own.setdefault(owner, []).extend(tensors)
+            holding.setdefault(owner, []).append(name)
     order = _in_running_order(own, layers)
     matrices = [name for name in order if name in called and any(tensor.ndim > 1 for tensor in own[name])]
     groups = _by_block(order, layers, network_blocks(view.network, images), matrices[-1:])
     while len(groups) > max(most, 2):
         _join_neighbours(groups)
-    return [WeightGroup(_label(group.modules, own, called), tuple(group.modules)) for group in groups]
+    parameters = [name for name, _ in view.network.named_parameters(recurse=False)]
+    found = []
+    for group in groups:
+        label = _label(group.modules, own, called) or ", ".join(parameters)
+        found.append(WeightGroup(label, tuple(name for owner in group.modules for name in holding[owner])))
+    return found
+
+
+def _parametrized(name: str) -> str:
+    """The module that a parametrization belongs to, of "fc.parametrizations.weight" "fc"; any other module itself."""
+    return f".{name}".partition(".parametrizations.")[0][1:]
 
 
 def _own(module: nn.Module) -> list[Tensor]:

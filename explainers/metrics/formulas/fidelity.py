@@ -31,8 +31,9 @@ from explainers.registry import METHODS
 
 # The authors' squares on digits of 28 px: sides from 1 to 10.
 _LARGEST_SIDE = 10 / 28
-_FLAT = 1e-6
+_FLAT, _EVEN = 1e-6, 1e-9
 _UNMOVED = "the score does not change, whatever is replaced"
+_ALIKE = "the map's sums, or the score's losses, are the same for all parts that are replaced"
 
 Samples = Annotated[int, Range(2, 10000, 1, help="perturbed images; a forward pass each, for all maps together")]
 
@@ -48,6 +49,7 @@ def _forwards(options: Any) -> int:
     unit="squared logit",
     higher=False,
     score="target",
+    factor_free=lambda options: options["normalise"],
     forwards=_forwards,
 )
 def infidelity(
@@ -83,7 +85,7 @@ def infidelity(
     losses, sums = losses.nan_to_num(), torch.where(reached, sums, 0)
     beta = 1.0 if not normalise else _ratio((sums * losses).sum(1), sums.square().sum(1)).clamp(min=0)[:, None]
     errors = (beta * sums - losses).square().sum(1)
-    found = Measured(errors / torch.where(count > 0, count, torch.nan), reasons=reasons)
+    found = Measured(errors / torch.where(count > 0, count, torch.nan), reasons=reasons, is_sampled=True)
     return found.but(_unmoved(trial, measured[0]), _UNMOVED)
 
 
@@ -200,14 +202,20 @@ def mu_fidelity(
         return torch.where(hidden[:, None], trial.baseline[picture], trial.images[picture])
 
     losses = _losses(trial, (parts, size, share), samples, make)
-    values = losses.new_full((len(losses),), torch.nan)
+    values, alike = losses.new_full((len(losses),), torch.nan), []
     for row, picture in enumerate(trial.pictures):
         reached = losses[row].isfinite()
-        sums = _sums(trial.maps[row].double(), segments[picture]) @ subsets[picture].double().T.to(losses.device)
-        values[row] = _correlation(sums[reached], losses[row][reached], correlation)
+        heat = trial.maps[row].double()
+        heat = heat / heat.abs().max().clamp(min=torch.finfo(heat.dtype).tiny)  # squares neither over- nor underflow
+        sums = _sums(heat, segments[picture]) @ subsets[picture].double().T.to(losses.device)
+        sums, lost = sums[reached], losses[row][reached]
+        even = len(sums) > 1 and float(sums.amax() - sums.amin()) <= _EVEN * float(sums.abs().amax())
+        values[row] = math.nan if even else _correlation(sums, lost, correlation)
+        alike.append(bool(len(sums) > 1 and values[row].isnan()))
     flat = trial.maps.flatten(1)
     constant = flat.amax(1) - flat.amin(1) <= _FLAT * flat.abs().amax(1)
-    return Measured(values).but(_unmoved(trial, losses), _UNMOVED).but(constant, "the map is constant")
+    found = Measured(values, is_sampled=True).but(torch.tensor(alike, device=values.device), _ALIKE)
+    return found.but(_unmoved(trial, losses), _UNMOVED).but(constant, "the map is constant")
 
 
 def _subsets(segments: Sequence[Parts], share: float, samples: int, seed: int) -> list[Tensor]:
@@ -244,9 +252,12 @@ def _losses(trial: Trial, key: tuple[Any, ...], samples: int, make: Callable[[in
     if (key, samples) not in trial.images_kept:
         first = range(len(trial.images))
         scores = trial.scores(samples, lambda row, chosen: make(trial.pictures[row], chosen), first)
-        trial.images_kept[key, samples] = (trial.whole[: len(first), None].double() - scores[: len(first)]).double()
-    losses: Tensor = trial.images_kept[key, samples]
-    return losses[trial.pictures]
+        losses = (trial.whole[: len(first), None].double() - scores[: len(first)]).double()
+        if trial.loop.ended_early:
+            return losses[trial.pictures]
+        trial.images_kept[key, samples] = losses
+    kept: Tensor = trial.images_kept[key, samples]
+    return kept[trial.pictures]
 
 
 def _unmoved(trial: Trial, losses: Tensor) -> Tensor:
@@ -254,7 +265,7 @@ def _unmoved(trial: Trial, losses: Tensor) -> Tensor:
     found = []
     for whole, lost in zip(trial.whole.double(), losses, strict=True):
         reached = lost[lost.isfinite()]
-        found.append(len(reached) > 0 and within_rounding(torch.cat([whole[None], whole - reached]), trial.maps.dtype))
+        found.append(len(reached) > 0 and within_rounding(torch.cat([whole[None], whole - reached]), trial.dtype))
     return torch.tensor(found, device=losses.device)
 
 
@@ -265,6 +276,7 @@ def _unmoved(trial: Trial, losses: Tensor) -> Tensor:
     unit="share of the promised sum",
     higher=False,
     controls=False,
+    factor_free=lambda options: False,
 )
 def completeness_gap(trial: Trial) -> Measured:
     """Completeness gap: how far the map's sum is from the sum that its method promises.

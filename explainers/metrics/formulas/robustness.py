@@ -216,11 +216,15 @@ def _norm(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Compared:
-    """`figures` [R, runs, figures] of comparing maps with those of changed images; `broken` [R]: not finite there."""
+    """`figures` [R, runs, figures] of comparing maps with those of changed images; `broken` [R]: not finite there.
+
+    A correlation is NaN where the part of the map that is compared is constant. `is_whole`: no run is missing.
+    """
 
     trial: Trial
     figures: Tensor
     broken: Tensor
+    is_whole: bool
 
     def largest(self, figure: int) -> Measured:
         """The largest over the runs."""
@@ -228,11 +232,19 @@ class _Compared:
         return self._measured(self.figures[:, :, figure].amax(1)).but(zero, "the map is zero everywhere")
 
     def ranked(self, figure: int) -> Measured:
-        """The mean correlation over the runs."""
-        return self._measured(self.figures[:, :, figure].mean(1)).but(_constant(self.trial.maps), "the map is constant")
+        """The mean correlation over the runs that have one."""
+        figures = self.figures[:, :, figure]
+        found = self._measured(figures.nanmean(1)).but(_constant(self.trial.maps), "the map is constant")
+        nowhere = found.values.isnan() & ~_constant(self.trial.maps) & ~self.broken & self.is_begun
+        return found.but(nowhere, "the map is constant where it can be compared")
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self.figures.isfinite().any()) or self.is_whole
 
     def _measured(self, values: Tensor) -> Measured:
-        return Measured(values).but(self.broken, "the map of a changed image is not finite")
+        found = Measured(values, is_whole=self.is_whole, is_sampled=True)
+        return found.but(self.broken, "the map of a changed image is not finite")
 
 
 def _runs_again(
@@ -244,11 +256,12 @@ def _runs_again(
     """Compare each map with those of changed images, in as many runs as the call has time for.
 
     `change(k)` gives the images, changed for the k-th time; `compare(k, candidate, raw, maps)` figures [N] of what the
-    candidate's method makes of them.
+    candidate's method makes of them. A run that the call's end cuts short counts for nothing.
 
     Errors   BadOption
     """
     found: list[Tensor] = []
+    none = torch.full((len(trial.maps), 3), torch.nan, dtype=torch.float64, device=trial.images.device)
     broken = torch.zeros(len(trial.maps), dtype=torch.bool, device=trial.images.device)
 
     def work(chunk: range) -> None:
@@ -260,8 +273,8 @@ def _runs_again(
                 broken[[*trial.rows(place)]] |= ~raw.flatten(1).isfinite().all(1)
             found.append(torch.cat(rows))
 
-    trial.loop.run(count, 1, work, lambda: found[-1])
-    return _Compared(trial, torch.stack(found, 1), broken)
+    done = trial.loop.run(count, 1, work, lambda: found[-1])
+    return _Compared(trial, torch.stack(found or [none], 1), broken, done == count)
 
 
 def _again(candidate: Candidate, images: Tensor) -> tuple[Tensor, Tensor]:
