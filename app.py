@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
+import socket
 import sys
 from typing import Any
 
@@ -34,7 +36,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--host", default=None, help="address to listen on (default: this machine only; 0.0.0.0 for everybody)"
     )
-    parser.add_argument("--port", type=int, default=None, help="port (default: the first free one from 7860)")
+    parser.add_argument("--port", type=_port, default=None, help="port (default: the first free one from 7860)")
     parser.add_argument(
         "--run", metavar="FOLDER", help="a run of hooklens explain: the links of its report open its pictures here"
     )
@@ -47,6 +49,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     if said and settings.model == os.environ.get("HOOKLENS_MODEL", "auto") == "auto":
         parser.error(f"{', '.join(said)}: say which network with --model, such as package.module:factory or resnet18")
     return settings
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 1 to 65535")
+    return int(text)
 
 
 def _file(text: str) -> str:
@@ -83,11 +91,28 @@ def main(given: list[str] | None = None) -> None:
         from ui.share import replay  # as below
 
         sys.exit(replay.run(settings.command[1], print, model=settings.model, own=own))
+    _refuse_address(settings.host, settings.port)
     from ui import page  # after the settings above, which it reads when it is imported
 
     if settings.run:
         _open_run(settings.run)
     page.serve(page.build(), model=settings.model, own=own, host=settings.host, port=settings.port)
+
+
+def _refuse_address(host: str | None, port: int | None) -> None:
+    """Errors   SystemExit where nobody can listen: a taken port, another machine's address"""
+    try:
+        found = socket.getaddrinfo(host or "127.0.0.1", port or 0, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            sys.exit(f"app.py: --port: {port} is taken. Choose another, or leave it out: then it is the first free one")
+        if error.errno in (errno.EACCES, errno.EPERM):
+            sys.exit(f"app.py: --port: {port} may not be opened by this user. Choose one above 1023")
+        sys.exit(f"app.py: --host: this machine has no address {host!r}. Leave it out, or give 0.0.0.0 for everybody")
 
 
 def _open_run(folder: str) -> None:

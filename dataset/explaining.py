@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from models import Model
 
 TOP = 5
+ROWS = 16
+"""Rows of a pass of a long method: a number that follows the clock would change the last bits of its maps."""
 LOWEST, HIGHEST = -6, 14
 """Powers of two between which the largest value of a map is stored as it is: float16 ends at 65,504, and has eleven
 digits above 6e-5 alone.
@@ -43,6 +45,8 @@ class Explainer:
             raise Refused(f"--device {self.device} is not here: {str(error).partition('. ')[0]}.") from None
         self.network = self.model.network.to(self.device)
         self.options = self.settings.method_options()
+        long = explainers.METHODS[self.settings.method].long
+        self.steady: dict[str, Any] = {"batch_size": max(1, ROWS // self.settings.batch_size)} if long else {}
         self.fixed = self._fixed()
 
     def _fixed(self) -> int | None:
@@ -70,7 +74,7 @@ class Explainer:
         noise = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(self.device)
         short: dict[str, Any] = {"budget": 1e-3} if explainers.METHODS[self.settings.method].long else {}
         explainers.explain(
-            self.settings.method, self.network, noise, self.fixed, compare=False, **self.options, **short
+            self.settings.method, self.network, noise, self.fixed, compare=False, **self.steady, **self.options, **short
         )
 
     def __call__(self, batch: Decoded) -> list[dict[str, Any]]:
@@ -129,7 +133,9 @@ class Explainer:
     def _explained(
         self, images: Tensor, items: Sequence[Item], labels: Sequence[int | None], target: int | list[int] | None
     ) -> list[dict[str, Any]]:
-        found = explainers.explain(self.settings.method, self.network, images, target, compare=False, **self.options)
+        found = explainers.explain(
+            self.settings.method, self.network, images, target, compare=False, **self.steady, **self.options
+        )
         scores = found.scores
         if scores is None or scores.ndim != 2:
             with torch.inference_mode():

@@ -77,8 +77,11 @@ def _local_bytes(item: Item) -> bytes:
 
 
 def is_local(url: str) -> bool:
-    """Whether the file lies on this machine: fsspec addresses all others by `protocol://`."""
-    return "://" not in url and "::" not in url
+    """Whether the file lies on this machine: fsspec addresses all others by `protocol://`.
+
+    A name of a file here may hold the same signs.
+    """
+    return ("://" not in url and "::" not in url) or url.startswith("/") or os.path.lexists(url)
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -88,8 +91,10 @@ def file_system(url: str) -> tuple[Any, str]:
     """
     import fsspec
 
+    if is_local(url):
+        return fsspec.filesystem("file"), os.path.abspath(url)
     try:
-        fs, path = fsspec.core.url_to_fs(os.path.abspath(url) if is_local(url) else url)
+        fs, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise Refused(f"{url} needs another package: {error}.") from None
     except ValueError as error:

@@ -101,6 +101,7 @@ class Job:
             "counts": counts,
             "labelled": {str(index): count for index, count in sorted(labelled.items()) if count},
             "source": self.source,
+            "directory": os.getcwd(),
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
         }
@@ -140,7 +141,8 @@ def begin(settings: Settings, listing: Listing, source: str, out: str | Path, mo
     explainer = Explainer(model, settings, device)
     explainer.check()
     listed = "".join(f"{item.path}\0{item.label}\n" for item in listing.items)
-    record = settings.record(model, hashlib.sha256(listed.encode()).hexdigest())
+    count = "1 picture" if len(listing.items) == 1 else f"{len(listing.items)} pictures"
+    record = settings.record(model, f"{count} ({hashlib.sha256(listed.encode()).hexdigest()[:16]})")
     # Sums in another number of threads differ in their last bit.
     record |= {"layer": explainer.options.get("layer"), "threads": torch.get_num_threads() if device == "cpu" else None}
     record["weights_sha256"] = weights_hash(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PREDICTED, LABEL = "predicted", "label"
 WRONG = "wrong"
+DETECTORS = "d_rise"
+"""The method of detectors alone."""
 PRECISIONS = ("auto", "float32", "bf16")
 SHARD = 512
 """Pictures of a shard."""
@@ -55,6 +57,9 @@ class Settings:
 
         method = METHODS[self.method]
         given = dict(self.options)
+        for name, value in {"seed": self.seed, "precision": self.precision}.items():
+            if name in given and value not in (None, 0, given[name]):
+                raise Refused(f"--{name} {value} and --option {name}={given[name]} contradict each other. Give one.")
         if "seed" in method.options:
             given.setdefault("seed", self.seed)
         if self.precision is not None:
@@ -86,8 +91,13 @@ class Settings:
 
         if self.method not in METHODS:
             raise Refused(f"There is no method {self.method!r}. {nearest(self.method, METHODS)}See: hooklens methods")
-        if self.batch_size < 1:
-            raise Refused(f"--batch-size {self.batch_size} is not possible. Give a whole number of at least 1.")
+        for name, value in {"--batch-size": self.batch_size, "shard": self.shard}.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise Refused(f"{name} {value!r} is not possible. Give a whole number of at least 1.")
+        if not isinstance(self.target, str):
+            raise Refused(f"The target {self.target!r} is no text. Give predicted, label, or a class: {self.target!s}.")
+        if self.method == DETECTORS:
+            raise Refused(f"{self.method} is for object detectors, and a run explains classifiers. Use rise.")
         if METHODS[self.method].returns not in ("grid", "pixels", "heat"):
             raise Refused(f"{self.method} gives no map of the picture but {METHODS[self.method].returns}.")
         if self.where and self.where != WRONG and not self.only_label:
@@ -98,7 +108,15 @@ class Settings:
         """What a folder says of its run; runs of equal records have equal rows."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         name = model.name if self.model == "auto" else self.model  # a network of one's own is found by what was asked
-        return {**fields, "model": name, "own": dict(self.own), "options": dict(self.options), "pictures": listed}
+        seen = repr((model.labels, model.preparation))  # a file of labels may have changed
+        return {
+            **fields,
+            "model": name,
+            "own": dict(self.own),
+            "options": dict(self.options),
+            "pictures": listed,
+            "labels_and_preprocessing": hashlib.sha256(seen.encode("utf-8", "backslashreplace")).hexdigest()[:16],
+        }
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -129,36 +147,45 @@ WNIDS = Path(__file__).with_name("imagenet_wnids.txt")
 """WordNet's names of ImageNet's thousand classes, in their order, by which its folders are called."""
 WHOLE = re.compile(r"\d+\.0+")
 """A class's number in a column of floats, as pandas writes it where other labels are missing."""
+DIGITS = 10
 TENCH = "tench"
 """The first of them, by which a network of these classes is known."""
 
 
 class Classes:
     """The network's classes by name: a label is a class's name, one of its comma-separated synonyms, or its number; for
-    networks of ImageNet's thousand classes also WordNet's name, such as n01440764.
+    networks of ImageNet's thousand classes also WordNet's name, such as n01440764. A name that several classes have
+    stands for none of them.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = list(names)
-        self._known: dict[str, int] = {}
-        for index, name in reversed(list(enumerate(self.names))):
-            for word in name.split(","):
-                self._known[_plain(word)] = index
-        for index, name in enumerate(self.names):
-            self._known[_plain(name)] = index
+        parts = [[word.strip() for word in name.split(",")] for name in self.names]
+        whole = [[name] for name in self.names]
+        both = [[name, *words] for name, words in zip(self.names, parts, strict=True)]
+        # As it is written before what is written alike: ImageNet has Cardigan, a dog, and cardigan, a garment.
+        self._exact, self._alike = [_unique(whole, str), _unique(parts, str)], _unique(both, _plain)
         if len(self.names) == 1000 and _plain(self.names[0].partition(",")[0]) == TENCH:
-            self._known |= {wnid: index for index, wnid in enumerate(WNIDS.read_text(encoding="ascii").split())}
+            self._alike |= {wnid: index for index, wnid in enumerate(WNIDS.read_text(encoding="ascii").split())}
 
     def find(self, label: str | None) -> int | None:
-        """The class of a label, None where the network has no such class."""
+        """The class of a label, None where the network has no such class, or several."""
         if label is None:
             return None
-        label = label.partition(".")[0] if WHOLE.fullmatch(label) else label
-        words = [label, *label.split(",")]
-        known = next((self._known[_plain(word)] for word in words if _plain(word) in self._known), None)
-        if known is None and label.isdecimal() and int(label) < len(self.names):
-            return int(label)
-        return known
+        found = self._named(label)
+        number = label.partition(".")[0] if WHOLE.fullmatch(label) else label
+        if found is None and number != label:
+            found = self._named(number)
+        if found is None and number.isdecimal() and len(number) < DIGITS and int(number) < len(self.names):
+            return int(number)
+        if found is None and "," in label:
+            named = {self._named(word.strip()) for word in label.split(",")} - {None}
+            return named.pop() if len(named) == 1 else None
+        return found
+
+    def _named(self, word: str) -> int | None:
+        exact = next((known[word] for known in self._exact if word in known), None)
+        return self._alike.get(_plain(word)) if exact is None else exact
 
     def near(self, label: str) -> str:
         """Classes whose names hold the word, or are spelt alike, as a question; empty without any."""
@@ -172,6 +199,15 @@ class Classes:
     def name(self, index: int) -> str:
         """The class's name; its number where it has none."""
         return self.names[index] if index < len(self.names) else str(index)
+
+
+def _unique(names: list[list[str]], spelt: Callable[[str], str]) -> dict[str, int]:
+    """The classes by those of their names that no other class has."""
+    found: dict[str, set[int]] = {}
+    for index, words in enumerate(names):
+        for word in words:
+            found.setdefault(spelt(word), set()).add(index)
+    return {word: next(iter(classes)) for word, classes in found.items() if len(classes) == 1}
 
 
 def _plain(text: str) -> str:

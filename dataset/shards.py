@@ -53,12 +53,20 @@ def open_run(folder: str | Path, columns: list[str] | None = None) -> Finished:
         why = "is not finished: run the same command again" if (path / SETTINGS).is_file() else "holds no run"
         raise Refused(f"{str(folder)!r} {why}. (A finished run has a {MANIFEST}.)")
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = _checked(json.loads((path / MANIFEST).read_text(encoding="utf-8")))
         parts = [pq.read_table(path / part, columns=columns) for part in manifest["parts"]]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise Refused(f"{str(folder)!r} is damaged ({error}). Delete it and run the command again.") from None
+        raise Refused(f"{str(folder)!r} is damaged: {error}. Delete it and run hooklens explain again.") from None
     empty = SCHEMA.empty_table().select(columns or SCHEMA.names)
     return Finished(path, manifest, pa.concat_tables([*parts, empty]))
+
+
+def _checked(manifest: Any) -> dict[str, Any]:
+    kinds = {"parts": list, "settings": dict, "weights_sha256": str}
+    for name, kind in kinds.items():
+        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
+            raise ValueError(f"{MANIFEST} has no {name}")
+    return manifest
 
 
 @contextmanager
@@ -77,6 +85,13 @@ def room_on_disk(folder: Path) -> Iterator[None]:
             ) from None
         why = error.strerror or type(error).__name__
         raise Refused(f"{str(folder)!r} cannot be written to ({why}). Choose another --out.") from None
+
+
+def _is_a_beginning(path: Path) -> bool:
+    """Whether a run that was killed before it wrote its settings has left this; or it is hidden, as .DS_Store."""
+    if path.name != WORK:
+        return path.name.startswith(".")
+    return path.is_dir() and all(each.name == LOCK or each.name.startswith(".") for each in path.iterdir())
 
 
 class Shards:
@@ -104,13 +119,28 @@ class Shards:
                     f"{str(self.folder)!r} holds a run of other settings: {'; '.join(changed)}. Choose another --out, "
                     "or the same settings."
                 )
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
+        elif self.folder.is_dir() and not all(map(_is_a_beginning, self.folder.iterdir())):
             raise Refused(f"{str(self.folder)!r} holds other files. Choose an empty folder, or a new one, for --out.")
         if not self.is_finished:
             (self.folder / WORK).mkdir(parents=True, exist_ok=True)
             self._lock()
+            self._leave_out_damaged()
         if not kept.is_file():
             self._write(kept, json.dumps(self.record, indent=1).encode())
+
+    def _leave_out_damaged(self) -> None:
+        """Batches and shards that a loss of power has left empty or cut are done again."""
+        for file in (self.folder / WORK).glob("*.arrow"):
+            try:
+                with pa.memory_map(str(file)) as source:
+                    ipc.open_file(source)
+            except (OSError, pa.ArrowException):
+                file.unlink()
+        for file in self.folder.glob("part-*.parquet"):
+            try:
+                pq.read_metadata(file)
+            except (OSError, pa.ArrowException):
+                file.unlink()
 
     def _lock(self) -> None:
         """Errors   Refused where another process writes the same run"""

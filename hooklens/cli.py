@@ -89,25 +89,33 @@ def explain(
 ) -> None:
     from dataset import run, settings  # torch takes seconds to start
 
+    _check_engine(engine, device, address, gpus)
     own = _own(weights, labels, mean, std, size, offline)
     asked = settings.Settings(
         model, own, method, layer, target, where, _options(option or []), batch_size, precision=precision, seed=seed
     )
     _keep_freed_memory()
-    job = run.prepare(asked, source, out, limit=limit, device=device if engine == "local" else "cpu")
+    job = run.prepare(asked, source, out, limit=limit, device=device)
     if engine == "ray":
         from dataset import ray_run  # ray is an extra
 
         with Progress(words.EXPLAINING) as progress:
             wanted = ray_run.Workers(most=workers or None, gpus=gpus)
             done = ray_run.run(job, decode=_decode(), address=address, workers=wanted, report=progress)
-    elif engine == "local":
+    else:
         with Progress(words.EXPLAINING) as progress:
             done = run.run(job, decode=_decode(), workers=workers, device=device, report=progress)
-    else:
-        raise typer.BadParameter(words.NO_ENGINE.format(engine=engine), param_hint="--engine")
     typer.echo(words.explained(done, asked))
     raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
+
+
+def _check_engine(engine: str, device: str, address: str | None, gpus: float) -> None:
+    if engine not in ("local", "ray"):
+        raise typer.BadParameter(words.NO_ENGINE.format(engine=engine), param_hint="--engine")
+    if engine == "ray" and device != "cpu":
+        raise typer.BadParameter(words.DEVICE_OF_RAY, param_hint="--device")
+    if engine == "local" and (address or gpus):
+        raise typer.BadParameter(words.OF_RAY, param_hint="--address" if address else "--gpus")
 
 
 @app.command(help=words.REPORT)
@@ -124,20 +132,32 @@ def report(
     from dataset.past.again import Past  # as above
 
     _own(None, None, None, None, None, offline)
+    if out.expanduser().is_dir():
+        raise typer.BadParameter(words.NO_PAGE.format(path=str(out)), param_hint="--out")
+    if link is not None and not link.startswith(("http://", "https://")):
+        raise typer.BadParameter(words.NO_LINK.format(text=link), param_hint="--link")
     finished = shards.open_run(folder)
     past = Past(finished, _decode())
-    with Progress(words.REPORTING) as progress:
+    gone: set[str] = set()
+
+    def read(path: str) -> Any:
+        photo = past.photograph(path)
+        if photo is None:
+            gone.add(path)
+        return photo
+
+    with Progress(words.REPORTING, words.ENDED) as progress:
         path = reports.write(
             finished,
             out,
-            read=past.photograph,
+            read=read,
             model=past.model(),
             box=_box(box),
-            mask=None if mask is None else masks.find(mask),
+            mask=None if mask is None else masks.find(mask, finished.table["path"].to_pylist()),
             link=link,
             progress=progress,
         )
-    typer.echo(words.reported(path))
+    typer.echo(words.reported(path, len(gone)))
 
 
 @app.command(help=words.EVALUATE)
@@ -157,11 +177,11 @@ def evaluate(
     _own(None, None, None, None, None, offline)
     _keep_freed_memory()
     finished = shards.open_run(folder)
-    with Progress(words.EVALUATING) as progress:
+    with Progress(words.EVALUATING, words.ENDED) as progress:
         found = evaluation.evaluate(
             Past(finished, _decode()),
             pictures=pictures,
-            metrics=[name.strip() for name in metrics.split(",")],
+            metrics=[name.strip() for name in metrics.split(",") if name.strip()] or [metrics],
             steps=steps,
             precision=precision,
             seed=seed,
@@ -176,15 +196,16 @@ def models() -> None:
 
     for info in rooms.list_models():
         here = words.HERE if info.cached else words.megabytes(info.megabytes)
-        typer.echo(f"{info.name:32} {info.title:32} {here}")
+        typer.echo(f"{info.name:40} {info.title:40} {here}{words.task(info.task)}")
 
 
 @app.command(help=words.METHODS)
 def methods() -> None:
     import explainers  # torch takes seconds to start
+    from dataset.settings import DETECTORS  # as above
 
     for method in explainers.METHODS.values():
-        if method.returns in ("grid", "pixels", "heat"):
+        if method.returns in ("grid", "pixels", "heat") and method.name != DETECTORS:
             typer.echo(f"{method.name:32} {method.family:14} {method.summary}")
 
 

@@ -14,8 +14,9 @@ EVERY = 10.0
 class Progress:
     """Call it with what is done and all of it, inside its block."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self.shown, self.begun, self.wide = what, 0.0, 0.0, 0
+    def __init__(self, what: str, stopped: str = STOPPED) -> None:
+        self.what, self.stopped = what, stopped
+        self.shown, self.begun, self.wide = 0.0, 0.0, 0
         self.first: int | None = None
         self.live = sys.stderr.isatty()
 
@@ -29,7 +30,7 @@ class Progress:
         if self.live and self.wide:
             sys.stderr.write("\n")
         if kind is KeyboardInterrupt:
-            sys.stderr.write(f"{STOPPED}\n")
+            sys.stderr.write(f"{self.stopped}\n")
 
     def __call__(self, done: int, total: int) -> None:
         """Show it, at most five times a second."""

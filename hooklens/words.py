@@ -22,8 +22,9 @@ HOOKLENS = """See what an image network looked at, in one photograph or in a mil
 """
 EXPLAIN = """Explain every picture of SOURCE: one row a picture, in Parquet files.
 
-SOURCE is a folder of pictures, a folder of folders named by class, a CSV or Parquet list (path, label), a tar of
-pictures (WebDataset), or a Hugging Face dataset folder; on this machine, or anywhere fsspec opens.
+SOURCE is a folder of pictures, a folder of folders named by class, a CSV, JSON lines or Parquet list (path, label), a
+tar of pictures (WebDataset), a Hugging Face dataset folder, or one picture; on this machine, or anywhere fsspec opens.
+The network is a classifier.
 
 A run that was stopped or killed goes on with the same command.
 
@@ -79,9 +80,16 @@ FOLDER = "a finished run: the --out of hooklens explain"
 REPORT_OUT = "the page"
 BOX = "left,top,right,bottom in parts of the picture, such as 0,0.8,0.2,1"
 MASK = "a picture, white inside; or a folder with one for each picture, of the same name (whatever its suffix)"
-NO_MASK = "{path!r} is no mask: {why}"
+NO_MASK = "{path!r} is no mask: it is no picture that can be read. Give a picture, white inside."
+NO_MASKS = "No picture of the run has a mask in {path!r}. Masks have the picture's name, whatever their suffix."
+NO_PAGE = "{path!r} is a folder. Give the name of the page, such as report.html."
+NO_LINK = "{text!r} is no address. Give one with http:// or https://, such as http://127.0.0.1:7860."
+DEVICE_OF_RAY = "it is for the local engine. With ray, give --gpus 1."
+OF_RAY = "it is for --engine ray."
+ENDED = "Stopped. Nothing was written; the same command begins anew."
 LINK = "address of the page, to open pictures there: http://127.0.0.1:7860"
-SAMPLE, METRICS = "pictures, drawn at random", "names of explainers.METRICS, with commas between"
+SAMPLE = "pictures, drawn at random"
+METRICS = "with commas between: deletion, insertion, road, average_drop, infidelity, mu_fidelity, sparseness …"
 STEPS, EVALUATED = "of a curve", "float32, bf16 or auto"
 BUNDLE = "a bundle that was saved on the page"
 
@@ -90,6 +98,11 @@ NO_ENGINE = "{engine!r} is no engine. Give local or ray."
 NO_OPTION = "{text!r} is no option. Give name=value."
 NO_BOX = "{text!r} is no box. Give left,top,right,bottom in parts of the picture, such as 0,0.8,0.2,1."
 HERE = "here"
+
+
+def task(name: str) -> str:
+    """What a network is for, where runs do not take it."""
+    return "" if name == "classification" else f", for {name}: on the page alone"
 
 
 def megabytes(size: float) -> str:
@@ -110,7 +123,8 @@ def explained(done: Summary, settings: Settings) -> str:
         lines[0] = f"{wrong} predicted wrong, of {counts['looked_at']:,}, in {str(done.folder)!r}"
     if done.new:
         speed = f", {done.new / done.seconds:.3g} a second" if done.seconds > 0 else ""
-        lines[0] += f": {done.new:,} new in {duration(done.seconds)}{speed}."
+        what = "looked at" if settings.where == WRONG else "new"
+        lines[0] += f": {done.new:,} {what} in {duration(done.seconds)}{speed}."
     else:
         lines[0] += ": all were there before."
     if counts["labelled"]:
@@ -126,12 +140,15 @@ def explained(done: Summary, settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def reported(path: Path) -> str:
-    """The end of a report."""
-    return f"{str(path)!r}: {path.stat().st_size / 1e6:.1f} MB. Open it in a browser."
+def reported(path: Path, gone: int) -> str:
+    """The end of a report; `gone` photographs are not there any more."""
+    line = f"{str(path)!r}: {path.stat().st_size / 1e6:.1f} MB. Open it in a browser."
+    if not gone:
+        return line
+    return f"{line}\n{_pictures(gone)} of the run {'is' if gone == 1 else 'are'} not there any more: maps stand alone."
 
 
 def evaluated(found: dict[str, Any], folder: Path) -> str:
     """The sentences of the metrics."""
     lines = [each["sentence"] for each in found["metrics"].values()]
-    return "\n".join([*lines, f"Of {found['pictures']:,} pictures; kept in {str(folder / 'evaluation.json')!r}."])
+    return "\n".join([*lines, f"Of {_pictures(found['pictures'])}; kept in {str(folder / 'evaluation.json')!r}."])

@@ -91,7 +91,7 @@ def read_labels(labels: Labels) -> list[str]:
         where = path.name
         try:
             text = path.read_text(encoding="utf-8-sig").strip()
-            labels = json.loads(text) if text[:1] in ("[", "{") else text.splitlines()
+            labels = json.loads(text) if text[:1] in ("[", "{") else text.split("\n") if text else []
         except OSError as error:
             raise Unfit(
                 f"{path} cannot be read: {error.strerror or error}. Give a text file of one label a line"

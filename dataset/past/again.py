@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from dataset.errors import Refused
-from dataset.items import Item, read
+from dataset.items import Item, is_local, read
 from dataset.pictures import Decode
 from dataset.run import load
 from dataset.settings import Settings, weights_hash
@@ -31,13 +32,32 @@ class Past:
         """Those of the run."""
         kept = dict(self.finished.manifest["settings"])
         known = {name: kept[name] for name in Settings.__dataclass_fields__ if name in kept}
-        size = known.get("own", {}).get("size")
-        return Settings(**known | ({"own": {**known["own"], "size": tuple(size)}} if isinstance(size, list) else {}))
+        own = dict(known.get("own", {}))
+        if isinstance(own.get("size"), list):
+            own["size"] = tuple(own["size"])
+        own |= {name: self._there(own[name]) for name in ("weights", "labels") if isinstance(own.get(name), str)}
+        file, colon, factory = str(known.get("model", "auto")).rpartition(":")
+        if file.endswith(".py"):
+            known["model"] = f"{self._there(file)}{colon}{factory}"
+        return Settings(**known | {"own": own})
+
+    @cached_property
+    def source(self) -> str:
+        """Where the run's pictures lie."""
+        return self._there(self.finished.manifest.get("source", ""))
+
+    def _there(self, path: str) -> str:
+        """A path as it was meant: from the folder in which the run was begun."""
+        began = self.finished.manifest.get("directory")
+        if not is_local(path) or os.path.isabs(os.path.expanduser(path)) or not began:
+            return path
+        there = os.path.join(began, path)
+        return there if os.path.lexists(there) else path
 
     @cached_property
     def _items(self) -> dict[str, Item]:
         try:
-            return {item.path: item for item in list_items(self.finished.manifest["source"]).items}
+            return {item.path: item for item in list_items(self.source).items}
         except (Refused, OSError):
             return {}
 

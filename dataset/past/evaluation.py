@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import explainers
@@ -46,8 +47,9 @@ def evaluate(
     names = list(dict.fromkeys(metrics))
     for name in names:
         metric = find_metric(name)
-        if metric.reruns or metric.region:
+        if metric.reruns or metric.region or not metric.controls:
             needs = "runs the method again" if metric.reruns else "needs a region"
+            needs = "needs the sum that the method promised" if not metric.controls else needs
             raise Refused(f"{name} {needs}, which stored maps do not tell. Use explainers.evaluate, or another metric.")
     rows = _sample(past, pictures, seed)
     network = past.network.network
@@ -71,26 +73,30 @@ def evaluate(
 
 
 def _sample(past: Past, count: int, seed: int) -> list[tuple[dict[str, Any], torch.Tensor]]:
-    """Rows and network inputs of pictures that are still there.
+    """Rows and network inputs of pictures that are still there, and whose maps are finite.
 
     Errors   Refused where there is none
     """
     table = past.finished.table
     rows = [k for k, error in enumerate(table["error"].to_pylist()) if error is None]
+    if not rows:
+        none = "could be read" if len(table) else "was kept"
+        raise Refused(f"No picture of {str(past.finished.folder)!r} {none}, so there is nothing to measure.")
     random.Random(seed).shuffle(rows)
     found: list[tuple[dict[str, Any], torch.Tensor]] = []
-    prepare = past.network.prepare
+    prepare, broken = past.network.prepare, 0
     for place in rows:
         if len(found) == count:
             break
         row = table.slice(place, 1).to_pylist()[0]
-        photo = past.photograph(row["path"])
-        if photo is not None:
+        if not np.isfinite(map_of(row)).all():
+            broken += 1
+        elif (photo := past.photograph(row["path"])) is not None:
             found.append((row, prepare(photo)))
+    if not found and broken:
+        raise Refused(f"The maps of {str(past.finished.folder)!r} are not finite: {broken} of {len(rows)} rows.")
     if not found:
-        raise Refused(
-            f"None of the run's pictures is in {past.finished.manifest['source']!r} any more. Put them back there."
-        )
+        raise Refused(f"None of the run's pictures is in {past.source!r} any more. Put them back there.")
     return found
 
 

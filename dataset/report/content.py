@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from dataset.shards import Finished
     from models import Model
 
+NAMED = ("path", "label", "prediction", "probability", "correct", "target")
 SHOWN = 1000
 """Pictures on the page."""
 MISTAKES = 24
@@ -56,6 +58,9 @@ class _Gathered:
     """Maps of the page, packed; everything else names them by their number."""
     shown: dict[int, int] = field(default_factory=dict)
     """The number on the page of a row's picture."""
+    asked: int = 0
+    there: int = 0
+    """Photographs that were looked for, and those that were found."""
 
     def __post_init__(self) -> None:
         self.number = {int(row): k for k, row in enumerate(self.maps.rows)}
@@ -76,9 +81,20 @@ class _Gathered:
         self.drawn.append(packed(values))
         return len(self.drawn) - 1
 
+    def class_name(self, one: Mapping[str, Any]) -> str:
+        """Of one of the likeliest classes of a row."""
+        names, index = self.names, one["index"]
+        return names[index] if index < len(names) else str(one["class"])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of all classes."""
+        return summary.distinct(self.finished.manifest.get("classes", []))
+
     def crop(self, number: int) -> Image.Image | None:
         """What the network saw of the picture of a map."""
         photo = self.report.read(self.columns.path[int(self.maps.rows[number])])
+        self.asked, self.there = self.asked + 1, self.there + (photo is not None)
         return None if photo is None else pictures.crop(photo, self.report.model)
 
 
@@ -97,6 +113,7 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
     regions = _regions(g)
     found = clusters(g.maps, g.classes)
     places = shortcuts.places(g.maps, found, g.classes, g.crop)
+    compared = g.there > 0 or not g.asked
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
     _choose(g, mistakes, found, places)
     rows = summary.class_rows(columns, g.maps, {name: g.maps.share(region) for name, region in regions.items()})
@@ -122,7 +139,7 @@ def gather(finished: Finished, report: Report) -> dict[str, Any]:
         "unreadable": say.unreadable(summary.unreadable(columns)),
         "facts": say.facts(g.finished, g.settings),
     }
-    content["standout"] = headlines.standout(rows, pairs, findings, content)
+    content["standout"] = headlines.standout(rows, pairs, findings, content, compared)
     content["pictures_note"] = say.pictures_note(len(g.shown), len(columns.readable), report.link, finished.folder)
     border = g.maps.share(regions[say.BORDER])
     content["data"] = {
@@ -167,7 +184,8 @@ def _choose(g: _Gathered, mistakes: list[int], found: list[Cluster], places: lis
 def _pictures(g: _Gathered, border: Floats, found: list[Cluster]) -> list[dict[str, Any]]:
     """The pictures of the page, as report.js takes them."""
     budget = pictures.budget(len(g.shown))
-    address = links.Links(g.report.link, g.settings) if g.report.link else None
+    classes = g.finished.manifest.get("classes", ())
+    address = links.Links(g.report.link, g.settings, classes) if g.report.link else None
     inside = {int(number): k for k, cluster in enumerate(found) for number in cluster.members}
     table = g.finished.table
     made = []
@@ -176,11 +194,11 @@ def _pictures(g: _Gathered, border: Floats, found: list[Cluster]) -> list[dict[s
         number = g.number.get(row)
         picture = None if number is None else g.crop(number)
         image, width, height = pictures.small(picture, budget) if picture is not None else (None, 1, 1)
-        entry = {name: record[name] for name in ("path", "label", "prediction", "probability", "correct", "target")}
-        entry["label"] = g.columns.label[row]
+        entry = {name: getattr(g.columns, name)[row] for name in NAMED}
         entry |= {"findings": record["findings"] or [], "texts": record["finding_texts"] or [], "image": image}
-        entry |= {"top": [[one["class"], one["probability"]] for one in record["top5"] or []], "w": width, "h": height}
-        entry |= {"label_probability": record["label_probability"], "score": record["score"]}
+        top = [[g.class_name(one), summary.as_numbers(one["probability"])] for one in record["top5"] or []]
+        entry |= {"top": top, "w": width, "h": height}
+        entry |= {name: summary.as_numbers(record[name]) for name in ("label_probability", "score")}
         if number is not None:
             entry |= {"map": g.keep(g.maps.values[number]), "border": summary.as_numbers(float(border[number]))}
             entry["cluster"] = inside.get(number)
@@ -208,13 +226,13 @@ def _mistakes(g: _Gathered, rows: list[int]) -> dict[str, Any]:
 def _mistake(g: _Gathered, record: Mapping[str, Any], both: pictures.Both | None) -> dict[str, Any]:
     if both is None:
         shown = g.maps.values[g.number[record["row"]]]
-        drawn = [say.drawn(f"map of {record['target']}", g.keep(shown), None, shown)]
+        drawn = [say.drawn(f"map of {g.columns.target[record['row']]}", g.keep(shown), None, shown)]
     else:
         limit = float(max(both.predicted.max(), both.expected.max())) or None
-        low = min(both.predicted.min(), both.expected.min())
+        low, named = min(both.predicted.min(), both.expected.min()), g.columns.prediction[record["row"]]
         limit = float(max(abs(low), limit or 0)) if low < 0 else limit
         drawn = [
-            say.drawn(f"{record['prediction']} (predicted)", g.keep(both.predicted), limit, both.predicted),
+            say.drawn(f"{named} (predicted)", g.keep(both.predicted), limit, both.predicted),
             say.drawn(f"{g.columns.label[record['row']]} (expected)", g.keep(both.expected), limit, both.expected),
             say.drawn("predicted − expected", g.keep(both.difference), None, both.difference, signed=True),
         ]
@@ -222,7 +240,7 @@ def _mistake(g: _Gathered, record: Mapping[str, Any], both: pictures.Both | None
         "picture": g.shown[record["row"]],
         "path": record["path"],
         "label": g.columns.label[record["row"]],
-        "prediction": record["prediction"],
+        "prediction": g.columns.prediction[record["row"]],
         "probability": say.percent(record["probability"]),
         "label_probability": say.percent(record["label_probability"]),
         "maps": drawn,

@@ -67,12 +67,18 @@ def standout(
     pairs: list[summary.Pair],
     found: list[summary.FindingRow],
     content: Mapping[str, Any],
+    compared: bool = True,
 ) -> list[dict[str, Any]]:
-    """The first lines of the report: shortcuts, the worst class, the most frequent confusion and finding, regions."""
+    """The first lines of the report: shortcuts, the worst class, the most frequent confusion and finding, regions.
+
+    `compared` says whether there were photographs to compare.
+    """
+    none = "No cluster of maps has the marks of a shortcut."
+    gone = "Shortcuts were not looked for: the photographs are not there any more."
     lines = [
         _line(f"Possible shortcut: {one['name']}, {one['place']}, in {one['share']} of its pictures.", True)
         for one in content["shortcuts"]
-    ] or [_line("No cluster of maps has the marks of a shortcut.")]
+    ] or [_line(none if compared else gone)]
     if worst := [(row.rate.value, row) for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]:
         share, low = min(worst, key=lambda pair: pair[0])
         taken = f", most often taken for {low.confused[0]} ({low.confused[1]})" if low.confused else ""
@@ -83,8 +89,10 @@ def standout(
         many = f"{plural(pair.count, 'picture')}, {percent(pair.share)} of the label's"
         lines.append(_line(f"Most frequent confusion: {pair.label} taken for {pair.prediction} ({many})."))
     for region in content["regions"]:
-        there, even = percent(region["mean"]), region["even_text"]
-        lines.append(_line(f"{there} of the relevance lies {region['where']}; an even map would have {even} there."))
+        there, even, count = percent(region["mean"]), region["even_text"], region["count"]
+        of = f", of {plural(count, 'picture')} with one" if region["partly"] else ""
+        where = f"{region['where']}{of}"
+        lines.append(_line(f"{there} of the relevance lies {where}; an even map would have {even} there."))
     for row in found[:1]:
         lines.append(
             _line(f"Most frequent finding: {row.title}, {plural(row.count, 'picture')} ({percent(row.share)}).")

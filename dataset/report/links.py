@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import urllib.parse
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from dataset.settings import Settings
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 """The app's examples."""
@@ -16,8 +19,11 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 class Links:
     """Links of the pictures of a run into an app at `address`, by an example's name or by the picture's SHA-256."""
 
-    def __init__(self, address: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, address: str, settings: Mapping[str, Any], classes: Sequence[str] = ()) -> None:
         self.address, self.settings = address.rstrip("/"), settings
+        counts = Counter(classes)
+        self.shared = {name for name, count in counts.items() if count > 1}
+        self.options = _options(settings)
         self.examples = _examples()
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
@@ -28,16 +34,27 @@ class Links:
         """
         digest = row.get("sha256") or ""
         example = self.examples.get(digest)
-        options = self.settings.get("options") or {}
+        target = row.get("target_index") if row.get("target") in self.shared else row.get("target")
         asked = {
             "model": self.settings.get("model"),
             "layer": self.settings.get("layer"),
-            "class": row.get("target"),
+            "class": target,
             "method": self.settings.get("method"),
-            "options": json.dumps(dict(options)) if options else "",
+            "options": json.dumps(self.options) if self.options else "",
             "example": example or digest or "none",
         }
-        return f"{self.address}/?{urllib.parse.urlencode({k: v for k, v in asked.items() if v})}", example is not None
+        said = urllib.parse.urlencode({name: value for name, value in asked.items() if value not in (None, "")})
+        return f"{self.address}/?{said}", example is not None
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the method that are not its defaults, with the seed and the precision of the run."""
+    from explainers import METHODS  # torch takes seconds to start
+
+    known = {name: settings[name] for name in ("method", "options", "precision", "seed") if name in settings}
+    asked = Settings(**known)
+    options = METHODS[asked.method].options
+    return {name: value for name, value in asked.method_options().items() if value != options[name].default}
 
 
 def _examples() -> dict[str, str]:

@@ -130,6 +130,7 @@ def _region(name: str, region: Floats, maps: Maps, rows: list[summary.ClassRow])
         "even": even,
         "even_text": percent(even),
         "count": int(np.isfinite(shares).sum()),
+        "partly": bool(np.isnan(region).any()),
         "high": f"{known[-1][1]}, {percent(known[-1][0])}" if known else "",
         "high_value": known[-1][0] if known else "",
         "low": f"{known[0][1]}, {percent(known[0][0])}" if known else "",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from dataset.errors import Refused
 from dataset.items import Item
@@ -41,10 +41,16 @@ def list_items(source: str | os.PathLike[str], limit: int | None = None) -> List
         raise Refused(f"A limit of {limit} leaves no picture. Give 1 or more, or none for all.")
     place = open_place(os.fspath(source))
     kind, items, classes = _of_file(place, place.name) if place.is_file else _of_files(place)
-    items = sorted(items, key=lambda item: item.path)
+    items = sorted((_as_text(item) for item in items), key=lambda item: item.path)
     if classes is None:
         classes = sorted({item.label for item in items if item.label is not None}) or None
     return Listing(items[:limit], kind, classes)
+
+
+def _as_text(item: Item) -> Item:
+    """A label that is no UTF-8, as paths are written: a table could not hold it."""
+    shown = None if item.label is None else Place.shown(item.label)
+    return item if shown == item.label else replace(item, label=shown)
 
 
 Found = tuple[str, Iterable[Item], list[str] | None]
@@ -89,8 +95,12 @@ def _of_files(place: Place) -> Found:
         return "folder", (Item(place.shown(n), labels.get(n), place.url(n)) for n in pictures), None
     archives = [name for name in names if suffix(name) == ".tar"]
     if archives:
-        items = [item for name in archives for item in tars.members(place, name, prefix=name + "/")]
-        return "tar", with_folder_labels(items, skip=1), None
+        inner: dict[str, str] = {}
+        items = []
+        for name in archives:
+            items += (members := list(tars.members(place, name, prefix=name + "/")))
+            inner |= {item.path: item.path[len(place.shown(name)) + 1 :] for item in members}
+        return "tar", with_folder_labels(items, inner), None
     raise Refused(f"{_what_is_there(place, names)} {CAN_BE}")
 
 
@@ -123,12 +133,12 @@ def folder_labels(paths: list[str]) -> dict[str, str]:
     return labels if len(set(labels.values())) > 1 else {}
 
 
-def with_folder_labels(items: Iterable[Item], skip: int = 0) -> list[Item]:
-    """Members of tars: where none has a label beside it, its folder is the label; `skip` folders are the tar's."""
+def with_folder_labels(items: Iterable[Item], inside: Mapping[str, str] | None = None) -> list[Item]:
+    """Members of tars: where none has a label beside it, its folder is the label; `inside` are paths in their tars."""
     items = list(items)
     if any(item.label is not None for item in items):
         return items
-    inner = {item.path: item.path.split("/", skip)[-1].removeprefix("./") for item in items}
+    inner = {item.path: (inside or {}).get(item.path, item.path).removeprefix("./").lstrip("/") for item in items}
     labels = folder_labels(list(inner.values()))
     if not labels:
         return items

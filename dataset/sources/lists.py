@@ -102,7 +102,8 @@ def parquet(place: Place, name: str) -> list[Item]:
         raise Refused(f"{place.source} has {table[path_at].type} in column {path_at}, where paths should be text.")
     labels: Iterable[object] = table[label_at].to_pylist() if label_at else [None] * len(table)
     pairs = zip(table[path_at].to_pylist(), labels, strict=True)
-    return _items(place, [(path or "", None if label is None else str(label)) for path, label in pairs])
+    named = [(path or "", None if label != label else label) for path, label in pairs]  # NaN is no label
+    return _items(place, [(path, None if label is None else str(label)) for path, label in named])
 
 
 def _delimiter(name: str, data: str) -> str:

@@ -81,7 +81,7 @@ class Place:
             return list(self.matches)
         with refusing(self.source):
             names = _walk(self.root) if self.local else _find(self.fs, self.root)
-            return sorted(name for name in names if not _hidden(name))
+            return sorted(name for name in names if not is_hidden(name))
 
     @staticmethod
     def shown(name: str) -> str:
@@ -99,7 +99,7 @@ def open_place(source: str) -> Place:
     if is_local(source):
         source = os.path.expanduser(source)
     outer, chained, inner = source.rpartition("::")
-    if chained and is_local(inner):
+    if chained and not is_local(source) and is_local(inner):
         source = f"{outer}::{os.path.abspath(os.path.expanduser(inner))}"
     fs, root = file_system(source)
     with refusing(source):
@@ -132,7 +132,7 @@ def refusing(source: str) -> Iterator[None]:
         raise Refused(f"{source} cannot be read: {error or type(error).__name__}.") from error
 
 
-def _hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Folders of tools (.git), and the ._x.jpg and __MACOSX that a Mac leaves beside pictures."""
     return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dataset.errors import Refused
 from dataset.items import Item, arrow_table, picture_column
 from dataset.sources.lists import LABELS
-from dataset.sources.place import Place, suffix
+from dataset.sources.place import Place, is_picture, suffix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,17 +33,32 @@ def columns(place: Place, name: str) -> list[str]:
 
 
 def with_pictures(place: Place, names: list[str]) -> list[str]:
-    """The tables with a column of pictures; of each folder the first tells for all, a run's shards may be many."""
+    """The tables with a column of pictures; of each folder the first with one tells for those behind it, since shards
+    may be many.
+    """
     found: list[str] = []
     folders: dict[str, bool] = {}
     for name in names:
         if suffix(name) in SUFFIXES and not posixpath.basename(name).startswith("cache-"):
             folder = posixpath.dirname(name)
-            if folder not in folders:
-                folders[folder] = has_pictures(place, name)
+            if not folders.get(folder):
+                folders[folder] = _may_have_pictures(place, name, beside=any(map(is_picture, names)))
             if folders[folder]:
                 found.append(name)
     return found
+
+
+def _may_have_pictures(place: Place, name: str, beside: bool) -> bool:
+    """As `has_pictures`; one that cannot be read says nothing of a folder with pictures `beside` it.
+
+    Errors   Refused for a damaged table without any
+    """
+    try:
+        return has_pictures(place, name)
+    except Refused:
+        if beside:
+            return False
+        raise
 
 
 def listed(place: Place, names: list[str]) -> tuple[list[Item], list[str] | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dataset.errors import Refused
 from dataset.items import Item
-from dataset.sources.place import Place, is_picture, refusing
+from dataset.sources.place import Place, is_hidden, is_picture, refusing
 
 UNPACK = {
     "gzip": "gzip -d FILE, or tar -xzf FILE",
@@ -56,7 +56,7 @@ def members(place: Place, name: str, prefix: str = "") -> list[Item]:
     with refusing(url), place.open(name) as file:
         for info, tar in _whole(url, file):
             path = posixpath.normpath(info.name)
-            if not info.isreg() or info.issparse() or posixpath.basename(path).startswith("."):
+            if not info.isreg() or info.issparse() or is_hidden(path):
                 continue
             if is_picture(path):
                 shown = place.shown(prefix + path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,14 +112,22 @@ class Columns:
     def of(cls, table: pa.Table, classes: Sequence[str] = (), labelled: Mapping[str, int] | None = None) -> Columns:
         """The columns of a run's table; a label that is one of `classes` has its name, whatever the source calls it.
 
+        Classes that share a name have their numbers behind it.
+
         `labelled` is what the manifest says of it; by default the rows are counted.
         """
         columns = {name: table[name].to_pylist() for name in cls.__dataclass_fields__ if name != "labelled"}
-        indices = columns["label_index"]
-        columns["label"] = [
-            classes[index] if index is not None and index < len(classes) else label
-            for label, index in zip(columns["label"], indices, strict=True)
-        ]
+        indices, names = columns["label_index"], distinct(classes)
+        for column, numbers in {
+            "label": indices,
+            "prediction": table["prediction_index"].to_pylist(),
+            "target": columns["target_index"],
+        }.items():
+            columns[column] = [
+                names[index] if index is not None and index < len(names) else name
+                for name, index in zip(columns[column], numbers, strict=True)
+            ]
+        columns["probability"] = [as_numbers(value) for value in columns["probability"]]
         if labelled is None:
             return cls(**columns, labelled=Counter(index for index in indices if index is not None))
         return cls(**columns, labelled={int(index): count for index, count in labelled.items()})
@@ -227,6 +236,12 @@ def title(code: str) -> str:
     return TITLES.get(code) or code.replace("_", " ").capitalize()
 
 
-def as_numbers(row: Any) -> Any:
-    """NaN as None, for JSON."""
-    return None if isinstance(row, float) and row != row else row
+def distinct(classes: Sequence[str]) -> list[str]:
+    """The names of the classes, with their numbers where several have one: "crane (517)"."""
+    counts = Counter(classes)
+    return [name if counts[name] == 1 else f"{name} ({index})" for index, name in enumerate(classes)]
+
+
+def as_numbers(value: Any) -> Any:
+    """What is not finite as None, for JSON."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
