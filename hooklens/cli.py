@@ -6,6 +6,7 @@ import argparse
 import multiprocessing
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -311,6 +312,7 @@ def main() -> None:
     """
     for name, value in {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "300000"}.items():
         os.environ.setdefault(name, value)  # as for the page: see ui/serving/gradio_setup.py
+    warnings.showwarning = _said_once()
     try:
         app()
     except KeyboardInterrupt:
@@ -324,6 +326,18 @@ def main() -> None:
             raise
         typer.echo(str(error), err=True)
         sys.exit(Exit.REFUSED)
+
+
+def _said_once() -> Callable[..., None]:
+    """Warnings as their sentence, without the line of code that gave them."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            typer.echo(str(message), err=True)
+
+    return show
 
 
 def _leave() -> NoReturn:

@@ -9,7 +9,7 @@ from benchmarks.zoo.runner import Row
 
 HEAD = """# Networks
 
-What the methods do on {count} architectures of timm, transformers, segmentation_models_pytorch and torchvision, and on
+What the methods do on {count} architectures: of timm, transformers, segmentation_models_pytorch and torchvision, and
 some written by hand. `{command}` makes the networks without downloads, draws random weights, biases and statistics of
 batch norms, runs each method and compares with an oracle that does not use the library; it wrote this page.
 

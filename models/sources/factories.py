@@ -43,9 +43,8 @@ class Factories(OpenSource):
         factory: Any = module
         for attribute in parts["of"].split("."):
             if not hasattr(factory, attribute):
-                raise ModelUnavailable(
-                    f"{module.__name__} has no {parts['of']!r}. Name a function that gives a network"
-                )
+                where = parts["file"] or parts["module"]
+                raise ModelUnavailable(f"{where} has no {parts['of']!r}. Name a function that gives a network")
             factory = getattr(factory, attribute)
         made = factory if isinstance(factory, (nn.Module, Model)) else _made(name, factory)
         if isinstance(made, Model):
