@@ -73,6 +73,8 @@ def complete(model: Model, given: Given, labels: Sequence[str] | None, notes: Se
     names = list(model.labels if labels is None else labels)
     if not names and count:
         names = [f"class {index}" for index in range(count)]
+    if count == 1 and task == "classification":
+        assumed.append(f"{model.name!r} gives one score: its share of all classes is always 100%, and says nothing.")
     if count and len(names) != count:
         raise Unfit(f"{len(names)} labels were given for {model.name!r}, which has {count} outputs: give one an output")
     return dataclasses.replace(

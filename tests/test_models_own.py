@@ -302,3 +302,11 @@ def test_labels_that_cannot_be_read_are_told(content: bytes, sentence: str, own_
         models.load_model("own_net:Net", labels="l.txt", **SAID)
 
     assert "l.txt" in str(caught.value) and sentence in str(caught.value)
+
+
+def test_a_network_of_one_score_says_what_its_percentage_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    layers = "nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1)"
+    (tmp_path / "binary.py").write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+    model = models.load_model("binary.py:make", size=32, mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert any("gives one score" in note for note in model.notes)

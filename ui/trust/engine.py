@@ -87,12 +87,14 @@ def judge(request: Request, run: Run, key: str) -> Iterator[Waiting | Judging | 
         evaluation = yield from engine.stream(work, run, lambda step: Judging(key, step.fraction), turn)
         if not evaluation.is_complete:
             raise Refused(words.STOPPED if run.cancelled else words.OVER)
+        if why := next((reason for each in evaluation.reasons.values() for reason in each if reason), ""):
+            raise Refused(words.NO_VALUE.format(why=why))
         _keep(shared, evaluation)
         verdict = Verdict(
             key,
             settings.method,
             answer.name,
-            words.unit(settings),
+            words.unit(settings, evaluation),
             evaluation,
             order(evaluation),
             blurred(answer.seen, images),

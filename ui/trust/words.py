@@ -24,6 +24,7 @@ NO_TEST = "The weights of this network could not be drawn anew."
 UNIT = "Not compared: a channel does not depend on the weights of the layers after it."
 CHANGED = "The settings have changed since. Press Explain to compare the map that they ask for."
 ALL, LAST = "all weights were", "the last layer was"
+NO_VALUE = "There is no verdict: {why}."
 UNKNOWN = "The comparison failed. The map itself is not affected."
 
 TERMS: dict[str, Any] = {
@@ -49,10 +50,12 @@ TERMS: dict[str, Any] = {
 """What trust.js says; {…} are filled in there."""
 
 
-def unit(settings: Settings) -> str:
+def unit(settings: Settings, evaluation: Evaluation) -> str:
     """What the curves show."""
     if settings.unit:
         return "channel mean"
+    if settings.loaded.model.task == "classification" and evaluation.options.get("score") == "logit":
+        return "logit"
     return {"detection": "score", "segmentation": "mean logit"}.get(settings.loaded.model.task, "probability")
 
 
@@ -83,6 +86,8 @@ def of_weights(test: Randomisation | str | None, passes: bool | None) -> str:
         return f"Once {drawn} drawn anew the map is constant or not finite: not compared."
     correlation = test.after_all_layers if test.order == "cascade" else test.after_last_layer
     found = f"{what} {_signed(correlation)} with the map once {drawn} drawn anew"
+    if test.turns:
+        return f"Hardly depends on the weights: its sign changes once {drawn} drawn anew, the map does not."
     return f"Depends on the weights: {found}." if passes else f"Hardly depends on the weights: {found}."
 
 
