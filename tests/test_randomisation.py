@@ -597,3 +597,15 @@ class Bare(nn.Module):
 def test_parameters_of_the_network_itself_have_their_names() -> None:
     torch.manual_seed(0)
     assert randomisation_test(Bare().eval(), pictures(1).float(), "saliency", seeds=1).steps == ("conv", "matrix")
+
+
+def test_attributions_of_a_layer_are_tested_as_the_map_that_they_sum_to() -> None:
+    def summed(net: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        return explainers.layer_integrated_gradients(net, x, target, layer="0", steps=8).sum(1)
+
+    net, x = small(), pictures(2)
+    found = randomisation_test(net, x, "layer_integrated_gradients", layer="0", seeds=2, steps=8)
+
+    assert torch.allclose(found.signed, randomisation_test(net, x, summed, seeds=2).signed, atol=1e-9)
+    with pytest.raises(BadOption, match="gives no map"):
+        randomisation_test(net, x, "feature_maps", layer="0")

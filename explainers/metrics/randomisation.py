@@ -141,7 +141,7 @@ class _Maps:
             self.method = None
         else:
             raise BadOption(f"method={method!r} is not possible. Give a name, or a function of model, images, target.")
-        if self.method is not None and not self.method.gives_map:
+        if self.method is not None and (self.method.planes or self.method.returns == "channels"):
             raise BadOption(f"{name} gives no map of the image: its result is one of {self.method.returns}.")
         self.function = method
         self.name = str(name) or type(method).__name__
