@@ -41,8 +41,8 @@ class Explainer:
         self.classes = Classes(self.model.labels)
         try:
             torch.empty(0, device=self.device)
-        except Exception as error:  # each backend has errors of its own
-            raise Refused(f"--device {self.device} is not here: {str(error).partition('. ')[0]}.") from None
+        except Exception:  # each backend has errors of its own
+            raise Refused(f"--device {self.device} is not here. Give cpu, or cuda where there is such a GPU.") from None
         self.network = self.model.network.to(self.device)
         self.options = self.settings.method_options()
         long = explainers.METHODS[self.settings.method].long

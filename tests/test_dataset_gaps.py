@@ -117,6 +117,14 @@ def test_a_damaged_table_beside_pictures_refuses_none(tmp_path: Path) -> None:
     assert [item.path for item in list_items(tmp_path).items] == ["a.jpg"]
 
 
+def test_a_line_of_a_text_file_is_a_path_whatever_it_holds(tmp_path: Path) -> None:
+    names = ["a.jpg", "with, comma.jpg"]
+    for name in names:
+        picture(tmp_path / name, 0)
+    (tmp_path / "list.txt").write_text("\n".join(names))
+    assert [item.path for item in list_items(tmp_path / "list.txt").items] == names
+
+
 # A run that goes on
 
 

@@ -43,6 +43,9 @@ def text(place: Place, name: str) -> list[Item]:
         raise Refused(f"{place.source} is no UTF-8 text (byte {error.start}). Save the list as CSV in UTF-8.") from None
     if suffix(name) == ".jsonl":
         return _json_lines(place, decoded)
+    whole = [line.strip() for line in decoded.split("\n") if line.strip()]
+    if suffix(name) == ".txt" and whole and all(map(is_picture, whole)):  # a path may hold a comma
+        return _items(place, [(line, None) for line in whole])
     try:
         lines = [row for row in csv.reader(io.StringIO(decoded), delimiter=_delimiter(name, decoded)) if any(row)]
     except csv.Error as error:
