@@ -34,8 +34,9 @@ def impute(images: Tensor, removed: Tensor) -> Tensor:
 
     Every image must keep a pixel. Each is solved for itself: the others of the batch change nothing.
     """
-    # Few at once, whose tensors stay in the processor's cache: on the CPU a third faster than eight at 224 px.
-    few = max(1, _AT_ONCE // images[0].numel()) if images.device.type == "cpu" else len(images)
+    # Few at once, whose tensors stay in the cache of each thread: on the CPU a third faster than eight at 224 px.
+    cached = _AT_ONCE * torch.get_num_threads() // images[0].numel()
+    few = max(1, cached) if images.device.type == "cpu" else len(images)
     parts = [_imputed(images[k : k + few], removed[k : k + few]) for k in range(0, len(images), few)]
     return torch.cat(parts)
 
