@@ -72,7 +72,7 @@ class Explainer:
         """
         shape = 1, self.model.channels, *self.model.size
         noise = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(self.device)
-        short: dict[str, Any] = {"budget": 1e-3} if explainers.METHODS[self.settings.method].long else {}
+        short: dict[str, Any] = {"budget": 1e-3} if self.steady else {}
         explainers.explain(
             self.settings.method, self.network, noise, self.fixed, compare=False, **self.steady, **self.options, **short
         )

@@ -48,8 +48,8 @@ def evaluate(
     for name in names:
         metric = find_metric(name)
         if metric.reruns or metric.region or not metric.controls:
-            needs = "runs the method again" if metric.reruns else "needs a region"
-            needs = "needs the sum that the method promised" if not metric.controls else needs
+            needs = "needs a region" if metric.region else "needs the sum that the method promised"
+            needs = "runs the method again" if metric.reruns else needs
             raise Refused(f"{name} {needs}, which stored maps do not tell. Use explainers.evaluate, or another metric.")
     rows = _sample(past, pictures, seed)
     network = past.network.network

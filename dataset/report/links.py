@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import urllib.parse
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dataset.report.analysis.summary import distinct
 from dataset.settings import Settings
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -21,8 +21,7 @@ class Links:
 
     def __init__(self, address: str, settings: Mapping[str, Any], classes: Sequence[str] = ()) -> None:
         self.address, self.settings = address.rstrip("/"), settings
-        counts = Counter(classes)
-        self.shared = {name for name, count in counts.items() if count > 1}
+        self.shared = set(classes) - set(distinct(classes))
         self.options = _options(settings)
         self.examples = _examples()
 

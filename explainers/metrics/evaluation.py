@@ -177,9 +177,8 @@ class Parts:
     def without_own(self) -> Parts:
         """Those of the controls."""
         count, curves = self.count, self.measured.curves
-        rest = replace(
-            self.measured, values=self.measured.values[count:], curves=None if curves is None else curves[count:]
-        )
+        values, curves = self.measured.values[count:], None if curves is None else curves[count:]
+        rest = replace(self.measured, values=values, curves=curves, reasons={})
         return replace(self, measured=rest, names=self.names[1:])
 
     def _of(self, numbers: Tensor, name: str) -> Tensor:

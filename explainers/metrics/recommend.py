@@ -25,7 +25,7 @@ from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forwarded import forwarded
 from explainers.options import LayerName, options_of
 from explainers.passes.at_layer import activations_and_gradients_of
-from explainers.passes.loop import Partial, Progress
+from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.registry import METHODS, Method, check_images, find, rectifies
 from explainers.targets import Target, TargetLike, described
 
@@ -78,8 +78,7 @@ def recommend(
         >>> len(found), found.best.method in ("grad_cam", "layer_cam")
         (4, True)
     """
-    if progress is not None and not callable(progress):
-        raise BadOption(f"progress={progress!r} is not possible. Give a function of a Partial, or None.")
+    check_progress(progress)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise BadOption(f"seconds={seconds!r} is not possible. Give a number above 0.")
     names = _metrics(metrics)

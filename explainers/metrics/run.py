@@ -24,7 +24,7 @@ from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forwarded import Forward, forwarded
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, options_of
 from explainers.outputs import scores_of
-from explainers.passes.loop import Loop, Partial, Progress
+from explainers.passes.loop import Loop, Partial, Progress, check_progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.registry import METHODS, check_images
@@ -138,8 +138,7 @@ def evaluator(
     own = _options(given.get("options") or {}, chosen)
     if not isinstance(controls, bool):
         raise BadOption(f"controls={controls!r} is not possible. Give True or False.")
-    if progress is not None and not callable(progress):
-        raise BadOption(f"progress={progress!r} is not possible. Give a function of a Partial, or None.")
+    check_progress(progress)
     grad = torch.is_grad_enabled()
     model = forwarded(model, forward, images)
     with one_call(model):

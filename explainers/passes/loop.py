@@ -44,6 +44,15 @@ class Partial:
 Progress = Callable[[Partial], Any]
 """Called after each chunk; returning False ends the method with its best map so far, raising ends it with nothing."""
 
+def check_progress(progress: Any) -> None:
+    """Refuse what cannot be called.
+
+    Errors   BadOption
+    """
+    if progress is not None and not callable(progress):
+        raise BadOption(f"progress={progress!r} is not possible. Give a function of a Partial, or None.")
+
+
 SECONDS = 0.5
 """What a chunk of an automatic batch size is to take. On two cores, ResNet-18 at 224 and at 64 px and a small network
 are as fast at that size as at any larger one; and progress, stop and budget act as soon.
@@ -169,8 +178,7 @@ class Loop:
             isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0
         ):
             raise BadOption(f"budget={self.budget!r} is not possible. Give seconds above 0, or None for no limit.")
-        if self.progress is not None and not callable(self.progress):
-            raise BadOption(f"progress={self.progress!r} is not possible. Give a function of a Partial, or None.")
+        check_progress(self.progress)
         self._began = time.monotonic()
         # Of the last measured pass: seconds, those after the layer asked for, images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")

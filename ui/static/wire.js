@@ -96,6 +96,16 @@ export function follow(props, watch, names, draw) {
   draw();
 }
 
+/** Draw the items of the value, each by `row`, whenever they change. */
+export function listed(element, props, watch, row) {
+  const root = element.firstElementChild;
+  follow(props, watch, ["value"], () => {
+    const since = performance.now();
+    root.replaceChildren(...((props.value && props.value.items) || []).map(row));
+    painted(element, props.value && props.value.id, since);
+  });
+}
+
 /** Download a blob as a file. */
 export function save(blob, name) {
   const link = make("a", { href: URL.createObjectURL(blob), download: name });
