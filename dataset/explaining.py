@@ -68,8 +68,10 @@ class Explainer:
     def check(self) -> None:
         """Explain noise: a layer or a network that the method cannot take is refused before the first picture.
 
-        Errors   those of the library
+        Errors   Refused, and those of the library
         """
+        if why := explainers.METHODS[self.settings.method].applies(self.network, self.settings.layer):
+            raise Refused(why)
         shape = 1, self.model.channels, *self.model.size
         noise = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(self.device)
         short: dict[str, Any] = {"budget": 1e-3} if self.steady else {}

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PREDICTED, LABEL = "predicted", "label"
 WRONG = "wrong"
-DETECTORS = "d_rise"
-"""The method of detectors alone."""
 PRECISIONS = ("auto", "float32", "bf16")
 SHARD = 512
 """Pictures of a shard."""
@@ -96,8 +94,6 @@ class Settings:
                 raise Refused(f"{name} {value!r} is not possible. Give a whole number of at least 1.")
         if not isinstance(self.target, str):
             raise Refused(f"The target {self.target!r} is no text. Give predicted, label, or a class: {self.target!s}.")
-        if self.method == DETECTORS:
-            raise Refused(f"{self.method} is for object detectors, and a run explains classifiers. Use rise.")
         if METHODS[self.method].returns not in ("grid", "pixels", "heat"):
             raise Refused(f"{self.method} gives no map of the picture but {METHODS[self.method].returns}.")
         if self.where and self.where != WRONG and not self.only_label:

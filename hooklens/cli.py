@@ -47,6 +47,8 @@ class Exit(IntEnum):
     STOPPED = 130
 
 
+OF_DETECTORS = ("d_rise",)
+"""Methods that no classifier takes."""
 Model = Annotated[str, typer.Option(help=words.MODEL, rich_help_panel=words.NETWORK)]
 Weights = Annotated[
     Path | None, typer.Option(help=words.WEIGHTS, exists=True, dir_okay=False, rich_help_panel=words.NETWORK)
@@ -203,10 +205,9 @@ def models() -> None:
 @app.command(help=words.METHODS)
 def methods() -> None:
     import explainers  # torch takes seconds to start
-    from dataset.settings import DETECTORS  # as above
 
     for method in explainers.METHODS.values():
-        if method.returns in ("grid", "pixels", "heat") and method.name != DETECTORS:
+        if method.returns in ("grid", "pixels", "heat") and method.name not in OF_DETECTORS:
             typer.echo(f"{method.name:32} {method.family:14} {method.summary}")
 
 
