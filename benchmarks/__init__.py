@@ -1,4 +1,4 @@
-"""Figures: run time beside peer libraries, faithfulness, precision, the page. Nothing else imports this."""
+"""Benchmarks: run time next to other libraries, faithfulness, precision, the page. Nothing imports this package."""
 
 import os
 

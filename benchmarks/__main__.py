@@ -1,6 +1,6 @@
-"""`python -m benchmarks`: run times in bare forward passes (median), beside captum, grad-cam and torchcam.
+"""`python -m benchmarks`: run times in bare forward passes (median), compared with captum, grad-cam and torchcam.
 
-python -m benchmarks                    the full run; reliable on an idle machine only
+python -m benchmarks                    the full run; reliable only on an idle machine
 python -m benchmarks --smoke            a small version in a minute
 python -m benchmarks --only Grad-CAM    the cases whose title contains the word
 python -m benchmarks --out figures.md   also write the table to a file
@@ -26,26 +26,26 @@ HEAD = "| case | library | bare forward passes: median (min–max) | peak memory
 
 
 def rows(case: Case, measured: Iterable[Measured]) -> list[str]:
-    """The case's rows of the table; the row of the bare forward pass gives its milliseconds."""
+    """Return the rows of a case; the row of the bare forward pass has its milliseconds."""
     lines = []
     for one in measured:
         memory = "" if one.megabytes is None else f"{one.megabytes:.0f}"
         if one.failed:
-            figure = f"could not run: {one.failed}"
+            result = f"could not run: {one.failed}"
         elif one.name == UNIT:
-            figure = f"1 = {1000 * sorted(one.seconds)[len(one.seconds) // 2]:.0f} ms"
+            result = f"1 = {1000 * sorted(one.seconds)[len(one.seconds) // 2]:.0f} ms"
         elif len(one.ratios) == 1:
-            figure = f"{one.median:.2f} (one run)"
+            result = f"{one.median:.2f} (one run)"
         else:
-            figure = f"{one.median:.2f} ({min(one.ratios):.2f}–{max(one.ratios):.2f})"
+            result = f"{one.median:.2f} ({min(one.ratios):.2f}–{max(one.ratios):.2f})"
         bold = "**" if one.name.startswith(OURS) else ""
         name = case.unit if one.name == UNIT else one.name
-        lines.append(f"| {case.title} | {bold}{name}{bold} | {figure} | {memory} |")
+        lines.append(f"| {case.title} | {bold}{name}{bold} | {result} | {memory} |")
     return lines
 
 
 def about(rounds: int) -> str:
-    """Date, machine, versions and settings."""
+    """Return the line with date, machine, versions and settings."""
     load = f", load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "captum", "grad-cam", "torchcam") if version(name)
@@ -57,7 +57,7 @@ def about(rounds: int) -> str:
 
 
 def version(name: str) -> str | None:
-    """The installed version of a package, None where it is not installed."""
+    """Return the installed version of a package, or None."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
 
@@ -68,7 +68,7 @@ def version(name: str) -> str | None:
 
 
 def main() -> None:
-    """Run the cases and print their table as it grows."""
+    """Run the cases and print each row of the table when it is measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="a small version of every kind of case")
     parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13, with --smoke 1)")

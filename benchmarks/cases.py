@@ -1,4 +1,4 @@
-"""The timed cases: a method on a network, ours and the same by the peers."""
+"""The timed cases: a method on a network, with our implementation and with those of other libraries."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OURS = "hooklens"
 CLASS = 3
 LITE = "efficientnet_lite0"
 ALL_CHANNELS = 65536
-ROAD = ("grad-cam", "grad-cam, highest first alone")
-"""What solves a sparse system for each image and level by itself."""
+ROAD = ("grad-cam", "grad-cam, only highest first")
+"""Contenders that solve a separate sparse system for each image and level."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One comparison: `make` builds the contenders; those in `slow` run once; `rounds` limits the rounds.
 
-    `unit` names what times are divided by.
+    Times are divided by that of the contender `unit`.
     """
 
     title: str
@@ -43,13 +43,16 @@ class Case:
 
 
 def network(name: str) -> tuple[nn.Module, int, list[str]]:
-    """(network in eval mode, input side in pixels, last four stages); random weights but for the model on board."""
+    """Return the network in eval mode, its input side in pixels and its last four stages.
+
+    Weights are random, except for those of the built-in model.
+    """
     torch.manual_seed(0)
     if name == LITE:
-        from models import load_model
+        from hooklens.zoo import load_model
 
         model = load_model(LITE)
-        # Two of the peers need parameters that require grad.
+        # Two of the other libraries need parameters that require grad.
         side, net = int(model.side), model.network.requires_grad_(True)
     else:
         import torchvision
@@ -59,7 +62,7 @@ def network(name: str) -> tuple[nn.Module, int, list[str]]:
     return net, side, stages[-4:]
 
 
-def _prepared(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
+def _prepare(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
     net, side, stages = network(name)
     x = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
 
@@ -71,8 +74,8 @@ def _prepared(name: str) -> tuple[nn.Module, Tensor, list[str], Contenders]:
 
 
 def grad_cam(name: str) -> Contenders:
-    """Grad-CAM at the last stage, and `explain` with it: scores, figures, findings and the runner-up's map."""
-    net, x, stages, contenders = _prepared(name)
+    """Grad-CAM at the last stage, and `explain` with it: scores, statistics, findings and the runner-up's map."""
+    net, x, stages, contenders = _prepare(name)
     last = stages[-1]
     contenders[OURS] = lambda: explainers.grad_cam(net, x, CLASS, layer=last)
     contenders[f"{OURS}, explain"] = lambda: explainers.explain("grad_cam", net, x, CLASS, layer=last)
@@ -80,15 +83,15 @@ def grad_cam(name: str) -> Contenders:
 
 
 def sweep(name: str) -> Contenders:
-    """Grad-CAM at four stages; the peers' calls for several layers."""
-    net, x, stages, contenders = _prepared(name)
+    """Grad-CAM at four stages, and the calls of other libraries for several layers."""
+    net, x, stages, contenders = _prepare(name)
     contenders[OURS] = lambda: explainers.grad_cam_sweep(net, x, CLASS, layers=stages)
     return contenders | peers.grad_cams(net, x, CLASS, stages)
 
 
 def ablation(name: str) -> Contenders:
     """Ablation-CAM and channel effects at the last stage."""
-    net, x, stages, contenders = _prepared(name)
+    net, x, stages, contenders = _prepare(name)
     last = stages[-1]
     contenders[OURS] = lambda: explainers.ablation_cam(net, x, CLASS, layer=last)
     contenders[f"{OURS}, channel effects"] = lambda: explainers.channel_effects(net, x, CLASS, layer=last)
@@ -97,35 +100,35 @@ def ablation(name: str) -> Contenders:
 
 def saliency(name: str) -> Contenders:
     """The input gradient."""
-    net, x, _, contenders = _prepared(name)
+    net, x, _, contenders = _prepare(name)
     contenders[OURS] = lambda: explainers.saliency(net, x, CLASS)
     return contenders | peers.saliency(net, x, CLASS)
 
 
 def guided(name: str) -> Contenders:
     """Guided backpropagation."""
-    net, x, _, contenders = _prepared(name)
+    net, x, _, contenders = _prepare(name)
     contenders[OURS] = lambda: explainers.guided_backprop(net, x, CLASS)
     return contenders | peers.guided_backprop(net, x, CLASS)
 
 
 def integrated(name: str, steps: int) -> Contenders:
     """Integrated gradients with `steps` points."""
-    net, x, _, contenders = _prepared(name)
+    net, x, _, contenders = _prepare(name)
     contenders |= _both_precisions(partial(explainers.integrated_gradients, net, x, CLASS, steps=steps))
     return contenders | peers.integrated_gradients(net, x, CLASS, steps)
 
 
 def smooth(name: str, samples: int) -> Contenders:
     """SmoothGrad with `samples` draws."""
-    net, x, _, contenders = _prepared(name)
+    net, x, _, contenders = _prepare(name)
     contenders |= _both_precisions(partial(explainers.smooth_grad, net, x, CLASS, samples=samples))
     return contenders | peers.smooth_grad(net, x, CLASS, samples)
 
 
 def occlusion(name: str) -> Contenders:
     """Occlusion with windows of an eighth of the side, half overlapping."""
-    net, x, _, contenders = _prepared(name)
+    net, x, _, contenders = _prepare(name)
     window = x.shape[-1] // 8
     contenders |= _both_precisions(partial(explainers.occlusion, net, x, CLASS, window=window, stride=window // 2))
     return contenders | peers.occlusion(net, x, CLASS, window, window // 2)
@@ -133,21 +136,21 @@ def occlusion(name: str) -> Contenders:
 
 def rise(name: str, samples: int) -> Contenders:
     """RISE with `samples` masks."""
-    net, x, _, contenders = _prepared(name)
+    net, x, _, contenders = _prepare(name)
     contenders |= _both_precisions(partial(explainers.rise, net, x, CLASS, samples=samples))
     return contenders | peers.masks(net, x, CLASS, samples)
 
 
 def shap(name: str, samples: int) -> Contenders:
     """Gradient SHAP with `samples` draws."""
-    net, x, _, contenders = _prepared(name)
+    net, x, _, contenders = _prepare(name)
     contenders |= _both_precisions(partial(explainers.gradient_shap, net, x, CLASS, samples=samples))
     return contenders | peers.gradient_shap(net, x, CLASS, samples)
 
 
 def score_cam(name: str) -> Contenders:
-    """Score-CAM at the last stage: one forward pass per channel as in the peers, and our default number of passes."""
-    net, x, stages, contenders = _prepared(name)
+    """Score-CAM at the last stage: one pass per channel as in other libraries, and our default passes."""
+    net, x, stages, contenders = _prepare(name)
     contenders |= _both_precisions(
         partial(explainers.score_cam, net, x, CLASS, layer=stages[-1], channels=ALL_CHANNELS)
     )
@@ -156,8 +159,8 @@ def score_cam(name: str) -> Contenders:
 
 
 def channel_effects(name: str) -> Contenders:
-    """Channel effects at the stage before the last, beside one bare forward pass per channel."""
-    net, x, stages, contenders = _prepared(name)
+    """Channel effects at the stage before the last, compared with one bare forward pass per channel."""
+    net, x, stages, contenders = _prepare(name)
     middle = stages[-2]
     count = explainers.feature_maps(net, x, layer=middle).shape[1]
 
@@ -174,7 +177,7 @@ def channel_effects(name: str) -> Contenders:
 
 def batch(name: str, size: int) -> Contenders:
     """Grad-CAM of a batch; the unit is a forward pass of the same batch."""
-    net, x, stages, _ = _prepared(name)
+    net, x, stages, _ = _prepare(name)
     images = x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *x.shape[1:])
 
     def bare() -> object:
@@ -187,8 +190,8 @@ def batch(name: str, size: int) -> Contenders:
 
 
 def curves(name: str, steps: int) -> Contenders:
-    """Deletion and insertion of a map made before; with the controls, and the precision that is faster."""
-    net, x, stages, contenders = _prepared(name)
+    """Deletion and insertion of a precomputed map; with the controls, and with the faster precision."""
+    net, x, stages, contenders = _prepare(name)
     heat = explainers.explain("grad_cam", net, x, CLASS, layer=stages[-1]).upsample((x.shape[-2], x.shape[-1]))
     one = partial(explainers.evaluate, net, x, heat, target=CLASS, steps=steps, baseline=None)
     contenders |= _both_precisions(partial(one, controls=False, precision="float32"))
@@ -198,7 +201,7 @@ def curves(name: str, steps: int) -> Contenders:
 
 def road(name: str, size: int) -> Contenders:
     """ROAD at four levels, both orders; the unit is a forward pass of the same batch."""
-    net, x, stages, _ = _prepared(name)
+    net, x, stages, _ = _prepare(name)
     images = x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *x.shape[1:])
 
     def bare() -> object:
@@ -212,7 +215,7 @@ def road(name: str, size: int) -> Contenders:
 
 
 def imports() -> Contenders:
-    """A new interpreter that imports the library; the unit is one that imports torch alone."""
+    """A new interpreter that imports the library; the unit is an interpreter that imports only torch."""
 
     def python(code: str) -> Callable[[], object]:
         # Byte code is cached, as is Python's default.
@@ -223,8 +226,8 @@ def imports() -> Contenders:
 
 
 def every_method(**options: float) -> Contenders:
-    """Every method once on the model on board, with those of `options` that are numbers of its own."""
-    net, x, _, contenders = _prepared(LITE)
+    """Every method once on the built-in model, with those of `options` that it has as numeric options."""
+    net, x, _, contenders = _prepare(LITE)
     for method in explainers.METHODS.values():
         if method.applies(net) is None:
             numbers = {name for name, option in method.options.items() if not isinstance(option.default, str)}
@@ -238,7 +241,7 @@ def _both_precisions(method: Callable[..., object]) -> Contenders:
 
 
 def training_step(size: int = 32, side: int = 64) -> Contenders:
-    """An SGD step of a small ResNet, bare and recorded; every recorded step enters and leaves its `with` block."""
+    """An SGD step of a small ResNet, bare and recorded; every recorded step has its own `with` block."""
     from torchvision.models.resnet import BasicBlock, ResNet
 
     torch.manual_seed(0)
@@ -275,7 +278,7 @@ def training_step(size: int = 32, side: int = 64) -> Contenders:
 
 
 def full() -> Iterator[Case]:
-    """All cases of the full run."""
+    """Yield all cases of the full run."""
     for name in ("resnet18", "resnet50", LITE):
         yield Case(f"Grad-CAM, last stage, {name}", lambda name=name: grad_cam(name))  # type: ignore[misc]
         yield Case(f"Grad-CAM, four stages, {name}", lambda name=name: sweep(name))  # type: ignore[misc]
@@ -314,7 +317,7 @@ def full() -> Iterator[Case]:
 
 
 def smoke() -> Iterator[Case]:
-    """A small version of every kind of case, in a minute and a half on two cores; every method runs once, cold."""
+    """Yield a small version of every kind of case: 90 seconds on two cores; every method runs once, without warm-up."""
     yield Case("Grad-CAM, last stage, resnet18", lambda: grad_cam("resnet18"))
     yield Case("Grad-CAM, four stages, resnet18", lambda: sweep("resnet18"), rounds=3)
     yield Case("Grad-CAM, last stage, Lite0", lambda: grad_cam(LITE))

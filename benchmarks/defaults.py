@@ -1,7 +1,7 @@
 """Run time of every method at its defaults, and time to its first partial map: `python -m benchmarks.defaults`.
 
-One photograph, the model on board, `explain` without the runner-up's map; reliable on an idle machine only. With
-`--gaps`, over all examples instead: the completeness gap of integrated gradients, and its number of points.
+One image, the built-in model, `explain` without the runner-up's map; reliable only on an idle machine. With `--gaps`:
+the completeness gap of integrated gradients and its number of points, for all examples.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 import torch
 
 import explainers
-from benchmarks.sheet import ROOT, photograph
-from models import load_model
+from benchmarks.sheet import ROOT, open_image
+from hooklens.zoo import load_model
 
 HEAD = "| method | seconds | first map, seconds |\n|---|---|---|"
 
 
 def timed(method: explainers.Method, network: Any, images: Any) -> tuple[float, float | None]:
-    """Seconds of one default run, and until the first partial map of a long method."""
+    """Return the seconds of one default run, and the seconds to the first partial map of a long method."""
     first: list[float] = []
-    began = time.perf_counter()
+    start = time.perf_counter()
 
     def progress(partial: explainers.Partial) -> None:
         if not first and partial.map is not None:
-            first.append(time.perf_counter() - began)
+            first.append(time.perf_counter() - start)
 
     options: dict[str, Any] = {"progress": progress} if method.long else {}
     explainers.explain(method.name, network, images, compare=False, **options)
-    return time.perf_counter() - began, first[0] if first else None
+    return time.perf_counter() - start, first[0] if first else None
 
 
 def gap(method: str, network: Any, images: Any) -> tuple[float, int]:
-    """Completeness gap |Σ map − (f(x) − f(0))| / |f(x) − f(0)|, and the number of points."""
+    """Return the completeness gap |Σ map − (f(x) − f(0))| / |f(x) − f(0)|, and the number of points."""
     points: list[int] = []
     explanation = explainers.explain(method, network, images, compare=False, progress=lambda p: points.append(p.done))
     with torch.no_grad():
@@ -45,24 +45,24 @@ def gap(method: str, network: Any, images: Any) -> tuple[float, int]:
 
 
 def gaps(model: Any) -> None:
-    """The table of completeness gaps."""
+    """Print the table of completeness gaps."""
     print("| example | gap | points |\n|---|---|---|")
     for path in sorted((ROOT / "assets" / "examples").glob("*.jpg")):
-        error, points = gap("integrated_gradients", model.network, model.prepare(photograph(path.stem)))
+        error, points = gap("integrated_gradients", model.network, model.prepare(open_image(path.stem)))
         print(f"| {path.stem} | {error:.2%} | {points} |", flush=True)
 
 
 def main() -> None:
     """Print the table, the slowest methods first."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--photo", default="dog", help="an example's name, or a path")
+    parser.add_argument("--photo", default="dog", help="name of an example, or a path")
     parser.add_argument("--gaps", action="store_true", help="completeness gap of integrated gradients on every example")
     arguments = parser.parse_args()
     model = load_model()
     if arguments.gaps:
         gaps(model)
         return
-    images = model.prepare(photograph(arguments.photo))
+    images = model.prepare(open_image(arguments.photo))
     explainers.explain("grad_cam", model.network, images)
     methods = [method for method in explainers.METHODS.values() if method.applies(model.network) is None]
     rows = [(timed(method, model.network, images), method) for method in methods]

@@ -4,8 +4,8 @@ python -m benchmarks.drift                     bf16 against float32, for every m
 python -m benchmarks.drift --defaults          default runs against long ones (hours for all; --only selects)
 python -m benchmarks.drift --only rise occlusion --photos coffee cat
 
-Rank is Spearman's rank correlation over all cells, distance ||short - long|| / ||long||; both of the worst photograph,
-and for defaults the mean rank too. precision="auto" is offered to methods with a rank above 0.999.
+Rank is Spearman's rank correlation over all cells, distance ||short - long|| / ||long||; both of the worst image,
+and for defaults also the mean rank. precision="auto" is offered to methods with a rank above 0.999.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import explainers
 from benchmarks.cases import network
-from benchmarks.sheet import photograph
+from benchmarks.sheet import open_image
 from explainers.maps.resize import rank_correlation
-from models import load_model
+from hooklens.zoo import load_model
 
 PHOTOS = ("coffee", "goldfish", "cat")
 AUTO_RANK = 0.999
@@ -66,10 +66,10 @@ LONG: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 """Method, options of both runs, and additional options of the long one."""
 
 
-def compared(
+def compare(
     net: nn.Module, image: Tensor, name: str, short: dict[str, Any], long: dict[str, Any]
 ) -> tuple[float, float]:
-    """(rank correlation, relative distance) of two runs of a method; pixel maps are summed over the channels."""
+    """Return rank correlation and relative distance of two runs; pixel maps are summed over the channels."""
     maps = [explainers.METHODS[name](net, image, **options) for options in (short, long)]
     approximate, reference = (values.sum(1) if values.ndim == 4 else values for values in maps)
     distance = float((approximate - reference).norm() / reference.norm())
@@ -77,17 +77,17 @@ def compared(
 
 
 def precisions(names: list[str], photos: list[str], only: list[str]) -> None:
-    """The table of bfloat16 against float32."""
+    """Print the table of bfloat16 against float32."""
     print("| method | network | rank | distance | auto |\n|---|---|---|---|---|")
-    onboard = load_model()
+    built_in = load_model()
     for model_name in names:
         net, side, _ = network(model_name)
-        images = [nn.functional.interpolate(onboard.prepare(photograph(p)), (side, side)) for p in photos]
+        images = [nn.functional.interpolate(built_in.prepare(open_image(p)), (side, side)) for p in photos]
         for name, method in explainers.METHODS.items():
             if "precision" not in method.options or method.applies(net) or (only and name not in only):
                 continue
             options = FEWER.get(name, {})
-            rows = [compared(net, x, name, {**options, "precision": "bf16"}, options) for x in images]
+            rows = [compare(net, x, name, {**options, "precision": "bf16"}, options) for x in images]
             rank, distance = min(r for r, _ in rows), max(d for _, d in rows)
             offered = "yes" if "auto" in method.options["precision"].choices else "no"
             contradiction = " (!)" if (offered == "yes") != (rank > AUTO_RANK) else ""
@@ -95,19 +95,19 @@ def precisions(names: list[str], photos: list[str], only: list[str]) -> None:
 
 
 def defaults(photos: list[str], only: list[str]) -> None:
-    """The table of default runs against long ones, on the model on board."""
+    """Print the table of default runs against long ones, on the built-in model."""
     model = load_model()
     print("| method | layer | long run | mean rank | worst rank | worst distance |\n|---|---|---|---|---|---|")
     for name, shared, longer in LONG:
         if only and name not in only:
             continue
         rows = [
-            compared(model.network, model.prepare(photograph(p)), name, shared, {**shared, **longer}) for p in photos
+            compare(model.network, model.prepare(open_image(p)), name, shared, {**shared, **longer}) for p in photos
         ]
         ranks = [rank for rank, _ in rows]
         run = ", ".join(f"{key}={'all' if value == ALL_CHANNELS else value}" for key, value in longer.items())
-        figures = f"{sum(ranks) / len(ranks):.4f} | {min(ranks):.4f} | {max(distance for _, distance in rows):.2%}"
-        print(f"| {name} | {shared.get('layer') or '-'} | {run} | {figures} |", flush=True)
+        numbers = f"{sum(ranks) / len(ranks):.4f} | {min(ranks):.4f} | {max(distance for _, distance in rows):.2%}"
+        print(f"| {name} | {shared.get('layer') or '-'} | {run} | {numbers} |", flush=True)
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.metrics --photos FOLDER`: every metric that needs no region, of some methods and the controls.
+"""`python -m benchmarks.metrics --photos FOLDER`: metrics of some methods and of the controls.
 
-Mean ± standard error over the photographs; a star where a method is better than each of the three controls (higher or
-lower than each, where neither is better) in a paired t-test.
+Prints mean ± standard error over the images, for every metric without a region. A star means: better than each of the
+three controls (or higher or lower than each, if neither is better) in a paired t-test.
 
 python -m benchmarks.metrics --photos assets/examples --only grad_cam saliency
-python -m benchmarks.metrics --photos assets/examples --only rise --limit 3 --runs 2    two runs for the robust ones
+python -m benchmarks.metrics --photos assets/examples --only rise --limit 3 --runs 2    two runs for robustness
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from benchmarks.faithfulness.photos import Photo, paths, photographs
 from explainers import METRICS
 from explainers.metrics.evaluation import LEVEL, mean_and_error, t_test
 from explainers.metrics.run import evaluator
-from models import load_model
+from explainers.metrics.settings import EvaluationSettings
+from hooklens.zoo import load_model
 
 NAMES = [name for name, each in METRICS.items() if not each.region]
 METHODS = "grad_cam gradient_shap guided_backprop integrated_gradients saliency".split()
 CONTROLS = ("random", "edge", "centre")
 Numbers = dict[str, dict[str, dict[str, float]]]
-"""A number for each method or control, metric and photograph."""
+"""A number for each method or control, metric and image."""
 
 
-def measured(
+def measure(
     model: Any,
     photos: Iterable[Photo],
     methods: Sequence[str],
@@ -42,20 +43,16 @@ def measured(
     known: Numbers | None = None,
     done: Callable[[Numbers], Any] = lambda numbers: None,
 ) -> Numbers:
-    """The metrics of all methods and of the controls; `known` are left as they are, `done` sees all so far."""
+    """Return the metrics of all methods and controls; `known` ones are kept, `done` receives all results so far."""
     numbers: Numbers = {} if known is None else known
     options = {
         name: {"samples": runs} for name in metrics if "samples" in METRICS[name].options and METRICS[name].reruns
     }
     for photo in photos:
         missing = [name for name in methods if photo.name not in numbers.get(name, {}).get(metrics[0], {})]
-        settings: dict[str, Any] = {
-            "metrics": metrics,
-            "target": photo.target,
-            "options": options,
-            "precision": "float32",  # "auto" may choose another one in the next run
-        }
-        with evaluator(model.network, photo.image, **settings) as judge:
+        # The precision is fixed, because "auto" may choose another one in the next run.
+        settings = EvaluationSettings(metrics=metrics, target=photo.target, options=options, precision="float32")
+        with evaluator(model.network, photo.image, settings) as judge:
             for method in missing:
                 found = judge(method)
                 for metric in metrics:
@@ -68,7 +65,7 @@ def measured(
 
 
 def table(numbers: Numbers, names: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    """A row for each method and control, a column for each metric."""
+    """Return a row for each method and control, with a column for each metric."""
     lines = [f"| | {' | '.join(METRICS[name].title for name in metrics)} |", "|---" * (len(metrics) + 1) + "|"]
     for name in (*names, *CONTROLS):
         title = f"**{name}**" if name in CONTROLS else f"`{name}`"
@@ -77,19 +74,19 @@ def table(numbers: Numbers, names: Sequence[str], metrics: Sequence[str]) -> lis
 
 
 def cell(numbers: Numbers, name: str, metric: str) -> str:
-    """Mean ± standard error over the photographs that have a number, and the star."""
+    """Return mean ± standard error over the images with a finite number, and the star."""
     own = numbers[name].get(metric, {})
     values = torch.tensor(list(own.values()), dtype=torch.float64)
     if not bool(values.isfinite().any()):
         return ""
     mean, error = mean_and_error(values[values.isfinite()])
-    beside = [[numbers[each].get(metric, {}).get(photo, math.nan) for photo in own] for each in CONTROLS]
-    star = "" if name in CONTROLS else stars(values, beside, METRICS[metric].higher)
+    controls = [[numbers[each].get(metric, {}).get(photo, math.nan) for photo in own] for each in CONTROLS]
+    star = "" if name in CONTROLS else stars(values, controls, METRICS[metric].higher)
     return f"{mean:.3g} ± {error:.1g}{star}"
 
 
 def stars(values: Tensor, controls: Sequence[Sequence[float]], higher: bool | None) -> str:
-    """ " *" where the values are better than those of each control."""
+    """Return " *" if the values are better than those of each control."""
     differences = [values - torch.tensor(each, dtype=torch.float64) for each in controls]
     sure = all(t_test(each[each.isfinite()]) < LEVEL for each in differences)
     signs = {float(each.nanmean().sign()) for each in differences}
@@ -101,13 +98,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.metrics", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--photos", type=Path, required=True, help="a folder of photographs, with subfolders")
+    parser.add_argument("--photos", type=Path, required=True, help="a folder of images, with subfolders")
     parser.add_argument("--only", nargs="+", choices=list(explainers.METHODS), default=METHODS, metavar="NAME")
     parser.add_argument("--metrics", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
-    parser.add_argument("--limit", type=int, help="at most so many photographs, evenly spaced")
-    parser.add_argument("--runs", type=int, default=10, help="changed images for metrics that run the method again")
-    parser.add_argument("--cache", type=Path, help="figures are kept in this file, and a run goes on from it")
-    parser.add_argument("--model", default="auto", help="name of a model (default: the one on board)")
+    parser.add_argument("--limit", type=int, help="number of images, evenly spaced")
+    parser.add_argument(
+        "--runs", type=int, default=10, help="number of changed images for metrics that run the method again"
+    )
+    parser.add_argument("--cache", type=Path, help="file that stores results; a run resumes from it")
+    parser.add_argument("--model", default="auto", help="name of a model (default: the built-in one)")
     arguments = parser.parse_args()
     model = load_model(arguments.model)
     photos = photographs(model, paths(arguments.photos, arguments.limit))
@@ -118,7 +117,7 @@ def main() -> None:
         if file:
             file.write_text(json.dumps(numbers), encoding="utf-8")
 
-    numbers = measured(model, photos, arguments.only, arguments.metrics, arguments.runs, known, done)
+    numbers = measure(model, photos, arguments.only, arguments.metrics, arguments.runs, known, done)
     print("\n".join(table(numbers, arguments.only, arguments.metrics)))
 
 

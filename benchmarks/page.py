@@ -1,9 +1,9 @@
-"""Latency of the page: process start to page ready, click to overlay, beside another visitor's run, Stop, channels.
+"""Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels.
 
-`python -m benchmarks.page` prints all.
+`python -m benchmarks.page` prints all of them.
 
-Needs playwright and Chromium. "page ready": the controls and the status line are there; "map": the first example's
-stored map is painted; "network": the network itself has answered.
+Needs playwright and Chromium. "page ready": the controls and the status line exist; "map": the first example's stored
+map is drawn; "network": the first map that the network computed is drawn.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ CLICKS = {
     "class": ("#hl-bars button", (1, 2, 0)),
     "block": ("#hl-strip [role=radio]:not([aria-disabled])", (4, 8, 12)),
 }
-"""What is clicked, and which of these in turn: no question is asked twice."""
+"""The elements to click, and their positions in order; every click is a new question."""
 
 
 def free_port() -> int:
-    """An unused port."""
+    """Return an unused port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def start(port: int, folder: str) -> subprocess.Popen[bytes]:
-    """The app with the model on board, offline."""
+    """Start the app with the built-in model, offline."""
     offline = {"HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
-    command = [sys.executable, "app.py", "--port", str(port)]
+    command = [sys.executable, "-m", "hooklens", "serve", "--port", str(port)]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **offline}, stdout=subprocess.DEVNULL)
 
 
@@ -60,19 +60,19 @@ def until_served(address: str) -> None:
 
 
 def one_start(browser: Any, folder: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds from process start to each event, and milliseconds of each kind of click."""
+    """Return seconds from process start to each event, and milliseconds of each kind of click."""
     port = free_port()
-    began = time.monotonic()
+    started = time.monotonic()
     process = start(port, folder)
     try:
         until_served(f"http://127.0.0.1:{port}")
-        events = {"served": time.monotonic() - began}
+        events = {"served": time.monotonic() - started}
         page = browser.new_page()
         page.set_default_timeout(300_000)
         page.goto(f"http://127.0.0.1:{port}", wait_until="commit")
         for name, condition in {"page ready": READY, "map": f"{NUMBER} > 0", "network": ANSWERED}.items():
             page.wait_for_function(condition)
-            events[name] = time.monotonic() - began
+            events[name] = time.monotonic() - started
         clicks = {name: click(page, name) for name in CLICKS}
         page.close()
         return events, clicks
@@ -81,8 +81,8 @@ def one_start(browser: Any, folder: str) -> tuple[dict[str, float], dict[str, fl
         process.wait(30)
 
 
-def beside_a_long_run(browser: Any, folder: str) -> dict[str, float]:
-    """Milliseconds of a second visitor's first map and click beside RISE, of Stop, and of the paint of all channels."""
+def during_a_long_run(browser: Any, folder: str) -> dict[str, float]:
+    """Return milliseconds of another visitor's first map and click during RISE, of Stop and of drawing channels."""
     port = free_port()
     process = start(port, folder)
     address = f"http://127.0.0.1:{port}"
@@ -93,21 +93,21 @@ def beside_a_long_run(browser: Any, folder: str) -> dict[str, float]:
         one.wait_for_function(ANSWERED, timeout=300_000)
         one.goto(f"{address}/?method=rise")
         one.wait_for_function(f"{NUMBER} > 0 && document.documentElement.dataset.hlState === 'busy'")
-        found = {"quick answer beside RISE": 0.0}
-        began = time.monotonic()
+        found = {"quick answer during RISE": 0.0}
+        started = time.monotonic()
         other.goto(f"{address}/?example=cat")
         other.wait_for_function(ANSWERED)
-        found["page opened beside RISE"] = 1000 * (time.monotonic() - began)
-        found["quick answer beside RISE"] = click(other, "example")
+        found["page opened during RISE"] = 1000 * (time.monotonic() - started)
+        found["quick answer during RISE"] = click(other, "example")
         running = one.evaluate("document.documentElement.dataset.hlState")
-        assert running == "busy", "RISE was over before"
-        began = time.monotonic()
+        assert running == "busy", "RISE ended too early"
+        started = time.monotonic()
         one.click("#hl-stop")
         one.wait_for_function("document.documentElement.dataset.hlState === 'stopped'")
-        found["Stop"] = 1000 * (time.monotonic() - began)
+        found["Stop"] = 1000 * (time.monotonic() - started)
         other.click("#hl-tabs [data-tab-id=features]")
         other.wait_for_function("Number(document.getElementById('hl-grid')?.dataset.id || 0) > 0")
-        found["paint of 1,280 channels"] = float(other.evaluate("document.getElementById('hl-grid').dataset.ms"))
+        found["drawing 1,280 channels"] = float(other.evaluate("document.getElementById('hl-grid').dataset.ms"))
         return found
     finally:
         process.terminate()
@@ -115,20 +115,20 @@ def beside_a_long_run(browser: Any, folder: str) -> dict[str, float]:
 
 
 def click(page: Any, name: str) -> float:
-    """Median milliseconds from a click to the painted map."""
-    selector, places = CLICKS[name]
+    """Return the median milliseconds from a click to the drawn map."""
+    selector, positions = CLICKS[name]
     times = []
-    for place in places:
-        page.wait_for_timeout(1500)  # small maps and gradient norms of the last answer come after its overlay
+    for position in positions:
+        page.wait_for_timeout(1500)  # small maps and gradient norms of the last answer arrive after its overlay
         times.append(
             page.evaluate(
-                f"""async ([selector, place]) => {{
-                  const before = {NUMBER}, began = performance.now();
-                  document.querySelectorAll(selector)[place].click();
+                f"""async ([selector, position]) => {{
+                  const before = {NUMBER}, start = performance.now();
+                  document.querySelectorAll(selector)[position].click();
                   while ({NUMBER} === before) await new Promise((done) => setTimeout(done, 5));
-                  return performance.now() - began;
+                  return performance.now() - start;
                 }}""",
-                [selector, place],
+                [selector, position],
             )
         )
     return statistics.median(times)
@@ -149,7 +149,7 @@ def main() -> None:
             waited = ", ".join(f"{name} {value:.1f} s" for name, value in events.items())
             shown = ", ".join(f"{name} {value:.0f} ms" for name, value in clicks.items())
             print(f"{waited}; click to overlay: {shown}")
-            print(", ".join(f"{name} {value:.0f} ms" for name, value in beside_a_long_run(browser, folder).items()))
+            print(", ".join(f"{name} {value:.0f} ms" for name, value in during_a_long_run(browser, folder).items()))
         browser.close()
 
 

@@ -1,4 +1,4 @@
-"""The same methods by the peer libraries; each function returns {} where its library is not installed."""
+"""The same methods in other libraries; each function returns {} if its library is not installed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 Contenders = dict[str, Callable[[], object]]
-"""By name: one call of the method."""
+"""One call of the method by name."""
 
 
 def installed(name: str) -> bool:
-    """Whether a library can be imported."""
+    """Return whether a library can be imported."""
     return importlib.util.find_spec(name) is not None
 
 
 def grad_cams(model: nn.Module, x: Tensor, class_: int, layers: Sequence[str]) -> Contenders:
-    """Grad-CAM at one layer, or at several, by all three peers; each on its own copy of the model."""
+    """Grad-CAM at one layer, or at several, by all three libraries, each with a copy of the model."""
     contenders: Contenders = {}
     if installed("captum"):
         from captum.attr import LayerGradCam
@@ -175,7 +175,7 @@ def occlusion(model: nn.Module, x: Tensor, class_: int, window: int, stride: int
 
 
 def masks(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
-    """RISE as a plain loop over masks in batches of 16, as no peer library has it for images."""
+    """RISE as a plain loop over masks in batches of 16, since no other library has it for images."""
     own = copy.deepcopy(model)
 
     def loop() -> object:
@@ -192,7 +192,7 @@ def masks(model: nn.Module, x: Tensor, class_: int, samples: int) -> Contenders:
 
 
 def curves(model: nn.Module, x: Tensor, class_: int, heat: Tensor, steps: int) -> Contenders:
-    """Deletion and insertion by torchcam, of maps made before: it takes them from the least of an extractor."""
+    """Deletion and insertion by torchcam of precomputed maps, which a minimal extractor returns."""
     if not installed("torchcam"):
         return {}
     from torchcam.metrics import DeletionInsertionMetric
@@ -230,6 +230,6 @@ def road(model: nn.Module, x: Tensor, class_: int, heat: Tensor, percentiles: Se
     own, targets, maps = copy.deepcopy(model), [ClassifierOutputSoftmaxTarget(class_)] * len(x), heat.numpy()
     highest, both = ROADMostRelevantFirstAverage(list(percentiles)), ROADCombined(list(percentiles))
     return {
-        "grad-cam, highest first alone": lambda: highest(x, maps, targets, own),
+        "grad-cam, only highest first": lambda: highest(x, maps, targets, own),
         "grad-cam": lambda: both(x, maps, targets, own),
     }

@@ -1,9 +1,9 @@
-"""A contact sheet of every method on some photographs: `python -m benchmarks.sheet --out sheet.jpg`.
+"""A contact sheet of every method on several images: `python -m benchmarks.sheet --out sheet.jpg`.
 
-Each map is drawn over the network's crop of the photograph, at the method's default options, for the predicted class.
-Below it: run time and the library's findings about the map, or why the method does not apply to the network.
+Each map is drawn over the network's crop of the image, with the method's default options, for the predicted class.
+Below it are the run time and the library's findings, or the reason why the method does not apply to the network.
 
-python -m benchmarks.sheet --photos dog coffee holiday.jpg    examples by name, other photographs by path
+python -m benchmarks.sheet --photos dog coffee holiday.jpg    examples by name, other images by path
 python -m benchmarks.sheet --only cam lrp                     methods whose name contains one of these texts
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 
 import explainers
-from models import Model, load_model
+from hooklens.zoo import Model, load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 PHOTOS = ("coffee", "goldfish", "hopper", "cat")
@@ -28,8 +28,8 @@ GAP, HEAD, LINE, LINES = 4, 20, 12, 2
 INK, FAINT, PAPER, BLANK = (20, 20, 24), (96, 96, 104), (255, 255, 255), (236, 236, 240)
 
 
-def photograph(name: str) -> Image.Image:
-    """An example photograph of the project by name, or any by its path."""
+def open_image(name: str) -> Image.Image:
+    """Open an example image of the project by name, or any image by path."""
     examples = {path.stem: path for path in (ROOT / "assets" / "examples").glob("*.jpg")}
     return Image.open(examples.get(name, Path(name))).convert("RGB")
 
@@ -37,21 +37,21 @@ def photograph(name: str) -> Image.Image:
 def draw_map(
     model: Model, photo: Image.Image, method: explainers.Method, side: int = SIDE, seconds: float = SECONDS
 ) -> tuple[Image.Image, str]:
-    """(overlay, caption)."""
+    """Return the overlay and its caption."""
     seen, images = model.crop(photo), model.prepare(photo)
     options: dict[str, Any] = {"budget": seconds} if method.long else {}
-    began = time.perf_counter()
+    start = time.perf_counter()
     explanation = explainers.explain(method.name, model.network, images, **options)
-    seconds_taken = time.perf_counter() - began
-    picture = explanation.overlay(seen.resize((side, side), Image.Resampling.LANCZOS))[0]
+    seconds_taken = time.perf_counter() - start
+    overlay = explanation.overlay(seen.resize((side, side), Image.Resampling.LANCZOS))[0]
     findings = "; ".join(finding.code.replace("_", " ") for finding in explanation.findings[0])
-    return picture, f"{seconds_taken:.2f} s" + (f" · {findings}" if findings else "")
+    return overlay, f"{seconds_taken:.2f} s" + (f" · {findings}" if findings else "")
 
 
 def entry(
     model: Model, method: explainers.Method, photos: list[Image.Image], side: int = SIDE, seconds: float = SECONDS
 ) -> Image.Image:
-    """One method: its title, and for each photograph a map and a caption."""
+    """Draw one method: its title, and a map and a caption for each image."""
     reason = (method.applies(model.network) or "").partition(". ")[0]
     cells: list[tuple[Image.Image | None, str]] = []
     for photo in photos:
@@ -62,24 +62,24 @@ def entry(
         else:
             try:
                 cells.append(draw_map(model, photo, method, side, seconds))
-            except explainers.ExplainerError as refusal:
-                cells.append((None, f"refused: {refusal}"))
+            except explainers.ExplainerError as error:
+                cells.append((None, f"error: {error}"))
     return strip(f"{method.title}  ({method.name})", cells, side)
 
 
 def strip(title: str, cells: list[tuple[Image.Image | None, str]], side: int) -> Image.Image:
-    """Pictures in a row below a title, each with its caption, which takes the place of a missing picture."""
+    """Draw images in a row below a title, each with its caption; for a missing image, the caption replaces it."""
     width = len(cells) * (side + GAP) - GAP
     sheet = Image.new("RGB", (width, HEAD + side + LINES * LINE + 2 * GAP), PAPER)
     pen, small = ImageDraw.Draw(sheet), ImageFont.load_default(10)
     pen.text((0, 2), title.replace("×", "x"), INK, ImageFont.load_default(13))
-    for column, (picture, caption) in enumerate(cells):
+    for column, (image, caption) in enumerate(cells):
         left, top = column * (side + GAP), HEAD
-        if picture is None:
+        if image is None:
             sheet.paste(BLANK, (left, top, left + side, top + side))
             left, top, most = left + GAP, top + GAP, side // LINE
         else:
-            sheet.paste(picture, (left, top))
+            sheet.paste(image, (left, top))
             top, most = top + side + 2, LINES
         lines = textwrap.wrap(caption, max(10, side // 5))
         pen.multiline_text((left, top), "\n".join(lines[:most]), FAINT, small, spacing=1)
@@ -95,14 +95,14 @@ def contact_sheet(
     across: int = ACROSS,
     seconds: float = SECONDS,
 ) -> Image.Image:
-    """The photographs as the network sees them, then the methods, `across` in a row."""
+    """Draw the crops of the images, then the methods, `across` in a row."""
     originals: list[tuple[Image.Image | None, str]] = []
     for photo in photos:
         seen = model.crop(photo).resize((side, side), Image.Resampling.LANCZOS)
         probabilities = model.network(model.prepare(photo)).softmax(1)[0]
         label = model.labels[int(probabilities.argmax())]
         originals.append((seen, f"{label}, {100 * float(probabilities.max()):.0f}%"))
-    entries = [strip(f"Photographs, and the prediction of {model.name}", originals, side)]
+    entries = [strip(f"Images, and the prediction of {model.name}", originals, side)]
     for method in methods:
         entries.append(entry(model, method, photos, side, seconds))
         print(method.name, flush=True)
@@ -110,9 +110,9 @@ def contact_sheet(
     across = min(across, len(entries))
     rows = -(-len(entries) // across)
     sheet = Image.new("RGB", (across * (width + 3 * GAP) + GAP, rows * (height + GAP) + GAP), PAPER)
-    for index, picture in enumerate(entries):
+    for index, image in enumerate(entries):
         row, column = divmod(index, across)
-        sheet.paste(picture, (2 * GAP + column * (width + 3 * GAP), GAP + row * (height + GAP)))
+        sheet.paste(image, (2 * GAP + column * (width + 3 * GAP), GAP + row * (height + GAP)))
     return sheet
 
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time budget of a long method for one map")
     arguments = parser.parse_args()
     methods = [method for method in explainers.METHODS.values() if any(text in method.name for text in arguments.only)]
-    photos = [photograph(name) for name in arguments.photos]
+    photos = [open_image(name) for name in arguments.photos]
     sheet = contact_sheet(
         load_model(arguments.model),
         methods,

@@ -17,7 +17,7 @@ UNIT = "bare forward"
 
 @dataclass
 class Measured:
-    """One contender of one case: ratios to the bare forward pass, seconds, peak memory, or why it could not run."""
+    """One contender of one case: ratios to the bare forward pass, seconds, peak memory, or the reason for a failure."""
 
     name: str
     ratios: list[float] = field(default_factory=list)
@@ -32,15 +32,15 @@ class Measured:
 
 
 def _once(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequence[str] = ()) -> list[Measured]:
     """Time the contenders, of which `UNIT` must be one; those in `slow` run in the first round only.
 
-    The order rotates by one each round, so that a contender's place has no constant effect.
+    The order rotates by one each round, so that a contender's position has no constant effect.
     """
     results = {name: Measured(name) for name in contenders}
     for name, work in contenders.items():
@@ -48,7 +48,7 @@ def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequ
             continue
         try:
             work()  # warm-up: caches, lazily built kernels, our own layer list
-        except Exception as error:  # a peer may refuse the model: its row says so, the others go on
+        except Exception as error:  # a library may reject the model: its row says so, and the others continue
             results[name].failed = f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
     names = list(contenders)
     for number in range(rounds):
@@ -70,7 +70,7 @@ def race(contenders: dict[str, Callable[[], object]], rounds: int, *, slow: Sequ
 
 
 def peak_megabytes(work: Callable[[], object]) -> float | None:
-    """Peak CPU tensor memory during `work`, above that before it; None where the profiler reports none."""
+    """Return peak CPU tensor memory during `work` minus that before it, or None if the profiler reports none."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         work()

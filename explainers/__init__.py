@@ -1,26 +1,29 @@
-"""Hooklens explainers: what an image network looked at, by hooks and gradients. Needs torch and nothing else.
+"""Saliency and attribution methods for PyTorch image models. Requires only torch.
 
     import explainers
-    cam = explainers.grad_cam(model, images)                 # [N, h, w], raw values, each picture's top class
+    cam = explainers.grad_cam(model, images)                 # [N, h, w], raw values, each image's top class
     e = explainers.explain("grad_cam", model, images, 281)   # the same, with scores, statistics and findings
 
-Every method is `method(model, images, target=None, **options)`:
+Every method has the signature `method(model, images, target=None, **options)`:
 
-    model    any nn.Module from images [N, C, H, W] to scores [N, K]
-    images   floats, normalised for the model, on its device and in its dtype
-    target   None (each picture's top class), a class, one class a picture, a `Target`, or a function output -> [N]
-    layer    where there is one: None (`default_layer`), a name from `list_layers`, or the module itself
-    forward  how the model runs, where not by `model(images)`: a function from images [B, C, H, W], for any B and each
-             row for itself, to the output, such as `lambda images: model(images, meta.expand(len(images), -1))` or
-             `model.get_image_features`; `explain`, the sweeps and `list_layers` take it too
+    model    any nn.Module that maps images [N, C, H, W] to scores [N, K]
+    images   float tensor, normalized for the model, on its device and in its dtype
+    target   None (each image's top class), a class, one class per image, a `Target`, or a function output -> [N]
+    layer    for methods that use a layer: None (`default_layer`), a name from `list_layers`, or the module
+    forward  how to run the model if not by `model(images)`: a function from images [B, C, H, W] to the output, for any
+             B and with independent rows, such as `lambda images: model(images, meta.expand(len(images), -1))` or
+             `model.get_image_features`; `explain`, the sweeps and `list_layers` accept it too
 
-Results are raw values, detached, in float32 (float64 for float64 models). `METHODS[name].returns` says which:
+Results are raw values, detached, in float32 (float64 for float64 models). `METHODS[name].returns` gives the shape:
 
     "grid" [N, h, w] at the layer's own size    "pixels" [N, C, H, W], signed    "heat" [N, H, W]
     "channels" [N, K]                           "features" [N, K, h, w]
 
-Nothing is left in the model: no hook, no `.grad`, no changed mode. One model may serve many threads.
+Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
+
+import warnings
+from typing import Any
 
 from explainers.checks.report import check_explainer
 from explainers.errors import (
@@ -30,7 +33,7 @@ from explainers.errors import (
     ExplainerError,
     LayerNotFound,
     LayerRanRepeatedly,
-    NothingSpatial,
+    NoSpatialOutput,
     UnsupportedModel,
     UnsupportedOperation,
 )
@@ -50,8 +53,8 @@ from explainers.methods.cams.combined import grad_cam_sweep, sweep
 from explainers.methods.gradients.bias_gradients import FullGradients, full_gradients
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS, Metric
-from explainers.metrics.randomisation import randomisation_test
-from explainers.metrics.randomisation_result import Randomisation
+from explainers.metrics.randomization import randomization_test
+from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.run import evaluate
@@ -97,11 +100,11 @@ __all__ = [
     "MaskScores",
     "Method",
     "Metric",
-    "NothingSpatial",
+    "NoSpatialOutput",
     "Option",
     "Partial",
     "Probability",
-    "Randomisation",
+    "Randomization",
     "Range",
     "Recommendation",
     "Region",
@@ -132,7 +135,7 @@ __all__ = [
     "keep_freed_memory",
     "list_layers",
     "overlay",
-    "randomisation_test",
+    "randomization_test",
     "recommend",
     "record_gradients",
     "regions",
@@ -142,3 +145,19 @@ __all__ = [
     "sweep",
     "unit",
 ]
+
+_RENAMED = {
+    "NothingSpatial": "NoSpatialOutput",
+    "Randomisation": "Randomization",
+    "centre_control": "center_control",
+    "randomisation_test": "randomization_test",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return the object that `name` referred to before it was renamed, with a DeprecationWarning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _RENAMED[name]
+    warnings.warn(f"explainers.{name} is deprecated; use explainers.{new}.", DeprecationWarning, stacklevel=2)
+    return globals()[new]

@@ -1,16 +1,16 @@
-"""What the library refuses, as one small tree.
+"""Exceptions of the library.
 
     ExplainerError (ValueError)
     ├── BadImages             images that are not a finite float batch [N, C, H, W]
     ├── BadTarget             a class out of range, a wrong number of targets, scores that are not [N, K]
     ├── BadOption             an option outside its range or choices, or an unknown one
-    ├── LayerNotFound         no such layer, or it never ran
-    ├── LayerRanRepeatedly    a plain name where the module runs more than once in a forward pass
-    ├── NothingSpatial        a layer without height and width to draw a map on
-    ├── UnsupportedModel      scripted, traced or exported networks where inner hooks are needed
+    ├── LayerNotFound         a layer that does not exist or did not run
+    ├── LayerRanRepeatedly    a plain name for a module that runs more than once in a forward pass
+    ├── NoSpatialOutput       a layer whose output has no height and width
+    ├── UnsupportedModel      a scripted, traced or exported network that does not support the hooks a method needs
     └── UnsupportedOperation  an operation that a modified backward rule does not cover
 
-Every message says what was given, what is possible, and what to do.
+Every message says what was given, what is accepted, and what to do.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from collections.abc import Iterable
 
 
 class ExplainerError(ValueError):
-    """Base of all refusals; a `ValueError`."""
+    """Base class of the library's exceptions; a `ValueError`."""
 
 
 class BadImages(ExplainerError):
-    """The images are not a finite float batch [N, C, H, W]."""
+    """Raised if the images are not a finite float batch [N, C, H, W]."""
 
 
 class BadTarget(ExplainerError):
-    """The target does not fit the model's scores or the number of images."""
+    """Raised if the target does not match the model's scores or the number of images."""
 
 
 class BadOption(ExplainerError):
-    """An option is unknown, or outside its range or choices."""
+    """Raised if an option is unknown, or outside its range or choices."""
 
 
 class LayerNotFound(ExplainerError):
-    """No layer of that name, or it did not run in this forward pass."""
+    """Raised if no layer has that name, or if it did not run in this forward pass."""
 
 
 class LayerRanRepeatedly(ExplainerError):
-    """The module runs more than once in a forward pass, so a plain name is ambiguous."""
+    """Raised if a plain name is ambiguous because the module runs more than once in a forward pass."""
 
 
-class NothingSpatial(ExplainerError):
-    """The layer's output has no height and width."""
+class NoSpatialOutput(ExplainerError):
+    """Raised if the layer's output has no height and width."""
 
 
 class UnsupportedModel(ExplainerError):
-    """The kind of model (scripted, traced, exported) does not allow what the method needs."""
+    """Raised if the kind of model (scripted, traced, exported) does not support what the method needs."""
 
 
 class UnsupportedOperation(ExplainerError):
-    """A modified backward rule is not defined for an operation of the network."""
+    """Raised if a modified backward rule is not defined for an operation of the network."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`"Did you mean 'a', 'b' or 'c'? "` with the up to three nearest of `names`; empty where there are none."""
+    """Return `"Did you mean 'a', 'b' or 'c'? "` with up to three close matches from `names`, or an empty string."""
     found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.4)
     if not found:
         return ""
@@ -66,15 +66,15 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def no_module(model: object) -> TypeError:
-    """The error for a model that is none."""
+    """Return the error for a model that is not an nn.Module."""
     return TypeError(
         f"model is a {type(model).__name__}; give an nn.Module that maps images [N, C, H, W] to scores [N, K]."
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: a class of its own on accelerators, words of the allocator on the CPU."""
-    sentence = str(error).lower()
-    words = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or (isinstance(error, RuntimeError) and any(word in sentence for word in words))
+    """Return whether memory ran out: a dedicated exception class on accelerators, an allocator message on the CPU."""
+    message = str(error).lower()
+    phrases = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+    is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_memory_error or (isinstance(error, RuntimeError) and any(phrase in message for phrase in phrases))

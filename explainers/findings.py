@@ -1,4 +1,4 @@
-"""Findings about a map, and the record of what the passes of one call computed, for `explain`."""
+"""Findings about a map, and the record of what the passes of one call computed, used by `explain`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from explainers.targets import Target
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact that the reader of a map must know: `code`, a `sentence`, and `remedy`, keywords to change in the call.
+    """A warning about a map: `code`, a `sentence`, and `remedy`, the keyword arguments to change in the call.
 
-    `facts` are the figures of the sentence by name (classes as indices), for who says it in words of their own.
+    `facts` holds the values in the sentence by name (classes as indices), for callers that write their own message.
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
-    "unusual_size", "class_insensitive", and those that methods give themselves. A remedy may be empty; else
-    `explain(**{**the_same_call, **finding.remedy})` is the better question.
+    "unusual_size", "class_insensitive", and codes that individual methods define. If `remedy` is not empty,
+    `explain(**{**the_same_call, **finding.remedy})` is likely to give a more useful map.
     """
 
     code: str
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass
 class Record:
-    """Raw map, what it should sum to, scores, target, gradient norms, layer, options and findings of one call."""
+    """Raw map, expected sum, scores, target, gradient norms, layer, options and findings of one call."""
 
     raw: Tensor | None = None
     scores: Tensor | None = None
@@ -61,8 +61,8 @@ def recording() -> Iterator[Record]:
 
 
 @contextmanager
-def unrecorded() -> Iterator[None]:
-    """The recording around the block does not record what happens inside it."""
+def pause_recording() -> Iterator[None]:
+    """Exclude what happens inside the block from the surrounding recording."""
     token = _record.set(None)
     try:
         yield
@@ -71,40 +71,40 @@ def unrecorded() -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether somebody reads the record: figures that cost a pass are computed only then."""
+    """Return whether a record is kept. Values that need an extra pass are computed only in this case."""
     return _record.get() is not None
 
 
 def note_raw(raw: Tensor) -> None:
-    """Record the result before the final ReLU; where methods are nested, the outermost records last."""
+    """Record the result before the final ReLU. If methods are nested, the outermost one records last."""
     record = _record.get()
     if record is not None:
         record.raw, record.promised_sums, record.next_promise = raw, record.next_promise, None
 
 
 def note_scores(scores: Tensor | None, target: Target, target_scores: Tensor) -> None:
-    """Record the first scores of the clean images."""
+    """Record the scores of the clean images; only the first call has an effect."""
     record = _record.get()
     if record is not None and record.target_scores is None:
         record.scores, record.target, record.target_scores = scores, target, target_scores
 
 
 def note_gradient(gradient: Tensor) -> None:
-    """Record the gradient's norm for each image."""
+    """Record the gradient norm of each image."""
     record = _record.get()
     if record is not None:
         record.gradient_norms = gradient.flatten(1).norm(dim=1)
 
 
 def note_promised_sum(sums: Tensor) -> None:
-    """Record what the method promises that its result, the next raw one, sums to for each image, [N]."""
+    """Record the sum [N] that the method guarantees for its result, the next raw map to be recorded."""
     record = _record.get()
     if record is not None:
         record.next_promise = sums
 
 
 def note_layer(name: str) -> None:
-    """Record the layer that was explained."""
+    """Record the name of the layer."""
     record = _record.get()
     if record is not None:
         record.layer = name
@@ -118,9 +118,9 @@ def note_option(name: str, value: Any) -> None:
 
 
 def note_finding(
-    code: str, sentence: str, remedy: dict[str, Any] | None = None, picture: int | None = None, **facts: Any
+    code: str, sentence: str, remedy: dict[str, Any] | None = None, image: int | None = None, **facts: Any
 ) -> None:
-    """Record a finding that only the method can know; `picture` None means all images."""
+    """Record a finding of the method itself about one image (an index), or about all images if `image` is None."""
     record = _record.get()
     if record is not None:
-        record.findings.append((picture, Finding(code, sentence, remedy or {}, facts)))
+        record.findings.append((image, Finding(code, sentence, remedy or {}, facts)))

@@ -1,8 +1,8 @@
-"""What values a keyword of a method accepts; read by the app's form, by the API and by the methods' own check.
+"""Declarations of the options of a method, used by the app's form, the API and the methods' own validation.
 
     def smooth_grad(..., samples: Annotated[int, Range(1, 500)] = 25)
 
-is the whole declaration: type, range and default are in the signature.
+The signature is the complete declaration: it contains the type, the range and the default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LayerName = str | nn.Module
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both included; `step` is the slider's step, `help` its tooltip."""
+    """A number from `low` to `high`, both included; `step` is the step of the slider, `help` its tooltip."""
 
     low: float
     high: float
@@ -33,7 +33,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of `values`."""
+    """One of the strings in `values`."""
 
     values: tuple[str, ...]
     help: str = ""
@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a method. `kind`: "int", "float", "bool" or "choice"; a `default` of None: the method chooses."""
+    """One keyword of a method. `kind`: "int", "float", "bool" or "choice". Default None: the method chooses a value."""
 
     name: str
     default: Any
@@ -56,9 +56,9 @@ class Option:
     choices: tuple[str, ...] = ()
     help: str = ""
     pair: bool = False
-    """A pair of numbers, (height, width), is accepted too."""
+    """Whether a pair of numbers, (height, width), is accepted too."""
     only_names: bool = False
-    """Only one of `choices`; else a number or a tensor is accepted too, which the method checks."""
+    """Whether only `choices` are accepted. If not, a number or a tensor is accepted too, and the method checks it."""
 
     def check(self, value: Any) -> None:
         """Raise `BadOption` unless `value` is accepted."""
@@ -67,14 +67,12 @@ class Option:
         if self.kind == "choice":
             if value not in self.choices if isinstance(value, str) else self.only_names:
                 hint = nearest(str(value), self.choices)
-                raise BadOption(
-                    f"{self.name}={value!r} is not possible. {hint}Choose one of {', '.join(self.choices)}."
-                )
+                raise BadOption(f"{self.name}={value!r} is not valid. {hint}Choose one of {', '.join(self.choices)}.")
             if isinstance(value, float) and not math.isfinite(value):
                 raise BadOption(f"{self.name}={value!r} is not finite. Give a finite number.")
         elif self.kind == "bool":
             if not isinstance(value, bool):
-                raise BadOption(f"{self.name}={value!r} is not possible. Give True or False.")
+                raise BadOption(f"{self.name}={value!r} is not valid. Give True or False.")
         else:
             self._check_number(value)
 
@@ -83,14 +81,14 @@ class Option:
         types = int if self.kind == "int" else (int, float)
         low, high = self.low, self.high
         for number in values:
-            fits = isinstance(number, types) and not isinstance(number, bool)
-            if not fits or not (low is None or low <= number) or not (high is None or number <= high):
-                word = "a whole number" if self.kind == "int" else "a number"
-                raise BadOption(f"{self.name}={value!r} is not possible. Give {word} from {low:.10g} to {high:.10g}.")
+            is_number = isinstance(number, types) and not isinstance(number, bool)
+            if not is_number or not (low is None or low <= number) or not (high is None or number <= high):
+                kind = "an integer" if self.kind == "int" else "a number"
+                raise BadOption(f"{self.name}={value!r} is not valid. Give {kind} from {low:.10g} to {high:.10g}.")
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The annotated keywords of `function`, in the order of its signature."""
+    """Return the annotated keywords of `function`, in the order of its signature."""
     hints = get_type_hints(function, include_extras=True)
     options: dict[str, Option] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -115,8 +113,8 @@ def _option(name: str, default: Any, annotation: tuple[Any, ...]) -> Option:
 
 
 def whole_number(value: Any) -> int | None:
-    """The value as an int, None where it is none: no bool, no float, nothing with a dimension."""
-    # `__index__` admits the integers of NumPy and tensors of one integer; a bool is a mistake.
+    """Return the value as an int, or None if it is a bool, a float, or anything with dimensions."""
+    # `__index__` accepts NumPy integers and tensors of one integer; a bool is most likely a mistake.
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool") or getattr(value, "ndim", False):
         return None
     try:
@@ -126,7 +124,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def whole_numbers(values: Any) -> tuple[int, ...] | None:
-    """A list, tuple, range, array or tensor of one dimension as ints; None where it is anything else."""
+    """Return a list, tuple, range, or one-dimensional array or tensor as ints; None for anything else."""
     if hasattr(values, "dtype") and hasattr(values, "tolist"):  # an array of NumPy or of another library
         values = values.tolist()
     if not isinstance(values, (list, tuple, range)):
@@ -136,19 +134,19 @@ def whole_numbers(values: Any) -> tuple[int, ...] | None:
 
 
 Precision = Annotated[
-    str, Choice("float32", "bf16", help="bf16 may be faster and is less precise: drift in docs/figures.md")
+    str, Choice("float32", "bf16", help="bf16 may be faster and is less precise; see docs/figures.md for the error")
 ]
 SteadyPrecision = Annotated[
     str,
-    Choice(
-        "float32", "bf16", "auto", help="auto: bf16 where it is clearly faster on this machine; ranks are preserved"
-    ),
+    Choice("float32", "bf16", "auto", help="auto: bf16 if it is clearly faster on this machine; ranks are preserved"),
 ]
-"""For methods whose maps keep a rank correlation above 0.999 in bf16 on a trained network (benchmarks/drift.py): only
-these have "auto".
+"""For methods whose maps keep a rank correlation above 0.999 in bf16 on a trained network (benchmarks/drift.py). Only
+these methods accept "auto".
 """
-Relu = Annotated[bool, "Keep positive evidence only (ReLU)"]
+Relu = Annotated[bool, "Keep only positive evidence (ReLU)"]
 Seed = Annotated[int, Range(0, 2**31 - 1, help="random seed")]
 
 Baseline = str | float | Tensor | None
-"""What replaces a pixel: None (zeros), a number (model's units), a tensor that broadcasts to the images, or a name."""
+"""Replacement of a pixel: None (zeros), a number (in the model's units), a tensor that broadcasts to the images, or a
+name.
+"""

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from explainers.errors import BadTarget
 from explainers.options import whole_number, whole_numbers
-from explainers.outputs import class_maps_of, described_output, tensors_in
-from explainers.targets import Target, other_count, out_of_range
+from explainers.outputs import class_maps_of, describe_output, tensors_in
+from explainers.targets import Target, count_mismatch, out_of_range
 
 
 @dataclass(frozen=True, eq=False)
 class Similarity(Target):
     """Cosine similarity of the model's output [N, D] to an `embedding` [D], or to one for each image, [N, D].
 
-    Where the output holds several tensors, the one that has rows of D numbers is compared.
+    If the output contains several tensors, the one with D values per row is used.
     """
 
     embedding: Tensor
@@ -29,29 +29,29 @@ class Similarity(Target):
         if embedding.ndim not in (1, 2) or not embedding.numel():
             raise BadTarget(f"embedding has shape {tuple(embedding.shape)}. Give [D], or [N, D] for N images.")
         if not bool((embedding.reshape(-1, embedding.shape[-1]).norm(dim=1) > 0).all()):
-            raise BadTarget("embedding is zero, and zero has no direction to be similar to. Give another.")
+            raise BadTarget("embedding has a row of zeros, so the cosine is undefined. Give nonzero embeddings.")
         object.__setattr__(self, "embedding", embedding)
 
     def check(self, count: int) -> None:
         if self.embedding.ndim == 2 and len(self.embedding) not in (1, count):
-            raise other_count(f"{len(self.embedding)} embeddings were", count, "one [D] for all")
+            raise count_mismatch(f"{len(self.embedding)} embeddings were", count, "one [D] for all")
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], in [-1, 1]."""
+        """Return the similarities [N], in [-1, 1]."""
         length = self.embedding.shape[-1]
         found = [tensor.flatten(1) for _, tensor in tensors_in(output) if tensor[0].numel() == length]
         if len(found) != 1:
             raise BadTarget(
-                f"The embedding has {length} numbers, and the model gave {described_output(output)}, where "
-                f"{len(found) or 'no'} tensors have as many for each image. Give an embedding of the output's length, "
-                "or forward= with a function from the images to the output that is meant."
+                f"The embedding has {length} values, but the model returned {describe_output(output)}, in which "
+                f"{len(found) or 'no'} tensors have {length} values per image. Give an embedding of the output's "
+                "length, or forward= with a function that returns the right tensor."
             )
         return torch.cosine_similarity(found[0], self.embedding.to(found[0]).reshape(-1, length), dim=1)
 
-    def rows(self, pictures: Sequence[int]) -> Target:
+    def rows(self, image_indices: Sequence[int]) -> Target:
         if self.embedding.ndim < 2 or len(self.embedding) == 1:
             return self
-        return Similarity(self.embedding[list(pictures)])
+        return Similarity(self.embedding[list(image_indices)])
 
     def __repr__(self) -> str:
         return f"Similarity(embedding of {tuple(self.embedding.shape)})"
@@ -59,10 +59,10 @@ class Similarity(Target):
 
 @dataclass(frozen=True, eq=False)
 class MaskScores(Target):
-    """Mean logit of `class_` over the pixels of a `mask` [H, W], or of one for each image, [N, H, W].
+    """Mean logit of `class_` over the pixels of a `mask` [H, W], or of one mask for each image, [N, H, W].
 
-    For segmentation output [N, K, H, W], {"out": ...} or what has `logits`, of the mask's own size. The mask's values
-    are weights, 0 outside.
+    For segmentation outputs: a tensor [N, K, H, W], {"out": ...} or an object with `logits`, of the same size as the
+    mask. The values of the mask are weights, 0 outside.
     """
 
     mask: Tensor
@@ -73,36 +73,36 @@ class MaskScores(Target):
         if mask.ndim not in (2, 3) or not mask.numel():
             raise BadTarget(f"mask has shape {tuple(mask.shape)}. Give [H, W], or [N, H, W] for N images.")
         if bool((mask < 0).any()):
-            raise BadTarget(f"mask holds {float(mask.min()):.3g}. Give weights of at least 0.")
+            raise BadTarget(f"mask contains {float(mask.min()):.3g}. Give weights of at least 0.")
         if not bool(mask.flatten(-2).any(-1).all()):
-            raise BadTarget("mask holds no pixel. Give one that is above 0 somewhere.")
+            raise BadTarget("mask is empty. Give a mask with at least one value above 0.")
         if class_ is None:
-            raise BadTarget(f"class_={self.class_!r} is not possible. Give the index of one class.")
+            raise BadTarget(f"class_={self.class_!r} is not valid. Give the index of one class.")
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "class_", class_)
 
     def check(self, count: int) -> None:
         if self.mask.ndim == 3 and len(self.mask) not in (1, count):
-            raise other_count(f"{len(self.mask)} masks were", count, "one [H, W] for all")
+            raise count_mismatch(f"{len(self.mask)} masks were", count, "one [H, W] for all")
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], in logits."""
+        """Return the mean logits [N]."""
         scores = class_maps_of(output)
         if not 0 <= self.class_ < scores.shape[1]:
             raise BadTarget(out_of_range(self.class_, scores.shape[1]))
         size = tuple(scores.shape[-2:])
         if tuple(self.mask.shape[-2:]) != size:
             raise BadTarget(
-                f"mask has {tuple(self.mask.shape[-2:])} pixels, the model's output {size}. Give a mask of that size, "
-                f"for example torch.nn.functional.interpolate(mask[None, None].float(), {size})[0, 0]."
+                f"mask has size {tuple(self.mask.shape[-2:])}, but the model's output has {size}. Give a mask of the "
+                f"output's size, for example torch.nn.functional.interpolate(mask[None, None].float(), {size})[0, 0]."
             )
         weights = self.mask.to(scores)
         return (scores[:, self.class_] * weights).sum((1, 2)) / weights.sum((-2, -1))
 
-    def rows(self, pictures: Sequence[int]) -> Target:
+    def rows(self, image_indices: Sequence[int]) -> Target:
         if self.mask.ndim < 3 or len(self.mask) == 1:
             return self
-        return MaskScores(self.mask[list(pictures)], self.class_)
+        return MaskScores(self.mask[list(image_indices)], self.class_)
 
     def __repr__(self) -> str:
         return f"MaskScores({int(self.mask.count_nonzero())} pixels, class_={self.class_})"
@@ -110,10 +110,10 @@ class MaskScores(Target):
 
 @dataclass(frozen=True, eq=False)
 class BoxScores(Target):
-    """For a torchvision detector: the scores of the detections that match given boxes.
+    """Scores of the detections of a torchvision detector that match given boxes.
 
-    `boxes` [M, 4] as (left, top, right, bottom) and `labels` [M]; a detection of the same label counts by its
-    overlap (intersection over union) where that is at least `overlap`. A picture without such a detection scores 0.
+    `boxes` [M, 4] are (left, top, right, bottom), `labels` is [M]. The score of a detection with the same label is
+    weighted by its intersection over union if that is at least `overlap`. An image without a match scores 0.
     """
 
     boxes: Tensor
@@ -128,26 +128,28 @@ class BoxScores(Target):
                 f"boxes has shape {tuple(boxes.shape)}. Give [M, 4]: (left, top, right, bottom) in pixels for each box."
             )
         if not bool((boxes[:, 2:] > boxes[:, :2]).all()):
-            raise BadTarget("A box ends before it begins. Give (left, top, right, bottom), right above left.")
+            raise BadTarget(
+                "A box has no width or height. Give (left, top, right, bottom) with right > left and bottom > top."
+            )
         if labels is None or len(labels) != len(boxes):
-            raise BadTarget(f"labels={self.labels!r} does not go with {len(boxes)} boxes. Give one label for each box.")
+            raise BadTarget(f"labels={self.labels!r} does not match {len(boxes)} boxes. Give one label for each box.")
         overlap = self.overlap
         if isinstance(overlap, bool) or not isinstance(overlap, (int, float)) or not 0 <= overlap <= 1:
-            raise BadTarget(f"overlap={overlap!r} is not possible. Give a number from 0 to 1.")
+            raise BadTarget(f"overlap={overlap!r} is not valid. Give a number from 0 to 1.")
         object.__setattr__(self, "boxes", boxes)
         object.__setattr__(self, "labels", labels)
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], between 0 and the number of boxes."""
+        """Return the scores [N], between 0 and the number of boxes."""
         if not isinstance(output, (list, tuple)) or not output or not all(map(_are_detections, output)):
             raise BadTarget(
-                f"The model gave {described_output(output)}; BoxScores reads detections, a list of one dict a picture "
-                "with boxes, labels and scores. Give a target function that turns this output into one score for each "
-                "image."
+                f"The model returned {describe_output(output)}, but BoxScores needs detections: a list with one dict "
+                "per image, with boxes, labels and scores. Give a target function that turns this output into one "
+                "score for each image."
             )
-        return torch.stack([self._of_picture(found) for found in output])
+        return torch.stack([self._score_image(found) for found in output])
 
-    def _of_picture(self, found: dict[str, Tensor]) -> Tensor:
+    def _score_image(self, found: dict[str, Tensor]) -> Tensor:
         total = found["scores"].sum() * 0
         for box, label in zip(self.boxes.to(found["boxes"]), self.labels, strict=True):
             match = found["labels"] == label
@@ -163,7 +165,7 @@ class BoxScores(Target):
 
 
 def _are_detections(found: Any) -> bool:
-    """Whether this is a detector's answer for one picture: of each detection a box, a label and a score."""
+    """Return whether this is a detector's output for one image: a box, a label and a score for each detection."""
     if not isinstance(found, dict) or not all(isinstance(found.get(k), Tensor) for k in ("boxes", "labels", "scores")):
         return False
     count = len(found["scores"])
@@ -178,7 +180,7 @@ def _overlap(box: Tensor, boxes: Tensor) -> Tensor:
 
 
 def _tensor(name: str, given: Any, form: str) -> Tensor:
-    """What was given as a detached tensor of finite numbers; lists and arrays are taken too.
+    """Convert a tensor, list or array to a detached tensor of finite numbers.
 
     Errors   BadTarget
     """
@@ -187,8 +189,8 @@ def _tensor(name: str, given: Any, form: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as reason:
         raise BadTarget(f"{name} is a {type(given).__name__}; give {form}.") from reason
     if tensor.is_complex() or not bool(tensor.isfinite().all()):
-        raise BadTarget(f"{name} holds numbers that are not finite and real; give {form} without them.")
-    if tensor.is_inference():  # what a detector found in inference mode; autograd would refuse to save it
+        raise BadTarget(f"{name} contains complex or non-finite numbers; give {form} of finite real numbers.")
+    if tensor.is_inference():  # autograd cannot save tensors created in inference mode, such as detected boxes
         with torch.inference_mode(False):
             tensor = tensor.clone()
     return tensor if tensor.is_floating_point() else tensor.float()

@@ -1,4 +1,4 @@
-"""What a model's output holds: its scores [N, K], and for every other output the target function that fits it."""
+"""Extract scores [N, K] from a model's output, or suggest a target function for other kinds of output."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _VECTORS = ("pool", "emb")
 
 
 def scores_of(output: Any) -> Tensor:
-    """The [N, K] scores in a model's output: a tensor, or what has `logits`, as GoogLeNet's named tuple.
+    """Return the scores [N, K] of a model's output: a tensor, or an object with `logits` (GoogLeNet's named tuple).
 
-    Errors   BadTarget with the target function that this output needs
+    Errors   BadTarget, which suggests a target function for this output
     """
     scores = output if isinstance(output, Tensor) else getattr(output, "logits", None)
     if scores is None and isinstance(output, dict):
         scores = output.get("logits")
     if not isinstance(scores, Tensor) or scores.ndim != 2:
-        raise BadTarget(f"The model gave {described_output(output)}, not scores [N, K]. {_remedy(output)}")
+        raise BadTarget(f"The model returned {describe_output(output)}, not scores [N, K]. {_remedy(output)}")
     return scores
 
 
 def class_maps_of(output: Any) -> Tensor:
-    """The [N, K, H, W] scores in a segmentation network's output: a tensor, {"out": ...}, or what has `logits`.
+    """Return the scores [N, K, H, W] of a segmentation output: a tensor, {"out": ...}, or an object with `logits`.
 
     Errors   BadTarget
     """
@@ -38,14 +38,14 @@ def class_maps_of(output: Any) -> Tensor:
             maps = maps.get(name, maps) if isinstance(maps, dict) else getattr(maps, name, maps)
     if not isinstance(maps, Tensor) or maps.ndim != 4:
         raise BadTarget(
-            f"The model gave {described_output(output)}, not a class map [N, K, H, W]. A mask is for segmentation "
-            "networks; give a class, or a target function, for this one."
+            f"The model returned {describe_output(output)}, not class maps [N, K, H, W]. Masks require a segmentation "
+            "network; give a class or a target function for this model."
         )
     return maps
 
 
 def tensors_in(output: Any, path: str = "output") -> Iterator[tuple[str, Tensor]]:
-    """Every float tensor in an output that has rows, with the expression that reads it from `output`."""
+    """Yield every float tensor in an output that has a batch dimension, with the expression that selects it."""
     if isinstance(output, Tensor):
         if output.ndim and output.is_floating_point():
             yield path, output
@@ -63,8 +63,8 @@ def tensors_in(output: Any, path: str = "output") -> Iterator[tuple[str, Tensor]
             yield from tensors_in(value, f"{path}.{name}")
 
 
-def described_output(output: Any) -> str:
-    """An output in words: its shape, or its type and the tensors in it."""
+def describe_output(output: Any) -> str:
+    """Return a description of an output: its shape, or its type and the tensors in it."""
     if isinstance(output, Tensor):
         return f"a tensor of shape {tuple(output.shape)}"
     found = [f"{path} {tuple(tensor.shape)}" for path, tensor in tensors_in(output)]
@@ -75,21 +75,21 @@ def described_output(output: Any) -> str:
 def _remedy(output: Any) -> str:
     if key := _list_of_detections(output):
         return (
-            "For detections give BoxScores(boxes, labels), or a target function, for example, for the sum of all "
+            "For detections, give BoxScores(boxes, labels) or a target function, for example for the sum of all "
             f"scores: lambda output: torch.stack([each[{key!r}].sum() for each in output])."
         )
     found = list(tensors_in(output))
     if not found:
         return "Give forward=, a function that takes the images and returns scores [N, K] or another tensor."
-    meaning, code = _one_score(*_most_telling(found))
+    meaning, code = _suggest_score(*_select_tensor(found))
     return (
-        "Give a target function that turns this output into one score for each image, for example, for "
+        "Give a target function that turns this output into one score for each image, for example for "
         f"{meaning}: lambda output: {code}."
     )
 
 
 def _list_of_detections(output: Any) -> str | None:
-    """The key of the scores in a list of one dict a picture, as detectors give them."""
+    """Return the key of the scores in a list with one dict per image, the output format of detectors."""
     if not isinstance(output, (list, tuple)) or not output or not all(isinstance(each, dict) for each in output):
         return None
     keys = [key for key, value in output[0].items() if isinstance(value, Tensor) and value.is_floating_point()]
@@ -97,15 +97,15 @@ def _list_of_detections(output: Any) -> str | None:
     return next((key for key in ("scores", *shared) if key in shared), None)
 
 
-def _most_telling(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
-    """The tensor that a score is best read from: named logits, class maps, features, vectors, the last of several."""
+def _select_tensor(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
+    """Return the most suitable tensor for a score: named logits, class maps, features, vectors, else the last one."""
     rows = [len(tensor) for _, tensor in found]
     count = max(rows, key=rows.count)
     fitting = [(path, tensor) for path, tensor in found if len(tensor) == count]
     for chosen in (
         [each for each in fitting if "logits" in each[0]],
         [each for each in fitting if _own_name(each[0]) in _CLASS_MAPS],
-        # Of all tokens rather than of the class token, which a pooled vector may be read from alone.
+        # All tokens are preferred to a pooled vector, which may depend only on the class token.
         [each for each in fitting if _own_name(each[0]) == "last_hidden_state"],
         [each for each in fitting if any(word in _own_name(each[0]) for word in _VECTORS)],
         [each for each in fitting if each[1].ndim == 2],
@@ -116,24 +116,24 @@ def _most_telling(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
 
 
 def _own_name(path: str) -> str:
-    """`out` of `output['out']`, `pooler_output` of `output.pooler_output`."""
+    """Return `out` for `output['out']` and `pooler_output` for `output.pooler_output`."""
     return path.rpartition(".")[2].rpartition("[")[2].strip("]'\"")
 
 
-def _one_score(path: str, tensor: Tensor) -> tuple[str, str]:
-    """One score a picture of a tensor [N, ...], in words and in code.
+def _suggest_score(path: str, tensor: Tensor) -> tuple[str, str]:
+    """Return one score per image for a tensor [N, ...], as a description and as code.
 
-    Of features the strongest: the size of a vector behind a normalisation is the same for every picture.
+    For features this is the strongest one, since the norm of a normalized vector is the same for every image.
     """
     shape, name = tuple(tensor.shape[1:]), _own_name(path)
     vector = any(word in name for word in _VECTORS)
     if not shape:
-        return "the number it gives for each image", path
+        return "the value it returns for each image", path
     if len(shape) == 1:
         return ("its strongest feature", f"{path}.amax(1)") if vector else ("class 0", f"{path}[:, 0]")
     if len(shape) == 2:
         if "logits" in name:
-            return "class 0 where it is strongest", f"{path}[..., 0].amax(1)"
+            return "the highest score of class 0", f"{path}[..., 0].amax(1)"
         return "its strongest feature, over all tokens", f"{path}.mean(1).amax(1)"
     if len(shape) == 3:
         if shape[1:] == (1, 1):

@@ -1,10 +1,11 @@
-"""The table of methods, and the decorator that enters a function into it and validates its calls."""
+"""The table of methods, and the decorator that registers a function in it and validates its calls."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, UnsupportedModel, nearest, no_module
-from explainers.findings import note_raw, unrecorded
+from explainers.findings import note_raw, pause_recording
 from explainers.hooks.locate import why_no_hooks
 from explainers.network.eval_view import one_call, outside_call
-from explainers.network.forwarded import forwarded
+from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.quantized import no_gradient, why_no_gradient
 from explainers.options import LayerName, Option, options_of
 from explainers.passes.loop import Partial, Progress
@@ -25,13 +26,13 @@ from explainers.targets import TargetLike, Through
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAPS = ("grid", "pixels", "heat")
-"""Forms of a result that are one map of each image, or attributions of its pixels, which reduce to one."""
+"""Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
 _WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
 
 
 @dataclass(frozen=True)
 class Method:
-    """One explainer: its names, the form of its result, and its options."""
+    """One method: its name and title, the kind of its result, and its options."""
 
     name: str
     title: str
@@ -55,26 +56,26 @@ class Method:
     caution: str = ""
 
     def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
-        """The method itself."""
+        """Call the method."""
         return self.function(model, images, target, **options)
 
     @property
     def by_size(self) -> bool:
-        """Whether a map is best drawn by magnitude: where each value is that of a single pixel."""
+        """Whether a map is best drawn by magnitude, because each value belongs to a single pixel."""
         return self.returns == "pixels"
 
     @property
     def gives_map(self) -> bool:
-        """Whether the result is one map of each image, or attributions of its pixels, which reduce to one."""
+        """Whether the result is one map per image, or pixel attributions that can be reduced to one map."""
         return self.returns in MAPS
 
     @property
     def planes(self) -> bool:
-        """Whether each plane [h, w] of the result is a map by itself, and their sum means nothing."""
+        """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
         return self.returns == "features" and not self.reads_class
 
     def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
-        """None where the method can explain this model, else a sentence that says why not."""
+        """Return None if the method supports this model, else a message with the reason."""
         if self.takes_layer and (reason := why_no_hooks(model)):
             return reason
         if self.gradients and (reason := why_no_gradient(model)):
@@ -82,11 +83,26 @@ class Method:
         return self.needs(model) if self.needs else None
 
 
-EVERYWHERE = ("through", "forward")
-"""Keywords of every method beside its own options: a layer's channels for the gradient, and how the model runs."""
+COMMON_KEYWORDS = ("through", "forward")
+"""Keywords of every method in addition to its own options: channels that restrict the gradient, and how to run the
+model.
+"""
 
-METHODS: dict[str, Method] = {}
+
+class _Methods(dict[str, "Method"]):
+    """Methods by name; the old name of a renamed method gives the method, so saved runs still open."""
+
+    def __missing__(self, name: str) -> Method:
+        if name not in _RENAMED:
+            raise KeyError(name)
+        return self[_RENAMED[name]]
+
+
+METHODS: dict[str, Method] = _Methods()
 """Every method by name, in a fixed order."""
+
+_RENAMED = {"centre_control": "center_control"}
+"""Deprecated names of methods, which `find` still accepts."""
 
 
 def method(
@@ -104,23 +120,24 @@ def method(
     needs: Callable[[nn.Module], str | None] | None = None,
     caution: str = "",
 ) -> Callable[[F], F]:
-    """Enter a function into `METHODS`, with its wrong uses refused before any work.
+    """Register a function in `METHODS` and validate its arguments before each call.
 
-    `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package's docstring); `reduce` how
-    `explain` draws pixels as one map; `unit` what values are measured in; `scale_free` a sentence where they are shares
-    or ranks by definition and do not grow with the score; `reads_class` is False where the target plays no part;
-    `gradients` says whether it takes any, where its family usually does not or does; `needs` gives the reason why it
-    cannot explain a model, or None; `caution` tells its users, in one sentence, that its maps were measured to be no
-    better than those of a control, and what to take for it.
+    `returns` is "grid", "pixels", "heat", "channels" or "features" (shapes in the package docstring); `reduce` is how
+    `explain` reduces pixel attributions to one map; `unit` is the unit of the values; `scale_free` is a message for
+    methods whose values are shares or ranks by definition and do not grow with the score; `reads_class` is False if the
+    result does not depend on the target; `gradients` says whether the method uses gradients, if this differs from the
+    default of its family; `needs` returns the reason why the method does not support a model, or None; `caution` is one
+    sentence that warns users that the maps measured no better than those of a control, and recommends an alternative.
 
-    A function with an option `relu` gives the map before its final ReLU; the decorator applies it, to partial maps too.
+    A function with an option `relu` returns the map before its final ReLU. The decorator applies the ReLU, also to
+    partial maps.
     """
 
-    def join(function: F) -> F:
+    def register(function: F) -> F:
         options, parameters = options_of(function), inspect.signature(function).parameters
         relu = parameters["relu"].default if "relu" in parameters else None
-        takes = family in _WITH_GRADIENTS if gradients is None else gradients
-        called = _validated(function, options, parameters, takes)
+        uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
+        validated = _validate_calls(function, options, parameters, uses_gradients)
         METHODS[function.__name__] = Method(
             name=function.__name__,
             title=title,
@@ -128,7 +145,7 @@ def method(
             returns=returns,
             paper=paper,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            function=called,
+            function=validated,
             options=options,
             takes_layer="layer" in parameters,
             signed=signed and not relu,
@@ -139,41 +156,41 @@ def method(
             unit="" if scale_free else unit,
             scale_free=scale_free,
             reads_class=reads_class,
-            gradients=takes,
+            gradients=uses_gradients,
             needs=needs,
             caution=caution,
         )
-        return cast(F, called)
+        return cast(F, validated)
 
-    return join
+    return register
 
 
-def _validated(
+def _validate_calls(
     function: Callable[..., Any],
     options: Mapping[str, Option],
     parameters: Mapping[str, inspect.Parameter],
     gradients: bool,
 ) -> Callable[..., Any]:
-    """The function as users call it: model, images and options are checked first, the final ReLU is applied last.
+    """Wrap a function so that model, images and options are checked first and the final ReLU is applied last.
 
-    `forward` says how the model runs where it is not model(images); below here, nothing knows of it.
+    The keyword `forward` is handled here: it is merged into the model, so the function does not see it.
     """
 
     @functools.wraps(function)
     def method(model: nn.Module, images: Tensor, target: TargetLike = None, **keywords: Any) -> Any:
         if "forward" in keywords:
-            model = forwarded(model, keywords.pop("forward"), images)
+            model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
             if view.checked is not images:
                 check_images(model, images)
                 view.checked = images
             if gradients and view.quantized:
                 raise UnsupportedModel(no_gradient(view.quantized))
-            rectify, given = _checked(function, options, parameters, keywords)
+            rectify, given = _check_keywords(function, options, parameters, keywords)
             if (through := given.pop("through", None)) is not None:
-                target = _restricted(target, through)
+                target = _restrict_target(target, through)
             if given.get("progress") is not None:
-                given["progress"] = _outside(given["progress"], rectify)
+                given["progress"] = _wrap_progress(given["progress"], rectify)
             raw = function(model, images, target, **given)
             note_raw(raw)
             return raw.relu() if rectify else raw
@@ -181,15 +198,15 @@ def _validated(
     return method
 
 
-def _checked(
+def _check_keywords(
     function: Callable[..., Any],
     options: Mapping[str, Option],
     parameters: Mapping[str, inspect.Parameter],
     keywords: Mapping[str, Any],
 ) -> tuple[bool, dict[str, Any]]:
-    """Whether the map is to be rectified, and the keywords for the function, which never rectifies by itself.
+    """Return whether to apply the final ReLU, and the keywords for the function, which never applies it itself.
 
-    Errors   BadOption for a keyword that the function does not have, or a value that it does not take
+    Errors   BadOption for a keyword that the function does not have, or a value that it does not accept
     """
     for name, value in keywords.items():
         if name in options:
@@ -197,62 +214,62 @@ def _checked(
         elif name not in parameters and name != "through":
             possible = [each for each in parameters if each not in ("model", "images", "target")]
             raise BadOption(
-                f"{function.__name__} has no option {name!r}. {nearest(name, [*possible, *EVERYWHERE])}It takes "
-                f"{', '.join([*possible, *EVERYWHERE])}."
+                f"{function.__name__} has no option {name!r}. {nearest(name, [*possible, *COMMON_KEYWORDS])}Available "
+                f"options: {', '.join([*possible, *COMMON_KEYWORDS])}."
             )
         elif name == "layer" and not (value is None or isinstance(value, (str, nn.Module))):
             raise TypeError(f"layer is {value!r}; give a name from list_layers(model, images) or the module itself.")
         elif name == "progress" and not (value is None or callable(value)):
-            raise BadOption(f"progress={value!r} is not possible. Give a function of a Partial, or None.")
+            raise BadOption(f"progress={value!r} is not valid. Give a function that takes a Partial, or None.")
     given = dict(keywords)
     rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
     return rectify, given
 
 
 def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
-    """Whether the method with these keywords ends in a ReLU, for passes that serve several maps at once.
+    """Return whether the method with these keywords ends in a ReLU, for passes that compute several maps at once.
 
-    Errors   BadOption as a call of the method
+    Errors   BadOption, as for a call of the method
     """
-    return _checked(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[0]
+    return _check_keywords(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[0]
 
 
-def _outside(progress: Progress, rectify: bool) -> Progress:
-    """The caller's function with partial maps as the method gives its last one, and outside of this call's context."""
+def _wrap_progress(progress: Progress, rectify: bool) -> Progress:
+    """Wrap the caller's function so that it gets partial maps after the ReLU and runs outside this call's context."""
 
     def report(partial: Partial) -> Any:
         shown = replace(partial, map=partial.map.relu()) if rectify and partial.map is not None else partial
-        with outside_call(), unrecorded():
+        with outside_call(), pause_recording():
             return progress(shown)
 
     return report
 
 
-def _restricted(target: TargetLike, through: Any) -> Through:
+def _restrict_target(target: TargetLike, through: Any) -> Through:
     if not isinstance(through, (tuple, list)) or len(through) != 2:
-        raise BadOption(f"through={through!r} is not possible. Give (layer, channels), for example ('layer3', [17]).")
+        raise BadOption(f"through={through!r} is not valid. Give (layer, channels), for example ('layer3', [17]).")
     return Through(target, through[0], through[1])
 
 
 def check_images(model: nn.Module, images: Tensor) -> None:
-    """Refuse what is not a finite float batch [N, C, H, W] on the model's device and dtype.
+    """Check that the images are a finite float batch [N, C, H, W] with the model's device and dtype.
 
-    Errors   TypeError where model or images are something else altogether, BadImages otherwise
+    Errors   TypeError if model is not an nn.Module or images is not a tensor, BadImages otherwise
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
     if not isinstance(images, Tensor):
         raise TypeError(
-            f"images is a {type(images).__name__}; give a float tensor [N, C, H, W], normalised for the model."
+            f"images is a {type(images).__name__}; give a float tensor [N, C, H, W], normalized for the model."
         )
     if images.ndim != 4 or 0 in images.shape:
-        raise BadImages(f"images has shape {tuple(images.shape)}. {_form_of_images(images)}")
+        raise BadImages(f"images has shape {tuple(images.shape)}. {_suggest_shape(images)}")
     if images.is_meta or images.layout != torch.strided:
-        kind = "on the meta device, which holds no values" if images.is_meta else "sparse"
+        kind = "on the meta device, which has no values" if images.is_meta else "sparse"
         raise BadImages(f"images is {kind}. Give a dense tensor [N, C, H, W] on the model's device.")
     if not images.is_floating_point():
         raise BadImages(
-            f"images is {images.dtype}. Give normalised floats, for example (images.float() / 255 - mean) / std."
+            f"images is {images.dtype}. Give normalized floats, for example (images.float() / 255 - mean) / std."
         )
     own = None
     for parameter in model.parameters():
@@ -261,21 +278,21 @@ def check_images(model: nn.Module, images: Tensor) -> None:
             break
     if own is not None and own.device != images.device:
         raise BadImages(
-            f"images is on {images.device}, the model on {own.device}. Give images.to({str(own.device)!r})."
+            f"images is on {images.device}, but the model is on {own.device}. Give images.to({str(own.device)!r})."
         )
-    # A finite sum has finite terms, and takes a tenth of the time; one that is not may merely have overflowed.
+    # If the sum is finite, so are its terms, and it takes a tenth of the time. If not, it may only have overflowed.
     if not math.isfinite(float(images.sum())) and not bool(torch.isfinite(images).all()):
         n, c, h, w = (int(i) for i in (~torch.isfinite(images)).nonzero()[0])
         raise BadImages(
-            f"images holds {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite "
+            f"images contains {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite "
             f"values."
         )
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
-        raise BadImages(f"images is {images.dtype}, the model {own.dtype}. Give images.to({own.dtype}).")
+        raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
 
 
-def _form_of_images(images: Tensor) -> str:
-    """What to write instead of images of another number of dimensions, or of none."""
+def _suggest_shape(images: Tensor) -> str:
+    """Return a suggestion for images that are empty or have the wrong number of dimensions."""
     shape = tuple(images.shape)
     if 0 in shape:
         return "Give a tensor [N, C, H, W] with at least one image of at least one pixel."
@@ -284,16 +301,25 @@ def _form_of_images(images: Tensor) -> str:
     if images.ndim > 4:
         remedy = "images[0]" if set(shape[:-4]) == {1} and images.ndim == 5 else f"images.reshape(-1, *{shape[-3:]})"
         return (
-            f"It must have 4 dimensions, [N, C, H, W]: single pictures, not clips or batches of batches. Give {remedy}."
+            f"It must have 4 dimensions, [N, C, H, W]: single images, not clips or batches of batches. Give {remedy}."
         )
-    return "It must have 4 dimensions, [N, C, H, W]: pictures, channels, rows and columns."
+    return "It must have 4 dimensions, [N, C, H, W]: images, channels, rows and columns."
+
+
+def current_name(name: str) -> str:
+    """Return the current name of a method that was renamed; any other name is returned as it is."""
+    return _RENAMED.get(name, name)
 
 
 def find(name: str) -> Method:
-    """The method of that name.
+    """Return the method with that name.
 
-    Errors   BadOption with the nearest names
+    Errors   BadOption with similar names
     """
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(f"The method {name!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=3)
+        name = new
     if name not in METHODS:
-        raise BadOption(f"There is no method {name!r}. {nearest(str(name), METHODS)}METHODS lists all {len(METHODS)}.")
+        raise BadOption(f"Unknown method {name!r}. {nearest(str(name), METHODS)}METHODS lists all {len(METHODS)}.")
     return METHODS[name]

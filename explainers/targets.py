@@ -1,8 +1,8 @@
-"""What is explained: one scalar score per image, computed from the model's output.
+"""Targets: the scalar score per image that a method explains, computed from the model's output.
 
-A target is a small frozen dataclass, callable on the model's output, that gives [N]. `fix` turns any form that a
-caller may give (None, an int, a list, a Target, a function) into one; classes are fixed once, from the clean images, so
-that every noisy or masked variant of an image is scored for the same class.
+A target is a small frozen dataclass that maps the model's output to scores [N]. `as_target` converts the forms that a
+caller may give (an int, a list, a Target, a function), and `fix` replaces None by the top classes. Classes are fixed
+once, from the clean images, so that every noisy or masked variant of an image is scored for the same class.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Target:
     """Base class of all targets."""
 
     def __call__(self, output: Any) -> Tensor:
-        """One score a picture, [N]."""
-        raise TypeError(f"{type(self).__name__} does not say how to score an output.")
+        """Return one score per image, [N]."""
+        raise TypeError(f"{type(self).__name__} does not define __call__, which scores an output.")
 
-    def rows(self, pictures: Sequence[int]) -> Target:
-        """The same target for a batch whose rows are variants of these images."""
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        """Return the same target for a batch whose row b is a variant of image `image_indices[b]`."""
         return self
 
     def check(self, count: int) -> None:
-        """Refuse, before any work, what cannot give one score for each of `count` images.
+        """Check, before any computation, that the target has one score for each of `count` images.
 
         Errors   BadTarget
         """
@@ -47,49 +47,49 @@ class _OfClasses(Target):
     def __init__(self, classes: int | Sequence[int] | Tensor) -> None:
         object.__setattr__(self, "classes", class_indices(classes))
 
-    def rows(self, pictures: Sequence[int]) -> Target:
+    def rows(self, image_indices: Sequence[int]) -> Target:
         if isinstance(self.classes, int):
             return self
-        return type(self)([self.classes[i] for i in pictures])
+        return type(self)([self.classes[i] for i in image_indices])
 
     def check(self, count: int) -> None:
         if not isinstance(self.classes, int) and len(self.classes) != count:
-            raise other_count(f"{len(self.classes)} classes were", count, "one class for all (an int)")
+            raise count_mismatch(f"{len(self.classes)} classes were", count, "one class for all (an int)")
 
 
 class Logit(_OfClasses):
-    """The model's own score of a class: an int for all pictures, or one class a picture."""
+    """The model's score of a class: an int for all images, or one class per image."""
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], in the model's units (logits)."""
-        return _picked(scores_of(output), self.classes)
+        """Return the scores [N], in the model's units (logits)."""
+        return _select(scores_of(output), self.classes)
 
 
 class Probability(_OfClasses):
-    """Softmax probability of a class. It saturates: near 0 and 1 its gradient vanishes, the logit's does not."""
+    """Softmax probability of a class. It saturates: near 0 and 1 its gradient vanishes, unlike that of the logit."""
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], in [0, 1]."""
-        return _picked(_several(scores_of(output)).softmax(1), self.classes)
+        """Return the probabilities [N], in [0, 1]."""
+        return _select(_require_several(scores_of(output)).softmax(1), self.classes)
 
 
 class LogProbability(_OfClasses):
     """Logarithm of the softmax probability of a class."""
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], at most 0."""
-        return _picked(_several(scores_of(output)).log_softmax(1), self.classes)
+        """Return the log-probabilities [N], at most 0."""
+        return _select(_require_several(scores_of(output)).log_softmax(1), self.classes)
 
 
-def _several(scores: Tensor) -> Tensor:
+def _require_several(scores: Tensor) -> Tensor:
     if scores.shape[1] == 1:
-        raise BadTarget("The model gives one score, and the softmax of one score is always 1. Give Logit(0).")
+        raise BadTarget("The model returns one score, and the softmax of one score is always 1. Give Logit(0).")
     return scores
 
 
 @dataclass(frozen=True)
 class Contrast(Target):
-    """Logit of `class_` minus the mean logit of `against`: evidence for the one that is not evidence for the others."""
+    """Logit of `class_` minus the mean logit of `against`: evidence for `class_` that does not support the others."""
 
     class_: int
     against: int | tuple[int, ...]
@@ -104,11 +104,11 @@ class Contrast(Target):
         object.__setattr__(self, "against", others)
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], in logits."""
+        """Return the differences [N], in logits."""
         scores = scores_of(output)
         others = (self.against,) if isinstance(self.against, int) else self.against
         for index in (self.class_, *others):
-            _picked(scores, index)
+            _select(scores, index)
         return scores[:, self.class_] - scores[:, list(others)].mean(1)
 
 
@@ -120,25 +120,25 @@ class Sum(Target):
 
     def __init__(self, *targets: Target | int | Sequence[int] | Tensor | TargetFunction) -> None:
         if not targets or any(each is None for each in targets):
-            raise BadTarget(f"Sum{targets!r} adds nothing. Give one target or more: Sum(Logit(3), Logit(4)).")
+            raise BadTarget(f"Sum{targets!r} is not valid. Give one or more targets: Sum(Logit(3), Logit(4)).")
         given = tuple(as_target(each) for each in targets)
         for each in given:
             if isinstance(each, (Unit, Through)):
                 raise BadTarget(
-                    f"Sum adds targets of the model's output, and {type(each).__name__} is one of a layer. Explain it "
-                    "alone."
+                    f"Sum adds targets of the model's output, but {type(each).__name__} is a target of a layer. Use it "
+                    "without Sum."
                 )
         object.__setattr__(self, "targets", given)
 
     def __call__(self, output: Any) -> Tensor:
-        """[N]."""
+        """Return the sums [N]."""
         return torch.stack([target(output) for target in self.targets]).sum(0)
 
     def __repr__(self) -> str:
         return f"Sum({', '.join(map(repr, self.targets))})"
 
-    def rows(self, pictures: Sequence[int]) -> Target:
-        return Sum(*(each.rows(pictures) for each in self.targets))
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        return Sum(*(each.rows(image_indices) for each in self.targets))
 
     def check(self, count: int) -> None:
         for each in self.targets:
@@ -147,9 +147,9 @@ class Sum(Target):
 
 @dataclass(frozen=True)
 class Unit(Target):
-    """The activation of one channel of a layer; the forward pass ends at that layer.
+    """The activation of one channel of a layer. The forward pass ends at that layer.
 
-    `at` is a cell (row, column), "max" for the strongest cell of each clean picture, or None for the channel's mean.
+    `at` is a cell (row, column), "max" for the strongest cell of each clean image, or None for the channel's mean.
     """
 
     layer: LayerName
@@ -159,17 +159,17 @@ class Unit(Target):
 
     def check(self, count: int) -> None:
         if whole_number(self.channel) is None:
-            raise BadTarget(f"channel={self.channel!r} is not possible. Give the number of one channel, from 0.")
-        named = self.at is None or (isinstance(self.at, str) and self.at == "max")
-        if not named and self._cell() is None:
-            raise BadTarget(f"at={self.at!r} is not possible. Give None, a cell (row, column), or 'max'.")
+            raise BadTarget(f"channel={self.channel!r} is not valid. Give the index of one channel, from 0.")
+        is_named = self.at is None or (isinstance(self.at, str) and self.at == "max")
+        if not is_named and self._cell() is None:
+            raise BadTarget(f"at={self.at!r} is not valid. Give None, a cell (row, column), or 'max'.")
 
     def _cell(self) -> tuple[int, ...] | None:
         cell = None if isinstance(self.at, str) else whole_numbers(self.at)
         return cell if cell is not None and len(cell) == 2 else None
 
     def fixed(self, maps: Tensor, count: int) -> Unit:
-        """With "max" resolved to the strongest cell of each image, so that its variants are scored at the same one."""
+        """Return the target with "max" resolved to the strongest cell of each image, also used for its variants."""
         channel, at = self._channel(maps), self.at
         height, width = channel.shape[1:]
         if at is None:
@@ -186,15 +186,15 @@ class Unit(Target):
         return replace(self, cells=((row, column),) * count)
 
     def __call__(self, output: Any) -> Tensor:
-        """[N], in the layer's own units; `output` is the layer's, [N, K, h, w]."""
+        """Return the activations [N], in the layer's units; `output` is the output of the layer, [N, K, h, w]."""
         channel = self._channel(output)
         if not self.cells:
             return channel.mean((1, 2))
         rows, columns = zip(*self.cells, strict=True)
         return channel[range(len(channel)), rows, columns]
 
-    def rows(self, pictures: Sequence[int]) -> Target:
-        return replace(self, cells=tuple(self.cells[i] for i in pictures)) if self.cells else self
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        return replace(self, cells=tuple(self.cells[i] for i in image_indices)) if self.cells else self
 
     def _channel(self, maps: Tensor) -> Tensor:
         maps = maps[:, :, None, None] if maps.ndim == 2 else maps
@@ -205,7 +205,7 @@ class Unit(Target):
 
 
 def unit(layer: LayerName, channel: int, at: tuple[int, int] | str | None = None) -> Unit:
-    """A target: channel `channel` of `layer`, at a cell (row, column), at its strongest cell ("max"), or its mean.
+    """Create a target for one channel of a layer: at a cell (row, column), at its strongest cell ("max"), or its mean.
 
     Returns  a `Unit`, for every gradient and perturbation method
 
@@ -218,9 +218,9 @@ def unit(layer: LayerName, channel: int, at: tuple[int, int] | str | None = None
 
 @dataclass(frozen=True)
 class Through(Target):
-    """`target`, with gradients that flow through the chosen channels of `layer` only.
+    """`target` with gradients that flow only through the chosen channels of `layer`.
 
-    Where every path passes the layer, the maps of all channels sum to the target's own map.
+    If every path passes through the layer, the maps of all channels sum to the map of the target itself.
     """
 
     target: TargetLike
@@ -231,9 +231,9 @@ class Through(Target):
         one = whole_number(channels)
         chosen = whole_numbers(channels) if one is None else (one,)
         if not chosen:
-            raise BadTarget(f"channels={channels!r} is not possible. Give one channel of {layer!r}, or several: [17].")
+            raise BadTarget(f"channels={channels!r} is not valid. Give one channel of {layer!r}, or several: [17].")
         if isinstance(target, Through):
-            raise BadTarget("The target is a Through already. Give through=(layer, channels) for one layer alone.")
+            raise BadTarget("The target is already a Through. Give through=(layer, channels) for only one layer.")
         object.__setattr__(self, "target", target)
         object.__setattr__(self, "layer", layer)
         object.__setattr__(self, "channels", chosen)
@@ -243,7 +243,7 @@ class Through(Target):
             as_target(self.target, count)
 
     def only(self, gradient: Tensor, axis: int) -> Tensor:
-        """The gradient at the layer, zero in all other channels.
+        """Return the gradient at the layer, set to zero in all other channels.
 
         Errors   BadTarget for a channel that does not exist
         """
@@ -269,24 +269,24 @@ class _Function(Target):
 
 
 def as_target(target: Any, count: int | None = None) -> Target:
-    """A class, classes, a target or a function as a `Target`, checked for `count` images where that is given.
+    """Convert a class, several classes, a target or a function to a `Target`, checked for `count` images if given.
 
-    Errors   TypeError for anything else; BadTarget for classes that cannot be, and for another number than `count`
+    Errors   TypeError for anything else; BadTarget for invalid classes, or a number of classes other than `count`
     """
     if isinstance(target, type):
-        raise TypeError(f"target is the class {target.__name__}; give one of it, such as Logit(3).")
+        raise TypeError(f"target is the class {target.__name__}; give an instance, such as Logit(3).")
     if not callable(target):
         target = Logit(target)
     elif not isinstance(target, Target):
         return _Function(target)
-    fits = isinstance(target, Logit) and (isinstance(target.classes, int) or len(target.classes) == count)
-    if count is not None and not fits:
+    is_valid = isinstance(target, Logit) and (isinstance(target.classes, int) or len(target.classes) == count)
+    if count is not None and not is_valid:
         target.check(count)
     return target
 
 
 def fix(target: Target | None, output: Any, count: int) -> Target:
-    """The target with its classes fixed: None becomes each picture's top class in `output`.
+    """Return the target with fixed classes: None becomes each image's top class in `output`.
 
     Errors   BadTarget for a class out of range, or an output that is not [N, K]
     """
@@ -295,35 +295,35 @@ def fix(target: Target | None, output: Any, count: int) -> Target:
     if isinstance(target, Unit):
         return target.fixed(output, count)
     if isinstance(target, _OfClasses):
-        _picked(scores_of(output), target.classes)
+        _select(scores_of(output), target.classes)
     return target
 
 
 def evaluate(target: Target, output: Any, count: int) -> Tensor:
-    """The target's [count] scores, checked."""
+    """Compute the target's scores [count] and check their shape."""
     scores = target(output)
     if not isinstance(scores, Tensor) or scores.shape != (count,):
         found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise BadTarget(f"The target gave {found}; it must give one score for each image: shape ({count},).")
+        raise BadTarget(f"The target returned {found}; it must return one score for each image: shape ({count},).")
     return scores
 
 
-def described(target: Target, count: int) -> list[int] | str:
-    """Class indices where the target is plain logits, else its repr."""
+def describe_target(target: Target, count: int) -> list[int] | str:
+    """Return class indices if the target is a `Logit`, else its repr."""
     if isinstance(target, Logit):
         return [target.classes] * count if isinstance(target.classes, int) else list(target.classes)
     return repr(target)
 
 
-def other_count(given: str, count: int, instead: str) -> BadTarget:
-    """The error for another number of classes, embeddings or masks than there are images."""
+def count_mismatch(given: str, count: int, instead: str) -> BadTarget:
+    """Return the error for a number of classes, embeddings or masks that differs from the number of images."""
     return BadTarget(f"{given} given for {count} image{'s' * (count > 1)}. Give {instead} or one for each image.")
 
 
 def class_indices(classes: Any) -> int | tuple[int, ...]:
-    """One class for all pictures, or one a picture: whole numbers, sequences of them, tensors and arrays.
+    """Convert integers, sequences, tensors and arrays to one class for all images, or one class per image.
 
-    Errors   BadTarget for a negative class or a tensor of anything but class indices; TypeError for anything else
+    Errors   BadTarget for a negative class or a tensor that does not hold class indices; TypeError for anything else
     """
     if isinstance(classes, Tensor):
         if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1 or classes.is_meta:
@@ -342,12 +342,12 @@ def class_indices(classes: Any) -> int | tuple[int, ...]:
         )
     for index in several:
         if index < 0:
-            raise BadTarget(f"Class {index} is negative; classes count from 0.")
+            raise BadTarget(f"Class {index} is negative. Give class indices from 0.")
     return several if one is None else one
 
 
-def _picked(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:
-    """The scores [N] of one class, or of one class a picture.
+def _select(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:
+    """Return the scores [N] of one class, or of one class per image.
 
     Errors   BadTarget for a class that the scores do not have
     """
@@ -366,4 +366,4 @@ def _no_channel(channel: Any, layer: LayerName, count: int) -> str:
 
 
 def out_of_range(index: int, count: int) -> str:
-    return f"Class {index} does not exist: the model gives {count} scores, so classes are 0 to {count - 1}."
+    return f"Class {index} does not exist: the model returns {count} scores, so classes are 0 to {count - 1}."

@@ -1,14 +1,28 @@
-"""The command line: `hooklens explain`, `report`, `evaluate`, `models`, `methods`, `replay`, `serve`.
+"""Hooklens: visualize what an image model looks at.
 
-It stands above all other rooms and holds words and options alone: runs are `dataset`'s, the page is `ui`'s.
+`hooklens serve` starts the page, `hooklens explain` explains a whole data set, and `explainers` holds the methods.
+
+    from hooklens import load_model
+    model = load_model()                     # EfficientNet-Lite0, or the model that HOOKLENS_MODEL names
+    logits = model.network(model.prepare(image))
+    print(model.labels[logits.argmax()])
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-# The rooms stand beside this folder; their names are too common to be put into anybody's environment.
-_ROOT = str(Path(__file__).resolve().parent.parent)
-if _ROOT not in sys.path:
-    sys.path.insert(0, _ROOT)
+if TYPE_CHECKING:
+    from hooklens.zoo import list_models, load_model
+
+__version__ = "0.9.0"
+__all__ = ["__version__", "list_models", "load_model"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the zoo at the first use of one of its functions: `import hooklens` does not import torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hooklens import zoo  # torch takes seconds to start
+
+    return getattr(zoo, name)

@@ -1,24 +1,22 @@
-"""`python -m hooklens`, and the console script."""
+"""`python -m hooklens` and the `hooklens` command."""
 
 from __future__ import annotations
 
 import sys
 
-CLONE = (
-    "hooklens runs from a clone: git clone the project, then pip install -e '.[data]' in it. ({missing} is not here.)"
-)
 
-
-def main() -> None:
-    """Run a command.
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; `arguments` default to those of the command line.
 
     Errors   SystemExit
     """
     try:
-        from hooklens import cli  # its extra may not be installed
-    except ModuleNotFoundError as error:
-        sys.exit(CLONE.format(missing=error.name))
-    cli.main()
+        import typer  # noqa: F401  an extra: `pip install hooklens` installs the library only
+    except ModuleNotFoundError:
+        sys.exit('The command line is not installed. Install it with: pip install "hooklens[app]"')
+    from hooklens.cli import commands  # needs typer
+
+    commands.main(arguments)
 
 
 if __name__ == "__main__":

@@ -1,54 +1,84 @@
-"""Shared by all tests: the helper modules beside this file can be imported, and slow tests run with `--slow` only."""
+"""Settings of all tests: one thread each, and slow tests and all cases of large tests only with `--slow`."""
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 
 # Tiny networks run faster on one thread, and test runs side by side do not wait for each other's threads, nor for those
 # of the servers and commands that they start.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
+FEW_CASES = 8
+"""A sample contains about this number of the cases of a test, or one of `SAMPLE` cases if that is more."""
+SAMPLE = 6
+LEFT_OUT = pytest.StashKey[int]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow",
         action="store_true",
-        help="also run the tests marked slow (large networks, rarer ways over the page)",
+        help="also run the tests marked slow, and all cases of the tests marked sample",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: large networks and rare paths; runs only with --slow")
     config.addinivalue_line(
-        "markers", "slow: large networks, rarer ways over the page; left out unless --slow is given"
+        "markers", "sample: tests with many cases; a fixed sample of the cases runs, and all of them with --slow"
     )
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than cores: tests in the browser wait most of their time."""
     return len(os.sched_getaffinity(0)) + 1
 
 
+@pytest.hookimpl(trylast=True)  # after the selection by -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Files go to the workers in this order: one with long waits, come last, would leave all other workers idle.
-    waits = [Path(__file__).parent / name for name in ("page", "test_networks.py", "test_recipe_tab.py")]
+    slowest = ("hooklens/browser", "explainers/layers/test_networks.py", "hooklens/page/test_recipe_tab.py")
+    waits = [Path(__file__).parent / name for name in slowest]
     items.sort(key=lambda item: not any(item.path.is_relative_to(each) for each in waits))
-    if config.getoption("--slow", default=False):
+    # A test that is named on the command line always runs.
+    if config.getoption("--slow") or any("::" in argument for argument in config.args):
         return
-    skip = pytest.mark.skip(reason="slow; run with --slow")
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(skip)
+    # Tests selected with -k are not sampled: they are about one method or one file.
+    cases = Counter() if config.option.keyword else Counter(_function(item) for item in items)
+    total = len(items)
+    items[:] = [item for item in items if _runs_without_slow(item, cases[_function(item)])]
+    config.stash[LEFT_OUT] = total - len(items)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = total - len(items)
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _runs_without_slow(item: pytest.Item, cases: int) -> bool:
+    """Return whether a test runs without --slow; the sample of cases depends only on their names."""
+    if item.get_closest_marker("slow"):
+        return False
+    every = min(SAMPLE, cases // FEW_CASES + 1) if item.get_closest_marker("sample") else 1
+    return crc32(item.nodeid.encode()) % every == 0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the number of left-out tests from a worker of pytest-xdist; all workers have the same number."""
+    node.config.stash[LEFT_OUT] = node.workeroutput.get("left_out", 0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -60,6 +90,12 @@ def _freeze_imported_objects() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Give networks with random weights the same weights in every selection of tests."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def frozen() -> None:
     """Freeze what earlier tests of the module have left, for tests that count live objects: they walk over fewer."""
@@ -68,10 +104,13 @@ def frozen() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """After a run of test_oracles.py: which oracle covers which method."""
+    """Print how many tests were left out and, after a run of test_oracles.py, the oracle of each method."""
+    left_out = terminalreporter.config.stash.get(LEFT_OUT, 0)
+    if left_out:
+        terminalreporter.write_line(f"{left_out:,} tests were left to --slow (make test ARGS=--slow).")
     if not any("test_oracles.py" in report.nodeid for report in terminalreporter.getreports("passed")):
         return
-    from oracles import ORACLES
+    from tests.support.oracles import ORACLES
 
     terminalreporter.section("oracles")
     for name, oracle in ORACLES.items():

@@ -1,1 +1,1 @@
-"""Runs over whole data sets: their speed beside forward passes alone, and their memory."""
+"""Runs over data sets: their speed compared with forward passes, and their memory."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.data_sets --photos FOLDER`: pictures a second of a run, beside the same pipeline without maps.
+"""`python -m benchmarks.data_sets --photos FOLDER`: images per second of a run, with and without maps.
 
-Both read, decode and prepare the pictures in worker processes and write rows; "forward" leaves out the map. They take
-turns, and the figure is the median of their ratios. With --memory the resident memory of a run of so many pictures (the
-folder's, again and again) is printed every tenth of it.
+Both pipelines read, decode and prepare the images in worker processes and write rows; "forward" does not compute maps.
+They alternate, and the result is the median of their ratios. --memory N repeats the images of the folder up to N, and
+prints the resident memory after each tenth.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import torch
 from PIL import Image
 
 import explainers
-from dataset import run
-from dataset.items import Item
-from dataset.settings import Settings
 from explainers.explanation.result import Explanation
+from hooklens.datasets import run
+from hooklens.datasets.items import Item
+from hooklens.datasets.settings import Settings
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the results."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.data_sets", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--photos", required=True, help="a source of pictures")
+    parser.add_argument("--photos", required=True, help="a source of images")
     parser.add_argument("--limit", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--memory", type=int, help="pictures of one long run")
+    parser.add_argument("--memory", type=int, help="number of images of one long run")
     arguments = parser.parse_args()
     explainers.keep_freed_memory()
     if arguments.memory:
@@ -47,14 +47,14 @@ def main() -> None:
 
 
 def decode(data: bytes) -> Image.Image:
-    """Plain, without the guard of the page."""
-    import io  # of worker processes
+    """Decode without the guard of the page."""
+    import io  # runs in worker processes
 
     return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 def ratios(arguments: argparse.Namespace) -> None:
-    """Pictures a second, with and without maps."""
+    """Print images per second, with and without maps."""
     found: dict[str, list[float]] = {"forward": [], "grad_cam": []}
     explain = explainers.explain
     for turn in range(arguments.rounds + 1):
@@ -65,25 +65,25 @@ def ratios(arguments: argparse.Namespace) -> None:
                 )
                 explainers.explain = explain if name == "grad_cam" else forward_only  # type: ignore[assignment]
                 seconds = timed(job, arguments.workers)
-            if turn:  # the first warms up
+            if turn:  # the first round is a warm-up
                 found[name].append(len(job.items) / seconds)
     explainers.explain = explain
     for name, speeds in found.items():
-        print(f"{name}: {statistics.median(speeds):.1f} pictures a second ({min(speeds):.1f} to {max(speeds):.1f})")
+        print(f"{name}: {statistics.median(speeds):.1f} images per second ({min(speeds):.1f} to {max(speeds):.1f})")
     each = [a / b for a, b in zip(found["grad_cam"], found["forward"], strict=True)]
     print(f"grad_cam / forward: {statistics.median(each):.2f} ({', '.join(f'{one:.2f}' for one in each)})")
 
 
 def timed(job: run.Job, workers: int) -> float:
-    """Seconds from the second batch on: worker processes take seconds to start."""
+    """Return the seconds of a run without its first batch, since worker processes take seconds to start."""
     seen: list[tuple[float, int]] = []
     run.run(job, decode=decode, workers=workers, report=lambda done, total: seen.append((time.perf_counter(), done)))
-    (begun, first), (ended, last) = seen[1], seen[-1]
-    return (ended - begun) * last / (last - first)
+    (start, first), (end, last) = seen[1], seen[-1]
+    return (end - start) * last / (last - first)
 
 
 def forward_only(method: str, network: Any, images: torch.Tensor, *_: Any, **options: Any) -> Explanation:
-    """What `explain` gives, without a map."""
+    """Return an `Explanation` with an empty map."""
     with torch.inference_mode():
         scores = network(images)
     target = scores.argmax(1).tolist()
@@ -93,7 +93,7 @@ def forward_only(method: str, network: Any, images: torch.Tensor, *_: Any, **opt
 
 
 def memory(arguments: argparse.Namespace) -> None:
-    """Resident memory along a long run."""
+    """Print the resident memory during a long run."""
     with tempfile.TemporaryDirectory() as folder:
         job = run.prepare(Settings(batch_size=arguments.batch_size), arguments.photos, folder)
         items = [
@@ -108,17 +108,19 @@ def memory(arguments: argparse.Namespace) -> None:
             nonlocal shown
             if done >= shown + step or done == total:
                 shown = done
-                print(f"{done:,} pictures: {resident():.0f} MB", flush=True)
+                print(f"{done:,} images: {resident():.0f} MB", flush=True)
 
-        began = time.perf_counter()
+        start = time.perf_counter()
         run.run(job, decode=decode, workers=arguments.workers, report=report)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         size = sum(part.stat().st_size for part in Path(folder).glob("*.parquet")) / len(items)
-        print(f"peak {peak:.0f} MB, {len(items) / (time.perf_counter() - began):.1f} a second, {size:.0f} bytes a row")
+        print(
+            f"peak {peak:.0f} MB, {len(items) / (time.perf_counter() - start):.1f} per second, {size:.0f} bytes per row"
+        )
 
 
 def resident() -> float:
-    """Megabytes of this process."""
+    """Return the resident megabytes of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 

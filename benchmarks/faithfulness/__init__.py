@@ -1,5 +1,5 @@
-"""How far each method can be believed: deletion, insertion and randomisation over many photographs.
+"""Faithfulness of each method: deletion, insertion and randomization over many images.
 
-`measure` fills a cache outside the repository, photograph by photograph; `table` makes docs/methods.md and the page's
-verdicts of it.
+`measure` fills a cache outside the repository, image by image. `table` writes the table of docs/methods.md and the
+page's results from it.
 """

@@ -1,4 +1,4 @@
-"""What has been measured, in a JSON file outside the repository: a run goes on where another ended."""
+"""Measured results in a JSON file outside the repository, so that a run resumes where another stopped."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 class Cache:
     """`results[method][photo]`, `controls[photo]`, `randomisation[method][photo]` and `reasons[method]`.
 
-    All of one network and one number of steps: a file of others is refused.
+    All results are of one network and one number of steps; a file with other settings raises an error.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if known and known["settings"] != settings:
-            raise SystemExit(f"{path} holds figures of {known['settings']}, not of {settings}. Give another --cache.")
+            raise SystemExit(f"{path} has results for {known['settings']}, not for {settings}. Use another --cache.")
         self.settings = settings
         self.results: dict[str, dict[str, Any]] = known.get("results", {})
         self.controls: dict[str, Any] = known.get("controls", {})
-        self.randomisation: dict[str, dict[str, Any]] = known.get("randomisation", {})
+        self.randomization: dict[str, dict[str, Any]] = known.get("randomisation", {})
         self.reasons: dict[str, str] = known.get("reasons", {})
 
     def save(self) -> None:
-        """Write the file, in one move."""
-        parts = ("settings", "results", "controls", "randomisation", "reasons")
-        text = json.dumps({name: getattr(self, name) for name in parts})
+        """Write the file atomically."""
+        parts = {name: getattr(self, name) for name in ("settings", "results", "controls", "reasons")}
+        text = json.dumps(parts | {"randomisation": self.randomization})
         temporary = self.path.with_suffix(".new")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, self.path)

@@ -1,4 +1,4 @@
-"""Deletion and insertion of every method, photograph by photograph, beside the controls of the same photograph."""
+"""Deletion and insertion of every method, image by image, compared with the controls of the same image."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.photos import Photo
 from explainers import Evaluation, Method
 from explainers.metrics.run import Evaluator, evaluator
-from models import Model
+from explainers.metrics.settings import EvaluationSettings
+from hooklens.zoo import Model
 
 METRICS = ("deletion", "insertion")
 STEPS = 12
-CONTROLS = {"random_control": "random", "edge_control": "edge", "centre_control": "centre"}
-"""Methods that are the controls themselves: their figures are those that stand beside every other."""
+CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "centre"}
+"""Methods that are controls: all other methods are compared with their results."""
 
 
 def measure(
     model: Model, photo: Photo, methods: Sequence[Method], cache: Cache, budget: float | None, precision: str
 ) -> None:
-    """Add what is missing of one photograph: every method's areas, and the controls'."""
+    """Add the missing results of one image: the areas of every method and of the controls."""
     missing = [
         method
         for method in methods
@@ -31,14 +32,14 @@ def measure(
     ]
     if not missing:
         return
-    settings: dict[str, Any] = {"metrics": METRICS, "steps": STEPS, "precision": precision}
-    with evaluator(model.network, photo.image, target=photo.target, **settings) as judge:
+    settings = EvaluationSettings(target=photo.target, metrics=METRICS, steps=STEPS, precision=precision)
+    with evaluator(model.network, photo.image, settings) as judge:
         for method in missing:
-            if (row := figures(model, photo, method, judge, cache, budget)) is not None:
+            if (row := areas(model, photo, method, judge, cache, budget)) is not None:
                 cache.results.setdefault(method.name, {})[photo.name] = row
 
 
-def figures(
+def areas(
     model: Model,
     photo: Photo,
     method: Method,
@@ -46,7 +47,7 @@ def figures(
     cache: Cache,
     budget: float | None,
 ) -> dict[str, Any] | None:
-    """The areas of one method; None where it has none, for a reason that the cache then holds."""
+    """Return the areas of one method, or None if it has none; the cache then stores the reason."""
     reason = method.applies(model.network) or ""
     if method.returns == "channels":
         reason = "one value per channel, not a map"
@@ -54,40 +55,40 @@ def figures(
     try:
         if reason:
             raise explainers.BadOption(reason)
-        began = time.perf_counter()
+        start = time.perf_counter()
         explanation = explainers.explain(
             method.name, model.network, photo.image, photo.target, compare=False, **options
         )
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         found = judge(explanation)
-    except explainers.ExplainerError as refusal:
-        cache.reasons[method.name] = str(refusal).partition(". ")[0]
+    except explainers.ExplainerError as error:
+        cache.reasons[method.name] = str(error).partition(". ")[0]
         return None
     cache.controls.setdefault(photo.name, controls(found))
     return {name: round(float(found.values[name][0]), 6) for name in METRICS} | {"seconds": round(seconds, 4)}
 
 
 def controls(found: Evaluation) -> dict[str, Any]:
-    """The areas of the controls, and the spread of the random ones."""
-    beside = {
+    """Return the areas of the controls, and the spread of the random ones."""
+    found_areas = {
         control: {name: round(float(found.controls[name][control][0]), 6) for name in METRICS}
         for control in found.controls["deletion"]
     }
-    return beside | {"spread": {name: round(float(found.spread[name][0]), 6) for name in METRICS}}
+    return found_areas | {"spread": {name: round(float(found.spread[name][0]), 6) for name in METRICS}}
 
 
-def randomise(model: Model, photo: Photo, methods: Sequence[Method], cache: Cache, seeds: int) -> None:
-    """Add what is missing of one photograph: rank correlations after the last layer was drawn anew, and after all."""
+def randomize(model: Model, photo: Photo, methods: Sequence[Method], cache: Cache, seeds: int) -> None:
+    """Add the missing rank correlations of one image: after the last layer, and after all layers, are randomized."""
     for method in methods:
-        known = cache.randomisation.setdefault(method.name, {})
+        known = cache.randomization.setdefault(method.name, {})
         if photo.name in known or method.name in cache.reasons:
             continue
         try:
-            found = explainers.randomisation_test(
+            found = explainers.randomization_test(
                 model.network, photo.image, method.name, target=photo.target, seeds=seeds
             )
-        except explainers.ExplainerError as refusal:
-            known[photo.name] = {"reason": str(refusal).partition(". ")[0]}
+        except explainers.ExplainerError as error:
+            known[photo.name] = {"reason": str(error).partition(". ")[0]}
             continue
         ends = {"logit": found.after_last_layer, "cascade": found.after_all_layers}
         known[photo.name] = {name: None if math.isnan(value) else round(value, 4) for name, value in ends.items()}

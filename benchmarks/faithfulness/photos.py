@@ -1,4 +1,4 @@
-"""The photographs: those of folders, as the network's input, with the class that it predicts."""
+"""Images of folders, as the network's input, with the predicted class."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from models import Model
+from hooklens.zoo import Model
 
-PICTURES = (".jpg", ".jpeg", ".png")
+SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """One photograph: its name, the network's input [1, C, H, W] and the predicted class."""
+    """One image: its name, the network's input [1, C, H, W] and the predicted class."""
 
     name: str
     image: Tensor
@@ -25,25 +25,25 @@ class Photo:
 
 
 def paths(folder: Path, limit: int | None = None) -> list[Path]:
-    """The photographs of a folder and its subfolders in order of their paths; with a limit, evenly spaced ones."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES)
+    """Return the images of a folder and its subfolders, sorted by path; with a limit, evenly spaced ones."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if limit and limit < len(found):
         found = [found[index * len(found) // limit] for index in range(limit)]
     return found
 
 
 def photographs(model: Model, files: Iterable[Path]) -> Iterator[Photo]:
-    """The photographs, read as they are asked for."""
+    """Yield the images, each read when it is needed."""
     for path in files:
-        with Image.open(path) as picture:
-            image = prepared(model, picture.convert("RGB"))
+        with Image.open(path) as file:
+            image = prepare(model, file.convert("RGB"))
         with torch.no_grad():
             target = int(model.network(image).argmax())
         yield Photo(path.stem, image, target)
 
 
-def prepared(model: Model, picture: Image.Image) -> Tensor:
-    """The picture as input; one that is smaller than the network's input is enlarged to it, and not cropped."""
-    if min(picture.size) >= model.side:
-        return model.prepare(picture)
-    return replace(model.preparation, resize=model.side).tensor(picture)
+def prepare(model: Model, image: Image.Image) -> Tensor:
+    """Return the image as input; an image smaller than the input is enlarged to it and not cropped."""
+    if min(image.size) >= model.side:
+        return model.prepare(image)
+    return replace(model.preparation, resize=model.side).tensor(image)

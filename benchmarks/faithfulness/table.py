@@ -1,4 +1,4 @@
-"""The verdicts of a cache, as the page's JSON and as the table of docs/methods.md."""
+"""The results of a cache, as the page's JSON and as the table of docs/methods.md."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, METRICS
 from benchmarks.faithfulness.questions import question
 from explainers.metrics.evaluation import LEVEL, mean_and_error, t_test
-from explainers.metrics.randomisation_result import ALL_LAYERS, LAST_LAYER
+from explainers.metrics.randomization_result import ALL_LAYERS, LAST_LAYER
 
 ROOT = Path(__file__).parents[2]
-COSTS = ROOT / "ui" / "methods" / "costs.json"
-VERDICTS = ROOT / "ui" / "methods" / "verdicts.json"
+COSTS = ROOT / "hooklens" / "session" / "methods" / "costs.json"
+VERDICTS = ROOT / "hooklens" / "session" / "methods" / "verdicts.json"
 PAGE = ROOT / "docs" / "methods.md"
 BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
 COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
-COLUMNS += "random, edges, centre", "logit", "cascade"
+COLUMNS += "random, edges, center", "logit", "cascade"
 ENOUGH = 100
-"""Photographs from which on a method that is not better than every control counts as no better: with thirty, two
-standard errors of difference are still level. That it is better may be seen on fewer.
+"""The number of images from which "not better than every control" is a result: with thirty images, a difference of two
+standard errors is still not significant. Fewer images can be enough to show that a method is better.
 """
 SIGNS = {"better": "+", "level": "=", "worse": "−"}
 
@@ -34,7 +34,7 @@ Verdict = dict[str, Any]
 
 
 def verdicts(cache: Cache) -> dict[str, Any]:
-    """What the page and the table say, by method, in the order of METHODS."""
+    """Return the results of the page and of the table by method, in the order of METHODS."""
     methods = {name: verdict(cache, name) for name in explainers.METHODS}
     return {
         "network": cache.settings["network"],
@@ -46,7 +46,7 @@ def verdicts(cache: Cache) -> dict[str, Any]:
 
 
 def verdict(cache: Cache, name: str) -> Verdict:
-    """One method: its areas, its place beside each control, and whether it depends on the weights."""
+    """Return the areas of one method, its comparison with each control, and whether it depends on the weights."""
     method, rows = explainers.METHODS[name], cache.results.get(name, {})
     if name in CONTROLS:
         rows = {photo: beside[CONTROLS[name]] for photo, beside in cache.controls.items()}
@@ -57,12 +57,12 @@ def verdict(cache: Cache, name: str) -> Verdict:
     for metric in METRICS if rows else ():
         found[metric] = rounded(mean_and_error(torch.tensor([row[metric] for row in rows.values()])))
     if name not in CONTROLS and rows:
-        found["beside"] = {control: place(cache, rows, control) for control in CONTROLS.values()}
+        found["beside"] = {control: compare(cache, rows, control) for control in CONTROLS.values()}
         better = all(one["verdict"] == "better" for one in found["beside"].values())
         found["better_than_controls"] = better if better or len(rows) >= ENOUGH else None
-    drawn = [row for row in cache.randomisation.get(name, {}).values() if "reason" not in row]
+    rows_of_test = [row for row in cache.randomization.get(name, {}).values() if "reason" not in row]
     for end in ("logit", "cascade"):
-        values = [row[end] for row in drawn if row[end] is not None]
+        values = [row[end] for row in rows_of_test if row[end] is not None]
         found[end] = round(sum(values) / len(values), 3) if values else None
     if found["logit"] is not None and found["cascade"] is not None:
         last, all_layers = abs(found["logit"]) < LAST_LAYER, abs(found["cascade"]) < ALL_LAYERS
@@ -70,8 +70,8 @@ def verdict(cache: Cache, name: str) -> Verdict:
     return found
 
 
-def place(cache: Cache, rows: dict[str, Any], control: str) -> Verdict:
-    """The paired difference of insertion - deletion from a control's, and its verdict."""
+def compare(cache: Cache, rows: dict[str, Any], control: str) -> Verdict:
+    """Return the paired difference of insertion - deletion to that of a control, and the result of the test."""
     differences = torch.tensor([gain(row) - gain(cache.controls[photo][control]) for photo, row in rows.items()])
     mean, error = mean_and_error(differences)
     p = t_test(differences)
@@ -80,17 +80,17 @@ def place(cache: Cache, rows: dict[str, Any], control: str) -> Verdict:
 
 
 def gain(row: dict[str, float]) -> float:
-    """Insertion minus deletion: the area between the curves."""
+    """Return insertion minus deletion: the area between the curves."""
     return row["insertion"] - row["deletion"]
 
 
 def rounded(pair: Iterable[float]) -> list[float | None]:
-    """Four digits, null for NaN, as JSON can hold it."""
+    """Round to four digits; NaN becomes null, since JSON has no NaN."""
     return [None if math.isnan(value) else round(value, 4) for value in pair]
 
 
 def table(found: dict[str, Any], passes: dict[str, float]) -> list[str]:
-    """The rows of the table, best first; methods without figures follow with their reasons."""
+    """Return the rows of the table, best first; methods without results follow with their reasons."""
     methods = found["methods"]
     measured = [name for name in methods if methods[name]["n"]]
     measured.sort(key=lambda name: methods[name]["deletion"][0] - methods[name]["insertion"][0])
@@ -109,39 +109,39 @@ def table(found: dict[str, Any], passes: dict[str, float]) -> list[str]:
 
 
 def figure(pair: list[float | None]) -> str:
-    """Mean ± standard error."""
+    """Format mean ± standard error."""
     mean, error = pair
     return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
 
 
 def correlation(value: float | None) -> str:
-    """Two digits, nothing where there is none."""
+    """Format with two digits; empty for None."""
     return "" if value is None else f"{value:.2f}"
 
 
 def cost(passes: float | None) -> str:
-    """Forward passes, in two digits."""
+    """Format forward passes with two digits."""
     return "" if passes is None else f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):.0f}"
 
 
 def needs(name: str) -> str:
-    """What a method must be given beside the network's scores."""
+    """Return what a method needs besides the network's scores."""
     method = explainers.METHODS[name]
     parts = [("attention", method.family == "attention"), ("a layer", method.takes_layer)]
     parts += [("a gradient", method.gradients)]
-    return ", ".join(word for word, holds in parts if holds) or "scores alone"
+    return ", ".join(word for word, holds in parts if holds) or "only scores"
 
 
 def about(found: dict[str, Any]) -> str:
-    """The sentence above the table."""
+    """Return the line above the table."""
     return (
-        f"{found['network']}, {found['photographs']} photographs, {found['steps']} steps from and to a blurred copy, "
-        f"probability of the predicted class, in {found['precision']}; mean ± standard error over n photographs."
+        f"{found['network']}, {found['photographs']} images, {found['steps']} steps from and to a blurred copy, "
+        f"probability of the predicted class, in {found['precision']}; mean ± standard error over n images."
     )
 
 
-def written(page: str, found: dict[str, Any], passes: dict[str, float]) -> str:
-    """docs/methods.md with the table of these verdicts."""
+def replace_table(page: str, found: dict[str, Any], passes: dict[str, float]) -> str:
+    """Return docs/methods.md with the table of these results."""
     head, _, rest = page.partition(BEGIN)
     tail = rest.partition(END)[2]
     lines = "\n".join([about(found), "", *table(found, passes)])
@@ -149,19 +149,19 @@ def written(page: str, found: dict[str, Any], passes: dict[str, float]) -> str:
 
 
 def costs() -> dict[str, float]:
-    """Forward passes of each method at its defaults, as the page knows them (`python -m ui.methods.measure`)."""
+    """Return forward passes of each method at its defaults (`python -m hooklens.session.methods.measure`)."""
     passes: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))["passes"]
     return passes
 
 
 def text(found: dict[str, Any]) -> str:
-    """The page's verdicts as JSON, a line for each method."""
+    """Return the page's results as JSON, one line per method."""
     head = json.dumps({name: value for name, value in found.items() if name != "methods"})[:-1]
     lines = [f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in found["methods"].items()]
     return f'{head}, "methods": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
 def write(found: dict[str, Any]) -> None:
-    """Write the page's verdicts and the table."""
+    """Write the page's results and the table."""
     VERDICTS.write_text(text(found), encoding="utf-8")
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), found, costs()), encoding="utf-8")
+    PAGE.write_text(replace_table(PAGE.read_text(encoding="utf-8"), found, costs()), encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Networks that people bring, with every kind of method: right, or refused in words. `python -m benchmarks.zoo`."""
+"""Test every kind of method on many architectures: a correct map or a clear error. `python -m benchmarks.zoo`."""

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.zoo`: every network with every kind of method, each cell right or refused in words.
+"""`python -m benchmarks.zoo`: every network with every kind of method; each cell is correct or has a clear error.
 
 python -m benchmarks.zoo                      all, in 20 minutes on two idle cores; writes docs/networks.md
-python -m benchmarks.zoo --only "swin|vit"    networks whose name matches, and no page
+python -m benchmarks.zoo --only "swin|vit"    only networks whose name matches; writes no page
 python -m benchmarks.zoo --checks layout lrp  some checks
-python -m benchmarks.zoo --json rows.json     also write the rows, with the tracebacks
+python -m benchmarks.zoo --json rows.json     also write the rows with tracebacks
 
-The exit status is 1 where any cell is wrong or a crash.
+The exit status is 1 if any cell is wrong or a crash.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ COMMAND = "python -m benchmarks.zoo"
 
 
 def main() -> int:
-    """Run the checks, print rows as they come, write the page."""
+    """Run the checks, print each row when it is done, and write the page."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Torch reads the environment when it is imported, and so do the packages.
+    # torch and the other packages read the environment when they are imported.
     from benchmarks.zoo.attributions import CHECKS
     from benchmarks.zoo.networks import networks
     from benchmarks.zoo.runner import Limits, examine_all
@@ -40,18 +40,18 @@ def main() -> int:
     limits = Limits()
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="networks whose name matches this regular expression")
-    parser.add_argument("--checks", nargs="+", default=list(CHECKS), choices=list(CHECKS), help="some of the checks")
+    parser.add_argument("--checks", nargs="+", default=list(CHECKS), choices=list(CHECKS), help="run only these checks")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--page", type=Path, help=f"write the page here (default: {PAGE.name} after a full run)")
-    parser.add_argument("--workers", type=int, default=2, help="processes side by side")
-    parser.add_argument("--minutes", type=float, default=limits.whole / 60, help="time for all")
-    parser.add_argument("--seconds", type=float, default=limits.network, help="time for one network")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes")
+    parser.add_argument("--minutes", type=float, default=limits.whole / 60, help="time limit of the whole run")
+    parser.add_argument("--seconds", type=float, default=limits.network, help="time limit of one network")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
     for name in (*IMPORTED, "segmentation_models_pytorch"):
-        importlib.import_module(name)  # once, before the processes are forked
+        importlib.import_module(name)  # once, before the processes fork
     found = [network for network in networks() if re.search(chosen.only, network.name)]
-    found.sort(key=lambda network: not network.name.startswith("own"))  # no package tests these: never out of time
+    found.sort(key=lambda network: not network.name.startswith("own"))  # no package tests these, so they run first
     limits = Limits(network=chosen.seconds, whole=60 * chosen.minutes)
     rows = []
     for row in examine_all(found, chosen.checks, chosen.workers, limits):
@@ -60,7 +60,7 @@ def main() -> int:
         print(f"{row.verdict:8}{row.check:21}{row.network}, {size}: {row.words[:300]} ({row.seconds} s)", flush=True)
         if chosen.json:
             chosen.json.write_text(json.dumps([asdict(each) for each in rows]), encoding="utf-8")
-    order = {network.name: place for place, network in enumerate(networks())}
+    order = {network.name: index for index, network in enumerate(networks())}
     rows.sort(key=lambda row: order[row.network])
     print(f"{len(found)} networks, {len(rows)} cells: {summary(rows)}")
     full = not chosen.only and len(chosen.checks) == len(CHECKS)

@@ -1,4 +1,4 @@
-"""Checks of attributions: integrals and conservation by autograd and by sums, attention and ablation by hand."""
+"""Checks of attributions: integrals by autograd, conservation by sums, attention and ablation by manual computation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from benchmarks.zoo.subject import Subject
 
 __all__ = ["CHECKS"]
 NODES = 3
-"""Points of the integral."""
+"""Number of points of the integral."""
 
 
 @check
 def integrated_gradients(subject: Subject) -> str:
-    """Integrated gradients of three nodes, against autograd at numpy's Gauss-Legendre points, and differences."""
+    """Compare integrated gradients with autograd at numpy's three Gauss-Legendre points, and with differences."""
     model, images, tolerance = subject.in_float64()
     x = images[:1]
     actual = explainers.integrated_gradients(model, x, subject.target, steps=NODES, **subject.options_for(model))
@@ -41,10 +41,10 @@ def integrated_gradients(subject: Subject) -> str:
     return f"sum {float(right.sum()):.3g}"
 
 
-def _expect_slope(score: Any, at: Tensor, way: Tensor, slope: float) -> None:
-    """The oracle's own gradient along `way` is that of central differences, where those agree with one another."""
+def _expect_slope(score: Any, at: Tensor, direction: Tensor, slope: float) -> None:
+    """Compare the oracle's gradient along `direction` with central differences, if those agree with each other."""
     with torch.no_grad():
-        found = [float(score(at + h * way) - score(at - h * way)) / (2 * h) for h in (1e-5, 3e-5)]
+        found = [float(score(at + h * direction) - score(at - h * direction)) / (2 * h) for h in (1e-5, 3e-5)]
     if abs(found[0] - found[1]) < 1e-4 * abs(found[0]):
         expect(
             abs(found[0] - slope) < 1e-3 * abs(found[0]) + 1e-8,
@@ -54,7 +54,7 @@ def _expect_slope(score: Any, at: Tensor, way: Tensor, slope: float) -> None:
 
 @check
 def deep_lift(subject: Subject) -> str:
-    """DeepLIFT's values sum to the score less that of a black picture."""
+    """Check that DeepLIFT's values sum to the score minus that of a black image."""
     model, images, tolerance = subject.in_float64()
     score = subject.score(model)
     with torch.no_grad():
@@ -67,9 +67,9 @@ def deep_lift(subject: Subject) -> str:
     sums = values.flatten(1).sum(1)
     gap = float(((sums - changes) / changes).abs().max())
     if gap > max(1e-4, tolerance):
-        told = [finding.sentence for row in explanation.findings for finding in row if finding.code == "incomplete"]
-        if told:
-            raise Noted(told[0])
+        findings = [finding.sentence for row in explanation.findings for finding in row if finding.code == "incomplete"]
+        if findings:
+            raise Noted(findings[0])
     expect(gap <= max(1e-4, tolerance), f"sums {_few(sums)}, changes of the score {_few(changes)}")
     return f"{_few(sums)}"
 
@@ -80,7 +80,7 @@ def _few(values: Tensor) -> str:
 
 @check
 def lrp(subject: Subject) -> str:
-    """LRP conserves the score of a copy without additive constants, by the epsilon rule; and the default is finite."""
+    """Check that the epsilon rule conserves the score of a copy without constants, and that the default is finite."""
     model, images, _ = subject.in_float64()
     plain = without_constants(copy.deepcopy(model))
     score, x, options = subject.score(plain), images[:1], subject.options_for(plain)
@@ -98,13 +98,13 @@ def lrp(subject: Subject) -> str:
 
 
 def without_constants(model: nn.Module) -> nn.Module:
-    """The network without what is added independently of the picture: biases, means, embeddings, tokens."""
+    """Set everything that is added independently of the image to zero: biases, means, embeddings, tokens."""
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, _BatchNorm) and module.running_mean is not None:
                 module.running_mean.zero_()
             for name, parameter in module.named_parameters(recurse=False):
-                # Tables of biases between positions are inside a softmax, which is a constant to LRP.
+                # Tables of relative position biases are inside a softmax, which LRP treats as a constant.
                 table = "relative" in name or "table" in name
                 bias = parameter.ndim == 1 and re.search(r"bias|beta", name)
                 added = name != "weight" and re.search(r"pos|token|embedding|dist", name)
@@ -114,7 +114,7 @@ def without_constants(model: nn.Module) -> nn.Module:
 
 
 class _Attentions(TorchFunctionMode):
-    """The weights of every attention that runs, computed from what it is given."""
+    """Records the weights of every attention that runs, computed from its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,14 +145,14 @@ class _Attentions(TorchFunctionMode):
 
 @check
 def attention_rollout(subject: Subject) -> str:
-    """Rollout by hand from all attentions that ran; a rollout of fewer is wrong."""
+    """Compare with a rollout of all attentions that ran; a rollout of fewer is wrong."""
     x = subject.images[:1]
     with torch.no_grad(), _Attentions() as watch:
         subject.score()(x)
     shapes = sorted({tuple(weights.shape[-2:]) for weights in watch.seen})
     actual = explainers.attention_rollout(subject.model, x, subject.target, **subject.options)
     ran = f"{len(watch.seen)} attentions of {', '.join(f'{a} x {b}' for a, b in shapes)}"
-    expect(len(shapes) == 1 and shapes[0][0] == shapes[0][1], f"a rollout, where the network ran {ran}")
+    expect(len(shapes) == 1 and shapes[0][0] == shapes[0][1], f"a rollout, although the network ran {ran}")
     rolled = torch.eye(shapes[0][0], dtype=torch.float64)
     for weights in watch.seen:
         expect(weights.numel() % (shapes[0][0] ** 2) == 0, f"weights of {tuple(weights.shape)}")
@@ -174,12 +174,12 @@ def attention_rollout(subject: Subject) -> str:
 
 @check
 def channel_effects(subject: Subject) -> str:
-    """Three channels set to zero by a forward hook."""
+    """Compare three channels with a forward hook that sets them to zero."""
     model, score, x, name = subject.model, subject.score(), subject.images[:1], subject.default
     effects = subject.effects
     path, number = split(name)
     layout = subject.layout(name)
-    expect(layout is not None, f"{name}: no layout by evidence")
+    expect(layout is not None, f"{name}: no layout from evidence")
     axis = ({1, 2, 3} - set(layout.axes)).pop() if len(layout.axes) == 2 else 3 - layout.axes[0]
     chosen = sorted({int(effects[0].argmax()), int(effects[0].argmin()), effects.shape[1] // 2})
 
@@ -199,16 +199,16 @@ def channel_effects(subject: Subject) -> str:
     right = torch.tensor([whole - zeroed(channel) for channel in chosen])
     size = max(float(effects.abs().max()), 1e-3 * abs(whole))
     gap = float((effects[0, chosen] - right).abs().max()) / size
-    expect(gap < 2 * subject.network.rounding, f"channels {chosen}: {_few(effects[0, chosen])}, by hand {_few(right)}")
+    expect(gap < 2 * subject.network.rounding, f"channels {chosen}: {_few(effects[0, chosen])}, expected {_few(right)}")
     return f"{effects.shape[1]} channels"
 
 
 @check
 def ablation_cam(subject: Subject) -> str:
-    """The activations weighted by the effects of their channels, of which `channel_effects` checks some by hand."""
+    """Compare with activations weighted by the effects of their channels, some of which `channel_effects` checks."""
     x, name = subject.images[:1], subject.default
     layout = subject.layout(name)
-    expect(layout is not None, f"{name}: no layout by evidence")
+    expect(layout is not None, f"{name}: no layout from evidence")
     actual = explainers.ablation_cam(subject.model, x, subject.target, relu=False, **subject.options)
     kept = outputs(subject.model, subject.score(), x, [name])[name]
     right = torch.einsum("nk,nkhw->nhw", subject.effects.to(kept), layout.maps(kept))
@@ -218,7 +218,7 @@ def ablation_cam(subject: Subject) -> str:
 
 
 class _Recorder(nn.Module):
-    """A network of which each forward pass is reported."""
+    """A network that reports the input of each forward pass."""
 
     def __init__(self, network: nn.Module, see: Callable[[Tensor], None]) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class _Recorder(nn.Module):
 
 @check
 def rise(subject: Subject) -> str:
-    """The same map with batches of 1 and of 4; and by hand, from the masked pictures that the network was given."""
+    """Compare batches of 1 and 4, and compute the map from the masked images that the network received."""
     x, score = subject.images[:1], subject.score()
     log: list[Tensor] = []
 
@@ -250,12 +250,12 @@ def rise(subject: Subject) -> str:
     same(maps[1], maps[0], 2 * subject.network.rounding, "batches of 1 and 4")
     masks = (seen * x).sum(1) / (x * x).sum(1)
     masked = seen[(masks < 0.999).flatten(1).any(1)]
-    expect(len(masked) == 12, f"{len(masked)} masked pictures were seen, not 12")
+    expect(len(masked) == 12, f"{len(masked)} masked images were seen, not 12")
     masks = (masked * x).sum(1) / (x * x).sum(1)
-    expect(bool(((masked - masks[:, None] * x).abs() < 1e-4 * x.abs().max()).all()), "pictures that are not masked")
+    expect(bool(((masked - masks[:, None] * x).abs() < 1e-4 * x.abs().max()).all()), "images that are not masked")
     with torch.no_grad():
         scores = torch.cat([score(row[None]) for row in masked])
     right = torch.einsum("s,shw->hw", scores, masks) / masks.sum(0).clamp(min=1e-12) - scores.mean()
     right = torch.where(masks.sum(0) > 1e-9, right, 0)
-    same(maps[0][0], right, 5 * subject.network.rounding, "by hand")
+    same(maps[0][0], right, 5 * subject.network.rounding, "computed from the masks")
     return f"from {float(maps[0].min()):.3g} to {float(maps[0].max()):.3g}"

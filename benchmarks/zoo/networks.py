@@ -1,4 +1,4 @@
-"""The networks: small members of many families, each made offline with ten classes, and some written by hand."""
+"""The networks: small members of many families, built offline with ten classes, and some custom ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.zoo.subject import CLASSES, SMALL, SQUARE, WIDE, Network, Size
 
 
 def networks() -> Iterator[Network]:
-    """All of them, in the order of the table."""
+    """Return all networks in the order of the table."""
     yield from _timm()
     yield from _transformers()
     yield from _segmentation_models()
@@ -39,7 +39,7 @@ efficientformer_l1! efficientformerv2_s0@ efficientvit_b0 efficientvit_m0 fastvi
 mvitv2_tiny nextvit_small pit_ti_224@ pit_ti_distilled_224@ shvit_s1 swiftformer_xs tnt_s_patch16_224@
 volo_d1_224@ focalnet_tiny_srf vitamin_small_224@
 """
-"""An `@` marks those that are made for one size of picture, as `img_size` says, and a `!` those that have one size."""
+"""`@` marks networks that are built for one image size with `img_size`, and `!` networks with a fixed size."""
 TIMM_SQUARES = {"halonet26t": (256, 256), "bat_resnext26ts": (256, 256)}
 TIMM_SMALLER: dict[str, dict[str, Any]] = {
     "beit_base_patch16_224": {"embed_dim": 192, "depth": 6, "num_heads": 6},
@@ -65,7 +65,7 @@ def _timm() -> Iterator[Network]:
             options = {**TIMM_SMALLER.get(name, {}), **({"img_size": size} if sized else {})}
             return timm.create_model(name, pretrained=False, num_classes=CLASSES, **options)
 
-        # It stretches every picture to its own size.
+        # It resizes every image to its own size.
         seen = (240, 240) if name == "crossvit_tiny_240" else None
         yield Network(f"timm {name}", make, sizes, seen=seen)
 
@@ -82,13 +82,13 @@ def _hf(name: str, config: str, wide: bool = True, **options: Any) -> Network:
 
 
 def mean_of_a_class(output: Any) -> Tensor:
-    """The mean logit of a class over the picture, [N], of a segmentation network's output."""
+    """Return the mean logit of a class over the image, [N], for the output of a segmentation network."""
     scores = output["out"] if isinstance(output, dict) and "out" in output else getattr(output, "logits", output)
     return scores[:, 3].mean((1, 2))
 
 
 def sum_of_boxes(output: Any) -> Tensor:
-    """The sum of the detections' scores, [N]."""
+    """Return the sum of the detections' scores, [N]."""
     return torch.stack([found["scores"].sum() for found in output])
 
 
@@ -210,7 +210,7 @@ def _torchvision() -> Iterator[Network]:
     yield Network(
         "torchvision deeplabv3_mobilenet_v3_large", of("segmentation.deeplabv3_mobilenet_v3_large", **empty), **segments
     )
-    # Which boxes are kept may turn on rounding.
+    # The selection of boxes may depend on rounding.
     found: dict[str, Any] = {"kind": "detector", "target": sum_of_boxes, "rounding": 5e-3}
     few = {**none, "weights_backbone": None, "num_classes": 4, "box_detections_per_img": 10, "box_score_thresh": 0.0}
     few |= {"min_size": 128, "max_size": 160, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 20}
@@ -223,14 +223,14 @@ def _torchvision() -> Iterator[Network]:
 
 
 def _unsaturated(network: nn.Module) -> nn.Module:
-    """With scores of detections well below 1, where their slope is not lost to rounding."""
+    """Scale the detection scores well below 1, so that rounding does not hide their slope."""
     with torch.no_grad():
         network.get_submodule("head.classification_head.cls_logits").weight.mul_(0.05)
     return network
 
 
 def _retinanet(size: Size) -> nn.Module:
-    """On the backbone's last stage alone: the heads run on every level, and take most of the time."""
+    """Use only the backbone's last stage: the heads run on every level and take most of the time."""
     detection = importlib.import_module("torchvision.models.detection")
     anchors = detection.anchor_utils.AnchorGenerator(((64,), (128,)), ((0.5, 1.0, 2.0),) * 2)
     backbone = detection.backbone_utils.resnet_fpn_backbone(
@@ -257,7 +257,7 @@ class Small(nn.Module):
 
 
 class TwoInputs(Small):
-    """A picture, and a row of numbers about it."""
+    """An image and a row of numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -269,14 +269,14 @@ class TwoInputs(Small):
 
 
 class DictInput(Small):
-    """A dict of tensors, as data loaders give them."""
+    """A dict of tensors, as from a data loader."""
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"logits": super().forward(batch["pixel_values"] * batch["mask"])}
 
 
 class Checkpointed(Small):
-    """Blocks that are computed anew in the backward pass, or kept where `use_reentrant` is None."""
+    """Blocks that are recomputed in the backward pass, or stored if `use_reentrant` is None."""
 
     def __init__(self, use_reentrant: bool | None) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class _Swish(torch.autograd.Function):
 
 
 class OwnFunction(Small):
-    """An activation with a backward pass of its own."""
+    """An activation with a custom backward pass."""
 
     def forward(self, images: Tensor) -> Tensor:
         x = _Swish.apply(self.two(self.one(self.stem(images))))
@@ -325,7 +325,7 @@ class Repeated(Small):
 
 
 class Reshaped(nn.Module):
-    """Channels last by hand: a linear layer over the channels, permuted back, with an addition and no norm after it."""
+    """Manual channels last: a linear layer over the channels, permuted back, followed by an addition without a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -343,7 +343,7 @@ class Reshaped(nn.Module):
 
 
 def quantized(network: nn.Module) -> nn.Module:
-    """Its linear layers in 8 bits, quantized as they run."""
+    """Linear layers in 8 bits with dynamic quantization."""
     return torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, torch.qint8)
 
 
@@ -357,12 +357,12 @@ def _with_a_dict(network: nn.Module) -> Callable[[Tensor], Any]:
 
 
 def own() -> Iterator[Network]:
-    """The networks written by hand."""
+    """Return the custom networks."""
     yield Network("own two inputs", lambda size: TwoInputs(), forward=_with_numbers)
     yield Network("own dict input", lambda size: DictInput(), forward=_with_a_dict)
     yield Network("own checkpoint, reentrant", lambda size: Checkpointed(True))
     yield Network("own checkpoint", lambda size: Checkpointed(False))
-    # The range of the whole batch decides how its activations are rounded.
+    # The rounding of activations depends on the range of the whole batch.
     yield Network("own quantized linear layers", lambda size: Reshaped(), finish=quantized, rounding=0.05)
     yield Network("own autograd.Function", lambda size: OwnFunction())
     yield Network("own repeated block", lambda size: Repeated())

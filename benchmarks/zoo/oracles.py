@@ -1,6 +1,6 @@
-"""What is right, found without the library: layouts by lighting stripes, cuts by freezing, gradients by hand.
+"""Expected results without the library: layouts from changed patches, cuts from frozen layers, gradients from hooks.
 
-A layer is named as `list_layers` names it, `path` or `path#k` for the k-th call of a module that runs repeatedly.
+Layers have the names of `list_layers`, `path` or `path#k` for the k-th call of a module that runs repeatedly.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Score = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a tensor of one image has its rows and columns: the axes of a picture, or the axis of tokens."""
+    """The axes of rows and columns in a tensor of one image, or the axis of tokens."""
 
     axes: tuple[int, ...]
     grid: tuple[int, int]
     extra: int = 0
 
     def maps(self, tensor: Tensor) -> Tensor:
-        """The tensor [N, ...] as [N, K, h, w]."""
+        """Return a tensor [N, ...] as [N, K, h, w]."""
         if len(self.axes) == 2:
             channels = ({1, 2, 3} - set(self.axes)).pop()
             return tensor.permute(0, channels, *self.axes)
@@ -37,7 +37,7 @@ class Layout:
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The tensor in what a module gives: itself, or the first of a tuple, list or dict."""
+    """Return the tensor in the output of a module: the output itself, or the first in a tuple, list or dict."""
     if isinstance(output, Tensor):
         return output
     values = list(output.values()) if isinstance(output, dict) else output
@@ -47,7 +47,7 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def put_back(output: Any, tensor: Tensor) -> Any:
-    """`output` with its first tensor replaced."""
+    """Return `output` with its first tensor replaced."""
     if isinstance(output, Tensor):
         return tensor
     if isinstance(output, dict):
@@ -55,13 +55,13 @@ def put_back(output: Any, tensor: Tensor) -> Any:
         changed = type(output)(output)
         changed[key] = tensor
         return changed
-    place = next(i for i, value in enumerate(output) if isinstance(value, Tensor))
-    return type(output)([*output[:place], tensor, *output[place + 1 :]])
+    index = next(i for i, value in enumerate(output) if isinstance(value, Tensor))
+    return type(output)([*output[:index], tensor, *output[index + 1 :]])
 
 
 @contextmanager
 def on_calls(model: nn.Module, see: Callable[[str, int, Any], Any], only: set[str] | None = None) -> Iterator[None]:
-    """`see(path, k, output)` after every call; what it returns, if anything, goes on in the output's place."""
+    """Call `see(path, k, output)` after every call; if it returns a value, that replaces the output."""
     counts: dict[str, int] = {}
     handles = []
 
@@ -83,13 +83,13 @@ def on_calls(model: nn.Module, see: Callable[[str, int, Any], Any], only: set[st
 
 
 def split(name: str) -> tuple[str, int]:
-    """The path and the number of the call."""
+    """Return the path and the number of the call."""
     path, _, k = name.partition("#")
     return path, int(k or 0)
 
 
 def outputs(model: nn.Module, score: Score, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-    """The outputs of these calls."""
+    """Return the outputs of these calls."""
     wanted, found = {split(name): name for name in names}, {}
 
     def see(path: str, k: int, output: Any) -> None:
@@ -112,20 +112,20 @@ class Step:
 
 
 def steps(model: nn.Module, score: Score, images: Tensor) -> tuple[list[Step], int]:
-    """All calls in the order in which they end, and the operations of the whole forward pass."""
+    """Return all calls in the order in which they end, and the operations of the whole forward pass."""
     with FlopCounterMode(display=False) as counter:
         found = _calls(model, score, images, counter.get_total_flops)
     return found, counter.get_total_flops()
 
 
 def shapes(model: nn.Module, score: Score, images: Tensor) -> dict[str, tuple[int, ...]]:
-    """The shape of each call's output."""
+    """Return the shape of each call's output."""
     return {step.name: step.shape for step in _calls(model, score, images, lambda: 0)}
 
 
 def _calls(model: nn.Module, score: Score, images: Tensor, count: Callable[[], int]) -> list[Step]:
     found: list[tuple[str, int, tuple[int, ...], int]] = []
-    # A module may give a tensor that one inside it gave long before: kept alive, their addresses tell.
+    # A module may return a tensor of an inner module; while all tensors are alive, their addresses identify them.
     known: dict[tuple[int, tuple[int, ...]], tuple[Tensor, int]] = {}
 
     def see(path: str, k: int, output: Any) -> None:
@@ -142,16 +142,16 @@ def _calls(model: nn.Module, score: Score, images: Tensor, count: Callable[[], i
 
 
 Lit = tuple[Tensor, tuple[float, float]]
-"""A tensor, and the place of the patch that was lit for it, as shares of the height and the width."""
-PLACES = (1 / 8, 3 / 8, 5 / 8, 7 / 8)
+"""A tensor, and the position of the patch that was changed for it, as shares of the height and the width."""
+POSITIONS = (1 / 8, 3 / 8, 5 / 8, 7 / 8)
 
 
 def patches(images: Tensor) -> list[Lit]:
-    """The picture with another small patch, at sixteen places."""
+    """Return copies of the image, each with a different patch at one of sixteen positions."""
     found = []
     side = min(images.shape[2:]) // 12
-    for row in PLACES:
-        for column in PLACES:
+    for row in POSITIONS:
+        for column in POSITIONS:
             changed = images.clone()
             top, left = (
                 int(share * length) - side // 2 for share, length in zip((row, column), images.shape[2:], strict=True)
@@ -163,7 +163,7 @@ def patches(images: Tensor) -> list[Lit]:
 
 
 def candidates(shape: tuple[int, ...], size: tuple[int, int]) -> list[Layout]:
-    """All ways in which a tensor of one image could lie that fit the picture's proportions."""
+    """Return all layouts of a tensor of one image that fit the image's proportions."""
     if shape[0] != 1 or len(shape) not in (3, 4):
         return []
     if len(shape) == 4:
@@ -184,7 +184,7 @@ def _fits(shape: tuple[int, ...], axes: tuple[int, int], size: tuple[int, int]) 
 
 
 def proportional(grid: tuple[int, int], size: tuple[int, int]) -> bool:
-    """Whether one stride, with padding or without, cuts a picture of this size into this grid."""
+    """Return whether one stride, with or without padding, divides an image of this size into this grid."""
     lows = [max(1, length / (cells + 1.5)) for cells, length in zip(grid, size, strict=True)]
     highs = [length / max(0.5, cells - 1) for cells, length in zip(grid, size, strict=True)]
     if grid[0] > size[0] or grid[1] > size[1] or max(lows) >= min(highs):
@@ -196,9 +196,9 @@ def proportional(grid: tuple[int, int], size: tuple[int, int]) -> bool:
 
 
 def lit(layout: Layout, before: Tensor, after: Sequence[Lit]) -> float:
-    """How well the layout explains what each patch changed, at most 1: the cells it changes most lie where it is.
+    """Return how well the layout explains the patches, at most 1: the most changed cells are at the patch's position.
 
-    What a patch changes everywhere, by attention or by a norm over the picture, is divided out.
+    Changes everywhere, by attention or by a norm over the image, are divided out.
     """
     changes = torch.stack([layout.maps((tensor - before).double()).norm(dim=1)[0] for tensor, _ in after])
     relative = changes / changes.mean((1, 2), keepdim=True).clamp(min=1e-300)
@@ -206,9 +206,9 @@ def lit(layout: Layout, before: Tensor, after: Sequence[Lit]) -> float:
     weights = (relative / relative.amax((1, 2), keepdim=True).clamp(min=1e-300)) ** 16
     weights = weights / weights.sum((1, 2), keepdim=True).clamp(min=1e-300)
     rows, columns = (torch.linspace(0, 1, cells, dtype=torch.float64) for cells in layout.grid)
-    places = torch.tensor([place for _, place in after], dtype=torch.float64)
+    positions = torch.tensor([position for _, position in after], dtype=torch.float64)
     found = (weights.sum(2) * rows).sum(1), (weights.sum(1) * columns).sum(1)
-    return min(_correlation(places[:, axis], found[axis]) for axis in (0, 1))
+    return min(_correlation(positions[:, axis], found[axis]) for axis in (0, 1))
 
 
 def _correlation(one: Tensor, other: Tensor) -> float:
@@ -216,9 +216,9 @@ def _correlation(one: Tensor, other: Tensor) -> float:
 
 
 def residual_gradient(model: nn.Module, score: Score, name: str, kept: Tensor, images: Tensor) -> Tensor | None:
-    """The gradient at the tensor that the call reads, where the call itself gives `kept`; None where it is no output.
+    """Return the gradient at the input of the call if its output is `kept`; None if the input is not an output.
 
-    What is not zero passes the layer by.
+    Values other than zero belong to a path that bypasses the layer.
     """
     path, number = split(name)
     last: dict[int, tuple[str, int]] = {}
@@ -257,7 +257,7 @@ def residual_gradient(model: nn.Module, score: Score, name: str, kept: Tensor, i
 
 
 def frozen_at(model: nn.Module, score: Score, name: str, kept: Tensor, images: Tensor) -> Tensor:
-    """The scores where the call `name` gives `kept`, whatever the images are."""
+    """Return the scores if the call `name` returns `kept` for all images."""
     path, number = split(name)
 
     def see(_: str, k: int, output: Any) -> Any:
@@ -268,7 +268,7 @@ def frozen_at(model: nn.Module, score: Score, name: str, kept: Tensor, images: T
 
 
 def gradient(model: nn.Module, score: Score, name: str, images: Tensor) -> tuple[Tensor, Tensor]:
-    """The call's output and the gradient of the summed scores there: a forward hook, a clone, one backward pass."""
+    """Return the call's output and the gradient of the summed scores there: a hook, a clone, one backward pass."""
     path, number = split(name)
     found: list[Tensor] = []
 
@@ -287,14 +287,14 @@ def gradient(model: nn.Module, score: Score, name: str, images: Tensor) -> tuple
     return found[0].detach(), torch.zeros_like(found[0]) if slope is None else slope
 
 
-def slope_along(model: nn.Module, score: Score, name: str, images: Tensor, way: Tensor, step: float) -> float:
-    """The score's derivative along `way`, added to the call's output, by a central difference."""
+def slope_along(model: nn.Module, score: Score, name: str, images: Tensor, direction: Tensor, step: float) -> float:
+    """Return the score's derivative along `direction` at the call's output, by a central difference."""
     path, number = split(name)
 
     def shifted(sign: int) -> Tensor:
         def see(_: str, k: int, output: Any) -> Any:
             tensor = first_tensor(output)
-            return put_back(output, tensor + sign * step * way) if k == number and tensor is not None else None
+            return put_back(output, tensor + sign * step * direction) if k == number and tensor is not None else None
 
         with torch.no_grad(), on_calls(model, see, {path}):
             return score(images)

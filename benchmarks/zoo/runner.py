@@ -1,13 +1,12 @@
-"""Networks in processes of their own, several at a time, each with its time limits: rows as they come.
+"""Run networks in separate processes with time limits, several at a time, and yield their rows.
 
-Every process is forked from one that has imported the packages. A check that takes too long is ended by a signal in its
-process; a network that takes too long, or brings its process down, is ended with it.
+Every process is forked from one that has imported the packages. A signal ends a check that takes too long in its
+process; a network that takes too long, or whose process dies, ends with its process.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import re
 import signal
 import time
@@ -17,19 +16,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 
+import explainers
 from benchmarks.zoo.checks import CHECKS, FOR_EVERY_SIZE, Noted, Wrong
 from benchmarks.zoo.subject import Network, Size, Subject
 
-WAY = re.compile(r"\b(Give|Use|Choose|Take|Try|Pass|Call|Set|Write|Ask|Leave|Run|Remove|Return)\b")
-"""How the sentence of a refusal begins that says what to write instead."""
+WAY = re.compile(
+    r"\b(Give|Use|Choose|Take|Try|Pass|Call|Set|Write|Ask|Leave|Run|Remove|Return|Select|Specify|Provide|Install|Convert)\b"
+)
+"""Verbs of an error message that says what to do."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell: `verdict` is "right", "refused", "wrong", "crash" or "slow", `words` say why, or what was seen."""
+    """One cell: `verdict` is "right", "refused", "wrong", "crash" or "slow"; `words` are the reason or the result."""
 
     network: str
     size: Size
@@ -42,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds of computing for one check, of time for one network, and of time for all of them."""
+    """Limits: CPU seconds of one check, seconds of one network, and seconds of all networks."""
 
     check: float = 20.0
     network: float = 90.0
@@ -50,7 +53,7 @@ class Limits:
 
 
 class _Slow(BaseException):
-    """Raised by the signal; no `except Exception` of a network or of the library catches it."""
+    """Raised by the signal; not an `Exception`, so networks and the library cannot catch it."""
 
 
 def _end_the_check(*_: object) -> None:
@@ -58,14 +61,14 @@ def _end_the_check(*_: object) -> None:
 
 
 def examine(network: Network, names: Sequence[str], limits: Limits) -> Iterator[Row]:
-    """The rows of one network, in this process."""
+    """Yield the rows of one network, in this process."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGVTALRM, _end_the_check)
     for size in network.sizes:
         wanted = [name for name in names if size == network.sizes[0] or name in FOR_EVERY_SIZE]
         subject: Subject | None = None
         for name in wanted:
-            began, trace = time.process_time(), ""
+            start, trace = time.process_time(), ""
             signal.setitimer(signal.ITIMER_VIRTUAL, limits.check)
             try:
                 subject = subject or Subject(network, size)
@@ -82,13 +85,13 @@ def examine(network: Network, names: Sequence[str], limits: Limits) -> Iterator[
                 trace = traceback.format_exc()[-2000:]
             finally:
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            yield Row(network.name, size, name, verdict, words, round(time.process_time() - began, 2), trace)
+            yield Row(network.name, size, name, verdict, words, round(time.process_time() - start, 2), trace)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the library itself raised it, and says what to write instead."""
+    """Return whether the library raised this error with a message that says what to do."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = bool(frames) and f"{os.sep}explainers{os.sep}" in frames[-1].filename
+    ours = bool(frames) and Path(explainers.__file__).parent in Path(frames[-1].filename).parents
     return ours and isinstance(error, (ValueError, TypeError)) and bool(WAY.search(str(error)))
 
 
@@ -100,13 +103,13 @@ class _Worker:
     wanted: list[tuple[Size, str]] = field(default_factory=list)
 
     def rest(self, verdict: str, words: str) -> Iterator[Row]:
-        """The cells that it did not come to."""
+        """Yield a row for each missing cell."""
         for size, name in self.wanted:
             yield Row(self.network.name, size, name, verdict, words, 0.0)
 
 
 def examine_all(networks: Sequence[Network], names: Sequence[str], workers: int, limits: Limits) -> Iterator[Row]:
-    """The rows of all networks, as they come."""
+    """Yield the rows of all networks as they arrive."""
     context, waiting, end = multiprocessing.get_context("fork"), list(networks), time.monotonic() + limits.whole
     running: dict[Connection, _Worker] = {}
     while waiting or running:
@@ -121,7 +124,7 @@ def examine_all(networks: Sequence[Network], names: Sequence[str], workers: int,
             ]
             if late:
                 yield from (
-                    Row(network.name, *cell, "slow", "not begun: the time of the whole run was over", 0.0)
+                    Row(network.name, *cell, "slow", "not started: the time limit of the whole run was reached", 0.0)
                     for cell in wanted
                 )
                 continue

@@ -1,4 +1,4 @@
-"""The table of all networks, in Markdown: a row each, refusals as notes below."""
+"""The table of all networks in Markdown: one row per network, errors as notes below."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from benchmarks.zoo.runner import Row
 
 HEAD = """# Networks
 
-What the methods do on {count} architectures: of timm, transformers, segmentation_models_pytorch and torchvision, and
-some written by hand. `{command}` makes the networks without downloads, draws random weights, biases and statistics of
-batch norms, runs each method and compares with an oracle that does not use the library; it wrote this page.
+After this page you know which methods work on your architecture, and what the others report.
+
+The table has {count} architectures from timm, transformers, segmentation_models_pytorch, torchvision and our tests.
+`{command}` builds the networks without downloads and randomizes weights, biases and batch norm statistics.
+It runs each method, compares it with an oracle that does not use the library, and writes this page.
 
 {summary}
 
-Pictures have 224 × 160 pixels; the first three columns also meet a square one. *Fixed* networks take one size only.
+Images have 224 × 160 pixels; the first three columns also use a square image. *Fixed* networks accept only one size.
 
 | mark | meaning |
 |---|---|
 | ✓ | equal to the oracle |
-| refused *n* | refused in the words of note *n*, which say what to write instead |
-| **wrong** *n*, **crash** *n* | the oracle says otherwise; an error that is not the library's own |
-| slow | over its time limit |
+| unsupported *n* | raises the error in note *n*, which says what to use instead |
+| **wrong** *n*, **crash** *n* | differs from the oracle; an error that the library did not raise |
+| slow | exceeds its time limit |
 
 | column | oracle |
 |---|---|
 | default layer | on every path to the score, with a gradient at its patches; no later layer with a grid of 4 × 4 is |
-| layout | which axes turn with the picture, and where lit patches appear: default layer, stages, a sample of others |
+| layout | axes that swap with the image, and positions of changed patches: default layer, stages, a sample of others |
 | Grad-CAM | a hook and autograd in float64, for batches of 1 and 2; that gradient by central differences |
 | IG | integrated gradients at three points by autograd |
-| DeepLIFT | the sum is the score less that of a black picture |
+| DeepLIFT | the sum is the score minus that of a black image |
 | LRP | the epsilon rule conserves the score of a copy without additive constants |
-| rollout | by hand, from all attentions that ran |
+| rollout | computed from all attentions that ran |
 | effects, Ablation-CAM | three channels set to zero by a hook; the activations weighted by the effects |
-| RISE | by hand, from the masked pictures that the network was given; batches of 1 and 4 |
+| RISE | computed from the masked images that the network received; batches of 1 and 4 |
 
 """
 TITLES = {
@@ -50,16 +52,18 @@ TITLES = {
     "rise": "RISE",
 }
 WORST = ("crash", "wrong", "slow", "refused", "right")
+SHOWN = {"refused": "unsupported", "right": "correct"}
+"""Verdicts with another name on the page."""
 
 
 def summary(rows: Iterable[Row]) -> str:
-    """How many cells have which verdict."""
+    """Return the number of cells by verdict."""
     counts = Counter(row.verdict for row in rows)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(WORST)) + "."
+    return ", ".join(f"{counts[verdict]} {SHOWN.get(verdict, verdict)}" for verdict in reversed(WORST)) + "."
 
 
 def table(rows: Sequence[Row], command: str, versions: str) -> str:
-    """The page: what was done, one row a network, the notes."""
+    """Return the page: the introduction, one row per network, the notes."""
     names = list(dict.fromkeys(row.network for row in rows))
     checks = [check for check in TITLES if any(row.check == check for row in rows)]
     notes: dict[str, int] = {}
@@ -73,13 +77,13 @@ def table(rows: Sequence[Row], command: str, versions: str) -> str:
         cells = [_cell([row for row in own if row.check == check], notes) for check in checks]
         layer = f"`{first.words.partition(' ')[0]}`{first.words[first.words.index(' ') :]}" if first else ""
         lines.append(f"| {name}{fixed} | {layer} | " + " | ".join(cells) + " |")
-    said = [f"{number}. {sentence}" for sentence, number in notes.items()]
+    numbered = [f"{number}. {note}" for note, number in notes.items()]
     head = HEAD.format(count=len(names), command=command, summary=f"Cells: {summary(rows)} {versions}.")
-    return head + "\n".join(lines) + "\n\n## Notes\n\n" + "\n".join(said) + "\n"
+    return head + "\n".join(lines) + "\n\n## Notes\n\n" + "\n".join(numbered) + "\n"
 
 
 def _cell(rows: list[Row], notes: dict[str, int]) -> str:
-    """The worst verdict of a check over the sizes."""
+    """Return the worst verdict of a check over the sizes."""
     if not rows:
         return ""
     worst = min(rows, key=lambda row: WORST.index(row.verdict))
@@ -87,6 +91,6 @@ def _cell(rows: list[Row], notes: dict[str, int]) -> str:
         return "✓"
     if worst.verdict == "slow":
         return "slow"
-    sentence = " ".join(worst.words.split()).replace("|", "\\|")
-    number = notes.setdefault(sentence, len(notes) + 1)
-    return f"refused {number}" if worst.verdict == "refused" else f"**{worst.verdict}** {number}"
+    note = " ".join(worst.words.split()).replace("|", "\\|")
+    number = notes.setdefault(note, len(notes) + 1)
+    return f"unsupported {number}" if worst.verdict == "refused" else f"**{worst.verdict}** {number}"

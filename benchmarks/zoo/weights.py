@@ -1,7 +1,7 @@
-"""Random weights under which every part of a network matters, so that a mistake in any of them shows.
+"""Random weights that make every part of a network matter, so that an error in any of them is visible.
 
-Fresh networks hide mistakes: biases are 0, batch norm does nothing, layer scales of 1e-6 switch blocks off, and
-position embeddings are 0. Here all of them are drawn, and batch norms take the statistics of a random batch, a bit off.
+New networks hide errors: biases are 0, batch norm is the identity, layer scales of 1e-6 disable blocks, and position
+embeddings are 0. Here all of them are random, and batch norms have slightly changed statistics of a random batch.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def enliven(model: nn.Module, call: Callable[[Tensor], Any], size: tuple[int, int], seed: int = 0) -> nn.Module:
-    """Draw biases, norms, layer scales and embeddings, and measure the batch norms' statistics by `call`; in place."""
+def randomize(model: nn.Module, call: Callable[[Tensor], Any], size: tuple[int, int], seed: int = 0) -> nn.Module:
+    """Randomize biases, norms, layer scales and embeddings in place, and set batch norm statistics with `call`."""
     draws = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter.is_floating_point():
-                    _draw(module, name, parameter, draws)
+                    _randomize(module, name, parameter, draws)
     _measure_batch_norms(model, call, size, draws)
     return model.eval().requires_grad_(False)
 
 
-def _draw(module: nn.Module, name: str, parameter: Tensor, draws: torch.Generator) -> None:
+def _randomize(module: nn.Module, name: str, parameter: Tensor, draws: torch.Generator) -> None:
     noise = torch.randn(parameter.shape, generator=draws)
     is_norm = "norm" in type(module).__name__.lower() or isinstance(module, _BatchNorm)
     if "bias" in name and parameter.ndim == 1:
-        # Small linear layers mix attention weights, where a constant would drown what is mixed.
+        # Small linear layers mix attention weights; a constant would dominate them.
         parameter.copy_(0.2 * noise if len(parameter) > 16 or not isinstance(module, nn.Linear) else 0.003 * noise)
     elif is_norm and name == "weight":
-        # A zero is the end of a residual branch, which should not outgrow the rest.
+        # Zero weights end a residual branch, which should not dominate the rest.
         parameter.copy_((1 if float(parameter.abs().max()) > 0 else 0.4) * (1 + 0.2 * noise))
     elif parameter.ndim >= 2 and name.endswith("weight"):
         fan = parameter[0].numel()
         if isinstance(module, (nn.Linear, nn.Conv2d)) and float(parameter.std()) < 0.6 / math.sqrt(fan):
             parameter.copy_(noise / math.sqrt(fan))
     elif float(parameter.std(correction=0)) < 0.1 * max(1.0, float(parameter.abs().mean())):
-        # Layer scales, embeddings and tokens are made with one value each, or nearly.
+        # Layer scales, embeddings and tokens are initialized with one value, or nearly.
         middle = float(parameter.mean())
         parameter.copy_((middle if abs(middle) > 0.3 else 0.3 * (parameter.ndim < 3)) + 0.2 * noise)
 
@@ -55,7 +55,7 @@ def _measure_batch_norms(
     handles = [norm.register_forward_pre_hook(_take_statistics) for norm in norms]
     try:
         with torch.no_grad():
-            call(picture((2, *size), 3))
+            call(random_images((2, *size), 3))
     finally:
         for handle in handles:
             handle.remove()
@@ -67,14 +67,14 @@ def _measure_batch_norms(
 
 def _take_statistics(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     values = inputs[0].transpose(0, 1).flatten(1)
-    # Of a few rows, as after the pool, the variance is that over all channels.
+    # With few rows, as after pooling, use the variance over all channels.
     many = values.shape[1] >= 16
     norm.running_mean.copy_(values.mean(1) if many else values.mean())
     norm.running_var.copy_((values.var(1) if many else 0) + (0.1 if many else 1.0) * float(values.var()) + 1e-3)
 
 
-def picture(size: tuple[int, int, int], channels: int = 3, seed: int = 1) -> Tensor:
-    """[N, C, H, W]: coarse patches of colour with noise on them, about as large as normalised photographs."""
+def random_images(size: tuple[int, int, int], channels: int = 3, seed: int = 1) -> Tensor:
+    """Return [N, C, H, W]: coarse color patches with noise, in the range of normalized photos."""
     draws = torch.Generator().manual_seed(seed)
     count, height, width = size
     coarse = torch.randn(count, channels, 6, 6, generator=draws)

@@ -1,7 +1,6 @@
-"""Operations that are several: written in single ones, which the running mode then sees and gives its rules.
+"""Composite operations written as single ones, to which the running mode then applies its rules.
 
-A function here takes the call and runs under the call's own mode, in LRP, excitation backprop and both runs of
-DeepLIFT alike.
+Each function takes a call and runs under the mode of that call, in LRP, excitation backprop and both runs of DeepLIFT.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from explainers.backward.operations import Call
-from explainers.passes import attention_ops
+from explainers.passes.attention import operations as attention_ops
 
 
 def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
-    """`F.multi_head_attention_forward` in single operations that the mode sees; the returned weights are constants.
+    """Run `F.multi_head_attention_forward` as single operations; the returned weights are constants.
 
-    Errors   UnsupportedOperation for keys other than the tokens'
+    Errors   UnsupportedOperation for keys other than those of the tokens
     """
     arguments = attention_ops.multi_head_arguments(call.args, call.kwargs)
     if name := attention_ops.extra_keys(arguments):
@@ -40,7 +39,7 @@ def multi_head(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _addcmul(call: Call) -> Tensor:
-    """input + value · a b"""
+    """Return input + value · a b."""
     x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
     with call.mode:
         product = a * b
@@ -48,7 +47,7 @@ def _addcmul(call: Call) -> Tensor:
 
 
 def _addcdiv(call: Call) -> Tensor:
-    """input + value · a / b"""
+    """Return input + value · a / b."""
     x, a, b, value = call.bind_arguments("input", "tensor1", "tensor2", "value", value=1)
     with call.mode:
         quotient = a / b
@@ -56,7 +55,7 @@ def _addcdiv(call: Call) -> Tensor:
 
 
 def _addmm(call: Call) -> Tensor:
-    """beta · input + alpha · a b, summed over the batch in `addbmm`."""
+    """Return beta · input + alpha · a b, summed over the batch for `addbmm`."""
     names = ("input", *(("mat", "vec") if call.name == "addmv" else ("mat1", "mat2")))
     names = ("input", "batch1", "batch2") if "bmm" in call.name else names
     x, a, b = call.bind_arguments(*names)
@@ -69,21 +68,21 @@ def _addmm(call: Call) -> Tensor:
 
 
 def _lerp(call: Call) -> Tensor:
-    """start + weight · (end − start)"""
+    """Return start + weight · (end − start)."""
     start, end, weight = call.bind_arguments("input", "end", "weight")
     with call.mode:
         return start + weight * (end - start)
 
 
 def _norm(call: Call) -> Tensor:
-    """(Σ |x|^p)^(1/p) over the dimensions, in every spelling of a vector's norm; Frobenius' is that of the entries."""
+    """Return (Σ |x|^p)^(1/p) over the dimensions, for every spelling of a vector norm and the Frobenius norm."""
     x, names = call.tensors[0], ("x", "order", "dim", "keepdim")
     _, order, dims, keepdim = call.bind_arguments(*names, keepdim=False)
     order = call.kwargs.get("p", call.kwargs.get("ord", order))
     of_matrix = isinstance(dims, (tuple, list)) and len(dims) == 2 if dims is not None else x.ndim == 2
     spelled = getattr(call.function, "__name__", "")
     if order == "nuc" or (spelled == "linalg_norm" and of_matrix and order not in (None, "fro")) or order == 0:
-        return cast(Tensor, call.mode.without_rule(call))
+        return cast(Tensor, call.mode.run_without_rule(call))
     order = 2 if order in (None, "fro") else float(order)
     dims = _dimensions(x, dims)
     with call.mode:
@@ -103,7 +102,7 @@ def _dimensions(x: Tensor, dims: Any) -> tuple[int, ...]:
 
 
 def _moments(call: Call) -> Any:
-    """`var` and `std`, with the mean beside them in `var_mean` and `std_mean`."""
+    """Return `var` or `std`, together with the mean for `var_mean` and `std_mean`."""
     x, dims, unbiased, keepdim = call.bind_arguments("input", "dim", "unbiased", "keepdim", keepdim=False)
     if isinstance(dims, bool):
         dims, unbiased = None, dims
@@ -113,22 +112,22 @@ def _moments(call: Call) -> Any:
     count = math.prod(x.shape[dim] for dim in dims)
     with call.mode:
         mean = x.mean(dims, keepdim=True)
-        mean = mean + (x - mean).mean(dims, keepdim=True)  # of what is constant exact, as torch's own is
-        centred = x - mean
-        spread = (centred * centred).sum(dims, keepdim=keepdim) / max(count - correction, 0)
+        mean = mean + (x - mean).mean(dims, keepdim=True)  # exact for constants, as in torch
+        centered = x - mean
+        spread = (centered * centered).sum(dims, keepdim=keepdim) / max(count - correction, 0)
         spread = spread.sqrt() if call.name.startswith("std") else spread
         return (spread, mean if keepdim else mean.squeeze(dims)) if call.name.endswith("mean") else spread
 
 
 def _normalize(call: Call) -> Tensor:
-    """x / max(|x|, ε)"""
+    """Return x / max(|x|, ε)."""
     x, order, dim, eps = call.bind_arguments("input", "p", "dim", "eps", p=2.0, dim=1, eps=1e-12)
     with call.mode:
         return x / torch.norm(x, order, dim, keepdim=True).clamp(min=eps)
 
 
 def _rms_norm(call: Call) -> Tensor:
-    """w x / sqrt(mean x² + ε)"""
+    """Return w x / sqrt(mean x² + ε)."""
     x, shape, weight, eps = call.bind_arguments("input", "normalized_shape", "weight", "eps")
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     with call.mode:
@@ -146,7 +145,7 @@ def _instance_norm(call: Call) -> Tensor:
 
 
 def _cosine_similarity(call: Call) -> Tensor:
-    """a b / (max(|a|, ε) max(|b|, ε))"""
+    """Return a b / (max(|a|, ε) max(|b|, ε))."""
     a, b, dim, eps = call.bind_arguments("x1", "x2", "dim", "eps", dim=1, eps=1e-8)
     with call.mode:
         a, b = (v / torch.norm(v, 2, dim, keepdim=True).clamp(min=eps) for v in (a, b))
@@ -154,7 +153,7 @@ def _cosine_similarity(call: Call) -> Tensor:
 
 
 def _glu(call: Call) -> Tensor:
-    """The first half times the sigmoid of the second."""
+    """Return the first half times the sigmoid of the second half."""
     x, dim = call.bind_arguments("input", "dim", dim=-1)
     with call.mode:
         signal, gate = x.chunk(2, dim)
@@ -168,7 +167,7 @@ def _softmin(call: Call) -> Tensor:
 
 
 def _local_response_norm(call: Call) -> Tensor:
-    """x / (k + α mean x²)^β, the mean over channels nearby."""
+    """Return x / (k + α mean x²)^β, with the mean over neighboring channels."""
     x, size, alpha, beta, k = call.bind_arguments("input", "size", "alpha", "beta", "k", alpha=1e-4, beta=0.75, k=1.0)
     with call.mode:
         squares = F.pad((x * x).flatten(2)[:, None], (0, 0, size // 2, (size - 1) // 2))
@@ -182,4 +181,4 @@ DECOMPOSED |= dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), _addmm)
 DECOMPOSED |= dict.fromkeys(("var", "std", "var_mean", "std_mean"), _moments)
 DECOMPOSED |= {"normalize": _normalize, "rms_norm": _rms_norm, "instance_norm": _instance_norm}
 DECOMPOSED |= {"cosine_similarity": _cosine_similarity, "local_response_norm": _local_response_norm}
-"""By torch's name of the operation."""
+"""The decompositions by torch's name of the operation."""

@@ -6,10 +6,10 @@
     quotient a / b     m_a = 1 / b̄ and m_b = −ȳ / b̄, with means b̄ = (b + b') / 2: the product rule of a = y b, solved
     norms, softmax     decomposed into products, quotients, elementwise powers, exponentials and log sum exp
 
-The quotient's multipliers stay within those of its two ends. As a product with 1 / b they would not: where a layer
-norm meets a constant baseline, 1 / σ' is 1 / sqrt(eps), and a few such layers give attributions of 1e25 that cancel.
+The multipliers of the quotient lie between those at its two ends. For a product with 1 / b they would not: in a layer
+norm of a constant baseline, 1 / σ' is 1 / sqrt(eps), and a few such layers give attributions of 1e25 that cancel.
 
-A rule gets the call on the image and the baseline's tensors in the same places; a' is the baseline's a.
+A rule gets the call on the image and the corresponding tensors of the baseline; a' is the value of a on the baseline.
 
 Source   Shrikumar et al. 2017, eqs. 1 to 3 and 9 (rescale), arXiv:1704.02685. Products: the two-player Shapley value
 """
@@ -23,10 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.backward.operations import Call, mark, marked, with_custom_backward
+from explainers.backward.operations import Call, get_mark, mark, with_custom_backward
 from explainers.backward.vjp import vjp
-from explainers.passes import attention_ops
-from explainers.passes.run import at_least_float32
+from explainers.passes.attention import operations as attention_ops
+from explainers.passes.tensors import at_least_float32
 
 ELEMENTWISE = (
     "abs asinh atan ceil celu clamp clamp_max clamp_min clip cos cosh elu erf erfc exp exp2 expm1 floor gelu "
@@ -43,7 +43,7 @@ Rule = Callable[[Call, list[Tensor]], Any]
 
 
 def slope(function: Callable[[Tensor], Tensor], x: Tensor, before: Tensor) -> Tensor:
-    """Δf / Δx per element; where Δx is relatively tiny, the mean of the gradients at both ends."""
+    """Return Δf / Δx per element, or the mean of the gradients at both ends if Δx is relatively tiny."""
     x, before = at_least_float32(x), at_least_float32(before)
     change = x - before
     tiny = (change.abs() <= torch.finfo(x.dtype).eps ** 0.5 * torch.maximum(x.abs(), before.abs())) | (x == before)
@@ -53,18 +53,18 @@ def slope(function: Callable[[Tensor], Tensor], x: Tensor, before: Tensor) -> Te
         return quotient
     gradients = [_gradient(function, at) for at in (x, before)]
     mean = sum(gradients, torch.zeros_like(x)) / 2
-    # The root has an infinite slope at 0. Where nothing changes there, any finite multiplier is exact.
+    # The square root has an infinite slope at 0. If nothing changes there, any finite multiplier is exact.
     return torch.where(tiny, torch.where(mean.isfinite(), mean, 0), quotient)
 
 
 def _gradient(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """df / dx per element of an elementwise f."""
+    """Return df / dx per element of an elementwise f."""
     value, backward = vjp(function, at)
     return backward(torch.ones_like(value))
 
 
 def elementwise(function: Callable[[Tensor], Tensor], x: Tensor, before: Tensor) -> Tensor:
-    """f(x) with the rescale rule."""
+    """Return f(x) with the rescale rule as its backward."""
     multipliers = slope(function, x, before)
     return with_custom_backward(function, lambda g: [(at_least_float32(g) * multipliers).to(g.dtype)], x)
 
@@ -79,7 +79,7 @@ def _elementwise(call: Call, before: list[Tensor]) -> Tensor:
 
 
 def is_inverse(call: Call) -> bool:
-    """Whether the operation is 1 / x or a negative power of x."""
+    """Check whether the operation is 1 / x or a negative power of x."""
     if call.name == "pow":
         exponent = call.bind_arguments("input", "exponent")[1]
         return isinstance(exponent, (int, float)) and exponent < 0
@@ -87,10 +87,10 @@ def is_inverse(call: Call) -> bool:
 
 
 def _winners(x: Tensor, before: Tensor, winner: Tensor, winner_before: Tensor) -> tuple[Tensor, Tensor]:
-    """The element p of the last dimension that gets Δmax, as an index, and its multiplier m_p = Δmax / Δx_p.
+    """Return the index of the element p of the last dimension that gets Δmax, and its multiplier m_p = Δmax / Δx_p.
 
-    The image's winner where the maximum grew, the baseline's where it fell, and one that won both times where there is
-    one: in a constant baseline all elements tie. There |Δx_p| >= |Δmax|, so no multiplier is above 1.
+    This is the image's winner if the maximum increased, the baseline's if it decreased, and preferably an element that
+    won both times: in a constant baseline all elements tie. Then |Δx_p| >= |Δmax|, so no multiplier is above 1.
     """
     x, before = at_least_float32(x), at_least_float32(before)
     top, top_before = x.gather(-1, winner), before.gather(-1, winner_before)
@@ -102,7 +102,7 @@ def _winners(x: Tensor, before: Tensor, winner: Tensor, winner_before: Tensor) -
 
 
 def _max_pool(call: Call, before: list[Tensor]) -> Any:
-    """Δmax = m_p Δx_p at the window's winner p."""
+    """Apply Δmax = m_p Δx_p at the winner p of each window."""
     if call.kwargs.get("return_indices"):
         raise call.mode.refuse(f"{call.name} that returns indices")
     function, x = getattr(F, call.name), call.tensors[0]
@@ -124,7 +124,7 @@ def _max_pool(call: Call, before: list[Tensor]) -> Any:
 
 
 def _max(call: Call, before: list[Tensor]) -> Any:
-    """Maxima and minima over dimensions, as a max pool over them; with indices where torch gives them."""
+    """Treat maxima and minima over dimensions as a max pool, and return indices if torch does."""
     x, dims, keepdim = call.bind_arguments("input", "dim", "keepdim", keepdim=False)
     if isinstance(dims, Tensor) or "other" in call.kwargs:
         return _larger(call, before)
@@ -151,7 +151,7 @@ def _max(call: Call, before: list[Tensor]) -> Any:
 
 
 def _larger(call: Call, before: list[Tensor]) -> Tensor:
-    """The larger of a and b is (a + b + |a − b|) / 2; the smaller has the other sign."""
+    """Write the larger of a and b as (a + b + |a − b|) / 2; the smaller has the opposite sign."""
     sign = 1 if call.name.startswith("max") else -1
     a, b = call.tensors
     change = sign * slope(torch.abs, at_least_float32(a) - b, at_least_float32(before[0]) - before[1])
@@ -175,7 +175,7 @@ def constant_weights(call: Call) -> Any:
 
 
 def product(function: Callable[..., Tensor], factors: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
-    """A function linear in each of two factors; the multiplier of one is the mean of the other."""
+    """Apply a function that is linear in each of two factors; the multiplier of one is the mean of the other."""
     means = [(at_least_float32(a) + at_least_float32(b)) / 2 for a, b in zip(factors, before, strict=True)]
 
     def backward(g: Tensor) -> list[Tensor]:
@@ -188,7 +188,7 @@ def product(function: Callable[..., Tensor], factors: Sequence[Tensor], before: 
 
 
 def _product(call: Call, before: list[Tensor]) -> Tensor:
-    """A product; linear where one factor alone depends on the image."""
+    """Apply the product rule; the product is linear if only one factor depends on the image."""
     inputs = call.tensors
     if sum(factor.requires_grad for factor in inputs) < 2:
         return call.call_original() if not call.in_place else call.out_of_place()(*inputs)
@@ -197,18 +197,18 @@ def _product(call: Call, before: list[Tensor]) -> Tensor:
     if len(inputs) > 2:
         raise call.mode.refuse(f"{call.name} of more than two values that depend on the image")
     if call.name == "mul":
-        inverse = [marked(factor) == "inverse" for factor in inputs]
+        inverse = [get_mark(factor) == "inverse" for factor in inputs]
         if inverse[0] != inverse[1]:
             first, second = (1, 0) if inverse[0] else (0, 1)
-            return scaled(inputs[first], inputs[second], before[first], before[second])
+            return scale_by_inverse(inputs[first], inputs[second], before[first], before[second])
     return product(call.out_of_place(), inputs, before)
 
 
-def scaled(x: Tensor, scale: Tensor, before: Tensor, scale_before: Tensor) -> Tensor:
-    """x s with s = 1 / b, by the quotient's rule: m_x = 2 s s' / (s + s') and m_s = (x' s' + x s) / (s + s').
+def scale_by_inverse(x: Tensor, scale: Tensor, before: Tensor, scale_before: Tensor) -> Tensor:
+    """Return x s with s = 1 / b, by the rule for quotients: m_x = 2 s s' / (s + s') and m_s = (x' s' + x s) / (s + s').
 
-    It is a product whose two orders of change have the weights s' / (s + s') and s / (s + s'); half each, where b
-    changes its sign.
+    This is a product whose two orders of change have the weights s' / (s + s') and s / (s + s'), or 1/2 each if b
+    changes sign.
     """
     a, a_before, s, s_before = (at_least_float32(each) for each in (x, before, scale, scale_before))
     same = (s > 0) == (s_before > 0)
@@ -226,7 +226,7 @@ def scaled(x: Tensor, scale: Tensor, before: Tensor, scale_before: Tensor) -> Te
 
 
 def _quotient(call: Call, before: list[Tensor]) -> Tensor:
-    """a / b as a times 1 / b."""
+    """Write a / b as a times 1 / b."""
     a, b = call.bind_arguments("input", "other")
     if call.kwargs.get("rounding_mode"):
         raise call.mode.refuse("division with rounding")
@@ -235,14 +235,16 @@ def _quotient(call: Call, before: list[Tensor]) -> Tensor:
     inverse = mark(elementwise(torch.reciprocal, b, before[-1]), "inverse")
     if not isinstance(a, Tensor) or not a.requires_grad:
         return a * inverse
-    return scaled(a, inverse, before[0], before[-1].reciprocal())
+    return scale_by_inverse(a, inverse, before[0], before[-1].reciprocal())
 
 
 def _logsumexp_of(x: Tensor, before: Tensor, dim: int) -> Tensor:
-    """log sum exp x, with m_i = L(exp x_i, exp x'_i) / L(S, S'), the logarithmic means L(a, b) = (a − b) / log(a / b).
+    """Return log sum exp x, with multipliers m_i = L(exp x_i, exp x'_i) / L(S, S').
 
-    Exact, since sum_i L(exp x_i, exp x'_i) Δx_i = S − S'. Written in fractions of the larger sum, which neither
-    overflow nor cancel however far image and baseline are apart.
+    L(a, b) = (a − b) / log(a / b) is the logarithmic mean.
+
+    This is exact, since sum_i L(exp x_i, exp x'_i) Δx_i = S − S'. It is written in fractions of the larger sum, which
+    neither overflow nor cancel for any distance between image and baseline.
     """
     now, then = at_least_float32(x), at_least_float32(before)
     rise = now.logsumexp(dim, keepdim=True) - then.logsumexp(dim, keepdim=True)
@@ -257,12 +259,12 @@ def _logsumexp_of(x: Tensor, before: Tensor, dim: int) -> Tensor:
 
 
 def _logarithmic_mean(gap: Tensor) -> Tensor:
-    """L(1, exp(−gap)) = (1 − exp(−gap)) / gap, and 1 where the gap is 0."""
+    """Return L(1, exp(−gap)) = (1 − exp(−gap)) / gap, or 1 for a gap of 0."""
     return torch.where(gap == 0, 1, -torch.expm1(-gap) / torch.where(gap == 0, 1, gap))
 
 
 def _softmax_of(x: Tensor, before: Tensor, dim: int) -> Tensor:
-    """exp(x − log sum exp x)."""
+    """Return exp(x − log sum exp x)."""
     return elementwise(torch.exp, x - _logsumexp_of(x, before, dim), before.log_softmax(dim))
 
 
@@ -296,7 +298,7 @@ def _attention(call: Call, before: list[Tensor]) -> Tensor:
         )
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     keys, keys_before = key.transpose(-2, -1) * scale, key_before.transpose(-2, -1) * scale
-    scores, scores_before = _pair(torch.matmul, (query, keys), (query_before, keys_before))
+    scores, scores_before = _product_pair(torch.matmul, (query, keys), (query_before, keys_before))
     mask = attention_ops.causal_mask(scores) if causal else mask
     no_key: Tensor | None = None
     if mask is not None:
@@ -305,32 +307,32 @@ def _attention(call: Call, before: list[Tensor]) -> Tensor:
         mask = mask.masked_fill(no_key, 0)
         scores, scores_before = scores + mask, scores_before + mask
     weights, weights_before = _softmax_of(scores, scores_before, -1), scores_before.softmax(-1)
-    if no_key is not None:  # torch's answer to a query that may attend to no key is 0
+    if no_key is not None:  # torch returns 0 for a query that cannot attend to any key
         weights, weights_before = (each.masked_fill(no_key, 0) for each in (weights, weights_before))
-    return _pair(torch.matmul, (weights, value), (weights_before, value_before))[0]
+    return _product_pair(torch.matmul, (weights, value), (weights_before, value_before))[0]
 
 
-def _pair(
+def _product_pair(
     function: Callable[..., Tensor], factors: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The product on the image, and that on the baseline."""
+    """Return the product on the image and on the baseline."""
     return product(function, factors, before), function(*before)
 
 
 # Norms
 
 
-def standardised(x: Tensor, before: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-    """(x − mean) / sqrt(variance + eps) over `dims`, of a difference, its square, a power and a product."""
-    centred, centred_before = (_centred(each, dims) for each in (x, before))
-    squares, squares_before = _pair(torch.mul, (centred, centred), (centred_before, centred_before))
+def standardize(x: Tensor, before: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    """Compute (x − mean) / sqrt(variance + eps) over `dims` from a difference, its square, a power and a product."""
+    centered, centered_before = (_center(each, dims) for each in (x, before))
+    squares, squares_before = _product_pair(torch.mul, (centered, centered), (centered_before, centered_before))
     variance, variance_before = squares.mean(dims, keepdim=True), squares_before.mean(dims, keepdim=True)
     scale = elementwise(lambda v: (v + eps).rsqrt(), variance, variance_before)
-    return scaled(centred, scale, centred_before, (variance_before + eps).rsqrt())
+    return scale_by_inverse(centered, scale, centered_before, (variance_before + eps).rsqrt())
 
 
-def _centred(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """x − mean, of which the mean is taken again: what is constant is 0 then, and not the first mean's rounding."""
+def _center(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Subtract the mean twice, so that constants become exactly 0 without the rounding error of the first mean."""
     x = x - x.mean(dims, keepdim=True)
     return x - x.detach().mean(dims, keepdim=True)
 
@@ -343,13 +345,13 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 def _layer_norm(call: Call, before: list[Tensor]) -> Tensor:
     names = ("input", "normalized_shape", "weight", "bias", "eps")
     x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
-    return _affine(standardised(x, before[0], tuple(range(-len(shape), 0)), eps), weight, bias)
+    return _affine(standardize(x, before[0], tuple(range(-len(shape), 0)), eps), weight, bias)
 
 
 def _group_norm(call: Call, before: list[Tensor]) -> Tensor:
     x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
     x, x_before = x.unflatten(1, (groups, -1)), before[0].unflatten(1, (groups, -1))
-    result = standardised(x, x_before, tuple(range(2, x.ndim)), eps).flatten(1, 2)
+    result = standardize(x, x_before, tuple(range(2, x.ndim)), eps).flatten(1, 2)
     shape = (-1, *[1] * (result.ndim - 2))
     return _affine(result, None if weight is None else weight.view(shape), None if bias is None else bias.view(shape))
 
@@ -368,6 +370,6 @@ RULES |= {"scaled_dot_product_attention": _attention, "layer_norm": _layer_norm,
 RULES |= {"batch_norm": _batch_norm}
 RULES |= dict.fromkeys(("amax", "amin", "max", "min"), _max) | dict.fromkeys(("maximum", "minimum"), _larger)
 LAYERS = ["linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))]
-"""Linear operations, as long as their weights do not depend on the image."""
+"""Operations that are linear if their weights do not depend on the image."""
 SELECTIONS = ("where", "masked_fill", "masked_select", "gather", "index_select", "take_along_dim", "getitem")
-"""Linear operations, as long as their conditions and indices do not depend on the image."""
+"""Operations that are linear if their conditions and indices do not depend on the image."""

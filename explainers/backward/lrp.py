@@ -1,4 +1,4 @@
-"""One pass of LRP or excitation backprop: a forward pass with the rules in place, and a backward pass to the image."""
+"""One pass of LRP or excitation backprop: a forward pass with the rules, and a backward pass to the image."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import RuleMap, RuleParameters
 from explainers.backward.operations import with_custom_backward
 from explainers.findings import note_finding, note_promised_sum
-from explainers.passes.run import Run, at_least_float32
+from explainers.passes.run import Run
+from explainers.passes.tensors import at_least_float32
 
 
 def relevance(run: Run, rule_map: RuleMap, parameters: RuleParameters) -> Tensor:
-    """LRP's relevance of every input value, [N, C, H, W]; a finding states what biases and ε absorb.
+    """Compute the LRP relevance of every input value, [N, C, H, W]; a finding reports what biases and ε absorb.
 
-    The relevance of the network's output is output times d score / d output: for one class, its score.
+    The relevance of the network's output is output times d score / d output, i.e. the score if the target is a class.
     """
     starts: list[Tensor] = []
 
@@ -34,7 +35,7 @@ def relevance(run: Run, rule_map: RuleMap, parameters: RuleParameters) -> Tensor
 
         return with_custom_backward(Tensor.clone, multiply, output)
 
-    relevance = _backward(run, Relevance(run.network, "LRP", rule_map, parameters), start)
+    relevance = _backward(run, Relevance(run.view.network, "LRP", rule_map, parameters), start)
     rule_map.check()
     if starts and all(len(output) == len(relevance) for output in starts):
         scores = [output.flatten(1).sum(1) for output in starts]
@@ -43,25 +44,25 @@ def relevance(run: Run, rule_map: RuleMap, parameters: RuleParameters) -> Tensor
 
 
 def winning_probability(run: Run, contrast: bool) -> Tensor:
-    """Excitation backprop's marginal winning probability of every input value, [N, C, H, W].
+    """Compute the marginal winning probability of excitation backprop for every input value, [N, C, H, W].
 
-    With `contrast`, positive less negative evidence for the class in the last layer.
+    With `contrast`, negative evidence for the class in the last layer is subtracted from positive evidence.
     """
-    mode = Relevance(run.network, "Excitation backprop", None, RuleParameters(), contrast)
+    mode = Relevance(run.view.network, "Excitation backprop", None, RuleParameters(), contrast)
     probability = _backward(run, mode, lambda output: output)
-    for picture, total in enumerate(probability.flatten(1).sum(1).tolist()):
+    for index, total in enumerate(probability.flatten(1).sum(1).tolist()):
         if not contrast and total < 0.99:
             note_finding(
                 "lost",
-                f"{1 - total:.1%} of the probability ended at neurons inside the network without excitatory input.",
-                picture=picture,
+                f"{1 - total:.1%} of the probability was lost at neurons inside the network without excitatory input.",
+                image=index,
                 share=1 - total,
             )
     return probability
 
 
 def _backward(run: Run, mode: Relevance, start: Callable[[Any], Any]) -> Tensor:
-    """What `mode` propagates from the scores to the image; `start` wraps the network's outputs."""
+    """Propagate from the scores to the image under `mode`; `start` wraps the network's outputs."""
     with torch.enable_grad():
         leaf = run.images.detach().clone().requires_grad_()
         images = leaf.clone()
@@ -70,21 +71,21 @@ def _backward(run: Run, mode: Relevance, start: Callable[[Any], Any]) -> Tensor:
                 output = run.forward(images)
             mode.check(output)
         finally:
-            mode.forget()
-        total = run.score(pytree.tree_map(start, output)).sum()
-        (relevance,) = run.vjp(total, [leaf], note_bypass=False)
+            mode.release()
+        total = run.scoring.score(pytree.tree_map(start, output)).sum()
+        (relevance,) = run.backward.vjp(total, [leaf], note_bypass=False)
     return at_least_float32(relevance)
 
 
 def _note_absorbed(relevance: Tensor, scores: Tensor) -> None:
-    """The score is what relevance sums to (conservation); a finding for each image where it does not."""
+    """Note the score, to which relevance should sum (conservation), and each image for which it does not."""
     note_promised_sum(scores)
-    for picture, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
+    for index, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
         if score and abs(1 - total / score) > 0.01:
             note_finding(
                 "absorbed",
                 f"Biases and ε absorb {score - total:.3g} of the score {score:.3g}: the map sums to {total:.3g}.",
-                picture=picture,
+                image=index,
                 score=score,
                 total=total,
             )

@@ -1,15 +1,15 @@
-"""LRP as a mode: every operation of a forward pass gets a backward rule that redistributes relevance, not gradients.
+"""The function mode of LRP, in which every operation redistributes relevance instead of gradients.
 
-Layers with weights follow a rule of lrp_rules.py, batch norm merged into the layer before or after it for the length of
-the call (zennit's canonizer). The other operations, in every spelling:
+Layers with weights follow a rule of lrp_rules.py. Batch norm is merged into the layer before or after it for the
+duration of the call (like zennit's canonizer). All other operations, in every spelling:
 
-    activations     pass relevance on: one input, one output
+    activations     pass relevance on unchanged: one input, one output
     sums, means     R_i = z_i / z R, in proportion to each term
     max pools       to the winner
-    products        to the signal; a gate (resized or scaled too), attention weights or 1/σ is a constant
-    norms           linear, with 1/σ constant
+    products        to the signal; gates (also resized or scaled), attention weights and 1/σ are constants
+    norms           linear, with constant 1/σ
 
-What `decompositions` writes in single operations follows these too.
+Operations that `decompositions` splits into single ones follow the same rules.
 
 Source   Bach et al. 2015; products, attention, layer norm: Arras et al. 2017, Ali et al. 2022; products of two signals:
          Achtibat et al. 2024, section 3.3.2
@@ -34,10 +34,10 @@ from explainers.backward.lrp_rules import (
     excitation,
     linear_vjp,
     safe_divide,
-    stabilise,
+    stabilize,
 )
-from explainers.backward.operations import STRUCTURE, Call, Interception, mark, marked, with_custom_backward
-from explainers.passes.run import at_least_float32
+from explainers.backward.operations import STRUCTURE, Call, Interception, get_mark, mark, with_custom_backward
+from explainers.passes.tensors import at_least_float32
 
 _WINNERS = (
     "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Amin Kthvalue Max Maximum MaxPool2DWithIndices "
@@ -49,14 +49,14 @@ NEARLY_POSITIVE = (
     "relu relu6 hardtanh threshold clamp clamp_min clip silu gelu mish hardswish softplus sigmoid hardsigmoid".split()
 )
 NEARLY_POSITIVE += ["square", "sqrt", "abs"]
-"""Activations with outputs >= 0, or hardly below: what excitation backprop assumes."""
+"""Activations with outputs >= 0 or slightly below, as excitation backprop assumes."""
 _SIGNED = "leaky_relu prelu rrelu elu selu celu tanh softsign erf hardshrink softshrink tanhshrink"
 ACTIVATIONS = [*NEARLY_POSITIVE, *_SIGNED.split()]
 _GATES = ("sigmoid", "hardsigmoid")
 _POOLS = [f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)]
 _LINEAR = ("mean", "sum", "interpolate", "upsample", "fold", *_POOLS)
 _EXCITING = ("addcmul", "glu", "lerp", "norm")
-"""The decompositions in which excitation backprop's inputs are no less positive than elsewhere."""
+"""Decompositions that are also valid for excitation backprop, because their inputs are nearly positive."""
 _PRODUCTS = ("matmul", "bmm", "mm", "mv", "dot", "inner", "outer", "tensordot", "einsum")
 _SUMS = ("add", "sub", "rsub")
 _LAYERS = {"linear": "Linear"} | {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
@@ -64,7 +64,7 @@ _LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
 
 
 class Relevance(Interception):
-    """The mode of LRP; without a rule map that of excitation backprop, in which only positive contributions count."""
+    """The mode of LRP, or without a rule map of excitation backprop, which considers only positive contributions."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class Relevance(Interception):
             rules |= {"layer_norm": self._layer_norm, "group_norm": self._group_norm}
             rules["scaled_dot_product_attention"] = self._attention
         composed = DECOMPOSED if rule_map else {name: DECOMPOSED[name] for name in _EXCITING}
-        self.rules = {name: self._unless_constant(rule) for name, rule in (composed | rules).items()}
+        self.rules = {name: self._skip_constants(rule) for name, rule in (composed | rules).items()}
 
-    def forget(self) -> None:
-        super().forget()
+    def release(self) -> None:
+        super().release()
         self._affine.clear()
         self._norms.clear()
 
     @staticmethod
-    def _unless_constant(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
-        return lambda call: rule(call) if call.depends else call.call_original()
+    def _skip_constants(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
+        return lambda call: rule(call) if call.depends_on_image else call.call_original()
 
     # Layers with weights
 
@@ -132,7 +132,7 @@ class Relevance(Interception):
         return result
 
     def _with_rule(self, affine: Affine, output: Tensor, position: int) -> Tensor:
-        """The layer's output, with its rule for the backward pass; `position` counts the layers with weights."""
+        """Return the layer's output with its rule as backward; `position` counts the layers with weights."""
         rule = self.rule_map(affine, position == 0) if self.rule_map else excitation
         output, x = output.detach(), affine.x
         detached = replace(affine, x=x.detach())
@@ -145,10 +145,10 @@ class Relevance(Interception):
                 inputs = inputs - rule(replace(a, weight=-a.weight), r, parameters)
             return [inputs.to(relevance.dtype)]
 
-        return _linear_in(with_custom_backward(lambda _: output, redistribute, x), x)
+        return _mark_linear(with_custom_backward(lambda _: output, redistribute, x), x)
 
     def _with_norm_before(self, affine: Affine, operation: str, options: dict[str, Any]) -> Affine:
-        """Merge a batch norm s x + t right before the layer: w (s x + t) + b = (w s) x + (w t + b)."""
+        """Merge a batch norm s x + t directly before the layer: w (s x + t) + b = (w s) x + (w t + b)."""
         norm = self._norms.get(id(affine.x))
         if norm is None or not _unchanged(affine.x, *norm[:2]):
             return affine
@@ -181,14 +181,14 @@ class Relevance(Interception):
             weight = before.weight * scale.view(-1, *[1] * (before.weight.ndim - 1))
             return self._with_rule(replace(before, weight=weight, bias=bias), output, position)
         if self.rule_map is None:
-            # One input, one output: the winner is known.
+            # With one input and one output, the winner is known.
             result = with_custom_backward(lambda _: output.detach(), lambda probability: [probability], x)
         else:
             name, kind = self.layer()
             channels = (1, -1, *[1] * (x.ndim - 2))
             kinds = ("BatchNorm", kind)
-            alone = Affine(lambda x, w: x * w, x, scale.view(channels), shift.view(channels), name, kinds, x._version)
-            result = self._with_rule(alone, output, -1)
+            affine = Affine(lambda x, w: x * w, x, scale.view(channels), shift.view(channels), name, kinds, x._version)
+            result = self._with_rule(affine, output, -1)
         self._norms[id(result)] = weakref.ref(result), result._version, x, scale, shift
         return result
 
@@ -202,7 +202,7 @@ class Relevance(Interception):
         return mark(result, "gate") if call.name in _GATES else result
 
     def _power(self, call: Call) -> Tensor:
-        """x^p as an activation; as a factor, of negative p."""
+        """Treat x^p as an activation, or for negative p as a factor."""
         exponent = call.bind_arguments("input", "exponent")[1]
         positive = bool((exponent > 0).all()) if isinstance(exponent, Tensor) else exponent > 0
         if positive:
@@ -212,10 +212,10 @@ class Relevance(Interception):
         return self._factor(call)
 
     def _factor(self, call: Call) -> Tensor:
-        """A softmax, a reciprocal: as a factor it is a constant; between logits and output it has no rule."""
+        """Treat a softmax or reciprocal as a constant factor; between logits and output it has no rule."""
         name, what, why = self.layer()[0], "a division by a value that depends on the image", ""
         if call.name == "softmax":
-            what, why = "a softmax between logits and output", "which has no LRP rule: explain the logits"
+            what, why = "a softmax between logits and output", "which has no LRP rule; explain the logits instead"
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
             raise self.refuse(what, why, name)
@@ -224,41 +224,41 @@ class Relevance(Interception):
         return mark(result, "weights" if call.name == "softmax" else "gate")
 
     def _linear(self, call: Call) -> Tensor:
-        """A sum with constant weights >= 0: a mean, a pool."""
+        """Apply the rule for a sum with constant weights >= 0, such as a mean or a pool."""
         x = call.tensors[0]
-        return _linear_in(self._proportional(call.out_of_place(), x), x, gates=True)
+        return _mark_linear(self._proportional(call.out_of_place(), x), x, gates=True)
 
     def _proportional(self, function: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """f(x) + bias of a linear f, with R_i = x_i sum_j (f_ij / z_j) R_j."""
+        """Return f(x) + bias for a linear f, with R_i = x_i sum_j (f_ij / z_j) R_j."""
         detached, positive, epsilon = x.detach().clone(), self.rule_map is None, self.parameters.epsilon
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
             values, r = at_least_float32(detached), at_least_float32(relevance)
             if positive:
-                return [_to_its_own_sign(function, values, r).to(relevance.dtype)]
+                return [_redistribute_by_sign(function, values, r).to(relevance.dtype)]
             z, backward = linear_vjp(function, values)
-            z = z if bias is None else stabilise(z + at_least_float32(bias), epsilon)
+            z = z if bias is None else stabilize(z + at_least_float32(bias), epsilon)
             return [backward(safe_divide(r, z)).to(relevance.dtype)]
 
         def compute(x: Tensor) -> Tensor:
             z = function(x)
             return z if bias is None else z + bias
 
-        return _linear_in(with_custom_backward(compute, redistribute, x), x)
+        return _mark_linear(with_custom_backward(compute, redistribute, x), x)
 
     def _layer_norm(self, call: Call) -> Tensor:
         names = ("input", "normalized_shape", "weight", "bias", "eps")
         x, shape, weight, bias, eps = call.bind_arguments(*names, eps=1e-5)
-        return self._normed(x, tuple(range(-len(shape), 0)), weight, bias, eps)
+        return self._normalize(x, tuple(range(-len(shape), 0)), weight, bias, eps)
 
     def _group_norm(self, call: Call) -> Tensor:
         x, groups, weight, bias, eps = call.bind_arguments("input", "num_groups", "weight", "bias", "eps", eps=1e-5)
         channels = (groups, -1, *[1] * (x.ndim - 2))
         grouped = x.unflatten(1, (groups, -1))
         weight, bias = (None if values is None else values.view(channels) for values in (weight, bias))
-        return self._normed(grouped, tuple(range(2, grouped.ndim)), weight, bias, eps).flatten(1, 2)
+        return self._normalize(grouped, tuple(range(2, grouped.ndim)), weight, bias, eps).flatten(1, 2)
 
-    def _normed(
+    def _normalize(
         self, x: Tensor, dims: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> Tensor:
         with torch.no_grad():
@@ -282,7 +282,7 @@ class Relevance(Interception):
         terms = [at_least_float32(term) if isinstance(term, Tensor) else torch.as_tensor(term) for term in (x, y)]
         inputs = [term for term in (a, b) if isinstance(term, Tensor)]
         if self.rule_map is None:
-            terms = _positive(terms, [isinstance(term, Tensor) and term.requires_grad for term in (a, b)])
+            terms = _positive_parts(terms, [isinstance(term, Tensor) and term.requires_grad for term in (a, b)])
         z = terms[0] + terms[1]
         shares = [safe_divide(term.to(z).expand_as(z), z) for term in terms]
         shares = [share for share, term in zip(shares, (a, b), strict=True) if isinstance(term, Tensor)]
@@ -293,10 +293,10 @@ class Relevance(Interception):
             return [(r * share).sum_to_size(shape).to(relevance.dtype) for share, shape in pairs]
 
         total = (x + y).detach()
-        return _linear_in(with_custom_backward(lambda *_: total, redistribute, *inputs), *inputs, gates=True)
+        return _mark_linear(with_custom_backward(lambda *_: total, redistribute, *inputs), *inputs, gates=True)
 
     def _mul(self, call: Call) -> Tensor:
-        """To the signal; half to each factor where neither is a gate."""
+        """Redistribute to the signal, or half to each factor if neither is a gate."""
         a, b = call.bind_arguments("input", "other")
         signals = [factor for factor in (a, b) if isinstance(factor, Tensor) and factor.requires_grad]
         if len(signals) == 2 and a is not b:
@@ -311,10 +311,10 @@ class Relevance(Interception):
             return [(relevance / len(shapes)).sum_to_size(shape) for shape in shapes]
 
         result = with_custom_backward(lambda *_: product, redistribute, *signals)
-        return _linear_in(result, a, b, gates=True)
+        return _mark_linear(result, a, b, gates=True)
 
     def _div(self, call: Call) -> Tensor:
-        """The denominator is a constant."""
+        """Treat the denominator as a constant."""
         a = call.args[0]
         inverse = call.name == "rdiv" or not (isinstance(a, Tensor) and a.requires_grad)
         if call.kwargs.get("rounding_mode") or (inverse and self.rule_map is None):
@@ -323,17 +323,17 @@ class Relevance(Interception):
             return self._factor(call)
         quotient, shape = call.out_of_place()(*(tensor.detach() for tensor in call.tensors)), a.shape
         result = with_custom_backward(lambda _: quotient, lambda relevance: [relevance.sum_to_size(shape)], a)
-        return _linear_in(result, a, gates=True)
+        return _mark_linear(result, a, gates=True)
 
     def _bilinear(self, call: Call) -> Tensor:
-        """A matrix product: to the factor that is no attention weight and no constant, or half to each of two."""
+        """Redistribute to the factor that is neither attention weights nor constant, or half to each of two signals."""
         function, factors = call.out_of_place(), call.tensors
         signals = [i for i, factor in enumerate(factors) if factor.requires_grad]
         gates = [i for i in signals if _is_gate(factors[i])]
         if len(signals) == 2 and len(gates) == 1:
             signals = [i for i in signals if i not in gates]
         if self.rule_map is None:
-            raise self.refuse(call.name, "whose factors are no excitatory weights")
+            raise self.refuse(call.name, "whose factors are not excitatory weights")
         constants = [factor.detach().clone() for factor in factors]
 
         def linear_in(i: int) -> Callable[[Tensor], Tensor]:
@@ -365,8 +365,8 @@ class Relevance(Interception):
         return self._proportional(weighted, value)
 
 
-def _to_its_own_sign(function: Callable[[Tensor], Tensor], values: Tensor, probability: Tensor) -> Tensor:
-    """A mean >= 0 gives to its positive parts; one below, which excites by a negative weight, to its negative ones."""
+def _redistribute_by_sign(function: Callable[[Tensor], Tensor], values: Tensor, probability: Tensor) -> Tensor:
+    """Redistribute means >= 0 to positive inputs, and negative means, excited by negative weights, to negative ones."""
     z, redistribute = linear_vjp(function, values.clamp(min=0))
     if not bool((values < 0).any()):
         return redistribute(safe_divide(probability, z))
@@ -376,11 +376,12 @@ def _to_its_own_sign(function: Callable[[Tensor], Tensor], values: Tensor, proba
     return positive + redistribute_negative(safe_divide(probability.masked_fill(~below, 0), z_negative))
 
 
-def _positive(terms: list[Tensor], depends: list[bool]) -> list[Tensor]:
-    """Each term's positive part; beside a constant, which excites nothing, the other term is the whole sum."""
-    if not all(depends):
+def _positive_parts(terms: list[Tensor], depends_on_image: list[bool]) -> list[Tensor]:
+    """Return the positive part of each term; constants excite nothing, so the other term gets the whole sum."""
+    if not all(depends_on_image):
         return [
-            torch.ones_like(term) if own else torch.zeros_like(term) for term, own in zip(terms, depends, strict=True)
+            torch.ones_like(term) if own else torch.zeros_like(term)
+            for term, own in zip(terms, depends_on_image, strict=True)
         ]
     return [term.clamp(min=0) for term in terms]
 
@@ -390,11 +391,11 @@ def _unchanged(tensor: Tensor, reference: weakref.ref[Tensor], version: int) -> 
 
 
 def _is_gate(tensor: Tensor) -> bool:
-    """Whether it is the output of a sigmoid or a reciprocal, reshaped or not, or made of attention weights alone."""
-    return marked(tensor) in ("gate", "weights")
+    """Check whether a tensor is the output of a sigmoid or reciprocal, reshaped or not, or only attention weights."""
+    return get_mark(tensor) in ("gate", "weights")
 
 
-def _linear_in(result: Tensor, *inputs: Any, gates: bool = False) -> Tensor:
-    """A linear operation's result: mixed attention heads are attention weights; with `gates`, 1 - gate is a gate."""
-    marks = {marked(each) for each in inputs if isinstance(each, Tensor) and each.requires_grad}
+def _mark_linear(result: Tensor, *inputs: Any, gates: bool = False) -> Tensor:
+    """Mark a linear operation's result: mixed heads are attention weights; with `gates`, 1 - gate is a gate."""
+    marks = {get_mark(each) for each in inputs if isinstance(each, Tensor) and each.requires_grad}
     return mark(result, *marks) if marks == {"weights"} or (gates and marks == {"gate"}) else result

@@ -1,10 +1,10 @@
-"""The rules of LRP: how a layer's output relevance R_j is redistributed to its inputs; and which layer gets which rule.
+"""The rules of LRP, which redistribute a layer's output relevance R_j to its inputs, and their assignment to layers.
 
     z_ij = x_i w_ij                  contribution of input i to output j;  z⁺, z⁻ its positive and negative part
     R_i  = sum_j z_ij / z_j R_j      a rule changes z_ij; z_j is always their sum over i
 
-A denominator of 0 redistributes nothing: that output has no contribution that the rule counts, and its relevance is
-absorbed. A function under `@rule` is a rule by its name; an entry of `COMPOSITES` is a composite.
+If a denominator is 0, the output has no contributions that the rule considers, and its relevance is absorbed. A
+function decorated with `@rule` is a rule under its own name; an entry of `COMPOSITES` is a composite.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor
 
 from explainers.backward.vjp import vjp
 from explainers.errors import BadOption, UnsupportedOperation, nearest
-from explainers.passes.run import at_least_float32
+from explainers.passes.tensors import at_least_float32
 
 RuleLike = str | Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
 class Affine:
-    """One call of an affine layer, apply(x, weight) + bias; `kinds` are what a rule map may call the layer.
+    """One call of an affine layer, apply(x, weight) + bias.
 
-    `version` is that of x when the layer ran.
+    `kinds` are the layer types that a rule map can match; `version` is the version of x when the layer ran.
     """
 
     apply: Callable[[Tensor, Tensor], Tensor]
@@ -39,14 +39,14 @@ class Affine:
     version: int = 0
 
     def at_least_float32(self) -> Affine:
-        """The same in float32 or float64: in half precision, quotients overflow.
+        """Convert to float32 or keep float64, because quotients overflow in half precision.
 
-        Errors   UnsupportedOperation where x was changed in place in the meantime
+        Errors   UnsupportedOperation if x was modified in place in the meantime
         """
         if self.x._version != self.version:
             raise UnsupportedOperation(
-                f"The input of layer {self.name!r} was changed in place after the layer had run. Use inplace=False "
-                f"there, or integrated_gradients."
+                f"The input of layer {self.name!r} was modified in place after the layer ran. Use inplace=False "
+                f"there, or use integrated_gradients."
             )
         return replace(
             self,
@@ -56,11 +56,11 @@ class Affine:
         )
 
     def linear(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """z_j = sum_i x_i w_ij, and s -> x_i sum_j w_ij s_j."""
+        """Return z_j = sum_i x_i w_ij, and the function s -> x_i sum_j w_ij s_j."""
         return linear_vjp(lambda leaf: self.apply(leaf, weight), x)
 
     def signed_part(self, sign: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """sum_i z⁺_ij, and s -> sum_j z⁺_ij s_j; z⁻ for `sign` -1."""
+        """Return sum_i z⁺_ij, and the function s -> sum_j z⁺_ij s_j; with z⁻ if `sign` is -1."""
         same, opposite = (self.weight.clamp(min=0), self.weight.clamp(max=0))[::sign]
         z, redistribute = self.linear(self.x.clamp(min=0), same)
         if not bool((self.x < 0).any()):
@@ -69,7 +69,7 @@ class Affine:
         return z + z_negative, lambda s: redistribute(s) + redistribute_negative(s)
 
     def signed_bias(self, sign: int) -> Tensor | float:
-        """b⁺, or b⁻ for `sign` -1."""
+        """Return b⁺, or b⁻ if `sign` is -1."""
         if self.bias is None:
             return 0.0
         return self.bias.clamp(min=0) if sign > 0 else self.bias.clamp(max=0)
@@ -77,7 +77,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class RuleParameters:
-    """ε, γ and α (β = α − 1) of the rules; `low` and `high` bound the input of the z_box rule."""
+    """Parameters ε, γ and α (β = α − 1) of the rules; `low` and `high` bound the input of the z_box rule."""
 
     epsilon: float = 0.0
     gamma: float = 0.25
@@ -88,30 +88,30 @@ class RuleParameters:
 
 Rule = Callable[[Affine, Tensor, RuleParameters], Tensor]
 RULES: dict[str, Rule] = {}
-"""Every rule by its name, as `lrp(rule=...)` takes it."""
+"""All rules by name, as accepted by `lrp(rule=...)`."""
 
 
 def rule(function: Rule) -> Rule:
-    """Enter a rule, (layer, output relevance, parameters) -> input relevance, into `RULES`."""
+    """Register a rule, (layer, output relevance, parameters) -> input relevance, in `RULES`."""
     RULES[function.__name__] = function
     return function
 
 
 def linear_vjp(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """f(x) of a linear f, and s -> x · fᵀ(s)."""
+    """Return f(x) for a linear f, and the function s -> x · fᵀ(s)."""
     with torch.autocast(x.device.type, enabled=False):
         z, backward = vjp(function, x)
     return z, lambda s: x * backward(s)
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, and 0 where the denominator is 0."""
+    """Return the quotient, or 0 if the denominator is 0."""
     zero = denominator == 0
     return torch.where(zero, 0, numerator / torch.where(zero, 1, denominator))
 
 
-def stabilise(z: Tensor, epsilon: float) -> Tensor:
-    """z + ε sign(z), with sign(0) = 1."""
+def stabilize(z: Tensor, epsilon: float) -> Tensor:
+    """Return z + ε sign(z), with sign(0) = 1."""
     return z + torch.where(z < 0, -epsilon, epsilon) if epsilon else z
 
 
@@ -120,12 +120,12 @@ def epsilon(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """R_i = sum_j z_ij / (z_j + ε sign z_j) R_j, with z_j = sum_i z_ij + b_j.   Bach et al. 2015, eq. 58"""
     z, redistribute = a.linear(a.x, a.weight)
     z = z if a.bias is None else z + a.bias
-    return redistribute(safe_divide(relevance, stabilise(z, parameters.epsilon)))
+    return redistribute(safe_divide(relevance, stabilize(z, parameters.epsilon)))
 
 
 @rule
 def gamma(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
-    """R_i = sum_j (z_ij + γ z⁺_ij) / sum_i(…) R_j, with z⁻ for z⁺ where z_j < 0.   Montavon et al. 2019, table 10.1;
+    """R_i = sum_j (z_ij + γ z⁺_ij) / sum_i(…) R_j, with z⁻ for z⁺ if z_j < 0.   Montavon et al. 2019, table 10.1;
     negative inputs and outputs as in Andéol et al. 2021, app. C
     """
     z, redistribute = a.linear(a.x, a.weight)
@@ -185,14 +185,14 @@ def flat(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
 
 
 def excitation(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
-    """P_i = sum_j z⁺_ij / sum_i z⁺_ij P_j: excitation backprop, no rule of LRP.   Zhang et al. 2016, eq. 5"""
+    """P_i = sum_j z⁺_ij / sum_i z⁺_ij P_j: excitation backprop, not an LRP rule.   Zhang et al. 2016, eq. 5"""
     z, redistribute = a.signed_part(1)
     return redistribute(safe_divide(relevance, z))
 
 
 @dataclass(frozen=True)
 class Composite:
-    """Names of rules by kind of layer: convolutions, the first layer with weights where it differs, all others."""
+    """Rule names by layer type: convolutions, the first layer with weights (if different), all others."""
 
     convolution: str
     first: str | None = None
@@ -205,15 +205,15 @@ COMPOSITES = {
     "epsilon_gamma_box": Composite("gamma", first="z_box"),
     "alpha2_beta1_flat": Composite("alpha_beta", first="flat"),
 }
-"""Every composite by its name, as `lrp(composite=...)` takes it. Kohlbrenner et al. 2020, section 3; Montavon et al.
+"""All composites by name, as accepted by `lrp(composite=...)`. Kohlbrenner et al. 2020, section 3; Montavon et al.
 2019, section 10.3
 """
 
 
 class RuleMap:
-    """Which rule a layer gets: the first pattern of `rule` that matches its name or kind, else the composite's.
+    """Assigns a rule to each layer: the first pattern of `rule` that matches its name or type, else the composite.
 
-    Errors   BadOption for a rule that does not exist, and from `check` for a pattern that matched no layer
+    Errors   BadOption for an unknown rule, and from `check` for a pattern that matched no layer
     """
 
     def __init__(self, rule: RuleLike, composite: str) -> None:
@@ -222,7 +222,7 @@ class RuleMap:
         for pattern, name in self.patterns.items():
             if name not in RULES:
                 raise BadOption(
-                    f"rule={name!r}{'' if pattern == '*' else f' for {pattern!r}'} is no rule of LRP. "
+                    f"Unknown LRP rule={name!r}{'' if pattern == '*' else f' for {pattern!r}'}. "
                     f"{nearest(str(name), RULES)}Choose one of {', '.join(RULES)}."
                 )
         self._layers: dict[str, None] = {}
@@ -240,7 +240,7 @@ class RuleMap:
         return RULES[self.composite.convolution if "Conv" in layer.kinds[0] else self.composite.other]
 
     def check(self) -> None:
-        """After the forward pass: refuse a pattern that matched no layer.
+        """Raise an error if a pattern did not match any layer in the forward pass.
 
         Errors   BadOption
         """
@@ -248,6 +248,6 @@ class RuleMap:
             if pattern not in self._matched and pattern != "*":
                 layers = [name for name in self._layers if name]
                 raise BadOption(
-                    f"rule for {pattern!r}: no layer with weights has that name or kind. {nearest(pattern, layers)}The "
-                    f"layers are {', '.join(layers[:12])}{' …' if len(layers) > 12 else ''}."
+                    f"rule pattern {pattern!r} matches no name or type of a layer with weights. "
+                    f"{nearest(pattern, layers)}Layers: {', '.join(layers[:12])}{' …' if len(layers) > 12 else ''}."
                 )

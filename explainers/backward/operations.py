@@ -1,10 +1,10 @@
-"""Every torch operation of one forward pass, seen as it is called: module or function, in place or not, shared or not.
+"""Interception of every torch operation in one forward pass: module or function, in-place or not, shared or not.
 
-A thread-local function mode gives operations the backward rules of a method. The user's modules are not touched, and
-other threads are not affected. Operations without a rule run as they are; after the forward pass the autograd graph
-behind the output is read, and an operation in it that the method does not know is refused by name. Operations outside
-that graph, such as the queries of an attention whose weights are constants, are never refused. A user's own
-`torch.autograd.Function` is known by its type, whatever its name, and is always refused: its backward is no rule.
+A thread-local function mode assigns the backward rules of a method to operations. The user's modules are not modified,
+and other threads are not affected. Operations without a rule run unchanged. After the forward pass, the autograd graph
+of the output is checked, and an operation in it that the method does not support raises an error. Operations outside
+that graph, such as the queries of attention with constant weights, are always allowed. Custom subclasses of
+`torch.autograd.Function` are detected by type and always raise an error, because their backward is not a rule.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STRUCTURE = frozenset(
     "UnsafeSplitWithSizes UnsafeView Unsqueeze UpsampleNearest1D UpsampleNearest2D UpsampleNearest3D View Where "
     "AccumulateGrad Custom".split()
 )
-"""Graph nodes that move or copy values: under every rule, the relevance of a copy is its original's."""
+"""Graph nodes that move or copy values: under every rule, a copy has the relevance of its original."""
 
 _CALL = nn.Module._call_impl.__code__
 _DUNDERS = {"__rsub__": "rsub", "__rdiv__": "rdiv", "__rtruediv__": "rdiv", "__pow__": "pow", "__rpow__": "rpow"}
@@ -48,11 +48,11 @@ _ALIASES |= {"absolute": "abs", "special_expit": "sigmoid", "special_softmax": "
 _ALIASES |= {"special_log_softmax": "log_softmax", "special_logsumexp": "logsumexp", "logsigmoid": "log_sigmoid"}
 _ALIASES |= {"concat": "cat", "concatenate": "cat", "linalg_vector_norm": "norm", "linalg_norm": "norm"}
 _NO_VIEWS = frozenset("copy fill zero requires_grad detach set index_put index_copy masked_scatter setitem".split())
-"""In-place operations that move values, also into a view."""
+"""In-place operations that move values, possibly into a view."""
 
 
 class CustomBackward(torch.autograd.Function):
-    """An operation with its own backward: `vjp`, output gradient to input gradients."""
+    """An operation with a custom backward `vjp`, from the output gradient to the input gradients."""
 
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
@@ -65,36 +65,36 @@ class CustomBackward(torch.autograd.Function):
 
 
 def with_custom_backward(compute: Callable[..., Tensor], vjp: VJP, *inputs: Tensor) -> Tensor:
-    """`compute(*inputs)`, with `vjp` as its backward."""
+    """Return `compute(*inputs)` with `vjp` as its backward."""
     return CustomBackward.apply(compute, vjp, *inputs)
 
 
 def mark(tensor: Tensor, word: str) -> Tensor:
-    """Say what an output of `with_custom_backward` is to the operations that take it; `marked` reads it."""
-    if is_own(tensor.grad_fn):
+    """Label an output of `with_custom_backward` for the operations that use it; `get_mark` reads the label."""
+    if is_custom(tensor.grad_fn):
         tensor.grad_fn.mark = word  # type: ignore[union-attr]
     return tensor
 
 
-def marked(tensor: Tensor) -> str:
-    """The mark of the operation that made the tensor, reshaped or not; empty where there is none."""
+def get_mark(tensor: Tensor) -> str:
+    """Return the label of the operation that created the tensor, reshaped or not, or an empty string."""
     node = tensor.grad_fn
     while node is not None:
-        if is_own(node):
+        if is_custom(node):
             return str(node.mark)  # type: ignore[attr-defined]
-        name, parents = plain_name(node), [parent for parent, _ in node.next_functions]
+        name, parents = node_name(node), [parent for parent, _ in node.next_functions]
         if name not in STRUCTURE or (len(parents) != 1 and name != "Copys"):
             break
-        node = parents[-1]  # in place, the result was copied over what was there
+        node = parents[-1]  # in place, the result was copied over the previous values
     return ""
 
 
 class Interception(TorchFunctionMode):
     """Runs a network with `rules`: name of an operation -> function(call) -> output.
 
-    `known` are the graph nodes that keep their own backward. `factors` tells of some how many of the inputs at the
-    places given may depend on the image: a product is linear in one of its factors, a quotient in its numerator.
-    `method` is the method's name in errors.
+    `known` are the graph nodes that keep their own backward. `factors` limits, for some of them, how many of the inputs
+    at the given positions may depend on the image: a product is linear in one of its factors, a quotient in its
+    numerator. `method` is the method's name in errors.
 
     Errors   UnsupportedOperation for networks that hide their operations
     """
@@ -121,24 +121,24 @@ class Interception(TorchFunctionMode):
         call = Call(self, function, *_constants((tuple(args), dict(kwargs or {}))))
         self._note_functions(call)
         if call.name == "register_hook":
-            # A user's hook on a tensor waits for gradients, and these are none.
+            # User hooks on tensors expect gradients, which these values are not.
             return RemovableHandle(OrderedDict())
         rule = self.rules.get(call.name)
         if rule is None:
-            return self.without_rule(call)
+            return self.run_without_rule(call)
         result = rule(call)
         if not call.in_place or result is call.args[0]:
             return result
-        # In place, as the user's code expects: every reference to the tensor sees the change.
+        # In place, as the user's code expects, so that all references to the tensor see the change.
         return call.args[0].copy_(result)
 
-    def without_rule(self, call: Call) -> Any:
-        """The operation as it is; `check` refuses it where what is explained depends on it."""
+    def run_without_rule(self, call: Call) -> Any:
+        """Run the operation unchanged; `check` raises an error if the explained score depends on it."""
         if not torch.is_grad_enabled():
             return call.call_original()
-        starts = {tensor.grad_fn for tensor in call.tensors}  # in place, the call changes that of its own input
+        starts = {tensor.grad_fn for tensor in call.tensors}  # an in-place call changes that of its input
         if call.in_place and call.name not in _NO_VIEWS and call.writes_to_view:
-            # In place, the graph would hold a copy into the base, and the operation itself would not be seen.
+            # In place, the graph would contain a copy into the base instead of the operation itself.
             result = call.out_of_place()(*call.tensors)
             self._remember(call, result, starts)
             return call.args[0].copy_(result)
@@ -147,7 +147,7 @@ class Interception(TorchFunctionMode):
         return result
 
     def layer(self) -> tuple[str, str]:
-        """Dotted name and class of the innermost module that is running; empty outside any."""
+        """Return the dotted name and class of the innermost running module; empty outside of modules."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code is _CALL:
@@ -157,16 +157,16 @@ class Interception(TorchFunctionMode):
         return "", ""
 
     def refuse(self, operation: str, why: str = "", layer: str | None = None) -> UnsupportedOperation:
-        """The error for an operation, by default of the running layer."""
+        """Return the error for an unsupported operation, by default in the running layer."""
         name = self.layer()[0] if layer is None else layer
         where = f" in layer {name!r}" if name else ""
         return UnsupportedOperation(
             f"The network uses {operation}{where}, {why or f'for which {self.method} has no rule'}. Use saliency, "
-            f"smooth_grad or integrated_gradients, which need no rules."
+            f"smooth_grad or integrated_gradients, which do not need rules."
         )
 
     def check(self, output: Any) -> None:
-        """Refuse an output whose graph holds an operation without a rule.
+        """Raise an error if the graph of an output contains an operation without a rule.
 
         Errors   UnsupportedOperation naming operation and layer
         """
@@ -175,18 +175,18 @@ class Interception(TorchFunctionMode):
             if is_user_function(node):
                 code = getattr(inspect.unwrap(node._forward_cls.forward), "__code__", None)
                 layer = self._functions.get(code, self._functions.get(type(node), ""))
-                raise self.refuse(*user_function(node), layer=layer)
+                raise self.refuse(*describe_user_function(node), layer=layer)
             if not self._allows(node):
-                operation, layer = unknown.get(node, (plain_name(node), ""))
+                operation, layer = unknown.get(node, (node_name(node), ""))
                 raise self.refuse(operation, layer=layer)
 
-    def forget(self) -> None:
-        """Release the graph: its nodes and this mode refer to each other."""
+    def release(self) -> None:
+        """Release the graph, whose nodes and this mode refer to each other."""
         self._unknown.clear()
         self._functions.clear()
 
     def _allows(self, node: Any) -> bool:
-        name = plain_name(node)
+        name = node_name(node)
         if name not in self.known:
             return False
         places, most = self.factors.get(name, ((), 0))
@@ -194,13 +194,13 @@ class Interception(TorchFunctionMode):
         return sum(parents[at][0] is not None for at in places if at < len(parents)) <= most
 
     def _remember(self, call: Call, result: Any, starts: set[Any]) -> None:
-        """Note operation and layer of each node without a rule that the call made of what `starts` made."""
+        """Record operation and layer of each unsupported node between `starts` and the result of a call."""
         for node in nodes([tensor.grad_fn for tensor in tensors(result)], starts):
             if node not in self._unknown and not self._allows(node):
                 self._unknown[node] = call.name, self.layer()[0]
 
     def _note_functions(self, call: Call) -> None:
-        """Note the layer of a Function of the user's: by the operations inside it, else by the first that takes it."""
+        """Record the layer of a custom Function by the operations inside it, or else by the first one that uses it."""
         for value in call.args:
             node = value.grad_fn if isinstance(value, Tensor) else None
             if is_user_function(node):
@@ -213,7 +213,7 @@ class Interception(TorchFunctionMode):
 
 
 class Call:
-    """One call of an operation: its name in any spelling, its arguments with parameters detached."""
+    """One call of an operation, with its canonical name and its arguments with parameters detached."""
 
     def __init__(
         self, mode: Interception, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -221,8 +221,8 @@ class Call:
         self.mode, self.function, self.args = mode, function, args
         name = getattr(function, "__name__", "")
         is_dunder = name.startswith("__")
-        name_alone = _DUNDERS.get(name, name) if is_dunder else name.strip("_")
-        self.name = _ALIASES.get(name_alone, name_alone)
+        base_name = _DUNDERS.get(name, name) if is_dunder else name.strip("_")
+        self.name = _ALIASES.get(base_name, base_name)
         self.in_place = bool(kwargs.get("inplace")) or (name.endswith("_") and not is_dunder)
         self.kwargs = kwargs
 
@@ -230,18 +230,18 @@ class Call:
         return self.function(*self.args, **self.kwargs)
 
     @property
-    def depends(self) -> bool:
-        """Whether an argument depends on the image."""
+    def depends_on_image(self) -> bool:
+        """Whether any argument depends on the image."""
         return any(tensor.requires_grad for tensor in tensors((self.args, self.kwargs)))
 
     @property
     def writes_to_view(self) -> bool:
-        """Whether this in-place operation changes a part of another tensor, and can be done out of place."""
+        """Whether this in-place operation writes to a part of another tensor and has an out-of-place version."""
         x = self.args[0] if self.args else None
-        return isinstance(x, Tensor) and x._is_view() and self.depends and hasattr(torch, self.name)
+        return isinstance(x, Tensor) and x._is_view() and self.depends_on_image and hasattr(torch, self.name)
 
     def out_of_place(self) -> Callable[..., Any]:
-        """The operation out of place, as a function of its tensor arguments in their order."""
+        """Return the out-of-place version of the operation, as a function of its tensor arguments in order."""
         kwargs = {key: value for key, value in self.kwargs.items() if key != "inplace"}
         function, name = self.function, getattr(self.function, "__name__", "")
         if name.endswith("_") and not name.startswith("__"):
@@ -261,18 +261,18 @@ class Call:
         return tensors((self.args, self.kwargs))
 
     def bind_arguments(self, *names: str, **defaults: Any) -> tuple[Any, ...]:
-        """The arguments in the order of `names`, positional or by keyword; missing ones from `defaults`, else None."""
+        """Return positional and keyword arguments in the order of `names`, missing ones from `defaults` or None."""
         arguments = dict(zip(names, self.args, strict=False)) | self.kwargs
         return tuple(arguments.get(name, defaults.get(name)) for name in names)
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """The tensors in nested lists, tuples and dicts, in order."""
+    """Return the tensors in nested lists, tuples and dicts, in order."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def nodes(roots: Sequence[Any], ends: Collection[Any] = ()) -> Iterator[Any]:
-    """Every node of the autograd graph behind `roots`, once; none of `ends` and nothing behind them."""
+    """Iterate once over every node of the autograd graph from `roots` back to `ends`, which are excluded."""
     stack, seen = [*roots], {None, *ends}
     while stack:
         node = stack.pop()
@@ -283,45 +283,46 @@ def nodes(roots: Sequence[Any], ends: Collection[Any] = ()) -> Iterator[Any]:
         stack.extend(parent for parent, _ in node.next_functions)
 
 
-def plain_name(node: Any) -> str:
-    """ "Relu" of "ReluBackward0", "Custom" of an operation with a rule, and empty for a Function of the user's."""
+def node_name(node: Any) -> str:
+    """Return the plain name of a node: "Relu" for "ReluBackward0", "Custom" with a rule, "" for custom Functions."""
     if isinstance(node, BackwardCFunction):
-        return "Custom" if is_own(node) else ""
+        return "Custom" if is_custom(node) else ""
     name = node.name().rpartition("::")[2]
     return name.rstrip("0123456789").removesuffix("_copy").replace("Backward", "").strip("_")
 
 
-def is_own(node: Any) -> bool:
-    """Whether the node is one of `with_custom_backward`; Functions are told by their type, since names may be equal."""
+def is_custom(node: Any) -> bool:
+    """Check whether the node was created by `with_custom_backward`, by its type, since names may be equal."""
     return getattr(node, "_forward_cls", None) is CustomBackward
 
 
 def is_user_function(node: Any) -> bool:
-    """Whether the node is a Function written in Python, and not one of `with_custom_backward`."""
-    return isinstance(node, BackwardCFunction) and not is_own(node)
+    """Check whether the node is a Python Function that was not created by `with_custom_backward`."""
+    return isinstance(node, BackwardCFunction) and not is_custom(node)
 
 
-def user_function(node: Any) -> tuple[str, str]:
-    """A Function of the user's in words, and why no method knows it."""
+def describe_user_function(node: Any) -> tuple[str, str]:
+    """Return the description of a custom Function, and the reason why it is not supported."""
     return (
         f"the torch.autograd.Function {node._forward_cls.__name__!r}",
-        "whose backward is its own and follows no rule",
+        "which has a custom backward that follows no rule",
     )
 
 
 def global_hooks() -> str | None:
-    """Why a backward hook that is registered for all modules stops every rule; None where there is none."""
+    """Return the reason why a global backward hook prevents the use of rules, or None without such a hook."""
     modules = torch.nn.modules.module
     if not (modules._global_backward_hooks or modules._global_backward_pre_hooks):
         return None
     return (
-        "A backward hook is registered for all modules at once (torch.nn.modules.module.register_module_…), and would "
-        "see or change what the rules pass on. Remove it by its handle's remove(); hooks on single modules may stay."
+        "A global backward hook is registered for all modules (torch.nn.modules.module.register_module_…). It would "
+        "read or change the values that the rules propagate. Remove it by calling remove() on its handle; hooks on "
+        "single modules can stay."
     )
 
 
 def _constants(value: Any) -> Any:
-    """The same arguments with leaves detached: only what depends on the image takes a gradient."""
+    """Detach leaves in the arguments, so that only values that depend on the image require gradients."""
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad and value.is_leaf else value
     if type(value) in (tuple, list):
@@ -332,12 +333,12 @@ def _constants(value: Any) -> Any:
 
 
 def why_not(model: nn.Module) -> str | None:
-    """Why the model's operations cannot be seen, as far as its modules tell; else None."""
+    """Return the reason why the model's operations cannot be intercepted, judging by its modules, or None."""
     model = unwrap(model)
     kind = frozen_graph(model) or next((k for m in model.modules() if (k := frozen_graph(m))), None)
     if kind is None:
         return None
     return (
-        f"The model is {kind}, in whole or in part, so backward rules cannot see its operations. Give the original "
-        f"nn.Module, or use saliency or integrated_gradients."
+        f"The model is {kind}, in whole or in part, so backward rules cannot intercept its operations. Give the "
+        f"original nn.Module, or use saliency or integrated_gradients."
     )

@@ -1,7 +1,7 @@
-"""Rules for rectifiers, as hooks on the ReLU nodes of one call's autograd graph.
+"""Rules for rectifiers, as hooks on the ReLU nodes in the autograd graph of one call.
 
-The graph holds every ReLU that ran, as module or function, in place or shared, and nothing of another call; the user's
-modules are not touched. Activations for which a rule is not defined are refused by name.
+The graph contains every ReLU that ran, whether module or function, in-place or shared, and nothing from other calls.
+The user's modules are not modified. Activations for which a rule is not defined raise an error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.backward.operations import global_hooks, is_user_function, nodes, user_function
+from explainers.backward.operations import describe_user_function, global_hooks, is_user_function, nodes
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
 
 # (gradients at the inputs, gradients at the outputs) -> gradients at the inputs.
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
 
-# Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLU with a ceiling.
+# Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLUs with an upper limit.
 _RECTIFIERS = ("ReluBackward", "HardtanhBackward", "ThresholdBackward", "ClampMinBackward")
 _OTHERS = {
     "SiluBackward": "SiLU",
@@ -53,49 +53,50 @@ _MODULES = (
 
 
 def guided(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Guided backpropagation: [x > 0] max(g, 0)."""
+    """Apply the rule of guided backpropagation: [x > 0] max(g, 0)."""
     return tuple(None if g is None else g.clamp(min=0) for g in inputs)
 
 
 def deconv(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Deconvnet: max(g, 0), whatever the input was."""
+    """Apply the rule of deconvnet: max(g, 0), regardless of the input."""
     return tuple(None if g is None else outputs[0].clamp(min=0) for g in inputs)
 
 
-def at_rectifiers(total: Tensor, rule: Rule) -> None:
-    """Put `rule` on every rectifier of the graph behind `total`.
+def hook_rectifiers(total: Tensor, rule: Rule) -> None:
+    """Register `rule` on every rectifier of the graph that leads to `total`.
 
-    Errors   UnsupportedOperation for other activations, for graphs that hide their operations (a Function of the
-             user's, compiled or scripted code), and without any rectifier
+    Errors   UnsupportedOperation for other activations, for graphs that hide their operations (custom autograd
+             Functions, compiled or scripted code), or if there is no rectifier
     """
     rectifiers = []
     for node in nodes([total.grad_fn]):
         name = node.name().rpartition("::")[2]
         if is_user_function(node) and not any(hidden in name for hidden in _HIDDEN):
-            function, why = user_function(node)
+            function, why = describe_user_function(node)
             raise UnsupportedOperation(
-                f"The network uses {function}, {why}. It may hold a ReLU, which guided backpropagation and deconvnet "
-                f"would pass over. Use saliency, smooth_grad or integrated_gradients."
+                f"The network uses {function}, {why}. It may contain a ReLU that guided backpropagation and deconvnet "
+                f"would miss. Use saliency, smooth_grad or integrated_gradients."
             )
         if name.startswith(_RECTIFIERS) or _is_rectifier(name, node):
             rectifiers.append(node)
         elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
-            raise UnsupportedOperation(not_defined(activation))
+            raise UnsupportedOperation(undefined_message(activation))
         elif any(hidden in node.name() for hidden in _HIDDEN):
             raise UnsupportedOperation(
-                f"The network hides operations in {node.name()}, so its ReLUs cannot be seen. Use saliency or "
+                f"The network hides operations in {node.name()}, so its ReLUs cannot be found. Use saliency or "
                 f"integrated_gradients."
             )
     if not rectifiers:
         raise UnsupportedOperation(
-            "The network has no ReLU, so this rule gives the plain gradient. Use saliency or integrated_gradients."
+            "The network has no ReLU, so this method would return the plain gradient. Use saliency or "
+            "integrated_gradients."
         )
     for node in rectifiers:
         node.register_hook(rule)
 
 
 def _is_rectifier(name: str, node: Any) -> bool:
-    """Whether it is a clamp from 0, with or without a ceiling, or the maximum with constant zeros."""
+    """Check whether a node is a clamp from 0, with or without upper limit, or the maximum with constant zeros."""
     if name.startswith("ClampBackward"):
         lowest = node._saved_min
         return lowest is not None and not bool(torch.as_tensor(lowest).any())
@@ -108,32 +109,32 @@ def _is_rectifier(name: str, node: Any) -> bool:
     return False
 
 
-def not_defined(activation: str) -> str:
-    """The message for an activation other than ReLU."""
+def undefined_message(activation: str) -> str:
+    """Return the error message for an activation other than ReLU."""
     return (
-        f"The network uses {activation}; guided backpropagation and deconvnet are defined for ReLU alone. "
+        f"The network uses {activation}; guided backpropagation and deconvnet are only defined for ReLU. "
         "Use saliency, smooth_grad or integrated_gradients."
     )
 
 
 def why_not(model: nn.Module) -> str | None:
-    """Why rules for ReLU cannot apply to this model, as far as its modules tell; else None."""
+    """Return the reason why ReLU rules cannot be applied to this model, judging by its modules, or None."""
     model = unwrap(model)
     if (kind := frozen_graph(model)) in ("scripted", "traced"):
         return (
-            f"The model is {kind}, so backward rules cannot see its ReLUs. Give the original nn.Module, or use "
+            f"The model is {kind}, so backward rules cannot find its ReLUs. Give the original nn.Module, or use "
             f"saliency or integrated_gradients."
         )
     other = next((m for m in model.modules() if isinstance(m, _MODULES)), None)
-    return None if other is None else not_defined(type(other).__name__)
+    return None if other is None else undefined_message(type(other).__name__)
 
 
 def apply(model: nn.Module, rule: Rule) -> Callable[[Tensor], None]:
-    """`rule` as `Run.gradient(rule=...)` takes it.
+    """Convert a rule to the form accepted by `Run.gradient(rule=...)`.
 
     Errors   UnsupportedOperation
     """
     reason = why_not(model) or global_hooks()
     if reason is not None:
         raise UnsupportedOperation(reason)
-    return lambda total: at_rectifiers(total, rule)
+    return lambda total: hook_rectifiers(total, rule)

@@ -1,6 +1,6 @@
-"""The vector-Jacobian product of one function.
+"""Vector-Jacobian products.
 
-`torch.func.vjp` would do, but its first call imports torch._dynamo, which takes seconds.
+This replaces `torch.func.vjp`, whose first call imports torch._dynamo, which takes seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from explainers.network.batch_norm import guard_batch_norms
 
 
 def vjp(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """f(x), detached, and the map from a gradient at the output to the gradient at x; the map may be called again."""
+    """Return f(x), detached, and a function from the gradient at the output to that at x, which may be called again."""
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
         y = function(leaf)

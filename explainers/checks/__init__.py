@@ -1,4 +1,5 @@
-"""`check_explainer`: tests any method against the contract of all methods, in small named checks.
+"""`check_explainer`: test any method against the contract of the library, in small named checks.
 
-`context` is what a check gets, `fixtures` its networks, `results` and `robustness` the checks. Oracles: the tests.
+`context` is the argument of every check, `fixtures` has the networks, `results` and `robustness` have the checks.
+Numerical reference implementations are in the tests.
 """

@@ -1,4 +1,4 @@
-"""What a check gets: the method under test, with fresh models and images, and comparisons that fail with a figure."""
+"""The argument of every check: the method under test with fresh models and images, and helpers for comparisons."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from explainers.checks.fixtures import changes, snapshot, tiny, tiny_transformer
 
 Outcome = tuple[float | None, str]
 CLOSE = 1e-4
-"""Relative distance that rounding in float32 may cause."""
+"""Relative distance that float32 rounding may cause."""
 
 
 class Fail(Exception):
-    """The check failed; `figure` is the measured value."""
+    """Raised if a check fails; `figure` is the measured value."""
 
     def __init__(self, sentence: str, figure: float | None = None) -> None:
         super().__init__(sentence)
@@ -27,12 +27,12 @@ class Fail(Exception):
 
 
 class Skip(Exception):
-    """The check does not apply here."""
+    """Raised if a check does not apply to the method."""
 
 
 @dataclass
 class Context:
-    """The method under test, with fresh models and images for it; the built-in ones where none are given."""
+    """The method under test, with fresh models and images. The built-in ones are used if none are given."""
 
     function: Callable[..., Tensor]
     user_model: nn.Module | None
@@ -46,16 +46,16 @@ class Context:
         inner = getattr(self.function, "function", self.function)
         self.keywords = set(inspect.signature(inner).parameters)
         if self.is_built_in:
-            # The built-in images are small and the checks many: a few steps and samples suffice.
-            few = {"window": 6, "stride": 4, "steps": 6, "samples": 12}
-            self.options = {**{name: value for name, value in few.items() if name in self.keywords}, **self.options}
+            # A few steps and samples are enough for the small built-in images, and keep the many checks fast.
+            small = {"window": 6, "stride": 4, "steps": 6, "samples": 12}
+            self.options = {**{name: value for name, value in small.items() if name in self.keywords}, **self.options}
 
     def model(self, dtype: torch.dtype = torch.float32) -> nn.Module:
         model = self.built_in() if self.user_model is None else copy.deepcopy(self.user_model)
         return model.eval().to(dtype)
 
     def built_in(self, channels: int = 3) -> nn.Module:
-        """The small residual network, or the small transformer for methods that need attention."""
+        """Return the small residual network, or the small transformer for methods that need attention."""
         needs = getattr(self.function, "needs", None)
         network = tiny(channels)
         return tiny_transformer(channels) if needs is not None and needs(network) else network
@@ -74,11 +74,11 @@ class Context:
         return self.function(model, images, target, **{**self.options, **options})
 
     def fresh(self, target: Any = None, **options: Any) -> Tensor:
-        """A call with a fresh model and fresh images."""
+        """Call the method with a fresh model and fresh images."""
         return self.call(self.model(), self.images(), target, **options)
 
     def kind(self, result: Tensor) -> str:
-        """The kind of result, as declared or by its shape."""
+        """Return the kind of result, as declared or inferred from its shape."""
         declared = getattr(self.function, "returns", None)
         if isinstance(declared, str):
             return declared
@@ -87,18 +87,18 @@ class Context:
         return shapes.get(tuple(result.shape), {2: "channels", 3: "grid", 4: "features"}.get(result.ndim, "unknown"))
 
     def signed(self) -> dict[str, Any]:
-        """Options for a signed map: two maps that a ReLU set to zero always agree."""
+        """Return options for a signed map, because two maps that a ReLU set to zero always agree."""
         return {"relu": False} if "relu" in self.keywords else {}
 
     def reads_class(self) -> bool:
-        """Whether the map depends on the target class."""
+        """Return whether the map depends on the target class."""
         if getattr(self.function, "reads_class", True) is False:
             return False
         return not torch.equal(self.fresh(0, **self.signed()), self.fresh(1, **self.signed()))
 
 
 def distance_of(a: Tensor, b: Tensor) -> float:
-    """||a - b|| / ||b||; infinite where the shapes differ; NaN propagates."""
+    """Return ||a - b|| / ||b||, infinity if the shapes differ; NaN propagates."""
     if a.shape != b.shape:
         return float("inf")
     norm = float(b.double().norm())
@@ -108,12 +108,12 @@ def distance_of(a: Tensor, b: Tensor) -> float:
 def agree(actual: Tensor, expected: Tensor, what: str, bound: float = CLOSE) -> Outcome:
     distance = distance_of(actual, expected)
     if not distance <= bound:
-        raise Fail(f"{what} differ: relative distance {distance:.2g}, allowed {bound:g}.", distance)
+        raise Fail(f"{what} differ: relative distance {distance:.2g}, at most {bound:g} is allowed.", distance)
     return distance, f"{what} agree."
 
 
 def unchanged(model: nn.Module, images: Tensor, act: Callable[[], Any], when: str) -> None:
-    """Fail where `act` changes the state of model, images or process."""
+    """Fail if `act` changes the state of the model, the images or the process."""
     before = snapshot(model, images)
     act()
     changed = changes(before, snapshot(model, images))
@@ -122,10 +122,10 @@ def unchanged(model: nn.Module, images: Tensor, act: Callable[[], Any], when: st
 
 
 CHECKS: dict[str, Callable[[Context], Outcome]] = {}
-"""All checks by name, in order; if the first fails, the others are skipped."""
+"""All checks by name, in order. If the first one fails, the others are skipped."""
 
 
 def check(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:
-    """Enter a check into `CHECKS`, under the name of its function."""
+    """Register a check in `CHECKS` under the name of its function."""
     CHECKS[function.__name__] = function
     return function

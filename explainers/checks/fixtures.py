@@ -1,4 +1,4 @@
-"""Fixtures of `check_explainer`: tiny networks, snapshots of all state, faults injected into a forward pass."""
+"""Fixtures of `check_explainer`: tiny networks, snapshots of all state, and faults injected into a forward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explainers.hooks.edit import edit_outputs
 
 
 class Pause(nn.Module):
-    """Sleeps on request, so that threads interleave in a network too small for that."""
+    """Identity that can sleep, so that threads interleave although the network is small."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Pause(nn.Module):
 
 
 class Tiny(nn.Module):
-    """A small residual network with what breaks explainers: in-place and reused ReLU, batch norm, dropout."""
+    """A small residual network with features that break many methods: in-place and reused ReLU, batch norm, dropout."""
 
     def __init__(self, channels: int = 3, classes: int = 5, width: int = 6) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Tiny(nn.Module):
 
 
 class TinyTransformer(nn.Module):
-    """Two blocks of attention over patches with a class token, for methods that need attention."""
+    """A transformer with two attention blocks over patches and a class token, for methods that need attention."""
 
     def __init__(self, channels: int = 3, classes: int = 5, width: int = 8) -> None:
         super().__init__()
@@ -81,7 +81,10 @@ class TinyTransformer(nn.Module):
 
 
 def tiny(channels: int = 3) -> Tiny:
-    """The network with fixed weights and non-trivial batch-norm statistics, in eval mode; no generator is touched."""
+    """Return the network in eval mode with fixed weights and non-trivial batch-norm statistics.
+
+    The global random generators do not change.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Tiny(channels).eval()
@@ -89,30 +92,30 @@ def tiny(channels: int = 3) -> Tiny:
             for name, tensor in model.state_dict().items():
                 if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
                     tensor.copy_(0.2 * torch.randn(tensor.shape))
-            _centre_scores(model, model.head, channels)
+            _center_scores(model, model.head, channels)
     return model
 
 
 def tiny_transformer(channels: int = 3) -> TinyTransformer:
-    """The transformer with fixed weights, in eval mode; no generator is touched."""
+    """Return the transformer in eval mode with fixed weights. The global random generators do not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = TinyTransformer(channels).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.4 * torch.randn(parameter.shape))
-            _centre_scores(model, model.head, channels)
+            _center_scores(model, model.head, channels)
     return model
 
 
-def _centre_scores(model: nn.Module, head: nn.Linear, channels: int) -> None:
-    """Shift the bias so that a zero image scores 0 in every class: different images then have different top classes."""
+def _center_scores(model: nn.Module, head: nn.Linear, channels: int) -> None:
+    """Shift the bias so that a zero image scores 0 in every class. Different images then have different top classes."""
     head.weight.copy_(2 * torch.randn(head.weight.shape))
     head.bias.sub_(model(torch.zeros(1, channels, 20, 16))[0])
 
 
 def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
-    """All state that a call must not change, by the name that a report gives it."""
+    """Return all state that a call must not change, by the name used in the report."""
     modules = list(model.modules())
     parameters = list(model.parameters())
     global_hooks = vars(torch.nn.modules.module)
@@ -136,13 +139,13 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
         "autocast": torch.is_autocast_enabled("cpu"),
     }
     if "numpy" in sys.modules:
-        # Explainers that use numpy may draw from its generator; the check itself needs no numpy.
+        # Methods that use NumPy may sample from its generator. The check itself does not need NumPy.
         state["numpy's generator"] = repr(sys.modules["numpy"].random.get_state())
     return state
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Names and identities, which change when a tensor is added to a module or a submodule is replaced."""
+    """Return names and identities, which change if a tensor is added to a module or a submodule is replaced."""
     attributes: dict[str, Any] = {}
     for key, value in vars(module).items():
         if key in ("_modules", "_parameters", "_buffers"):
@@ -153,7 +156,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The names of what differs."""
+    """Return the names of the entries that differ."""
     return [name for name, value in before.items() if not _same(value, after.get(name))]
 
 
@@ -166,11 +169,11 @@ def _same(a: Any, b: Any) -> bool:
 
 
 class Fault(RuntimeError):
-    """Raised inside a model by `failing`, and by nothing else."""
+    """Raised inside a model, only by `failing`."""
 
 
 def steps(model: nn.Module, images: Tensor) -> list[str]:
-    """The names of the leaf modules in the order in which a forward pass runs them."""
+    """Return the names of the leaf modules in the order in which a forward pass runs them."""
     seen: list[str] = []
     leaves = [name for name, module in model.named_modules() if name and not any(True for _ in module.children())]
     edits: dict[Any, Any] = {name: lambda _, name=name: seen.append(name) for name in leaves}
@@ -181,9 +184,9 @@ def steps(model: nn.Module, images: Tensor) -> list[str]:
 
 @contextmanager
 def failing(model: nn.Module, step: str, error: BaseException, after: int = 0) -> Iterator[SimpleNamespace]:
-    """Raise `error` in this thread's calls of module `step`, from call number `after` on; `.raised` says if it was.
+    """Raise `error` in this thread's calls of module `step`, starting after `after` calls; `.raised` says if it was.
 
-    All later calls fail too, so that a retry, as some methods make, does not hide the fault.
+    All later calls fail too, so that methods that retry do not hide the fault.
     """
     state = SimpleNamespace(calls=0, raised=False)
 

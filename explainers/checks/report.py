@@ -1,7 +1,7 @@
-"""`check_explainer`: the library's contract as small named checks of any `f(model, images, target=None, **options)`.
+"""`check_explainer`: check any `f(model, images, target=None, **options)` against the contract of the library.
 
-The checks are in results.py and robustness.py. Each returns (figure, sentence), or raises `Fail` or, where it does not
-apply, `Skip`; any other exception is a failure with its own message.
+The checks are in results.py and robustness.py. Each returns (number, message), raises `Fail`, or raises `Skip` if it
+does not apply. Any other exception is a failure with its own message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.checks import results, robustness  # noqa: F401  they enter the checks
+from explainers.checks import results, robustness  # noqa: F401 (importing them registers the checks)
 from explainers.checks.context import CHECKS, Context, Fail, Outcome, Skip
 from explainers.errors import BadOption, no_module
 from explainers.registry import METHODS
@@ -22,7 +22,7 @@ from explainers.registry import METHODS
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check: `passed` is None where it was skipped; `figure` is the measured number, if any."""
+    """The result of one check: `passed` is None if it was skipped; `figure` is the measured value, if any."""
 
     name: str
     passed: bool | None
@@ -32,12 +32,12 @@ class Check:
     def __repr__(self) -> str:
         word = {True: "ok  ", False: "FAIL", None: "skip"}[self.passed]
         figure = "" if self.figure is None else f"{self.figure:.2g}"
-        return f"{word}  {self.name:<26} {figure:>8}  {self.sentence}"
+        return f"{word}  {self.name:<32} {figure:>8}  {self.sentence}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """All checks of one callable; true if none failed."""
+    """The results of all checks of one callable; true if none failed."""
 
     name: str
     checks: tuple[Check, ...]
@@ -65,10 +65,10 @@ def check_explainer(
 ) -> Report:
     """Check a callable of the form `f(model, images, target=None, **options)` against the contract of the library.
 
-    `model` defaults to a tiny residual network; a given one is copied and not used itself. `images` `[N, C, H, W]` with
-    N >= 3 and height unequal to width default to noise. `options` are passed to every call.
+    `model` defaults to a tiny residual network; a given model is copied and not modified. `images` `[N, C, H, W]`, with
+    N >= 3 and different height and width, default to noise. `options` are passed to every call.
 
-    Returns  a `Report`, true if nothing failed; its repr is a table of check, verdict, figure and sentence
+    Returns  a `Report`, true if no check failed; its repr is a table with the check, verdict, number and message
 
     Example
         >>> bool(check_explainer(grad_cam))
@@ -78,31 +78,32 @@ def check_explainer(
         raise no_module(model)
     if "forward" in options:
         raise BadOption(
-            "check_explainer copies the model, which forward= would not run. Give a module that runs it so."
+            "forward= is not supported, because check_explainer copies the model and forward= would run the original. "
+            "Give a module whose forward takes only images."
         )
-    began = time.perf_counter()
+    start = time.perf_counter()
     known = METHODS.get(getattr(function, "__name__", ""))
     if known is not None and known.function is function:
-        function = known  # the plain function of a method has its declaration too
+        function = known  # use the declaration of the method, which its plain function does not have
     context = Context(function, model, images, options)
     done: list[Check] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, check in CHECKS.items():
             if done and done[0].passed is False:
-                done.append(Check(name, None, "The first check already failed."))
+                done.append(Check(name, None, "Skipped because the first check failed."))
                 continue
             done.append(_run(name, check, context))
-    return Report(context.name, tuple(done), time.perf_counter() - began)
+    return Report(context.name, tuple(done), time.perf_counter() - start)
 
 
 def _run(name: str, check: Callable[[Context], Outcome], context: Context) -> Check:
     try:
-        figure, sentence = check(context)
+        number, message = check(context)
     except Skip as skipped:
         return Check(name, None, str(skipped))
     except Fail as failed:
         return Check(name, False, str(failed), failed.figure)
     except Exception as error:
         return Check(name, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    return Check(name, True, sentence, figure)
+    return Check(name, True, message, number)

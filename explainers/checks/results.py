@@ -1,4 +1,4 @@
-"""Checks of a method's results and of its side effects; robustness.py has the others."""
+"""Checks of a method's results and side effects. The other checks are in robustness.py."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def shape(t: Context) -> Outcome:
         raise Fail(f"The result is a {type(result).__name__}, not a Tensor.")
     n, c, h, w = images.shape
     kind = t.kind(result)
-    fits = {
+    is_valid = {
         "pixels": tuple(result.shape) == (n, c, h, w),
         "heat": tuple(result.shape) == (n, h, w),
         "grid": result.ndim == 3 and len(result) == n and result.shape[1] <= h and result.shape[2] <= w,
         "channels": result.ndim == 2 and len(result) == n,
         "features": result.ndim == 4 and len(result) == n,
     }
-    if not fits.get(kind):
-        raise Fail(f"{kind} of images {tuple(images.shape)} came back as {tuple(result.shape)}.")
-    return None, f"{kind} {tuple(result.shape)} of images {tuple(images.shape)}."
+    if not is_valid.get(kind):
+        raise Fail(f"The result of kind {kind!r} has shape {tuple(result.shape)} for images {tuple(images.shape)}.")
+    return None, f"{kind} {tuple(result.shape)} for images {tuple(images.shape)}."
 
 
 @check
@@ -44,13 +44,13 @@ def finite_and_detached(t: Context) -> Outcome:
     if result.requires_grad or result.is_inference():
         raise Fail("The result requires grad." if result.requires_grad else "The result is an inference tensor.")
     if result.dtype != torch.float32 or result.device != t.images().device:
-        raise Fail(f"The result is {result.dtype} on {result.device}, the images {t.images().dtype}.")
+        raise Fail(f"The result is {result.dtype} on {result.device}, but it must be float32 on {t.images().device}.")
     return None, "Finite, detached, float32."
 
 
 @check
 def raw_units(t: Context) -> Outcome:
-    """Scores times 1000 must change the map: one normalised by its own range cannot be compared with another."""
+    """Check that multiplying the scores by 1000 changes the map: maps scaled by their own range are not comparable."""
     if reason := getattr(t.function, "scale_free", ""):
         raise Skip(str(reason))
     if not t.reads_class():
@@ -59,35 +59,35 @@ def raw_units(t: Context) -> Outcome:
     heads = [m for m in model.modules() if isinstance(m, nn.Linear)]
     before = t.call(model, t.images(), 1, **t.signed())
     if not heads or t.kind(before) == "features" or not before.any():
-        raise Skip("No linear head to scale, or the map does not depend on it.")
+        raise Skip("The model has no linear head to scale, or the map does not depend on it.")
     with torch.no_grad():
         for parameter in heads[-1].parameters():
             parameter.mul_(1000)
     after = t.call(model, t.images(), 1, **t.signed())
     ratio = float(after.norm() / before.norm())
     if ratio < 2:
-        raise Fail("Scores times 1000 do not change the map: it is normalised, not raw.", ratio)
-    return ratio, "Scores times 1000 change the map by this factor."
+        raise Fail("Multiplying the scores by 1000 does not change the map, so it is normalized, not raw.", ratio)
+    return ratio, "Multiplying the scores by 1000 changes the map by this factor."
 
 
 @check
 def repeatable(t: Context) -> Outcome:
     model, images = t.model(), t.images()
-    return agree(t.call(model, images), t.call(model, images), "Two equal calls", 0.0)
+    return agree(t.call(model, images), t.call(model, images), "Two identical calls", 0.0)
 
 
 @check
-def batch_is_one_by_one(t: Context) -> Outcome:
+def batch_independence(t: Context) -> Outcome:
     model, images, signed = t.model(), t.images(), t.signed()
     together = t.call(model, images, [0, 1, 2], **signed)
-    alone = torch.cat([t.call(model, images[i : i + 1], [i], **signed) for i in range(3)])
+    separate = torch.cat([t.call(model, images[i : i + 1], [i], **signed) for i in range(3)])
     permuted = t.call(model, images[[2, 0, 1]], [2, 0, 1], **signed)
     agree(permuted, together[[2, 0, 1]], "Maps of permuted images and permuted maps")
-    return agree(together, alone, "Maps of a batch and of its images one by one")
+    return agree(together, separate, "Maps of a batch and of its images one by one")
 
 
 @check
-def targets_mean_the_same(t: Context) -> Outcome:
+def equivalent_targets(t: Context) -> Outcome:
     if not t.reads_class():
         raise Skip("This method does not depend on the class.")
     model, images, signed = t.model(), t.images(), t.signed()
@@ -105,7 +105,7 @@ def targets_mean_the_same(t: Context) -> Outcome:
 
 
 def _model_in_training(t: Context) -> nn.Module:
-    """A model in training: gradients accumulated on all parameters but the first, and one of them frozen."""
+    """Return a model in training: accumulated gradients on all parameters except the first, and one of them frozen."""
     model = t.model()
     parameters = list(model.parameters())
     for parameter in parameters[1:]:
@@ -116,28 +116,30 @@ def _model_in_training(t: Context) -> nn.Module:
 
 
 @check
-def nothing_left_after_success(t: Context) -> Outcome:
+def no_side_effects(t: Context) -> Outcome:
     model, images = _model_in_training(t), t.images()
-    unchanged(model, images, lambda: t.call(model, images, [0, 1, 2]), "by an ordinary call")
-    return None, "Hooks, gradients, flags, modes, attributes, images, generators and global state are as before."
+    unchanged(model, images, lambda: t.call(model, images, [0, 1, 2]), "by a normal call")
+    return None, "Hooks, gradients, flags, modes, attributes, images, generators and global state are unchanged."
 
 
 @check
-def nothing_left_after_failure(t: Context) -> Outcome:
+def no_side_effects_after_error(t: Context) -> Outcome:
     model, images = _model_in_training(t), t.images()
     names = steps(model, images)
     tried = 0
     for step in dict.fromkeys((names[0], names[len(names) // 2], names[-1])):
-        for error, after in ((Fault("put in"), 0), (Fault("put in"), 1), (KeyboardInterrupt(), 0)):
+        for error, after in ((Fault("injected"), 0), (Fault("injected"), 1), (KeyboardInterrupt(), 0)):
             with failing(model, step, error, after) as state:
                 caught: list[BaseException] = []
                 unchanged(model, images, lambda c=caught: _catch(t, model, images, c), f"by an error in {step!r}")  # type: ignore[misc]
             if state.raised and not (caught and caught[0] is error):
-                raise Fail(f"{type(error).__name__} in {step!r} did not reach the caller; {caught or 'nothing'} did.")
+                raise Fail(
+                    f"{type(error).__name__} in {step!r} did not reach the caller, which got {caught or 'none'}."
+                )
             tried += state.raised
     if not tried:
-        raise Skip("The method did not run the modules chosen to fail.")
-    return tried, "faults inside the model: nothing left behind, and each error reached the caller unchanged."
+        raise Skip("The method did not run the modules that were set to fail.")
+    return tried, "faults inside the model left no side effects, and each error reached the caller unchanged."
 
 
 def _catch(t: Context, model: nn.Module, images: Tensor, caught: list[BaseException]) -> None:
@@ -148,11 +150,11 @@ def _catch(t: Context, model: nn.Module, images: Tensor, caught: list[BaseExcept
 
 
 @check
-def nothing_left_after_wrong_target(t: Context) -> Outcome:
+def no_side_effects_after_bad_target(t: Context) -> Outcome:
     model, images = _model_in_training(t), t.images()
     for target in (10**6, [0, 1], -1):
         unchanged(model, images, lambda wrong=target: attempt(t, model, images, wrong), f"by target={target}")  # type: ignore[misc]
-    return None, "As after success."
+    return None, "The state is unchanged after invalid targets."
 
 
 def attempt(t: Context, model: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Exception | None:
@@ -164,7 +166,7 @@ def attempt(t: Context, model: nn.Module, images: Tensor, target: Any = None, **
 
 
 def ordinary_use(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """A user's own results: scores, the input's gradient, the gradients of the weights."""
+    """Return a user's own results: the scores, the gradient of the input and the gradients of the weights."""
     x = images.clone().requires_grad_()
     scores = model(x)
     weights = [p for p in model.parameters() if p.requires_grad]
@@ -176,17 +178,17 @@ def ordinary_use(model: nn.Module, images: Tensor) -> list[Tensor]:
 def model_works_after_failure(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     before = ordinary_use(model, images)
-    with failing(model, steps(model, images)[-1], Fault("put in")):
+    with failing(model, steps(model, images)[-1], Fault("injected")):
         attempt(t, model, images)
     attempt(t, model, images, 10**6)
     worst = max(distance_of(a, b) for a, b in zip(ordinary_use(model, images), before, strict=True))
     if worst:
-        raise Fail("After a failure, the model's prediction or gradients differ from before.", worst)
-    return worst, "Prediction and gradients are bit-equal after failures."
+        raise Fail("After a failure, the model's predictions or gradients have changed.", worst)
+    return worst, "Predictions and gradients are bit-identical after failures."
 
 
 @check
-def nothing_kept_alive(t: Context) -> Outcome:
+def no_memory_leak(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     alive: list[weakref.ref[Tensor]] = [weakref.ref(images)]
 
@@ -200,5 +202,5 @@ def nothing_kept_alive(t: Context) -> Outcome:
     gc.collect()
     count = sum(reference() is not None and reference() is not result for reference in alive)
     if count:
-        raise Fail(f"{count} of {len(alive)} tensors of the call are still alive after it.", count)
-    return count, f"of {len(alive)} tensors of the call are alive after it."
+        raise Fail(f"{count} of {len(alive)} tensors of the call are still in memory after it.", count)
+    return count, f"of {len(alive)} tensors of the call are still in memory after it."

@@ -14,20 +14,20 @@ from explainers.checks.results import attempt, ordinary_use
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.layers.lookup import default_layer, list_layers
 
-REFUSALS = (ValueError, TypeError)
-ORDINARY_USES = 4
+EXPECTED_ERRORS = (ValueError, TypeError)
+CONCURRENT_USES = 4
 
 # Modes and precisions
 
 
 @check
-def train_mode_is_left_alone(t: Context) -> Outcome:
+def train_mode_unchanged(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = t.call(model, images, 1)
     model.train()
     actual: list[Tensor] = []
     unchanged(model, images, lambda: actual.append(t.call(model, images, 1)), "by a call in train mode")
-    return agree(actual[0], expected, "Maps in train and in eval mode")
+    return agree(actual[0], expected, "Maps in train mode and in eval mode")
 
 
 @check
@@ -38,24 +38,24 @@ def grad_modes_and_frozen_weights(t: Context) -> Outcome:
     for name, mode in (("no_grad", torch.no_grad()), ("inference_mode", torch.inference_mode())):
         with mode:
             result = t.call(model, images.clone(), 1)
-        worst = max(worst, agree(result, expected, f"Maps under {name} and outside")[0] or 0)
+        worst = max(worst, agree(result, expected, f"Maps with and without {name}")[0] or 0)
     with torch.inference_mode():
-        locked = images.clone()
-    agree(t.call(model, locked, 1), expected, "Maps of inference tensors and of plain ones")
-    agree(t.call(model, images.clone().requires_grad_(), 1), expected, "Maps of images that require grad and of others")
+        inference_images = images.clone()
+    agree(t.call(model, inference_images, 1), expected, "Maps of inference tensors and of normal tensors")
+    agree(t.call(model, images.clone().requires_grad_(), 1), expected, "Maps with and without requires_grad on images")
     model.requires_grad_(False)
-    worst = max(worst, agree(t.call(model, images, 1), expected, "Maps with frozen and with free weights")[0] or 0)
-    return worst, "no_grad, inference_mode, inference tensors, images requiring grad, frozen weights: the same map."
+    worst = max(worst, agree(t.call(model, images, 1), expected, "Maps with and without frozen weights")[0] or 0)
+    return worst, "no_grad, inference_mode, inference tensors, requires_grad and frozen weights give the same map."
 
 
 @check
 def float64(t: Context) -> Outcome:
     double = t.call(t.model(torch.float64), t.images(torch.float64), 1)
     if double.dtype != torch.float64:
-        raise Fail(f"A float64 model gives {double.dtype}.")
+        raise Fail(f"A float64 model returns {double.dtype}.")
     if "seed" in t.keywords:
-        # Random numbers differ between precisions, so the maps may differ as those of two seeds do.
-        return None, "float64 in, float64 out."
+        # Random numbers differ between precisions, so the maps may differ as much as those of two seeds.
+        return None, "A float64 model returns float64."
     return agree(t.fresh(1), double, "float32 and float64", 1e-2)
 
 
@@ -70,30 +70,31 @@ def half_precision(t: Context) -> Outcome:
             continue
         result = t.call(t.model(dtype), t.images(dtype), 1)
         if result.dtype != torch.float32 or not result.isfinite().all():
-            raise Fail(f"{dtype} gives {result.dtype}, {int((~result.isfinite()).sum())} values not finite.")
+            wrong = int((~result.isfinite()).sum())
+            raise Fail(f"{dtype} gives {result.dtype} maps with {wrong} non-finite values.")
         worst = max(worst, distance_of(result, t.fresh(1)))
         done.append(str(dtype).removeprefix("torch."))
     if not done:
-        raise Skip("The model runs in no half precision here.")
-    return worst, f"from float32; {' and '.join(done)} give finite float32 maps."
+        raise Skip("The model does not run in half precision on this machine.")
+    return worst, f"relative distance from float32; {' and '.join(done)} give finite float32 maps."
 
 
 @check
 def channels_last(t: Context) -> Outcome:
     model = t.model().to(memory_format=torch.channels_last)
     images = t.images().contiguous(memory_format=torch.channels_last)
-    return agree(t.call(model, images, 1), t.fresh(1), "Memory formats")
+    return agree(t.call(model, images, 1), t.fresh(1), "Maps in channels_last and in contiguous format")
 
 
 @check
 def any_number_of_channels(t: Context) -> Outcome:
     if not t.is_built_in:
-        raise Skip("Only the built-in model exists with other numbers of channels.")
+        raise Skip("Only the built-in model supports other numbers of channels.")
     for channels in (1, 6):
         result = t.call(t.built_in(channels), t.images(channels=channels))
         if len(result) != 3 or not result.isfinite().all():
-            raise Fail(f"Images of {channels} channels give {tuple(result.shape)}.")
-    return None, "Images of 1 and 6 channels work."
+            raise Fail(f"Images with {channels} channels give shape {tuple(result.shape)} or non-finite values.")
+    return None, "Images with 1 and 6 channels work."
 
 
 @check
@@ -101,13 +102,13 @@ def wrapped_and_traced(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = t.call(model, images, 1)
     if not torch.cuda.is_available():
-        agree(t.call(nn.DataParallel(model), images, 1), expected, "A model in DataParallel and bare")
+        agree(t.call(nn.DataParallel(model), images, 1), expected, "Maps with and without DataParallel")
     traced = torch.jit.trace(model, images, check_trace=False)
     try:
         result = t.call(traced, images, 1)
-    except (*REFUSALS, NotImplementedError) as refused:
-        return None, f"DataParallel is unwrapped; a traced model is refused by {type(refused).__name__}."
-    return agree(result, expected, "A traced model and its original")
+    except (*EXPECTED_ERRORS, NotImplementedError) as error:
+        return None, f"DataParallel is unwrapped; a traced model raises {type(error).__name__}."
+    return agree(result, expected, "Maps of a traced model and of the original")
 
 
 # Seeds, chunks, progress
@@ -116,42 +117,45 @@ def wrapped_and_traced(t: Context) -> Outcome:
 @check
 def seed(t: Context) -> Outcome:
     if "seed" not in t.keywords:
-        raise Skip("It takes no seed.")
-    # The seed may serve the noise baseline alone.
+        raise Skip("The method has no option 'seed'.")
+    # The seed may affect only the noise baseline.
     noise: dict[str, Any] = {"baseline": "noise"} if "baseline" in t.keywords else {}
     if "layer" in t.keywords:
-        # At a layer that only linear ones follow, noise does not change the gradient.
+        # At a layer followed only by linear layers, noise does not change the gradient.
         noise["layer"] = list_layers(t.model(), t.images(), spatial=True)[0].name
     first = t.fresh(1, seed=3, **noise)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        agree(t.fresh(1, seed=3, **noise), first, "Two calls with one seed", 0.0)
+        agree(t.fresh(1, seed=3, **noise), first, "Two calls with the same seed", 0.0)
     other = distance_of(t.fresh(1, seed=4, **noise), first)
     if other == 0:
-        raise Fail("Another seed gives the same map.")
-    return other, "relative distance with another seed; bit-equal with the same seed."
+        raise Fail("Two different seeds give the same map.")
+    return other, "relative distance with another seed; bit-identical with the same seed."
 
 
 @check
 def batch_size(t: Context) -> Outcome:
     if "batch_size" not in t.keywords:
-        raise Skip("It takes no batch_size.")
-    return agree(t.fresh(1, batch_size=1), t.fresh(1, batch_size=5), "Maps with chunks of 1 and of 5")
+        raise Skip("The method has no option 'batch_size'.")
+    return agree(t.fresh(1, batch_size=1), t.fresh(1, batch_size=5), "Maps with batch_size=1 and batch_size=5")
 
 
 @check
 def progress_and_stop(t: Context) -> Outcome:
     if "progress" not in t.keywords:
-        raise Skip("It takes no progress.")
+        raise Skip("The method has no option 'progress'.")
     model, images = t.model(), t.images()
     fractions: list[float] = []
     chunk = {"batch_size": 4} if "batch_size" in t.keywords else {}
     full = t.call(model, images, 1, progress=lambda partial: fractions.append(float(partial.fraction)), **chunk)
     if not fractions or sorted(fractions) != fractions or not 0 < fractions[-1] <= 1:
-        raise Fail(f"The fractions reported are {fractions[:5]} …, not increasing to 1.")
+        raise Fail(f"The reported fractions start with {fractions[:5]} and do not increase within (0, 1].")
     stopped = t.call(model, images, 1, progress=lambda partial: False, **chunk)
     if stopped.shape != full.shape or not stopped.isfinite().all():
-        raise Fail(f"Stopped at once it gives {tuple(stopped.shape)} for {tuple(full.shape)}, or values not finite.")
+        raise Fail(
+            f"Stopped at the first report, the map has shape {tuple(stopped.shape)} instead of {tuple(full.shape)}, or "
+            "non-finite values."
+        )
     fault = Fault("by progress")
 
     def fail(partial: Any) -> None:
@@ -159,10 +163,10 @@ def progress_and_stop(t: Context) -> Outcome:
 
     raised: list[Exception | None] = []
     stop = {"progress": fail, **chunk}
-    unchanged(model, images, lambda: raised.append(attempt(t, model, images, 1, **stop)), "when progress raised")
+    unchanged(model, images, lambda: raised.append(attempt(t, model, images, 1, **stop)), "by an error in progress")
     if raised != [fault]:
         raise Fail("An error raised by progress did not reach the caller.")
-    return len(fractions), "reports; stops on False with a map; errors of progress reach the caller."
+    return len(fractions), "reports; returning False stops with a map; errors in progress reach the caller."
 
 
 # Threads
@@ -175,17 +179,17 @@ def _paused(model: nn.Module, seconds: float) -> None:
 
 
 @check
-def threads_explain_side_by_side(t: Context) -> Outcome:
+def concurrent_calls(t: Context) -> Outcome:
     model, images = t.model(), t.images()
-    alone = [t.call(model, images[i : i + 1], [i]) for i in range(3)]
+    expected = [t.call(model, images[i : i + 1], [i]) for i in range(3)]
     _paused(model, 0.002)
     wrong: list[str] = []
 
     def work(i: int) -> None:
         for _ in range(3):
             try:
-                if distance_of(t.call(model, images[i : i + 1], [i]), alone[i]) > CLOSE:
-                    wrong.append("another map")
+                if distance_of(t.call(model, images[i : i + 1], [i]), expected[i]) > CLOSE:
+                    wrong.append("a different map")
             except Exception as error:
                 wrong.append(type(error).__name__)
 
@@ -195,19 +199,19 @@ def threads_explain_side_by_side(t: Context) -> Outcome:
     for thread in threads:
         thread.join()
     if wrong:
-        raise Fail(f"{len(wrong)} of 12 calls in 4 threads went wrong: {', '.join(sorted(set(wrong)))}.", len(wrong))
-    return 0, "of 12 calls in 4 threads on one model went wrong."
+        raise Fail(f"{len(wrong)} of 12 calls in 4 threads failed: {', '.join(sorted(set(wrong)))}.", len(wrong))
+    return 0, "of 12 calls in 4 threads on one model failed."
 
 
 @check
-def other_threads_are_left_alone(t: Context) -> Outcome:
+def other_threads_unaffected(t: Context) -> Outcome:
     model, images = t.model(), t.images()
     expected = ordinary_use(model, images)
     _paused(model, 0.002)
     overlapped = threading.Event()
 
     def explain() -> None:
-        # At least three calls, and as many more as ordinary use needs to overlap with them, also on a busy machine.
+        # Make at least three calls, and continue until ordinary use has overlapped with them, even on a busy machine.
         calls = 0
         while calls < 3 or not overlapped.is_set():
             attempt(t, model, images)
@@ -218,7 +222,7 @@ def other_threads_are_left_alone(t: Context) -> Outcome:
     explaining.start()
     while explaining.is_alive():
         done += 1
-        if done == ORDINARY_USES:
+        if done == CONCURRENT_USES:
             overlapped.set()
         try:
             wrong += any(not torch.equal(a, b) for a, b in zip(ordinary_use(model, images), expected, strict=True))
@@ -234,50 +238,52 @@ def other_threads_are_left_alone(t: Context) -> Outcome:
 
 
 @check
-def wrong_images_are_refused(t: Context) -> Outcome:
+def invalid_images_rejected(t: Context) -> Outcome:
     images = t.images()
     broken = images.clone()
     broken[1, 0, 2, 3] = torch.nan
-    return _refused(t, {"integers": (images.long(),), "a NaN": (broken,), "no batch": (images[0],)})
+    return _check_rejected(t, {"integers": (images.long(),), "a NaN": (broken,), "no batch": (images[0],)})
 
 
 @check
-def wrong_targets_are_refused(t: Context) -> Outcome:
+def invalid_targets_rejected(t: Context) -> Outcome:
     if not t.reads_class():
         raise Skip("This method does not depend on the class.")
     wrong = {"class 10**6": 10**6, "class -1": -1, "True": True, "2 for 3 images": [0, 1], "text": "cat"}
-    return _refused(t, {name: (t.images(), target) for name, target in wrong.items()})
+    return _check_rejected(t, {name: (t.images(), target) for name, target in wrong.items()})
 
 
-def _refused(t: Context, cases: dict[str, tuple[Any, ...]]) -> Outcome:
+def _check_rejected(t: Context, cases: dict[str, tuple[Any, ...]]) -> Outcome:
     accepted = []
     for name, arguments in cases.items():
         error = attempt(t, t.model(), *arguments)
-        if not isinstance(error, REFUSALS) or len(str(error)) < 15:
+        if not isinstance(error, EXPECTED_ERRORS) or len(str(error)) < 15:
             accepted.append(f"{name} ({'accepted' if error is None else type(error).__name__})")
     if accepted:
-        raise Fail(f"Not refused by a ValueError or TypeError with a reason: {', '.join(accepted)}.", len(accepted))
-    return len(cases), f"refused with a reason: {', '.join(cases)}."
+        raise Fail(
+            f"These do not raise a ValueError or TypeError with a message: {', '.join(accepted)}.", len(accepted)
+        )
+    return len(cases), f"invalid inputs are rejected with a message: {', '.join(cases)}."
 
 
 @check
 def layers(t: Context) -> Outcome:
     if "layer" not in t.keywords:
-        raise Skip("It takes no layer.")
+        raise Skip("The method has no option 'layer'.")
     model, images = t.model(), t.images()
     name = default_layer(model, images)
     path = name.partition("#")[0]
     by_name = t.call(model, images, 1, layer=name)
     if path == name:
         module = find_hook_point(unwrap(model), name).module
-        agree(t.call(model, images, 1, layer=module), by_name, "A layer by its name and by its module", 0.0)
+        agree(t.call(model, images, 1, layer=module), by_name, "Maps of a layer by its name and by its module", 0.0)
     else:
-        # The module runs again elsewhere, so without the call's number it names several layers.
+        # The module runs several times, so its name is ambiguous without the number of the call.
         error = attempt(t, t.model(), images, 1, layer=path)
-        if not isinstance(error, REFUSALS) or repr(name) not in str(error):
-            raise Fail(f"layer={path!r}, which runs repeatedly, was not refused with {name!r} among its calls.")
+        if not isinstance(error, EXPECTED_ERRORS) or repr(name) not in str(error):
+            raise Fail(f"layer={path!r} runs repeatedly, but did not raise an error that lists {name!r}.")
     error = attempt(t, t.model(), images, 1, layer=f"{path}x")
-    if not isinstance(error, REFUSALS) or repr(path) not in str(error):
-        raise Fail(f"layer={path + 'x'!r} was not refused with {path!r} as a suggestion.")
+    if not isinstance(error, EXPECTED_ERRORS) or repr(path) not in str(error):
+        raise Fail(f"layer={path + 'x'!r} did not raise an error that suggests {path!r}.")
     how = "by name and by module" if path == name else "by the name of its call"
-    return None, f"{name!r} is found {how}, and suggested for a wrong name."
+    return None, f"{name!r} is found {how}, and suggested for a misspelled name."

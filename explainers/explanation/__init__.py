@@ -1,4 +1,4 @@
-"""`explain` and its `Explanation`: a map with scores, statistics, findings and its file; `smooth` around any method.
+"""`explain` and its result `Explanation`: a map with scores, statistics and findings; `smooth`, which averages maps.
 
-The methods themselves are in `methods`, pictures of maps in `maps`.
+The methods are in `methods`, the drawing of maps is in `maps`.
 """

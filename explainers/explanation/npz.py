@@ -1,4 +1,4 @@
-"""Arrays in NumPy's own file formats, written and read without NumPy and without pickle.
+"""Read and write NumPy's array files without NumPy and without pickle.
 
 Source   NEP 1, "A Simple File Format for NumPy Arrays"
 """
@@ -29,7 +29,7 @@ _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def npy_bytes(tensor: Tensor) -> bytes:
-    """The tensor as the content of a `.npy` file, version 1.0, in C order."""
+    """Return the tensor as the content of a `.npy` file, version 1.0, in C order."""
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype not in _NAMES:
         tensor = tensor.float()
@@ -40,34 +40,34 @@ def npy_bytes(tensor: Tensor) -> bytes:
 
 
 def from_npy(content: bytes) -> Tensor:
-    """The tensor in a `.npy` file's content.
+    """Return the tensor in the content of a `.npy` file.
 
-    Errors   ValueError for anything but a C-ordered array of plain numbers
+    Errors   ValueError if it is not a C-ordered array of plain numbers
     """
     if content[:6] != b"\x93NUMPY" or len(content) < 12:
-        raise ValueError("This is not a .npy file.")
+        raise ValueError("The content is not a .npy file.")
     long_header = content[6] >= 2
     (length,) = struct.unpack("<I" if long_header else "<H", content[8 : 12 if long_header else 10])
     start = (12 if long_header else 10) + length
     header = ast.literal_eval(content[start - length : start].decode("latin1"))
     if header["fortran_order"] or header["descr"] not in _TYPES:
-        raise ValueError(f"Arrays of type {header['descr']!r} are not read here; only plain numbers in C order.")
+        raise ValueError(f"Cannot read an array of type {header['descr']!r}. Save plain numbers in C order.")
     dtype, shape = _TYPES[header["descr"]], header["shape"]
     data = bytearray(content[start:])
     return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
 
 
 def save_npz(file: str | IO[bytes], arrays: Mapping[str, Tensor], text: Mapping[str, str]) -> None:
-    """Write arrays, and texts as UTF-8 byte arrays, to an `.npz` file that `numpy.load` reads without pickle."""
+    """Write arrays, and strings as UTF-8 byte arrays, to an `.npz` file that `numpy.load` reads without pickle."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, tensor in arrays.items():
             archive.writestr(f"{name}.npy", npy_bytes(tensor))
-        for name, words in text.items():
-            archive.writestr(f"{name}.npy", npy_bytes(torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)))
+        for name, value in text.items():
+            archive.writestr(f"{name}.npy", npy_bytes(torch.frombuffer(bytearray(value.encode()), dtype=torch.uint8)))
 
 
 def load_npz(file: str | IO[bytes]) -> dict[str, Tensor]:
-    """All arrays of an `.npz` file by name; texts are uint8 arrays of UTF-8."""
+    """Return all arrays of an `.npz` file by name; strings are uint8 arrays of UTF-8."""
     with zipfile.ZipFile(file) as archive:
         return {
             name.removesuffix(".npy"): from_npy(io.BytesIO(archive.read(name)).getvalue())

@@ -1,4 +1,4 @@
-"""`Explanation`: a map with everything that is known about it."""
+"""`Explanation`, the result of `explain`: a map with its scores, statistics and findings."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class Explanation:
     """The result of `explain`.
 
-    `map` [N, h, w] as the paper draws it; `raw` what the method gave before its final ReLU or reduction; `scores` [N,
-    K] the model's own output of the same forward, None where the method needs none; `target` class indices or the
-    target's repr; `statistics` and `findings` one entry a picture; `seconds` of wall time. `keywords` are those that
-    the method was given, `through` among them; None after `load`, where a file cannot hold them.
+    `map` is [N, h, w] as in the paper; `raw` the result before the final ReLU or reduction; `scores` [N, K] the model's
+    output from the same forward pass, None if the method does not need it; `target` class indices or the target's repr;
+    `statistics` and `findings` have one entry per image; `seconds` is wall time. `keywords` are the keyword arguments
+    that the method received, including `through`; None after `load` if a file cannot store them.
     """
 
     method: str
@@ -43,40 +43,40 @@ class Explanation:
 
     @property
     def by_size(self) -> bool:
-        """Whether the map is best drawn by magnitude: one attribution a pixel, of a method in METHODS."""
+        """Whether the map is best drawn by magnitude: one attribution per pixel, from a method in METHODS."""
         known = METHODS.get(self.method)
         return known is not None and known.by_size
 
     def upsample(self, size: tuple[int, int]) -> Tensor:
-        """The map at (height, width): bilinear, `align_corners=False`, no clipping; [N, height, width]."""
+        """Resize the map to [N, height, width]: bilinear, `align_corners=False`, without clipping."""
         return resize(self.map, size)
 
     def overlay(
         self,
-        photos: Image.Image | Tensor | Sequence[Image.Image | Tensor],
+        images: Image.Image | Tensor | Sequence[Image.Image | Tensor],
         *,
         signed: bool | None = None,
         **options: Any,
     ) -> list[Image.Image]:
-        """Each photo (the region that the network saw) under its map; the options are those of `overlay`.
+        """Draw each map over its image (the crop that the network received), with the options of `overlay`.
 
-        Attributions of single pixels are drawn by magnitude, since neighbouring signs alternate, unless `signed=True`
-        or `colours="signed"`; all other maps with their signs.
+        Attributions of single pixels are drawn by magnitude, since the signs of neighboring pixels alternate, unless
+        `signed=True` or `colors="signed"`. All other maps are drawn with their signs.
 
-        Errors   ValueError where the number of photos is not the number of maps
+        Errors   ValueError if the number of images is not the number of maps
         """
         if signed is None:
-            signed = not self.by_size or options.get("colours") == "signed"
-        batch = photos if isinstance(photos, Sequence) or getattr(photos, "ndim", 0) == 4 else [photos]
+            signed = not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
+        batch = images if isinstance(images, Sequence) or getattr(images, "ndim", 0) == 4 else [images]
         several: list[Any] = list(batch)  # type: ignore[arg-type]
         if len(several) != len(self.map):
             raise ValueError(
-                f"{len(several)} photos were given for {len(self.map)} maps. Give one photo for each image, in order."
+                f"{len(several)} images were given for {len(self.map)} maps. Give one image for each map, in order."
             )
-        return [overlay(photo, one, signed=signed, **options) for photo, one in zip(several, self.map, strict=True)]
+        return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.map, strict=True)]
 
     def save(self, path: str) -> None:
-        """Write everything to an `.npz` file that NumPy reads without pickle."""
+        """Write the explanation to an `.npz` file that NumPy reads without pickle."""
         arrays = {"map": self.map, "raw": self.raw}
         if self.scores is not None:
             arrays["scores"] = self.scores
@@ -94,9 +94,9 @@ class Explanation:
 
     @classmethod
     def load(cls, path: str) -> Explanation:
-        """Read what `save` wrote.
+        """Read a file written by `save`.
 
-        Errors   OSError, zipfile.BadZipFile or ValueError for a file that is none
+        Errors   OSError, zipfile.BadZipFile or ValueError if the file is missing or invalid
         """
         arrays = load_npz(path)
         about = json.loads(bytes(arrays["about"].tolist()))
@@ -117,7 +117,7 @@ class Explanation:
 
 
 def _is_plain(keywords: dict[str, Any] | None) -> bool:
-    """Whether JSON gives them back as they were."""
+    """Return whether the keywords are unchanged after a round trip through JSON."""
     try:
         return bool(json.loads(json.dumps(keywords)) == keywords)
     except (TypeError, ValueError):
@@ -125,5 +125,5 @@ def _is_plain(keywords: dict[str, Any] | None) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Values that JSON cannot hold, as text or a list."""
+    """Convert a value that JSON cannot represent to a list or a string."""
     return value.tolist() if isinstance(value, Tensor) else repr(value)

@@ -1,4 +1,4 @@
-"""`explain`: one method's map with everything around it: scores, figures, findings."""
+"""`explain`: run one method and return its map with scores, statistics and findings."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption
-from explainers.explanation.diagnosis import diagnose, statistics
+from explainers.explanation.diagnosis import diagnose
+from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.layers.profile import known_profile
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.eval_view import EvalView, one_call
-from explainers.network.forwarded import Forward, forwarded
+from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, whole_number
 from explainers.registry import MAPS, Method, find
-from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, described
+from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, describe_target
 
 _OF_THE_CALL = ("layer", "progress", "budget")
-"""Keywords that do not belong to the map: the layer stands beside it by its name."""
+"""Keywords that are not stored with the map. The layer is stored separately, by its name."""
 
 
 def explain(
@@ -42,13 +43,14 @@ def explain(
 ) -> Explanation:
     """Run one method and return its map with scores, statistics and findings, from the same pass.
 
-    `reduce` ("sum", "abs_max", "norm") says how methods with one value a pixel and channel become one map; `through`,
-    (layer, channels), keeps what passes those channels; `forward`, a function from images [B, C, H, W], for any B, to
-    the model's output, runs a model with more inputs: lambda images: model(images, meta); `compare` draws the
-    runner-up's map as well, where the method is quick, to find maps that hardly depend on the class; `trained_size` is
-    the side in pixels of the pictures that the network was trained on, where it does not say so itself.
+    `reduce` ("sum", "abs_max", "norm") says how attributions of pixels and channels are reduced to one map; `through`,
+    (layer, channels), keeps only gradients that pass through these channels; `forward`, a function from images
+    [B, C, H, W], for any B, to the model's output, runs a model with more inputs: lambda images: model(images, meta);
+    `compare` also computes the map of the runner-up class, if the method is quick, to detect maps that hardly depend on
+    the class; `trained_size` is the side in pixels of the images that the network was trained on, needed if the network
+    does not define it.
 
-    Returns  an `Explanation`: `map` [N, h, w] as the paper draws it, `raw` before the final ReLU or reduction
+    Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction
     Errors   those of the method; BadOption for an unknown method or `reduce`
 
     Example
@@ -58,57 +60,82 @@ def explain(
     """
     chosen = find(method)
     if layer is not None and not chosen.takes_layer:
-        raise BadOption(f"{method} has no layer: it explains the input. Leave layer out.")
+        raise BadOption(f"{method} has no option 'layer', because it explains the input. Omit layer.")
     keywords = dict(options) if layer is None else {**options, "layer": layer}
     if through is not None:
         keywords["through"] = through
     if reduce is not None and reduce not in REDUCTIONS:
-        raise BadOption(f"reduce={reduce!r} is not possible. Choose one of {', '.join(REDUCTIONS)}.")
+        raise BadOption(f"reduce={reduce!r} is not valid. Choose one of {', '.join(REDUCTIONS)}.")
     if trained_size is not None and (whole_number(trained_size) or 0) < 1:
-        raise BadOption(f"trained_size={trained_size!r} is not possible. Give a side in pixels, or None.")
+        raise BadOption(f"trained_size={trained_size!r} is not valid. Give a side in pixels, or None.")
     how = reduce or chosen.reduce
-    restricted = through is not None or isinstance(target, Through)  # then the map is of a part of the score
-    model = model if forward is None else forwarded(model, forward, images)
+    restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
+    model = model if forward is None else wrap_forward(model, forward, images)
     with one_call(model) as view:
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
-        view.graphs = {} if comparable else None  # one forward pass then serves both classes
-        began = time.perf_counter()
+        view.graphs = {} if comparable else None  # shares one forward pass between both classes
+        start = time.perf_counter()
         with recording() as record:
             result = chosen.function(model, images, target, **keywords)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         raw = result if record.raw is None else record.raw
         shown = _as_map(chosen, result, how)
-        flat = raw if raw.ndim == 3 else shown
-        runner_up = _runner_up(record, flat) if comparable else None
+        signed = raw if raw.ndim == 3 else shown
+        runner_up = _runner_up(record, signed) if comparable else None
         correlation = None
         if runner_up is not None:
             with recording() as second:
                 other = chosen.function(model, images, runner_up, **keywords)
-            correlation = rank_correlation(flat, _as_map(chosen, other if second.raw is None else second.raw, how))
+            correlation = rank_correlation(signed, _as_map(chosen, other if second.raw is None else second.raw, how))
         view.graphs = None
-        findings = _findings(chosen, view, images, record, shown, flat, options, correlation, runner_up, trained_size)
+        has_findings = chosen.returns != "channels"
+        reliable = not has_findings or bool(shown.isfinite().all())
+        broken = None if reliable else first_broken_layer(view.given, images)
+        earlier = _stage_before(view, images, record.layer) if record.layer else None
     resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()}
     resolved |= record.options
     if chosen.returns in ("pixels", "features"):
         resolved["reduce"] = how
+    described = describe_target(record.target, len(images)) if record.target else None
+    trained = trained_size or _own_size(view.model)
+    evidence = [
+        Evidence(
+            map=shown[n],
+            signed=signed[n],
+            raw=raw[n],
+            method=chosen.name,
+            layer=record.layer,
+            scores=None if record.scores is None else record.scores[n].detach().double(),
+            probability_target=isinstance(record.target, (Probability, LogProbability)),
+            target=described[n] if isinstance(described, list) else None,
+            target_score=_number(record.target_scores, n),
+            gradient_norm=_number(record.gradient_norms, n),
+            promised_sum=None if restricted else _number(record.promised_sums, n),
+            relu=options.get("relu", chosen.relu),
+            reads_class=chosen.reads_class,
+            size=min(images.shape[-2:]),
+            trained_size=trained,
+            correlation=_number(correlation, n),
+            runner_up=None if runner_up is None else int(runner_up[n]),
+            earlier_layer=earlier,
+            broken_layer=broken,
+        )
+        for n in range(len(images))
+    ]
     return Explanation(
         method=method,
         layer=record.layer,
-        target=described(record.target, len(images)) if record.target else None,
+        target=described,
         options=resolved,
         map=shown,
         raw=raw,
         scores=record.scores,
         seconds=seconds,
         keywords={name: value for name, value in keywords.items() if name not in _OF_THE_CALL},
-        statistics=statistics(
-            shown,
-            raw,
-            target_scores=record.target_scores,
-            gradient_norms=record.gradient_norms,
-            promised_sums=None if restricted else record.promised_sums,
-        ),
-        findings=findings,
+        statistics=[statistics(each) for each in evidence],
+        findings=[
+            _own_findings(record, n) + (diagnose(each) if has_findings else []) for n, each in enumerate(evidence)
+        ],
     )
 
 
@@ -118,64 +145,32 @@ def _as_map(chosen: Method, raw: Tensor, how: str) -> Tensor:
     return raw[:, None] if chosen.returns == "channels" else raw
 
 
-def _runner_up(record: Record, flat: Tensor) -> Tensor | None:
-    """Each image's most likely class but the explained one; None where there is nothing to compare."""
+def _runner_up(record: Record, signed: Tensor) -> Tensor | None:
+    """Return each image's most likely class other than the target, or None if the maps cannot be compared."""
     scores, target = record.scores, record.target
     if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
         return None
-    if not bool(scores.isfinite().all()) or not bool(flat.isfinite().all()):
+    if not bool(scores.isfinite().all()) or not bool(signed.isfinite().all()):
         return None
     own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
     return scores.scatter(1, own[:, None], float("-inf")).argmax(1)
 
 
-def _findings(
-    chosen: Method,
-    view: EvalView,
-    images: Tensor,
-    record: Record,
-    shown: Tensor,
-    flat: Tensor,
-    options: dict[str, Any],
-    correlation: Tensor | None,
-    runner_up: Tensor | None,
-    trained_size: int | None,
-) -> list[list[Finding]]:
-    """The method's own findings, then what the figures show; what a remedy needs is looked up where there is a need."""
-    findings: list[list[Finding]] = [[] for _ in images]
-    if chosen.returns != "channels":
-        trained = trained_size or _own_size(view.model)
-        target = described(record.target, len(images)) if isinstance(record.target, Logit) else None
-        figures: dict[str, Any] = {
-            "method": chosen.name,
-            "layer": record.layer,
-            "target_scores": record.target_scores,
-            "gradient_norms": record.gradient_norms,
-            "scores": record.scores,
-            "probability_target": isinstance(record.target, (Probability, LogProbability)),
-            "relu": options.get("relu", chosen.relu),
-            "target": target if isinstance(target, list) else None,
-            "sizes": (min(images.shape[-2:]), trained) if trained else None,
-            "correlation": correlation,
-            "runner_up": runner_up,
-            "reads_class": chosen.reads_class,
-        }
-        findings = diagnose(shown, flat, **figures)
-        if any(findings):
-            earlier = _stage_before(view, images, record.layer) if record.layer else None
-            broken = None if bool(shown.isfinite().all()) else first_broken_layer(view.given, images)
-            findings = diagnose(shown, flat, **figures, earlier_layer=earlier, broken_layer=broken)
-    for picture, row in enumerate(findings):
-        own: list[Finding] = []
-        for where, finding in record.findings:
-            if where in (None, picture) and finding not in own:
-                own.append(finding)
-        row[:0] = own
-    return findings
+def _number(values: Tensor | None, index: int) -> float | None:
+    return None if values is None else float(values[index])
+
+
+def _own_findings(record: Record, image: int) -> list[Finding]:
+    """Return the method's own findings about one image, each only once."""
+    own: list[Finding] = []
+    for where, finding in record.findings:
+        if where in (None, image) and finding not in own:
+            own.append(finding)
+    return own
 
 
 def _own_size(network: nn.Module) -> int | None:
-    """The side of the pictures that the network was trained on, where it says so (`image_size`, `default_cfg`)."""
+    """Return the side of the images that the network was trained on, if it is defined (`image_size`, `default_cfg`)."""
     size = getattr(network, "image_size", None)
     if size is None and isinstance(known := getattr(network, "default_cfg", None), dict):
         size = min(known.get("input_size", (0,))[-2:])
@@ -183,7 +178,7 @@ def _own_size(network: nn.Module) -> int | None:
 
 
 def _stage_before(view: EvalView, images: Tensor, layer: str) -> str | None:
-    """The last stage before `layer` with a finer grid, where a profile of the model is already known."""
+    """Return the last stage before `layer` with a finer grid, if a profile of the model is already known."""
     layers: list[Layer] = known_profile(view, images) or []
     index = next((i for i, each in enumerate(layers) if each.name == layer), None)
     if index is None:

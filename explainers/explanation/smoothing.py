@@ -1,10 +1,10 @@
-"""smooth: any method over noisy or augmented images, or over baselines: mean and standard deviation of the maps.
+"""`smooth`: the mean and standard deviation of a method's maps over noisy or augmented images, or over baselines.
 
     smooth("grad_cam", noise=0.15, samples=10)(model, images)          noise of 15% of each image's range
     smooth("saliency", augment=True, samples=16)(model, images, 281)   flips, scales, rotations, translations
     smooth("integrated_gradients", baselines=(None, "blur", "mean"))(model, images)
 
-Where the mean is large and the deviation small, the map is robust to what was varied.
+The map is robust at positions with a large mean and a small deviation.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from torch.nn import functional
 
 from explainers.errors import BadOption
 from explainers.maps.resize import reduce_channels
-from explainers.network.forwarded import Forward, forwarded
+from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline
 from explainers.passes.loop import Loop, Partial, Progress
-from explainers.passes.run import at_least_float32, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import Method, check_images, find
@@ -37,10 +38,10 @@ _SAMPLES = 10
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """Maps over several samples: `mean` and `std` in the method's own shape, and `n`, how many samples there were.
+    """Statistics of the maps of several samples: `mean` and `std` in the method's shape, and `n`, the sample count.
 
-    `std` is the unbiased standard deviation (n - 1); it is 0 with one sample. After `augment` a position counts the
-    samples in which it was inside the image, and one that never was is 0 in both.
+    `std` is the unbiased standard deviation (n - 1); it is 0 for one sample. After `augment`, a position uses only the
+    samples in which it was inside the image. A position that never was is 0 in both.
     """
 
     mean: Tensor
@@ -53,7 +54,7 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class Augment:
-    """How images are augmented: `flip` horizontally in every second sample; uniform random numbers for the rest.
+    """Settings of the augmentation: a horizontal `flip` in every second sample; the others are sampled uniformly.
 
     `zoom` is the largest change of scale (0.1: from 1 / 1.1 to 1.1), `turn` the largest rotation in degrees, `shift`
     the largest translation as a share of each side. Borders are filled by reflection.
@@ -66,7 +67,7 @@ class Augment:
 
     def __post_init__(self) -> None:
         if not (0 <= self.zoom <= 3 and 0 <= self.turn <= 180 and 0 <= self.shift < 1):
-            raise BadOption(f"{self!r} is not possible. Give zoom from 0 to 3, turn from 0 to 180, shift from 0 to 1.")
+            raise BadOption(f"{self!r} is not valid. Give zoom from 0 to 3, turn from 0 to 180, shift from 0 to 1.")
 
 
 def smooth(
@@ -78,15 +79,16 @@ def smooth(
     samples: int | None = None,
     seed: int = 0,
 ) -> Callable[..., Smoothed]:
-    """Make `f(model, images, target=None, *, progress, budget, forward, **options) -> Smoothed` out of a method.
+    """Create a function that averages a method's maps over noisy or augmented images, or over baselines.
 
-    `method` is a name, a `Method`, or any callable of that form. One of three things is varied: `noise`, the standard
-    deviation of Gaussian noise as a share of each image's range; `augment`, whose maps are aligned before averaging;
-    `baselines`, for methods with that option. `samples` is 10 by default, or the number of baselines. Classes are
-    those of the clean images; all images get the same noise or augmentation, so a batch gives what each alone would.
+    The function is `f(model, images, target=None, *, progress, budget, forward, **options) -> Smoothed`. `method` is a
+    name, a `Method`, or a callable `(model, images, target, **options)`. Give one of `noise`, the standard deviation of
+    Gaussian noise as a share of each image's range; `augment`, whose maps are aligned before averaging; `baselines`,
+    for methods with the option `baseline`. `samples` is 10 by default, or the number of baselines. Classes are those of
+    the clean images. All images get the same noise or augmentation, so the result does not depend on the batch.
 
-    Returns  the function; it stops after a sample when `progress` returns False or `budget` seconds have passed
-    Errors   BadOption for a wrong combination; those of the method
+    Returns  the function; it stops after a sample if `progress` returns False or `budget` seconds have passed
+    Errors   BadOption for an invalid combination; those of the method
 
     Example
         >>> smooth_grad_cam = smooth("grad_cam", noise=0.1, samples=4)
@@ -94,8 +96,8 @@ def smooth(
         torch.Size([1, 7, 7])
     """
     function, name = (find(method), method) if isinstance(method, str) else (method, _name_of(method))
-    _refuse(name, function, noise, augment, baselines)
-    count = _count(samples, baselines)
+    _check_arguments(name, function, noise, augment, baselines)
+    count = _sample_count(samples, baselines)
     kind = Augment() if augment is True else augment or None
 
     def smoothed(
@@ -108,8 +110,8 @@ def smooth(
         forward: Forward | None = None,
         **options: Any,
     ) -> Smoothed:
-        """`method` over the samples."""
-        model = forwarded(model, forward, images)
+        """Run `method` on the samples and average the maps."""
+        model = wrap_forward(model, forward, images)
         calls = _Samples(function, count, progress, budget)
         loop = Loop(1, calls.report, budget)
         check_images(model, images)
@@ -135,7 +137,7 @@ def _name_of(method: Method | Explainer) -> str:
     return str(getattr(method, "name", None) or getattr(method, "__name__", "the method"))
 
 
-def _refuse(
+def _check_arguments(
     name: str,
     function: Method | Explainer,
     noise: float | None,
@@ -143,24 +145,24 @@ def _refuse(
     baselines: Sequence[Baseline] | None,
 ) -> None:
     if sum(varied is not None for varied in (noise, augment or None, baselines)) != 1:
-        raise BadOption("smooth varies one thing. Give one of noise=0.15, augment=True, baselines=(None, 'blur').")
+        raise BadOption("Give exactly one of noise, augment and baselines, such as noise=0.15.")
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise <= 1):
-        raise BadOption(f"noise={noise!r} is not possible. Give a share of the image's range from 0 to 1.")
+        raise BadOption(f"noise={noise!r} is not valid. Give a share of the image's range from 0 to 1.")
     if baselines is not None and "baseline" not in _keywords(function):
-        raise BadOption(f"{name} has no option 'baseline' to vary. Use noise= or augment= instead.")
+        raise BadOption(f"{name} has no option 'baseline'. Use noise= or augment= instead.")
 
 
-def _count(samples: int | None, baselines: Sequence[Baseline] | None) -> int:
+def _sample_count(samples: int | None, baselines: Sequence[Baseline] | None) -> int:
     if baselines is not None:
         if isinstance(baselines, (str, Tensor)) or not len(baselines):
-            raise BadOption("baselines is not a sequence. Give several, such as (None, 'blur', 0.5).")
+            raise BadOption("baselines must be a non-empty sequence. Give several, such as (None, 'blur', 0.5).")
         if samples is not None and samples != len(baselines):
-            raise BadOption(f"samples={samples!r} does not go with {len(baselines)} baselines. Leave samples out.")
+            raise BadOption(f"samples={samples!r} does not match {len(baselines)} baselines. Omit samples.")
         return len(baselines)
     if samples is None:
         return _SAMPLES
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise BadOption(f"samples={samples!r} is not possible. Give a whole number of at least 1.")
+        raise BadOption(f"samples={samples!r} is not valid. Give an integer of at least 1.")
     return samples
 
 
@@ -170,57 +172,57 @@ def _keywords(function: Method | Explainer) -> set[str]:
 
 def _top_classes(model: nn.Module, images: Tensor) -> TargetLike:
     with open_run(model, images) as run:
-        run.score_inputs()
-        return run.target
+        run.scoring.score_inputs()
+        return run.scoring.target
 
 
 class _Samples:
-    """Calls of the method, one a sample; a long method gets the same progress and budget, so that it ends early too."""
+    """Calls the method once per sample. A long method gets the same progress and budget, so that it can stop early."""
 
     def __init__(
         self, function: Method | Explainer, count: int, progress: Progress | None, budget: float | None
     ) -> None:
         self.function, self.count, self.progress, self.budget = function, count, progress, budget
         self.keywords = _keywords(function)
-        self.moments, self.stopped, self.began = _RunningMoments(), False, time.monotonic()
+        self.moments, self.stopped, self.start = _RunningMoments(), False, time.monotonic()
 
     def call(self, model: nn.Module, images: Tensor, target: TargetLike, options: dict[str, Any]) -> Tensor | None:
-        """The map of one sample; None where it was cut short and there are complete ones."""
+        """Return the map of one sample, or None if it was stopped early and there are complete ones."""
         if self.progress is not None and "progress" in self.keywords:
             options["progress"] = self.report_within
         if self.budget is not None and "budget" in self.keywords:
-            options["budget"] = max(1e-9, self.began + self.budget - time.monotonic())
+            options["budget"] = max(1e-9, self.start + self.budget - time.monotonic())
         map = self.function(model, images, target, **options)
-        over = self.budget is not None and time.monotonic() - self.began >= self.budget
+        over = self.budget is not None and time.monotonic() - self.start >= self.budget
         cut = self.stopped or ("budget" in options and over)
         return None if cut and self.moments.n else at_least_float32(map)
 
     def report_within(self, partial: Partial) -> bool:
-        """Progress within a sample as a fraction of all samples; the map is the mean so far."""
+        """Report progress within a sample as a fraction of all samples, with the mean map so far."""
         best = self.best() if self.moments.n else partial.map
         done = Partial((self.moments.n + partial.fraction) / self.count, best, self.moments.n, self.count)
         self.stopped = partial.fraction < 1 and self.progress is not None and self.progress(done) is False
         return not self.stopped
 
     def report(self, partial: Partial) -> Any:
-        """Progress of the loop over samples."""
+        """Report progress of the loop over samples."""
         return False if self.stopped else self.progress is None or self.progress(partial)
 
     def best(self) -> Tensor:
-        """The mean so far, as `explain` would draw it."""
+        """Return the mean so far, reduced to one map as in `explain`."""
         mean = self.moments.mean()
         return reduce_channels(mean, getattr(self.function, "reduce", "sum")) if mean.ndim == 4 else mean
 
 
 class _RunningMoments:
-    """Running mean and sum of squared deviations of maps, each counted where it is inside the image (Welford 1962)."""
+    """Running mean and sum of squared deviations of maps at positions inside the image (Welford 1962)."""
 
     def __init__(self) -> None:
         self.n = 0
         self._mean = self._squares = self._counts = torch.zeros(())
 
     def add(self, map: Tensor, inside: Tensor | None = None) -> None:
-        """Add a map; `inside` [h, w] is 1 where it counts and 0 elsewhere."""
+        """Add a map; `inside` [h, w] is 1 at positions that count and 0 elsewhere."""
         counted = torch.ones((), device=map.device, dtype=map.dtype) if inside is None else inside.to(map)
         if self.n == 0:
             self._mean, self._squares, self._counts = torch.zeros_like(map), torch.zeros_like(map), counted * 0
@@ -231,11 +233,11 @@ class _RunningMoments:
         self._squares = self._squares + (deviation * (map - self._mean)).clamp(min=0)
 
     def mean(self) -> Tensor:
-        """The mean over the maps that count, 0 where none does."""
+        """Return the mean over the maps that count, 0 at positions without any."""
         return self._mean.clone()
 
     def std(self) -> Tensor:
-        """The unbiased standard deviation, 0 where fewer than two count."""
+        """Return the unbiased standard deviation, 0 at positions where fewer than two maps count."""
         return (self._squares / (self._counts - 1).clamp(min=1)).sqrt()
 
 
@@ -244,7 +246,7 @@ Inverse = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class _Variant:
-    """Images to explain, options for them, and the inverse transform of the map with the mask of where it counts."""
+    """Images to explain, their options, and the inverse transform of the map, which also returns a validity mask."""
 
     images: Tensor
     options: dict[str, Any] = field(default_factory=dict)
@@ -258,7 +260,7 @@ def _variants(
     baselines: Sequence[Baseline] | None,
     draws: PerImageGenerators,
 ) -> Iterator[_Variant]:
-    """One variant after another; endless except for baselines."""
+    """Yield the variants; endless except for baselines."""
     if baselines is not None:
         yield from (_Variant(x.clone(), {"baseline": baseline}) for baseline in baselines)
     ranges = extremes(x)[1]
@@ -266,30 +268,30 @@ def _variants(
     while kind is None and noise is not None:
         yield _Variant(x + noise * ranges * draws.normal(0, 1, *x.shape[1:]).to(x))
     while kind is not None:
-        yield _augmented(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
+        yield _augment(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
         flipped = kind.flip and not flipped
 
 
 def _affine(kind: Augment, u: Tensor, size: torch.Size) -> Tensor | None:
-    """The affine map [2, 3] from the augmented image's coordinates to the image's, both in [-1, 1]; None: identity."""
+    """Return the transform [2, 3] from the augmented image's coordinates to the image's, in [-1, 1]; None: identity."""
     if not (kind.zoom or kind.turn or kind.shift):
         return None
     zoom, turn, right, down = (2 * u - 1).tolist()
     angle, scale = math.radians(turn * kind.turn), (1 + kind.zoom) ** zoom
     cos, sin = math.cos(angle) / scale, math.sin(angle) / scale
-    # Rotations are in pixels; the image need not be square.
+    # Rotations are in pixels, because the image may not be square.
     aspect = size[0] / size[1]
     return torch.tensor(
         [[cos, -sin * aspect, 2 * right * kind.shift], [sin / aspect, cos, 2 * down * kind.shift]], dtype=torch.float64
     )
 
 
-def _augmented(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
-    """The images, flipped and then transformed; the map is transformed back."""
+def _augment(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
+    """Flip the images, then transform them. The map is transformed back."""
     images = x.flip(-1) if flipped else x.clone()
     if affine is None:
         return _Variant(images, inverse=lambda map: (map.flip(-1) if flipped and map.ndim > 2 else map, None))
-    images = _resampled(at_least_float32(images), affine, "reflection")[0].to(x)
+    images = _resample(at_least_float32(images), affine, "reflection")[0].to(x)
     linear = torch.linalg.inv(affine[:, :2])
     inverse = torch.cat([linear, -linear @ affine[:, 2:]], dim=1)
 
@@ -297,7 +299,7 @@ def _augmented(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
         if map.ndim < 3:
             return map, None
         flat = map.reshape(len(map), -1, *map.shape[-2:])
-        maps, inside = _resampled(flat, inverse, "border")
+        maps, inside = _resample(flat, inverse, "border")
         if flipped:
             maps, inside = maps.flip(-1), inside.flip(-1)
         return maps.view_as(map), inside
@@ -305,8 +307,8 @@ def _augmented(x: Tensor, affine: Tensor | None, flipped: bool) -> _Variant:
     return _Variant(images, inverse=align)
 
 
-def _resampled(maps: Tensor, affine: Tensor, outside: str) -> tuple[Tensor, Tensor]:
-    """Maps [N, C, h, w] bilinearly resampled at `affine` coordinates, and [h, w] true where these are inside."""
+def _resample(maps: Tensor, affine: Tensor, outside: str) -> tuple[Tensor, Tensor]:
+    """Resample maps [N, C, h, w] bilinearly at `affine` coordinates; also return a mask [h, w] of those inside."""
     grid = functional.affine_grid(affine[None].to(maps), [1, 1, *maps.shape[-2:]], align_corners=False)
     resampled = functional.grid_sample(
         maps, grid.expand(len(maps), -1, -1, -1), "bilinear", padding_mode=outside, align_corners=False

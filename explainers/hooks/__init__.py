@@ -1,4 +1,4 @@
-"""PyTorch's hooks made safe: `capture` a layer's output or input, `edit` outputs, inputs and gradients, by layer name.
+"""Safe PyTorch hooks by layer name: `capture` outputs and inputs of layers, `edit` outputs, inputs and gradients.
 
-The only files that register hooks on modules are here (`calls`). How a layer's tensor lies in space: `layers`.
+Only this package registers hooks on modules (`calls`). See `layers` for the spatial layout of a layer's tensor.
 """

@@ -1,4 +1,4 @@
-"""The calls of a layer within one forward of the model, in one thread: where every hook on a module begins."""
+"""Register hooks on modules, and count the calls of each module within one forward pass and thread."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor, with_only_tensor
 
 Edit = Callable[[Any], Any]
-"""Gets a value and returns the one that takes its place; None keeps it."""
+"""Receives a value and returns its replacement; None keeps the value."""
 
 
 class Calls:
-    """Counts the calls of each hooked module within one forward of the model, in the thread that made this object.
+    """Count the calls of each hooked module within one forward pass of the model, in the thread that created this.
 
-    The hooks live as long as `stack`; `on_start` is called when a forward of the model begins.
+    The hooks are removed when `stack` is closed; `on_start` is called when a forward pass of the model starts.
     """
 
     def __init__(self, model: nn.Module, stack: ExitStack, on_start: Callable[[], None] | None = None) -> None:
         self.thread = threading.get_ident()
         self.counts: dict[int, int] = {}
         self._on_start = on_start
-        stack.callback(model.register_forward_pre_hook(self._begin, prepend=True).remove)
+        stack.callback(model.register_forward_pre_hook(self._start, prepend=True).remove)
 
-    def _begin(self, module: nn.Module, inputs: Any) -> None:
+    def _start(self, module: nn.Module, inputs: Any) -> None:
         if threading.get_ident() == self.thread:
             self.counts.clear()
             if self._on_start:
                 self._on_start()
 
     def before(self, stack: ExitStack, point: HookPoint, act: Callable[[int, tuple[Any, ...]], Any]) -> None:
-        """Call `act(k, inputs)` before call k of the point's module, or only before the call that it names."""
+        """Call `act(k, inputs)` before each call k of the point's module, or only before the call it names."""
         thread, counts, key = self.thread, self.counts, -1 - id(act)
 
         def hook(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
@@ -48,7 +48,7 @@ class Calls:
         stack.callback(point.module.register_forward_pre_hook(hook).remove)
 
     def after(self, stack: ExitStack, point: HookPoint, act: Callable[[int, Any], Any]) -> None:
-        """Call `act(k, output)` after call k of the point's module, or only after the call that it names."""
+        """Call `act(k, output)` after each call k of the point's module, or only after the call it names."""
         thread, counts, key = self.thread, self.counts, id(act)
 
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
@@ -63,10 +63,10 @@ class Calls:
 
 @contextmanager
 def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]) -> Iterator[None]:
-    """Inside the block each point's output is what its function makes of it; points were looked up in this network.
+    """Replace the output of each point by the result of its function inside the block; points belong to `network`.
 
-    Where an output holds a single tensor, as a tuple of it and None, the function gets that tensor, and what it returns
-    takes its place.
+    If an output contains a single tensor, such as a tuple of a tensor and None, the function receives that tensor and
+    returns its replacement.
     """
     with ExitStack() as stack:
         calls = Calls(network, stack)

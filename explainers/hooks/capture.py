@@ -1,4 +1,4 @@
-"""Record what goes into and comes out of layers, and the gradients of both."""
+"""Record the inputs and outputs of layers, and the gradients of both."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from explainers.hooks.calls import Calls
-from explainers.hooks.locate import find_hook_point, inside
+from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.hooks.records import Records, map_tensors
 from explainers.options import LayerName
 
 
 class Capture:
-    """The records of a `capture` block: `outputs`, `inputs` and, where asked for, `gradients`, each by layer name."""
+    """The records of a `capture` block: `outputs`, `inputs` and, if requested, `gradients`, each by layer name."""
 
     def __init__(self) -> None:
         self.outputs, self.inputs, self.gradients = Records(), Records(), Records()
@@ -27,13 +27,13 @@ class Capture:
 
 @contextmanager
 def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradients: bool = False) -> Iterator[Capture]:
-    """Record what goes into and comes out of layers, and with `gradients` the gradients that reach their outputs.
+    """Record the inputs and outputs of layers, and with `gradients` the gradients that reach their outputs.
 
     Returns  a `Capture`; after the block its tensors are detached. A layer's tensor has the layer's own shape,
              dtype and device, and is the value before any later in-place operation. Gradients are those of the latest
-             backward pass run inside the block; they are recorded also where all parameters are frozen.
-    Errors   LayerNotFound for an unknown name (or one that did not run, at look-up), LayerRanRepeatedly at look-up
-             of a plain name with several calls, UnsupportedModel for scripted, traced and exported models.
+             backward pass inside the block; they are recorded even if all parameters are frozen.
+    Errors   LayerNotFound for an unknown name (or, on access, one that did not run), LayerRanRepeatedly on access
+             to a plain name with several calls, UnsupportedModel for scripted, traced and exported models.
     Source   torch.nn.Module.register_forward_hook, torch.Tensor.register_hook
 
     Example
@@ -51,8 +51,8 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
     with ExitStack() as stack:
         for records in (found.outputs, found.inputs, found.gradients):
             stack.callback(records.freeze)
-        model = inside(model, stack)
-        sites = [find_hook_point(model, layer) for layer in _several(layers)]
+        model = unwrap_for_hooks(model, stack)
+        sites = [find_hook_point(model, layer) for layer in _as_list(layers)]
         calls = Calls(model, stack, start)
         for site in sites:
             calls.before(stack, site, _record_inputs(site.path, found.inputs))
@@ -72,10 +72,10 @@ def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Calla
     def act(k: int, output: Any) -> Any:
         if stack is not None and isinstance(output, Tensor) and torch.is_grad_enabled():
             if not output.requires_grad and output.is_floating_point():
-                # Frozen network, plain input: the output itself becomes the leaf that gradients flow to.
+                # Frozen network, plain input: the output becomes the leaf to which gradients flow.
                 output = output.detach().requires_grad_()
             if output.requires_grad:
-                # A module may hand its very input on (Dropout in eval): the view has the share of this output alone.
+                # A module may return its input (Dropout in eval mode); the view only gets the gradient of this output.
                 output = output.view_as(output)
                 handle = output.register_hook(lambda g: found.gradients.put(path, k, g.detach().clone()))
                 stack.callback(handle.remove)
@@ -86,7 +86,7 @@ def _record_outputs(path: str, found: Capture, stack: ExitStack | None) -> Calla
 
 
 class InputGradients:
-    """Both gradients of a module by layer name: `grad_input` (of its inputs) and `grad_output` (of its output)."""
+    """Gradients of modules by layer name: `grad_input` (of the inputs) and `grad_output` (of the output)."""
 
     def __init__(self) -> None:
         self.grad_input, self.grad_output = Records(), Records()
@@ -94,13 +94,13 @@ class InputGradients:
 
 @contextmanager
 def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -> Iterator[InputGradients]:
-    """Record what a full backward hook sees: the gradients of a module's inputs and output.
+    """Record what a full backward hook receives: the gradients of a module's inputs and output.
 
-    They are taken from the tensors themselves, so that in-place modules (`ReLU(inplace=True)`) work, which
-    PyTorch's own full backward hook refuses.
+    They are read by hooks on the tensors, so in-place modules (`ReLU(inplace=True)`) work, which PyTorch's full
+    backward hook does not support.
 
-    Returns  an `InputGradients`; a module's `grad_input` is this module's own share where its input is used elsewhere
-             too
+    Returns  an `InputGradients`; if a module's input is also used elsewhere, `grad_input` contains only the gradient
+             through this module
     Errors   LayerNotFound, UnsupportedModel
     Source   torch.nn.Module.register_full_backward_hook
 
@@ -113,22 +113,22 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
     found = InputGradients()
 
     def watch(records: Records, path: str, k: int, value: Any) -> Any:
-        handed = map_tensors(value, Tensor.clone)
-        tensors = [t for t in (handed if isinstance(handed, tuple) else (handed,)) if isinstance(t, Tensor)]
+        clones = map_tensors(value, Tensor.clone)
+        tensors = [t for t in (clones if isinstance(clones, tuple) else (clones,)) if isinstance(t, Tensor)]
         for index, tensor in enumerate(tensors):
             if tensor.requires_grad:
                 save = _saver(records, path, k, index, len(tensors))
                 stack.callback(tensor.register_hook(save).remove)
-        return handed
+        return clones
 
     def start() -> None:
         found.grad_input.clear()
         found.grad_output.clear()
 
     with ExitStack() as stack:
-        model = inside(model, stack)
+        model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack, start)
-        for site in [find_hook_point(model, layer) for layer in _several(layers)]:
+        for site in [find_hook_point(model, layer) for layer in _as_list(layers)]:
             path = site.path
             calls.before(stack, site, lambda k, given, path=path: watch(found.grad_input, path, k, given))  # type: ignore[misc]
             calls.after(stack, site, lambda k, out, path=path: watch(found.grad_output, path, k, out))  # type: ignore[misc]
@@ -147,5 +147,5 @@ def _saver(records: Records, path: str, call: int, index: int, count: int) -> Ca
     return save
 
 
-def _several(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:
+def _as_list(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:
     return [layers] if isinstance(layers, (str, nn.Module)) else list(layers)

@@ -1,13 +1,13 @@
-"""Change outputs, inputs and gradients by forward, pre-forward and Tensor hooks that are always removed.
+"""Edit outputs, inputs and gradients with forward, pre-forward and tensor hooks that are always removed.
 
-Four promises hold for everything in this package:
+All functions in this package guarantee the following:
 
-    thread    only forwards of the thread that entered the block are seen; all others pass untouched
-    call      a module that runs several times is told apart as `name#0`, `name#1`, in the order of its calls
-    clone     the network goes on with a clone of what was recorded, so no later in-place operation reaches the record
-    removal   every hook is gone after the block, whatever fails, also while the hooks are being registered
+    thread    only forward passes of the thread that entered the block are affected
+    call      the calls of a module that runs several times are named `name#0`, `name#1`, in order
+    clone     the network receives a clone of the recorded tensor, so later in-place operations do not change the record
+    removal   every hook is removed after the block, even if registration or the block fails
 
-Counting starts anew with each forward of the model itself; records are those of its latest forward.
+Each forward pass of the model restarts the count; records are those of its latest forward pass.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
-from explainers.hooks.locate import find_hook_point, inside
+from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.options import LayerName
 
 Observer = Callable[[str, int | None, Tensor, Tensor], None]
-"""Gets the name, the call, the gradient as it is, and as it was before any hook: the same object where none acted."""
+"""Receives the name, the call, the gradient, and the gradient before any hook (the same object if no hook acted)."""
 
 
 @contextmanager
 def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
-    """Replace layers' outputs: each function gets the output and returns the new one (None keeps it).
+    """Replace layers' outputs: each function receives the output and returns the new one (None keeps it).
 
-    A plain name acts on every call of its module, `name#k` on one. Blocks nest; the first entered acts first.
+    A plain name applies to every call of its module, `name#k` to one. Nested blocks act in the order of entry.
 
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
@@ -45,7 +45,7 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
         True
     """
     with ExitStack() as stack:
-        model = inside(model, stack)
+        model = unwrap_for_hooks(model, stack)
         points = [(find_hook_point(model, layer), edit) for layer, edit in edits.items()]
         stack.enter_context(replaced_outputs(model, points))
         yield
@@ -53,7 +53,7 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
 
 @contextmanager
 def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[None]:
-    """Replace layers' inputs: each function gets the input (a tuple where there are several) and returns the new one.
+    """Replace layers' inputs: each function receives the input (a tuple if there are several) and returns the new one.
 
     Returns  nothing
     Errors   LayerNotFound, UnsupportedModel
@@ -71,7 +71,7 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
         return changed if changed is None or isinstance(changed, tuple) else (changed,)
 
     with ExitStack() as stack:
-        model = inside(model, stack)
+        model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack)
         for layer, edit in edits.items():
             calls.before(stack, find_hook_point(model, layer), lambda k, given, edit=edit: act(k, given, edit))  # type: ignore[misc]
@@ -80,13 +80,14 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
 
 @contextmanager
 def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -> Iterator[None]:
-    """Change gradients in the backward pass: each function gets the gradient and returns the new one (None keeps it).
+    """Edit gradients in the backward pass: each function receives the gradient and returns the new one (None keeps it).
 
-    Keys are tensors that require grad (leaves or intermediate ones), or pairs (model, layer): the layer's output.
-    A hook need not clone before `gradient * 3`: nothing is modified in place. Blocks act in the order of entry.
+    Keys are tensors that require grad (leaf or intermediate), or pairs (model, layer) for the layer's output.
+    Functions such as `gradient * 3` do not need to clone, since they do not work in place. Nested blocks act in the
+    order of entry.
 
     Returns  nothing
-    Errors   BadOption when a tensor takes no gradient, or when the returned gradient differs in shape, dtype or device
+    Errors   BadOption if a tensor does not require grad, or if the returned gradient differs in shape, dtype or device
              (raised by the backward pass); LayerNotFound, UnsupportedModel
     Source   torch.Tensor.register_hook
 
@@ -98,11 +99,11 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
     """
     with ExitStack() as stack:
         for key, edit in edits.items():
-            checked = _checked(edit)
+            checked = _validate_result(edit)
             if isinstance(key, Tensor):
                 _hook_tensor(key, checked, stack)
             else:
-                model = inside(key[0], stack)
+                model = unwrap_for_hooks(key[0], stack)
                 act = _hook_output(checked, stack)
                 Calls(model, stack).after(stack, find_hook_point(model, key[1]), act)
         yield
@@ -124,13 +125,13 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
         queue = queue_of_this_thread()
         queue.enter(GradientEdit({id(tensor): tensor for tensor in tensors}, joint=edit), stack)
         for tensor in tensors:
-            _takes_gradient(tensor)
+            _check_requires_grad(tensor)
             if not tensor.is_leaf:
                 raise BadOption(
-                    f"The tensor of shape {tuple(tensor.shape)} is not a leaf: its gradient flows on before the others "
-                    "are known. Give parameters, or edit each gradient by itself."
+                    f"The tensor of shape {tuple(tensor.shape)} is not a leaf, so its gradient is propagated before "
+                    "the others are known. Pass parameters, or edit each gradient separately."
                 )
-            stack.callback(tensor.register_hook(_announces(queue, tensor)).remove)
+            stack.callback(tensor.register_hook(_notify_queue(queue, tensor)).remove)
         yield
 
 
@@ -142,21 +143,19 @@ def watch_gradients(
     model: nn.Module | None = None,
     layers: Sequence[LayerName] = (),
 ) -> Iterator[None]:
-    """Call `observe(name, call, gradient, unedited)` for each gradient that reaches a tensor (call None) or a layer's
-    output.
+    """Call `observe(name, call, gradient, unedited)` for each gradient of a tensor (call None) or a layer's output.
 
-    A layer named `name#k` is watched at that call alone. The gradient is the one that edits entered earlier have made;
-    `unedited` came before the first hook of the tensor, whoever registered it. Both must be read at once: they are no
-    copies.
+    A layer named `name#k` is observed only in that call. `gradient` includes the edits of blocks entered earlier;
+    `unedited` is the gradient before any hook of the tensor. Both must be read immediately, since they are not copies.
 
     Returns  nothing
-    Errors   BadOption when a tensor takes no gradient; LayerNotFound, UnsupportedModel
+    Errors   BadOption if a tensor does not require grad; LayerNotFound, UnsupportedModel
     Source   torch.Tensor.register_hook
     """
     handles: list[Any] = []
 
     def drop_dead() -> None:
-        # Outputs of earlier forwards are freed with their graphs; a training run must not accumulate their handles.
+        # Outputs of earlier forward passes are freed with their graphs; their handles must not accumulate in training.
         handles[:] = [handle for handle in handles if handle.hooks_dict_ref() is not None]
 
     def remove() -> None:
@@ -168,7 +167,7 @@ def watch_gradients(
             _watch_tensor(name, tensor, observe, stack)
         if model is not None and layers:
             stack.callback(remove)
-            model = inside(model, stack)
+            model = unwrap_for_hooks(model, stack)
             calls = Calls(model, stack, drop_dead)
             for point in [find_hook_point(model, layer) for layer in layers]:
                 calls.after(stack, point, _observe_output(point.name, observe, handles))
@@ -179,60 +178,60 @@ def _observe_output(name: str, observe: Observer, handles: list[Any]) -> Callabl
     def act(k: int, output: Any) -> Any:
         clone = _hookable(output)
         if clone is not None:
-            came: list[Tensor] = []
-            handles.append(_hook_first(clone, lambda g: came.__setitem__(slice(None), [g])))
-            handles.append(clone.register_hook(lambda g: observe(name, k, g, came.pop() if came else g)))
+            unedited: list[Tensor] = []
+            handles.append(_hook_first(clone, lambda g: unedited.__setitem__(slice(None), [g])))
+            handles.append(clone.register_hook(lambda g: observe(name, k, g, unedited.pop() if unedited else g)))
         return clone
 
     return act
 
 
 def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack) -> None:
-    came: list[Tensor] = []
+    unedited: list[Tensor] = []
     queue = queue_of_this_thread()
 
-    def arrive(gradient: Tensor) -> None:
-        if queue.mine():
-            came[:] = [gradient]  # one that a pass left behind when it failed is replaced
+    def store(gradient: Tensor) -> None:
+        if queue.belongs_to_this_thread():
+            unedited[:] = [gradient]  # replaces a gradient left behind by a failed pass
 
-    def see(gradient: Tensor) -> None:
-        # Popped, so that the engine may take the gradient over as `.grad` without copying it.
-        observe(name, None, gradient, came.pop() if came else gradient)
+    def report(gradient: Tensor) -> None:
+        # Popped, so that the engine can use the gradient as `.grad` without a copy.
+        observe(name, None, gradient, unedited.pop() if unedited else gradient)
 
-    _hook_tensor(tensor, see, stack, observes=True)
-    stack.callback(_hook_first(tensor, arrive).remove)
+    _hook_tensor(tensor, report, stack, observes=True)
+    stack.callback(_hook_first(tensor, store).remove)
 
 
-def _hook_first(tensor: Tensor, see: Callable[[Tensor], None]) -> Any:
-    """A hook that is called before those that the tensor has; its handle."""
-    handle = tensor.register_hook(see)
+def _hook_first(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
+    """Register a hook that is called before the tensor's existing hooks, and return its handle."""
+    handle = tensor.register_hook(hook)
     hooks: dict[int, Any] = tensor._backward_hooks  # type: ignore[assignment]
-    hook = hooks.pop(handle.id)
+    registered = hooks.pop(handle.id)
     others = list(hooks.items())
-    hooks.clear()  # the engine reads the dict's own order, which `move_to_end` leaves as it is
-    hooks[handle.id] = hook
+    hooks.clear()  # the engine uses the underlying dict order, which `move_to_end` does not change
+    hooks[handle.id] = registered
     hooks.update(others)
     return handle
 
 
-def _takes_gradient(tensor: Tensor) -> None:
+def _check_requires_grad(tensor: Tensor) -> None:
     if not tensor.requires_grad:
         raise BadOption(
-            f"The tensor of shape {tuple(tensor.shape)} does not require grad, so no gradient reaches it. "
+            f"The tensor of shape {tuple(tensor.shape)} does not require grad, so it has no gradient. "
             "Call requires_grad_() on it before the forward pass."
         )
 
 
 def _hook_tensor(tensor: Tensor, edit: Edit, stack: ExitStack, *, observes: bool = False) -> None:
-    _takes_gradient(tensor)
+    _check_requires_grad(tensor)
     queue, key = queue_of_this_thread(), id(tensor)
     entry = GradientEdit({key: tensor}, edit, observes=observes)
     queue.enter(entry, stack)
-    stack.callback(tensor.register_hook(lambda gradient: queue.at_once(entry, key, gradient)).remove)
+    stack.callback(tensor.register_hook(lambda gradient: queue.edit_gradient(entry, key, gradient)).remove)
 
 
-def _announces(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:
-    return lambda gradient: queue.arrived(tensor)
+def _notify_queue(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:
+    return lambda gradient: queue.undo_joint_edit(tensor)
 
 
 def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
@@ -246,9 +245,9 @@ def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
 
 
 def _hookable(output: Any) -> Tensor | None:
-    """The tensor that replaces the output and takes hooks on its gradient; None where no gradient will arrive.
+    """Return the clone that replaces the output and takes gradient hooks, or None if the output has no gradient.
 
-    The first block puts a clone in place, and later ones use it too: hooks of one tensor act in the order of entry.
+    Later blocks use the clone of the first block, so that all hooks act in the order of entry.
     """
     if not isinstance(output, Tensor) or not output.requires_grad:
         return None
@@ -257,13 +256,13 @@ def _hookable(output: Any) -> Tensor | None:
     return clone
 
 
-def _checked(edit: Edit) -> Edit:
+def _validate_result(edit: Edit) -> Edit:
     def hook(gradient: Tensor) -> Tensor | None:
         changed = edit(gradient)
         if changed is None:
             return None
         if not isinstance(changed, Tensor):
-            raise TypeError(f"The function gave {changed!r} for a gradient; it must return a Tensor or None.")
+            raise TypeError(f"The gradient function returned {changed!r}; it must return a Tensor or None.")
         for what in ("shape", "dtype", "device"):
             returned, expected = getattr(changed, what), getattr(gradient, what)
             if returned != expected:

@@ -1,13 +1,13 @@
-"""Edits of gradients in the order in which their blocks were entered, also where one of them has to wait for all.
+"""Apply gradient edits in the order in which their blocks were entered, including joint edits of several gradients.
 
-Most edits need one gradient: they are Tensor hooks, which PyTorch calls in the order of registration. A joint edit (the
-norm over all parameters) needs every gradient of the pass, and a Tensor hook cannot know whether another will come:
-parameters that the loss does not reach get none. So its hooks ask the engine to be called when the backward pass is
-over (`queue_callback`, as DistributedDataParallel does), and the joint edit then rewrites `.grad`. Edits that were
-entered after it wait for it and follow then, so the order holds for every parameter.
+Most edits need a single gradient and are tensor hooks, which PyTorch calls in the order of registration. A joint edit
+(the norm over all parameters) needs every gradient of the pass, but a tensor hook cannot know whether another will
+follow, since parameters that the loss does not depend on get none. Its hooks therefore queue a callback for the end of
+the backward pass (`queue_callback`, as DistributedDataParallel does), in which the joint edit rewrites `.grad`. Edits
+entered after it are applied after it in the same callback, so the order is the same for every parameter.
 
-Two passes without a `zero_grad` between them accumulate: the joint edit is undone before the second gradient is added,
-and done anew on the sum, so `.grad` always is what one joint edit makes of all that was accumulated.
+Gradients of two passes without a `zero_grad` between them accumulate. The joint edit is undone before the second
+gradient is added and applied again to the sum, so `.grad` is always the joint edit of the accumulated gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JointEdit = Callable[[list[Tensor]], Sequence[Tensor]]
 
 @dataclass(eq=False)
 class GradientEdit:
-    """One entered edit: of a single gradient (`edit`), or of several at once (`joint`); `observes`: reads only."""
+    """One active edit, of a single gradient (`edit`) or of several together (`joint`); `observes` edits only read."""
 
     tensors: dict[int, Tensor]
     edit: Callable[[Tensor], Tensor | None] | None = None
@@ -37,7 +37,7 @@ class GradientEdit:
 
 @dataclass
 class _Accumulated:
-    """A parameter's accumulated gradient before the joint edit, and the state in which the edit left `.grad`."""
+    """A parameter's accumulated gradient before the joint edit, and the state of `.grad` after it."""
 
     unedited: Tensor
     state: tuple[int, int]
@@ -45,7 +45,7 @@ class _Accumulated:
 
 @dataclass
 class GradientQueue:
-    """The edits that one thread has entered and not left, first entered first."""
+    """The active edits of one thread, in the order of entry."""
 
     thread: int = field(default_factory=threading.get_ident)
     edits: list[GradientEdit] = field(default_factory=list)
@@ -54,20 +54,20 @@ class GradientQueue:
     entered: int = 0
     joints: list[GradientEdit] = field(default_factory=list)
 
-    def mine(self) -> bool:
-        """Whether this backward pass belongs to this queue's thread.
+    def belongs_to_this_thread(self) -> bool:
+        """Return whether this backward pass belongs to this queue's thread.
 
-        On the CPU the engine works in the thread that called it. On an accelerator it works in threads of its own,
-        which Python did not start; those are taken for ours.
+        On the CPU the engine runs in the thread that called it. On an accelerator it uses threads that Python did not
+        start; those are assumed to belong to this queue.
         """
-        now = threading.get_ident()
-        if now == self.thread:
+        current = threading.get_ident()
+        if current == self.thread:
             return True
         started = (t for t in threading.enumerate() if not isinstance(t, threading._DummyThread))
-        return now not in {t.ident for t in started}
+        return current not in {t.ident for t in started}
 
     def enter(self, entry: GradientEdit, stack: ExitStack) -> None:
-        """Queue the edit for as long as the stack is open."""
+        """Keep the edit in the queue until the stack is closed."""
 
         def leave() -> None:
             self.edits.remove(entry)
@@ -85,17 +85,17 @@ class GradientQueue:
             self.joints.append(entry)
         stack.callback(leave)
 
-    def at_once(self, entry: GradientEdit, key: int, gradient: Tensor) -> Tensor | None:
-        """The Tensor hook's return value: the edited gradient; None in other threads and behind a joint edit."""
-        if not self.mine() or entry.edit is None:
+    def edit_gradient(self, entry: GradientEdit, key: int, gradient: Tensor) -> Tensor | None:
+        """Return the edited gradient for a tensor hook; None in other threads and after a joint edit."""
+        if not self.belongs_to_this_thread() or entry.edit is None:
             return None
         if any(joint.number < entry.number and key in joint.tensors for joint in self.joints):
             return None
         return entry.edit(gradient)
 
-    def arrived(self, tensor: Tensor) -> None:
-        """A gradient of a joint edit's parameter is about to be added to `.grad`: undo the edit, and come back."""
-        if not self.mine():
+    def undo_joint_edit(self, tensor: Tensor) -> None:
+        """Undo the joint edit of `.grad` before a gradient is added, and queue the edit for the end of the pass."""
+        if not self.belongs_to_this_thread():
             return
         accumulated = self.accumulated.get(id(tensor))
         if accumulated is not None and tensor.grad is not None and _state(tensor.grad) == accumulated.state:
@@ -103,11 +103,11 @@ class GradientQueue:
                 tensor.grad.copy_(accumulated.unedited)
         self.touched.add(id(tensor))
         engine: Any = torch.autograd.Variable._execution_engine
-        # Asked for by every parameter: one flag for all would stay set after a pass that failed.
-        engine.queue_callback(self.settle)
+        # Queued for every parameter, since a single flag would remain set after a failed pass.
+        engine.queue_callback(self.apply_joint_edits)
 
-    def settle(self) -> None:
-        """Apply the joint edits, and those entered after them, to the accumulated gradients of this pass."""
+    def apply_joint_edits(self) -> None:
+        """Apply the joint edits, and the edits entered after them, to the accumulated gradients of this pass."""
         touched, self.touched = self.touched, set()
         if not touched:
             return
@@ -123,7 +123,7 @@ class GradientQueue:
                 elif entry.edit:
                     for key in (key for key in entry.tensors if key in rewritten):
                         if key in touched or not entry.observes:
-                            # A clone, since the function may write into what it is given.
+                            # A clone, since the function may modify its argument in place.
                             changed = entry.edit(values[key].clone())
                             values[key] = values[key] if changed is None else changed
             for key, value in values.items():
@@ -133,7 +133,7 @@ class GradientQueue:
                     self.accumulated[key].state = _state(gradient)
 
     def _accumulated(self, tensors: dict[int, Tensor], touched: Iterable[int]) -> dict[int, Tensor]:
-        """Each `.grad` before joint edits; one that other code has changed since is taken as it is."""
+        """Return each `.grad` before joint edits; a `.grad` changed by other code since then is used unchanged."""
         values = {}
         for key, tensor in tensors.items():
             if tensor.grad is None:
@@ -154,12 +154,12 @@ _per_thread = _PerThread()
 
 
 def queue_of_this_thread() -> GradientQueue:
-    """The calling thread's queue; hooks hold on to it, whichever thread they are called in."""
+    """Return the calling thread's queue; hooks keep a reference to it, since other threads may call them."""
     if _per_thread.queue is None:
         _per_thread.queue = GradientQueue()
     return _per_thread.queue
 
 
 def _state(gradient: Tensor) -> tuple[int, int]:
-    """Storage address and version counter: `zero_grad` and every write by other code change them."""
+    """Return storage address and version counter, which `zero_grad` and any write by other code change."""
     return gradient.data_ptr(), gradient._version

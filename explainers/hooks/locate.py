@@ -1,4 +1,4 @@
-"""Where a hook can be: the network inside its wrappers, and a layer of it by name or as the module itself."""
+"""Locate hook points: the network inside its wrappers, and a layer by name or as a module."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from explainers.options import LayerName
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network inside `torch.compile`, DataParallel or DistributedDataParallel; else the model itself.
+    """Return the network inside `torch.compile`, DataParallel or DistributedDataParallel, or the model itself.
 
-    Errors   TypeError for what is no module
+    Errors   TypeError if `model` is not a module
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
@@ -31,7 +31,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 class _Eager:
-    """Runs compiled models eagerly while any block needs it: compiled code never calls hooks registered later."""
+    """Run compiled models eagerly while any block needs it, since compiled code never calls hooks registered later."""
 
     def __init__(self) -> None:
         self._lock, self._blocks = threading.Lock(), 0
@@ -54,8 +54,8 @@ class _Eager:
 _eager = _Eager()
 
 
-def inside(model: nn.Module, stack: ExitStack) -> nn.Module:
-    """The network inside its wrappers; where it is compiled, it runs eagerly for the length of the block."""
+def unwrap_for_hooks(model: nn.Module, stack: ExitStack) -> nn.Module:
+    """Return the network inside its wrappers; if it is compiled, it runs eagerly until the stack is closed."""
     inner = unwrap(model)
     compiled = [getattr(module, "_compiled_call_impl", None) is not None for module in inner.modules()]
     if "_orig_mod" in model._modules or any(compiled):
@@ -64,13 +64,13 @@ def inside(model: nn.Module, stack: ExitStack) -> nn.Module:
 
 
 def frozen_graph(model: nn.Module) -> str | None:
-    """ "scripted", "traced" or "exported" where inner hooks are refused or never fire; None for ordinary modules."""
-    if getattr(type(model), "stands_for_inner", False):
-        model = vars(model)["inner"]  # what runs by a function of the caller's
+    """Return "scripted", "traced" or "exported" if inner hooks cannot be set or never fire, else None."""
+    if getattr(type(model), "wraps_inner", False):
+        model = vars(model)["inner"]  # a model run through a user function
     if isinstance(model, torch.jit.ScriptModule):
         return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
     if isinstance(model, torch.fx.GraphModule):
-        # An exported program keeps its modules for their parameters alone; all that it calls is its own guards.
+        # An exported program keeps modules only for their parameters; the only module it calls is its guards.
         calls = any(node.op == "call_module" and node.target != "_guards_fn" for node in model.graph.nodes)
         return None if calls or not list(model.children()) else "exported"
     return None
@@ -78,7 +78,7 @@ def frozen_graph(model: nn.Module) -> str | None:
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A layer as asked for: its dotted name, the module, and the number of the call (None: all of them)."""
+    """A requested layer: its dotted name, the module, and the number of the call (None: all calls)."""
 
     name: str
     module: nn.Module
@@ -91,16 +91,16 @@ class HookPoint:
 
 
 def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
-    """The layer of that name, or that very module, in the model.
+    """Find a layer of the model by name or by module.
 
-    Errors   LayerNotFound with the nearest names; UnsupportedModel where hooks on inner layers never fire; TypeError
+    Errors   LayerNotFound with the nearest names; UnsupportedModel if hooks on inner layers never fire; TypeError
     """
     name = layer if isinstance(layer, str) else _name_of(layer, model)
     path, _, number = name.partition("#")
     module, kind = model, frozen_graph(model)
     for part in path.split(".") if path else []:
         children = module._modules
-        child = children[part] if part in children else None  # noqa: SIM401 compiled code's table has no `get`
+        child = children[part] if part in children else None  # noqa: SIM401 the table of compiled code has no `get`
         if child is None:
             raise _not_found(model, name, path)
         module, kind = child, kind or frozen_graph(child)
@@ -114,33 +114,33 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
 def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
     hint = nearest(path, [known for known, _ in model.named_modules(remove_duplicate=False) if known])
     return LayerNotFound(
-        f"{type(model).__name__} has no layer {name!r}. {hint}list_layers(model, images) gives every name."
+        f"{type(model).__name__} has no layer {name!r}. {hint}Call list_layers(model, images) to list all names."
     )
 
 
 def _name_of(layer: Any, model: nn.Module) -> str:
     if not isinstance(layer, nn.Module):
-        raise TypeError(f"layer is {layer!r}; give a name from list_layers(model, images) or the module itself.")
+        raise TypeError(f"Invalid layer={layer!r}. Pass a name from list_layers(model, images), or the module itself.")
     inner = unwrap(layer)
     for name, module in model.named_modules(remove_duplicate=False):
         if module is inner:
             return name
     raise LayerNotFound(
-        f"The {type(layer).__name__} given as layer is not part of this {type(model).__name__}. "
-        "Give a module of the same model, or a name from list_layers(model, images)."
+        f"The {type(layer).__name__} passed as layer is not part of this {type(model).__name__}. "
+        "Pass a module of the same model, or a name from list_layers(model, images)."
     )
 
 
 def why_no_hooks(model: nn.Module) -> str | None:
-    """Why no method can read the layers of this model; None where hooks on them fire."""
+    """Return why the layers of this model cannot be read, or None if hooks on them fire."""
     kind = frozen_graph(unwrap(model))
     return no_inner_hooks(kind) if kind else None
 
 
 def no_inner_hooks(kind: str) -> str:
-    """The sentence for a model of `kind` whose inner modules take no hooks."""
+    """Return the message for a model of `kind` whose inner modules do not support hooks."""
     return (
-        f"The model is {kind}: hooks on its inner layers never fire, so a method that reads a layer cannot see it. "
-        "Give the original nn.Module, or use an input-gradient method (saliency, input_x_gradient, "
-        "integrated_gradients, smooth_grad) or occlusion, which need the output alone."
+        f"The model is {kind}, and hooks on its inner layers never fire, so its layers cannot be read. Pass the "
+        "original nn.Module, or use a method that only needs the output: an input-gradient method (saliency, "
+        "input_x_gradient, integrated_gradients, smooth_grad) or occlusion."
     )

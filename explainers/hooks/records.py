@@ -1,4 +1,4 @@
-"""What hooks recorded, call by call."""
+"""Values recorded by hooks, call by call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from explainers.errors import LayerNotFound, LayerRanRepeatedly
 
 
 class Records(Mapping[str, Any]):
-    """What was recorded, by layer name; `name#k` names the k-th call where a module ran more than once."""
+    """Recorded values by layer name; `name#k` is the k-th call of a module that ran more than once."""
 
     def __init__(self) -> None:
         self._calls: dict[str, dict[int, Any]] = {}
@@ -34,7 +34,7 @@ class Records(Mapping[str, Any]):
         calls = self._calls.get(path)
         if not calls or (number and not (number.isdigit() and int(number) in calls)):
             raise LayerNotFound(
-                f"Nothing was recorded for layer {name!r}. Recorded were {', '.join(self) or 'no layers'}."
+                f"Nothing was recorded for layer {name!r}. Recorded layers: {', '.join(self) or 'none'}."
             )
         if number:
             return calls[int(number)]
@@ -54,13 +54,13 @@ class Records(Mapping[str, Any]):
 
 
 def ran_repeatedly(path: str, count: int) -> str:
-    """The sentence for a plain name that means several calls."""
+    """Return the message for a plain name that refers to several calls."""
     names = ", ".join(repr(f"{path}#{k}") for k in range(count))
     return f"Layer {path!r} runs {count} times in one forward pass. Name the call: {names}."
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """`function` of every tensor in a value, also inside tuples, lists and dicts; everything else as it is."""
+    """Apply `function` to every tensor in a value, also inside tuples, lists and dicts, and keep everything else."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -77,28 +77,28 @@ def _shape(value: Any) -> str:
 
 
 def only_tensor(output: Any) -> Tensor | None:
-    """The tensor that an output is, or the single one in a tuple, list or dict, as layers give it beside None."""
+    """Return the output if it is a tensor, or the only tensor in a tuple, list or dict, such as (tensor, None)."""
     if isinstance(output, Tensor):
         return output
-    places = _places(output)
-    found = output[places[0]] if len(places) == 1 else None
+    keys = _tensor_keys(output)
+    found = output[keys[0]] if len(keys) == 1 else None
     return found if isinstance(found, Tensor) else None
 
 
 def with_only_tensor(output: Any, tensor: Any) -> Any:
-    """The output with another tensor in the place of the only one; None stays None."""
-    if tensor is None or not (places := _places(output)):
+    """Replace the only tensor of an output by `tensor`; None stays None."""
+    if tensor is None or not (keys := _tensor_keys(output)):
         return tensor
     if isinstance(output, tuple):
-        values = [tensor if i == places[0] else value for i, value in enumerate(output)]
+        values = [tensor if i == keys[0] else value for i, value in enumerate(output)]
         return type(output)(*values) if hasattr(output, "_fields") else tuple(values)
     changed = copy.copy(output)
-    changed[places[0]] = tensor
+    changed[keys[0]] = tensor
     return changed
 
 
-def _places(output: Any) -> list[Any]:
-    """Where the tensors of a tuple, list or dict stand; several where one of its entries holds more."""
+def _tensor_keys(output: Any) -> list[Any]:
+    """Return the keys of the tensors in a tuple, list or dict; nested containers count as additional tensors."""
     if isinstance(output, (tuple, list)):
         entries: list[tuple[Any, Any]] = list(enumerate(output))
     else:

@@ -1,9 +1,9 @@
-"""What the axes of a tensor mean: which of them run down the picture, which across it, and in what order.
+"""Meaning of the axes of a tensor: which of them run along the image's height and width, and in what order.
 
-An axis is a product of factors, outermost first. A factor (kind, steps, stride) runs that many steps of `stride` along
-the picture's "H" or "W", along the batch "N", or along anything else "". A view that cuts an axis of 56 rows into 8
-windows of 7 gives (H, 8, 7) and (H, 7, 1); joined again in that order they are the rows (H, 56, 1), in any other
-order they are not.
+An axis is a product of factors, outermost first. A factor (kind, steps, stride) takes `steps` steps of `stride` along
+the image's height "H" or width "W", along the batch "N", or along anything else "". A view that splits an axis of 56
+rows into 8 windows of 7 results in (H, 8, 7) and (H, 7, 1). Merged in that order they are the rows (H, 56, 1) again; in
+any other order they are not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ class Factor(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Factors, outermost first, with `before` and `after` entries at the ends that belong to no position.
+    """Factors, outermost first, with `before` and `after` extra entries at the ends that have no position.
 
-    `padded` are the kinds along which zeros were added, as to fill the last windows: a step is none of the picture's.
+    `padded` are the kinds along which zeros were added, for example to fill the last windows, so that not every step is
+    a position of the image.
     """
 
     factors: tuple[Factor, ...] = ()
@@ -33,31 +34,31 @@ class Axis(NamedTuple):
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Which of "H", "W" and "N" the axis runs along."""
+        """The kinds among "H", "W" and "N" along which the axis runs."""
         return frozenset(factor.kind for factor in self.factors if factor.kind)
 
     def stride(self, kind: str) -> int:
-        """The largest stride along `kind`; 0 where the axis does not run along it."""
+        """Return the largest stride along `kind`; 0 if the axis does not run along it."""
         return max((factor.stride for factor in self.factors if factor.kind == kind), default=0)
 
 
 OTHER = Axis()
-"""An axis along nothing of the picture: channels, heads, hidden units."""
+"""An axis that is not spatial: channels, heads, hidden units."""
 Axes = tuple[Axis, ...]
 
 
-def whole(kind: str, count: int) -> Axis:
-    """All `count` steps along `kind`."""
+def full_axis(kind: str, count: int) -> Axis:
+    """Return an axis of `count` steps along `kind`."""
     return Axis((Factor(kind, count),))
 
 
-def resized(axis: Axis, count: int) -> Axis:
-    """The axis after a window operation that leaves `count` steps of it; a product of two kinds becomes "other"."""
-    return whole(next(iter(axis.kinds)), count) if len(axis.kinds) == 1 else OTHER
+def resize_axis(axis: Axis, count: int) -> Axis:
+    """Return the axis after a window operation with `count` output steps; a product of two kinds becomes OTHER."""
+    return full_axis(next(iter(axis.kinds)), count) if len(axis.kinds) == 1 else OTHER
 
 
-def reshaped(axes: Axes, old: Sequence[int], new: Sequence[int]) -> Axes:
-    """The axes after a view from the shape `old` to the shape `new`."""
+def reshape_axes(axes: Axes, old: Sequence[int], new: Sequence[int]) -> Axes:
+    """Return the axes after a view from the shape `old` to the shape `new`."""
     result = [OTHER] * len(new)
     sources = [i for i, size in enumerate(old) if size != 1]
     targets = [i for i, size in enumerate(new) if size != 1]
@@ -78,13 +79,13 @@ def reshaped(axes: Axes, old: Sequence[int], new: Sequence[int]) -> Axes:
         elif not any(axes[i].before or axes[i].after for i in group):
             factors = [f for i in group for f in axes[i].factors or (Factor("", old[i], 0),)]
             padded = frozenset().union(*(axes[i].padded for i in group))
-            for i, axis in zip(goals, _distributed(factors, [new[i] for i in goals]), strict=True):
+            for i, axis in zip(goals, _distribute(factors, [new[i] for i in goals]), strict=True):
                 result[i] = axis._replace(padded=padded & axis.kinds)
     return tuple(result)
 
 
-def _distributed(factors: list[Factor], sizes: Sequence[int]) -> list[Axis]:
-    """The factors dealt out to axes of these sizes, in order, cut where an axis ends inside of one."""
+def _distribute(factors: list[Factor], sizes: Sequence[int]) -> list[Axis]:
+    """Distribute the factors to axes of these sizes, in order, splitting a factor that spans two axes."""
     remaining, axes = list(factors), []
     for size in sizes:
         taken: list[Factor] = []
@@ -100,12 +101,12 @@ def _distributed(factors: list[Factor], sizes: Sequence[int]) -> list[Axis]:
                 size = 1
             else:
                 return [OTHER] * len(sizes)
-        axes.append(_joined(taken))
+        axes.append(_merge_factors(taken))
     return axes
 
 
-def _joined(factors: list[Factor]) -> Axis:
-    """One axis, with neighbours that continue each other joined."""
+def _merge_factors(factors: list[Factor]) -> Axis:
+    """Return one axis, merging neighboring factors that continue each other."""
     joined: list[Factor] = []
     for factor in factors:
         last = joined[-1] if joined else None
@@ -116,8 +117,8 @@ def _joined(factors: list[Factor]) -> Axis:
     return Axis(tuple(joined)) if any(factor.kind for factor in joined) else OTHER
 
 
-def sliced(axis: Axis, size: int, start: int, count: int, step: int) -> Axis:
-    """`count` entries of an axis of `size`, from `start`, each `step`-th."""
+def slice_axis(axis: Axis, size: int, start: int, count: int, step: int) -> Axis:
+    """Return the axis of `count` entries of an axis of `size`, from `start`, every `step`-th."""
     if count == size and step == 1:
         return axis
     end = start + count
@@ -133,8 +134,8 @@ def sliced(axis: Axis, size: int, start: int, count: int, step: int) -> Axis:
     return OTHER
 
 
-def concatenated(parts: Sequence[tuple[Axis, int]]) -> Axis:
-    """The axis of tensors put one behind the other: class and register tokens stand before or after the patches."""
+def concatenate_axes(parts: Sequence[tuple[Axis, int]]) -> Axis:
+    """Return the axis of concatenated tensors, such as class and register tokens before or after the patches."""
     placed = [i for i, (axis, _) in enumerate(parts) if axis.kinds]
     if len(placed) == 1:
         i = placed[0]
@@ -143,7 +144,6 @@ def concatenated(parts: Sequence[tuple[Axis, int]]) -> Axis:
         return Axis(axis.factors, axis.before + before, axis.after + after)
     kinds = {kind for i in placed for kind in parts[i][0].kinds}
     if len(kinds) == 1 and len(placed) == len(parts):
-        return whole(
-            kinds.pop(), sum(size for _, size in parts)
-        )  # strips of one picture, as rolls and pads are written
+        # Strips of one image, from rolls and pads written as concatenations.
+        return full_axis(kinds.pop(), sum(size for _, size in parts))
     return OTHER

@@ -1,7 +1,7 @@
-"""What each tensor operation does to the meaning of its axes (axes.py), and how its output reads its inputs.
+"""Rules for tensor operations: the axes of their outputs (axes.py), and how the outputs read the inputs.
 
-Only operations that move, join, cut or contract axes have a rule. Any other keeps the axes of an input of its output's
-shape, as activations and normalisations do; where there is none, its axes mean nothing.
+Only operations that move, merge, split or contract axes have a rule. Any other operation, such as an activation or
+normalization, keeps the axes of an input with the output's shape; without such an input, its axes are OTHER.
 """
 
 from __future__ import annotations
@@ -13,23 +13,33 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.layers.axes import OTHER, Axes, Axis, Factor, concatenated, reshaped, resized, sliced, whole
+from explainers.layers.axes import (
+    OTHER,
+    Axes,
+    Axis,
+    Factor,
+    concatenate_axes,
+    full_axis,
+    reshape_axes,
+    resize_axis,
+    slice_axis,
+)
 
 
 class Reads(IntEnum):
     """How an output depends on the positions of an input."""
 
     EXTRA = 1
-    """On entries beside the positions alone: the class token is selected."""
+    """Only on extra entries: the class token is selected."""
     SAME = 2
-    """Each position of the output on the same position, or its neighbourhood."""
+    """Each output position on the same input position, or its neighborhood."""
     ALL = 3
-    """Each part of the output on all positions: pooling, keys and values of an attention."""
+    """Each part of the output on all input positions: pooling, keys and values of an attention."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One call of an operation; `axes` are those of `inputs`, None where an input does not depend on the picture."""
+    """One call of an operation; `axes` are those of `inputs`, None if an input does not depend on the image."""
 
     name: str
     args: Sequence[Any]
@@ -39,7 +49,7 @@ class Operation:
     outputs: list[Tensor]
 
     def argument(self, index: int, name: str, default: Any = None) -> Any:
-        """An argument by its position or its name."""
+        """Return an argument by its position or name."""
         return self.args[index] if len(self.args) > index else self.kwargs.get(name, default)
 
     @property
@@ -57,22 +67,22 @@ Result = tuple[list[Axes], list[Reads]]
 Rule = Callable[[Operation], Result]
 
 
-def followed(operation: Operation) -> Result:
-    """The axes of each output, and how the outputs read each input."""
+def propagate_axes(operation: Operation) -> Result:
+    """Return the axes of each output, and how the outputs read each input."""
     name = operation.name.rstrip("_") if operation.name != "_" else operation.name
     rule = RULES.get(name, RULES.get(name.lstrip("_")))
-    axes, reads = (rule or _kept)(operation)
+    axes, reads = (rule or _keep_axes)(operation)
     axes = [a if len(a) == o.ndim else (OTHER,) * o.ndim for a, o in zip(axes, operation.outputs, strict=True)]
     return axes, reads
 
 
 def _alike(operation: Operation, axes: Axes, reads: Reads = Reads.SAME) -> Result:
-    """The same axes for every output, read alike from every input."""
+    """Return the same axes for every output, and the same dependence on every input."""
     return [axes] * len(operation.outputs), [reads] * len(operation.inputs)
 
 
-def _kept(operation: Operation) -> Result:
-    """Axes of an input of the output's shape: activations, normalisations, and whatever has no rule."""
+def _keep_axes(operation: Operation) -> Result:
+    """Keep the axes of an input of the output's shape: activations, normalizations, and operations without a rule."""
     result = []
     for output in operation.outputs:
         same = (
@@ -95,7 +105,7 @@ _ROW_WISE = frozenset(
 
 
 def _elementwise(operation: Operation) -> Result:
-    """Broadcast operands: each axis means what it means in an operand that has it in full."""
+    """Broadcast operands: each output axis is taken from an operand that has its full size."""
     (output, *_), shape = operation.outputs, operation.outputs[0].shape
     axes = [OTHER] * output.ndim
     ranked = sorted(
@@ -110,7 +120,7 @@ def _elementwise(operation: Operation) -> Result:
 
 
 def _view(operation: Operation) -> Result:
-    return _alike(operation, reshaped(operation.first, operation.shape, operation.outputs[0].shape))
+    return _alike(operation, reshape_axes(operation.first, operation.shape, operation.outputs[0].shape))
 
 
 def _permute(operation: Operation) -> Result:
@@ -141,25 +151,25 @@ def _squeeze(operation: Operation) -> Result:
 
 
 def _dims(given: Any, count: int) -> set[int]:
-    """Dimensions as a set of indices from 0; None or an empty list means all."""
+    """Return dimensions as a set of nonnegative indices; None or an empty list means all."""
     if given is None or (isinstance(given, (list, tuple)) and not given):
         return set(range(count))
     return {d % count for d in (given if isinstance(given, (list, tuple)) else (given,))} if count else set()
 
 
 def _select(operation: Operation) -> Result:
-    """One entry of an axis (`select`), or each by itself (`unbind`)."""
+    """Select one entry of an axis (`select`), or each entry separately (`unbind`)."""
     unbind = operation.name == "unbind"
     dim = operation.argument(1, "dim", 0) % len(operation.first)
     axis, size = operation.first[dim], operation.shape[dim]
     axes = (*operation.first[:dim], *operation.first[dim + 1 :])
     index = 0 if unbind else operation.argument(2, "index", 0) % size
-    beside = not unbind and bool(axis.kinds) and not axis.before <= index < size - axis.after
-    return _alike(operation, axes, Reads.EXTRA if beside else _contracted([axis]))
+    is_extra = not unbind and bool(axis.kinds) and not axis.before <= index < size - axis.after
+    return _alike(operation, axes, Reads.EXTRA if is_extra else _contracted([axis]))
 
 
 def _contracted(axes: Sequence[Axis]) -> Reads:
-    """How an output without these axes reads them."""
+    """Return how an output without these axes reads them."""
     return Reads.ALL if any(axis.kinds & {"H", "W"} for axis in axes) else Reads.SAME
 
 
@@ -181,13 +191,13 @@ def _split(operation: Operation) -> Result:
 
 
 def _cut(operation: Operation, dim: int, ranges: Sequence[tuple[int, int, int]]) -> Result:
-    """Ranges (start, count, step) of an axis, one an output; `reads` are of each output, for there is one input."""
+    """Cut ranges (start, count, step) from an axis, one per output; `reads` has one entry per output."""
     axis, size = operation.first[dim], operation.shape[dim]
     axes, reads = [], []
     for start, count, step in ranges:
-        axes.append((*operation.first[:dim], sliced(axis, size, start, count, step), *operation.first[dim + 1 :]))
-        beside = bool(axis.kinds) and (start + count <= axis.before or start >= size - axis.after)
-        reads.append(Reads.EXTRA if beside else Reads.SAME)
+        axes.append((*operation.first[:dim], slice_axis(axis, size, start, count, step), *operation.first[dim + 1 :]))
+        is_extra = bool(axis.kinds) and (start + count <= axis.before or start >= size - axis.after)
+        reads.append(Reads.EXTRA if is_extra else Reads.SAME)
     return axes, reads
 
 
@@ -199,7 +209,7 @@ def _cat(operation: Operation) -> Result:
         if tensor.ndim == operation.outputs[0].ndim
     ]
     axes = list(max((part for part, _ in parts), key=lambda part: sum(bool(axis.kinds) for axis in part)))
-    axes[dim] = concatenated([(part[dim], size) for part, size in parts])
+    axes[dim] = concatenate_axes([(part[dim], size) for part, size in parts])
     return _alike(operation, tuple(axes))
 
 
@@ -210,7 +220,7 @@ def _stack(operation: Operation) -> Result:
 
 
 def _expand(operation: Operation) -> Result:
-    """Also `repeat`: an axis of another size than before is a copy of one entry, or of all."""
+    """Handle `expand` and `repeat`: an axis of a new size contains copies of one entry, or of all."""
     output, known = operation.outputs[0], operation.first
     axes = [OTHER] * output.ndim
     for k in range(1, len(known) + 1):
@@ -221,7 +231,7 @@ def _expand(operation: Operation) -> Result:
 
 def _reduce(operation: Operation) -> Result:
     if len(operation.inputs) > 1:
-        return _elementwise(operation)  # the larger of two tensors
+        return _elementwise(operation)  # elementwise maximum or minimum of two tensors
     dims = _dims(operation.argument(_DIM_AT.get(operation.name, 1), "dim"), len(operation.first))
     axes = operation.first
     kept = tuple(axis for i, axis in enumerate(axes) if i not in dims)
@@ -233,31 +243,31 @@ def _reduce(operation: Operation) -> Result:
 _DIM_AT = {"linalg_vector_norm": 2, "norm": 2}
 
 
-def _windowed(operation: Operation) -> Result:
-    """Convolutions, pools, resizing, padding: an axis of a new size runs along what it ran along before."""
+def _resize_axes(operation: Operation) -> Result:
+    """Convolutions, pooling, resizing, padding: an axis of a new size keeps its kind."""
     results = []
     for output in operation.outputs:
         axes = [
-            axis if old == new else resized(axis, new)
+            axis if old == new else resize_axis(axis, new)
             for axis, old, new in zip(operation.first, operation.shape, output.shape, strict=False)
         ]
         if operation.name in ("convolution", "mkldnn_convolution") and output.ndim > 1:
             axes[1] = OTHER
             if output.ndim == 4 and not any(axis.kinds for axis in axes):
-                # A two-dimensional convolution of what cannot be followed: its last axes are a picture's by definition.
-                axes[2:] = whole("H", output.shape[2]), whole("W", output.shape[3])
+                # The input axes are unknown, but the last axes of a 2-d convolution are spatial by definition.
+                axes[2:] = full_axis("H", output.shape[2]), full_axis("W", output.shape[3])
         results.append(tuple(axes))
     return results, [Reads.SAME] * len(operation.inputs)
 
 
-def _projected(operation: Operation) -> Result:
-    """A linear layer in one operation, as quantized ones are: the last axis holds its own channels."""
+def _project(operation: Operation) -> Result:
+    """Linear layers as one operation, such as quantized ones: the last axis contains new channels."""
     return _alike(operation, (*operation.first[:-1], OTHER))
 
 
-def _padded(operation: Operation) -> Result:
-    """Zeros around the picture; a few are those of a convolution, more of them fill windows."""
-    results, reads = _windowed(operation)
+def _pad(operation: Operation) -> Result:
+    """Zero padding: a few zeros belong to a convolution, more of them fill windows."""
+    results, reads = _resize_axes(operation)
     much = [new > 1.2 * old for new, old in zip(operation.outputs[0].shape, operation.shape, strict=True)]
     axes = tuple(
         axis._replace(padded=axis.kinds) if pads else axis for axis, pads in zip(results[0], much, strict=True)
@@ -276,7 +286,7 @@ def _matmul(operation: Operation) -> Result:
         axes = (first[0], second[-1])
     reads = [Reads.SAME] * len(operation.inputs)
     reads[a] = _contracted(first[-1:])
-    # The rows of an attention's scores are queries; keys, its columns, are all read by every row.
+    # The rows of attention scores are queries; every row reads all keys, the columns.
     reads[b] = max(_contracted(second[-2:-1]), _contracted(second[-1:]) if _along(first[-2]) else Reads.SAME)
     return [axes], reads
 
@@ -286,7 +296,7 @@ def _along(axis: Axis) -> bool:
 
 
 def _attention(operation: Operation) -> Result:
-    """softmax(q kᵀ) v: positions of the queries, channels of the values."""
+    """softmax(q kᵀ) v has the positions of the queries and the channels of the values."""
     query = operation.first
     value = operation.axes[2] or (OTHER,) * operation.inputs[2].ndim
     axes = (*query[:-1], value[-1])
@@ -308,19 +318,19 @@ def _unfold(operation: Operation) -> Result:
 def _fold(operation: Operation) -> Result:
     """`col2im`: [N, C k, L] back to [N, C, H, W]."""
     height, width = operation.outputs[0].shape[-2:]
-    grid = (whole("H", height), whole("W", width)) if _along(operation.first[-1]) else (OTHER, OTHER)
+    grid = (full_axis("H", height), full_axis("W", width)) if _along(operation.first[-1]) else (OTHER, OTHER)
     return _alike(operation, (*operation.first[:-2], OTHER, *grid))
 
 
 def _windows(operation: Operation) -> Result:
     """`Tensor.unfold`: windows along an axis, and the entries of each in a new last axis."""
     axes, dim = list(operation.first), operation.argument(1, "dimension") % len(operation.first)
-    axes[dim] = resized(axes[dim], operation.outputs[0].shape[dim])
+    axes[dim] = resize_axis(axes[dim], operation.outputs[0].shape[dim])
     return _alike(operation, (*axes, OTHER))
 
 
 def _recurrent(operation: Operation) -> Result:
-    """A recurrent layer keeps sequence and batch, and changes the last axis."""
+    """Recurrent layers keep the sequence and batch axes, and replace the last axis."""
     results = []
     for output in operation.outputs:
         same = output.ndim == len(operation.first) and output.shape[:2] == operation.shape[:2]
@@ -328,8 +338,8 @@ def _recurrent(operation: Operation) -> Result:
     return results, [Reads.ALL] * len(operation.inputs)
 
 
-def _unordered(operation: Operation) -> Result:
-    """`index`, `gather`, `index_select`: the entries of an axis in an order that is not followed."""
+def _reorder(operation: Operation) -> Result:
+    """`index`, `gather`, `index_select`: the entries of an axis in an unknown order."""
     output, known = operation.outputs[0], operation.first
     axes = [OTHER] * output.ndim
     if operation.name == "index" and output.ndim == len(known):
@@ -341,7 +351,7 @@ def _unordered(operation: Operation) -> Result:
     return _alike(operation, tuple(axes), Reads.ALL)
 
 
-def _strided(operation: Operation) -> Result:
+def _as_strided(operation: Operation) -> Result:
     same = operation.outputs[0].shape == operation.shape
     return _alike(operation, operation.first if same else (OTHER,) * operation.outputs[0].ndim)
 
@@ -370,17 +380,17 @@ _FUSED = (
 )
 
 PARTS = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "split_copy"})
-"""Operations whose outputs are different parts of one input: each output reads it in its own way."""
+"""Operations whose outputs are different parts of one input, and may read it differently."""
 
 RULES: dict[str, Rule] = dict.fromkeys(_ELEMENTWISE.split(), _elementwise)
-RULES |= dict.fromkeys(_RESIZED.split(), _windowed) | dict.fromkeys(_REDUCED.split(), _reduce)
+RULES |= dict.fromkeys(_RESIZED.split(), _resize_axes) | dict.fromkeys(_REDUCED.split(), _reduce)
 RULES |= dict.fromkeys(("view", "unsafe_view", "reshape", "reshape_alias", "flatten"), _view)
 RULES |= {"permute": _permute, "transpose": _transpose, "t": _transpose, "unsqueeze": _unsqueeze, "squeeze": _squeeze}
 RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narrow": _slice}
 RULES |= dict.fromkeys(PARTS, _split)
-RULES |= {"cat": _cat, "stack": _stack, "expand": _expand, "repeat": _expand, "as_strided": _strided}
+RULES |= {"cat": _cat, "stack": _stack, "expand": _expand, "repeat": _expand, "as_strided": _as_strided}
 RULES |= dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul) | dict.fromkeys(_FUSED.split(), _attention)
-RULES |= {"constant_pad_nd": _padded, "linear": _projected}
+RULES |= {"constant_pad_nd": _pad, "linear": _project}
 RULES |= {"im2col": _unfold, "col2im": _fold, "unfold": _windows}
 RULES |= dict.fromkeys(("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent)
-RULES |= dict.fromkeys(("index", "gather", "index_select", "take_along_dim", "index_put", "scatter"), _unordered)
+RULES |= dict.fromkeys(("index", "gather", "index_select", "take_along_dim", "index_put", "scatter"), _reorder)

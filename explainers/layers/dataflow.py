@@ -1,7 +1,7 @@
-"""One forward pass as a graph: what every tensor's axes mean, and which tensors every path to the output passes.
+"""One forward pass as a graph: the meaning of every tensor's axes, and the tensors on all paths to the output.
 
-The layout of a layer is decided by what the network does to the picture, operation by operation (axis_rules.py), never
-by shapes alone: a square picture has the same shape in several layouts.
+The layout of a layer is derived from the operations applied to the image (axis_rules.py), not only from shapes, since a
+square image has the same shape in several layouts.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.layers.axes import OTHER, Axes, resized, whole
-from explainers.layers.axis_rules import PARTS, Operation, Reads, followed
+from explainers.layers.axes import OTHER, Axes, full_axis, resize_axis
+from explainers.layers.axis_rules import PARTS, Operation, Reads, propagate_axes
 
 
 class Value(NamedTuple):
-    """A tensor that depends on the picture: the node that made it, and its axes."""
+    """A tensor that depends on the image: the node that computed it, and its axes."""
 
     node: int
     axes: Axes
 
 
 class Edge(NamedTuple):
-    """A tensor that a node reads, and how."""
+    """An input of a node, and how the node reads it."""
 
     node: int
     reads: Reads
@@ -34,10 +34,10 @@ class Edge(NamedTuple):
 
 @dataclass
 class Graph:
-    """The operations that depend on the picture, in running order; node 0 is the picture itself.
+    """The operations that depend on the image, in running order; node 0 is the image.
 
-    `names` are those of the operations, `weights` how many parameter values each multiplies the picture with, `on_grid`
-    whether its output runs along the picture's height and width.
+    For each operation, `names` has its name, `weights` the number of parameter values that it uses, and `on_grid`
+    whether its output runs along the image's height or width.
     """
 
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
@@ -47,7 +47,7 @@ class Graph:
     _dominators: list[int] = field(default_factory=lambda: [0])
 
     def add(self, edges: Iterable[Edge], name: str = "", weights: int = 0, on_grid: bool = False) -> int:
-        """A new node; its immediate dominator is where all its paths from the picture last meet."""
+        """Add a node; its immediate dominator is the last node on all of its paths from the image."""
         node, edges = len(self.edges), tuple(dict.fromkeys(edges))
         self.edges.append(edges)
         self.names.append(name)
@@ -64,8 +64,8 @@ class Graph:
         self._dominators.append(meeting)
         return node
 
-    def passed_by_all_paths(self, node: int) -> set[int]:
-        """The nodes that every path from the picture to `node` passes, itself included."""
+    def nodes_on_all_paths(self, node: int) -> set[int]:
+        """Return the nodes on every path from the image to `node`, including `node`."""
         passed = {node}
         while node:
             node = self._dominators[node]
@@ -73,7 +73,7 @@ class Graph:
         return passed
 
     def reads(self, output: int) -> dict[int, Reads]:
-        """For each node before `output`: whether its positions are read (ALL), or only its class token (EXTRA)."""
+        """Return for each node before `output` whether its positions are read (ALL) or only its class token (EXTRA)."""
         found = {output: Reads.ALL}
         for node in range(output, 0, -1):
             if node in found:
@@ -84,7 +84,7 @@ class Graph:
         return found
 
     def before_weights(self, output: int) -> set[int]:
-        """The nodes whose values still meet weights on a way to `output`."""
+        """Return the nodes from which a path to `output` contains operations with weights."""
         found: set[int] = set()
         for node in range(output, 0, -1):
             if self.weights[node] or node in found:
@@ -92,7 +92,7 @@ class Graph:
         return found
 
     def readers(self, node: int, output: int) -> list[int]:
-        """The nodes that read the positions of `node` on a way to `output`."""
+        """Return the nodes on paths to `output` that read the positions of `node`."""
         found = self.reads(output)
         return [
             child
@@ -108,16 +108,16 @@ Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
 class Dataflow(TorchDispatchMode):
-    """Follows the calling thread's operations from the picture on.
+    """Track the calling thread's operations that depend on the image.
 
-    Tensors are told apart by their place in memory, shape and strides, since views are new objects every time.
+    Tensors are identified by memory location, shape and strides, since every view is a new object.
     """
 
     def __init__(self, images: Tensor) -> None:
         super().__init__()
         self.graph = Graph()
         count, _, height, width = images.shape
-        axes = whole("N", count), OTHER, whole("H", height), whole("W", width)
+        axes = full_axis("N", count), OTHER, full_axis("H", height), full_axis("W", width)
         self._values: dict[Key, Value] = {}
         self._writes: dict[int, tuple[Value, Key]] = {}
         self._weights: dict[int, int] = {}
@@ -127,20 +127,20 @@ class Dataflow(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would wrap the method below in one that imports torch._dynamo, which takes seconds
+        return False  # otherwise torch wraps the method below in one that imports torch._dynamo, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         inputs = [tensor for tensor in _tensors((*args, *kwargs.values())) if _is_plain(tensor)]
         values = [self.value(tensor) for tensor in inputs]
-        places = {_storage(tensor) for tensor in inputs}
+        storages = {_storage(tensor) for tensor in inputs}
         result = func(*args, **kwargs)
         outputs = [tensor for tensor in _tensors((result,)) if _is_plain(tensor)]
         name = _name(func)
         is_written = name.endswith("_") and bool(inputs)
         for output in outputs:
-            if _storage(output) not in places:
-                self._writes.pop(_storage(output), None)  # memory used anew
+            if _storage(output) not in storages:
+                self._writes.pop(_storage(output), None)  # reused memory
         if any(values):
             self._follow(
                 Operation(name, args, kwargs, inputs, [v and v.axes for v in values], outputs), values, is_written
@@ -152,14 +152,14 @@ class Dataflow(TorchDispatchMode):
         return result
 
     def value(self, tensor: Tensor) -> Value | None:
-        """What is known of a tensor; None where it does not depend on the picture."""
+        """Return node and axes of a tensor, or None if it does not depend on the image."""
         if not _is_plain(tensor):
             return None
         key = _key(tensor)
         value, write = self._values.get(key), self._writes.get(_storage(tensor))
         if write is None or write[1] == key or (value is not None and value.node > write[0].node):
             return value
-        # A part of this tensor was written in place, through another view of it.
+        # A part of this tensor was written in place through another view.
         written, (_, _, _, strides) = write
         axes = value.axes if value else _by_stride(tensor, written.axes, strides)
         nodes = [written.node] if value is None else [value.node, written.node]
@@ -168,7 +168,7 @@ class Dataflow(TorchDispatchMode):
         return value
 
     def _follow(self, operation: Operation, values: Sequence[Value | None], is_written: bool) -> None:
-        axes, reads = followed(operation)
+        axes, reads = propagate_axes(operation)
         name, weights = operation.name.strip("_"), self._weights_of(operation)
         if name in PARTS and values[0] is not None:
             nodes = [
@@ -184,9 +184,9 @@ class Dataflow(TorchDispatchMode):
                 self._writes[_storage(output)] = Value(node, meaning), _key(output)
 
     def _weights_of(self, operation: Operation) -> int:
-        """The values of parameters that meet the picture here for the first time."""
+        """Return the number of parameter values that are used here for the first time."""
         if any(isinstance(argument, torch.ScriptObject) for argument in operation.args):
-            return 1  # packed weights of a quantized operation, which do not tell their number
+            return 1  # packed weights of a quantized operation, whose number is not available
         if operation.name not in _WEIGHTED:
             return 0
         constants = [t for t, axes in zip(operation.inputs, operation.axes, strict=True) if axes is None and t.ndim > 1]
@@ -202,7 +202,7 @@ _WEIGHTED = frozenset({"convolution", "mkldnn_convolution", "addmm", "mm", "bmm"
 
 
 def _name(func: Any) -> str:
-    """The operation's name; that of a quantized one is the name of what it computes."""
+    """Return the operation's name; for a quantized operation, that of its floating-point counterpart."""
     name: str = getattr(func, "overloadpacket", func).__name__
     if getattr(func, "namespace", "") == "quantized":
         name = name.removesuffix("_dynamic").removesuffix("_relu")
@@ -215,10 +215,10 @@ def _on_grid(axes: Axes) -> bool:
 
 
 def _by_stride(tensor: Tensor, axes: Axes, strides: Sequence[int]) -> Axes:
-    """The axes of a tensor of which a view with `axes` and `strides` was written: those of the same strides."""
+    """Return the axes of a tensor, given `axes` and `strides` of a view of it, by matching strides."""
     known = dict(zip(strides, axes, strict=True))
     found = (known.get(stride, OTHER) for stride in tensor.stride())
-    return tuple(resized(axis, size) for axis, size in zip(found, tensor.shape, strict=True))
+    return tuple(resize_axis(axis, size) for axis, size in zip(found, tensor.shape, strict=True))
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:

@@ -1,7 +1,7 @@
-"""The search for the default layer: the last one with a grid that every path to the score passes.
+"""Search for the default layer: the last layer with a grid through which every path to the score passes.
 
-Left out are layers whose positions nothing reads (only the class token beside them), the head that turns features into
-scores place by place, inner projections of an attention, and layers that only resize.
+Not considered are layers whose positions do not affect the score (only their class token does), a head that computes
+scores per position, inner projections of an attention, and layers that only resize.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from explainers.layers.dataflow import Graph
 from explainers.layers.layer import Layer, is_attention, is_placeholder, is_rearranging, is_spatial, stages_among
 
 _SMALLEST = 4
-"""Rows and columns of the smallest grid that shows a place."""
+"""Rows and columns of the smallest grid that can localize."""
 _FEATURES = frozenset(
     "relu gelu silu hardtanh hardswish leaky_relu elu mish prelu clamp_min native_batch_norm native_layer_norm "
     "native_group_norm native_batch_norm_legit_no_training".split()
 )
-"""Operations that leave features, no scores."""
+"""Operations whose outputs are features, not scores."""
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardPass:
     """A forward pass: its graph up to the node `end` of the scores, and the node of each layer's output.
 
-    `dense` says whether the scores are a picture themselves, as those of a segmentation network; `plain` which layers
-    give a tensor and not a tuple or dict with one in it.
+    `dense` is True if the scores have a grid, as in segmentation networks; `plain` tells which layers return a tensor
+    and not a tuple or dict that contains one.
     """
 
     graph: Graph
@@ -40,9 +40,10 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The index of the default layer, None where no layer has a grid larger than 1 x 1, and the names of all stages, of
-    which it is one. `is_bypassed` where some path to the score does not pass it.
+class DefaultLayer:
+    """The index of the default layer (None if no layer has a grid larger than 1 x 1) and the names of all stages.
+
+    The default layer is one of the stages. `is_bypassed` is True if some path to the score does not pass through it.
     """
 
     default: int | None
@@ -50,26 +51,26 @@ class Found:
     is_bypassed: bool = False
 
 
-def find_default(layers: list[Layer], forward: Pass) -> Found:
-    """Look for the default layer among the layers of a forward pass."""
+def find_default(layers: list[Layer], forward: ForwardPass) -> DefaultLayer:
+    """Find the default layer among the layers of a forward pass."""
     search = _Search(layers, forward)
     stages = {layers[i].name: layers[i].grid for i in search.candidates if layers[i].name in search.stages}
     chosen = _chosen(search)
     if chosen is None:
-        return Found(None, frozenset(stages))
+        return DefaultLayer(None, frozenset(stages))
     default = search.outermost(search.before_class_token(chosen))
     is_bypassed = search.node(chosen) not in search.passed
     if is_bypassed and not search.forward.dense:
         stages = {layers[i].name: layers[i].grid for i in search.backbone_stages()}
     stages = {name: grid for name, grid in stages.items() if grid != layers[default].grid}
-    return Found(default, frozenset({*stages, layers[default].name}), is_bypassed)
+    return DefaultLayer(default, frozenset({*stages, layers[default].name}), is_bypassed)
 
 
 def _chosen(search: _Search) -> int | None:
     found = search.on_all_paths(search.candidates, search.weights_outside_head, sums=True)
     found = found or search.on_all_paths(search.before_head, search.weights)
     if not found:
-        # Paths leave early, as where a detector reads several scales: the last stage of the backbone stands for all.
+        # Some paths leave early, as in a detector that reads several scales: use the last stage of the backbone.
         found = search.backbone_stages()
     fair = [i for i in found if min(search.layers[i].grid or (0,)) >= _SMALLEST]
     return (fair or found)[-1] if found else None
@@ -78,12 +79,12 @@ def _chosen(search: _Search) -> int | None:
 @dataclass
 class _Search:
     layers: list[Layer]
-    forward: Pass
+    forward: ForwardPass
 
     @cached_property
     def passed(self) -> set[int]:
-        """The nodes that every path from the image to the scores passes."""
-        return self.forward.graph.passed_by_all_paths(self.forward.end)
+        """The nodes through which every path from the image to the scores passes."""
+        return self.forward.graph.nodes_on_all_paths(self.forward.end)
 
     @cached_property
     def stages(self) -> set[str]:
@@ -95,14 +96,15 @@ class _Search:
         return self.forward.graph.reads(self.forward.end)
 
     def node(self, i: int) -> int:
-        """The node of layer i's output; -1 where it is no tensor that depends on the image."""
+        """Return the node of layer i's output; -1 if it is not a tensor that depends on the image."""
         node = self.forward.nodes[i]
         return -1 if node is None else node
 
     @cached_property
     def candidates(self) -> list[int]:
-        """Layers whose positions are read, outside head and attention, in the order of their outputs; those in the head
-        too, where there are no others.
+        """Layers whose positions affect the score, outside head and attention, in output order.
+
+        Layers inside the head are only used if no other layer qualifies.
         """
         path = self._head
         outside = [i for i in self.before_head if not path or not f"{self.layers[i].path}.".startswith(path)]
@@ -110,7 +112,7 @@ class _Search:
 
     @cached_property
     def before_head(self) -> list[int]:
-        """Those before the last operations with weights."""
+        """Candidates before the last operations with weights."""
         return [i for i in self._all if self.node(i) not in self._tail]
 
     @cached_property
@@ -127,8 +129,10 @@ class _Search:
         return sorted(found, key=self.node)
 
     def on_all_paths(self, candidates: list[int], weights: dict[int, int], *, sums: bool = False) -> list[int]:
-        """Those of the candidates that every path to the scores passes; none, where less than half of the weights stand
-        before the last of them. With `sums`, and the last one before a sum in which all paths meet.
+        """Return the candidates through which every path to the scores passes.
+
+        The list is empty if less than half of the weights come before the last of them. With `sums`, the last candidate
+        before a sum in which all paths meet is included.
         """
 
         def share(node: int) -> float:
@@ -136,13 +140,16 @@ class _Search:
 
         found = [i for i in candidates if self.node(i) in self.passed]
         if sums and found and share(self.node(found[-1])) < 0.5:
-            # The paths may meet again, but in a sum that is no layer's output.
+            # The paths may meet in a sum that is not the output of a layer.
             end = max((node for node in self.passed if self._is_meeting(node, max(weights, default=0))), default=0)
             found += [i for i in candidates if self.node(i) <= end][-1:]
         return found if found and share(self.node(found[-1])) >= 0.5 else []
 
     def _is_meeting(self, node: int, last: int) -> bool:
-        """Whether the node has a grid, its positions are read, and no weights after the node `last` stand before it."""
+        """Return whether all paths can meet in this node.
+
+        It needs a grid, its positions must affect the score, and no weights may come between the node `last` and it.
+        """
         between = (at for at in self.weights if last < at <= node)
         return self.forward.graph.on_grid[node] and self.reads.get(node) == Reads.ALL and next(between, None) is None
 
@@ -159,7 +166,7 @@ class _Search:
 
     @cached_property
     def _module_weights(self) -> Counter[str]:
-        """The same by module: a path with its dot at the end holds all below it; "" holds all."""
+        """Parameter values by module; a path with a final dot includes all modules below it, and "" all modules."""
         totals = Counter[str]()
         for node, weights in self.weights.items():
             parts = self._module_of(node).split(".")
@@ -167,14 +174,16 @@ class _Search:
         return totals
 
     def backbone_stages(self) -> list[int]:
-        """The stages of the backbone: the innermost module around the first operation that holds half of the weights of
-        the one around it, and gives no picture itself.
+        """Return the stages of the backbone.
+
+        The backbone is the innermost module around the first operation with weights that contains half of the weights
+        of its parent and does not itself return a spatial output.
         """
-        path, pictures = "", {layer.path for layer in self.layers if is_spatial(layer)}
+        path, spatial = "", {layer.path for layer in self.layers if is_spatial(layer)}
         parts = self._module_of(min(self.weights, default=0)).split(".")
         for n in range(1, len(parts)):
             below = ".".join(parts[:n])
-            if below in pictures or self._module_weights[f"{below}."] < 0.5 * self._module_weights[path]:
+            if below in spatial or self._module_weights[f"{below}."] < 0.5 * self._module_weights[path]:
                 break
             path = f"{below}."
         inside = [i for i in self.candidates if f"{self.layers[i].path}.".startswith(path)]
@@ -183,9 +192,9 @@ class _Search:
 
     @cached_property
     def _tail(self) -> set[int]:
-        """The nodes behind the last weights, where they turn features into scores place by place, or into one number.
+        """The nodes after the last weights if these compute scores, per position or for the whole image.
 
-        Empty where they are normalised or rectified there: then they are features themselves.
+        Empty if a normalization or activation follows, since its outputs are features.
         """
         graph = self.forward.graph
         weighted = [node for node in self.reads if graph.weights[node]]
@@ -197,9 +206,9 @@ class _Search:
 
     @cached_property
     def _head(self) -> str:
-        """The path, with a dot, of the module that gives a dense network's scores; "" without one.
+        """The path, with a dot, of the module that computes a dense network's scores, or "".
 
-        It is the largest module around the last operation with weights that does not hold the first one too.
+        It is the largest module around the last operation with weights that does not contain the first one.
         """
         weighted = [node for node in self.reads if self.forward.graph.weights[node]]
         if not self.forward.dense or not self._tail:
@@ -209,11 +218,14 @@ class _Search:
         return next((".".join(around[:n]) + "." for n in lengths), "")
 
     def _module_of(self, node: int) -> str:
-        """The innermost module that ran the operation: the first whose output is not older."""
+        """Return the innermost module that ran the operation: the first one whose output is not older."""
         return next((layer.path for i, layer in enumerate(self.layers) if self.node(i) >= node), "")
 
     def before_class_token(self, i: int) -> int:
-        """Where a class token is read out: the normalisation through which alone the patches reach it."""
+        """Return the normalization before the last attention if only a class token is read after it, else i.
+
+        The patches reach the class token only through that layer.
+        """
         layer = self.layers[i]
         is_class_token = layer.grid is not None and layer.layout == "tokens" and layer.shape[1] != math.prod(layer.grid)
         readers = self.forward.graph.readers(self.node(i), self.forward.end) if is_class_token else []
@@ -223,7 +235,7 @@ class _Search:
         return next(same, i)
 
     def outermost(self, i: int) -> int:
-        """`features.7` is the last step of `features`: the same tensor under the name that people use."""
+        """Return the outermost layer with the same output, such as `features` for `features.7`."""
         same = [
             k
             for k in self.candidates

@@ -1,4 +1,4 @@
-"""A layer: one call of one module in a forward pass, with what its output means."""
+"""A layer: one call of one module in a forward pass, with the layout of its output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from explainers.errors import LayerNotFound, NothingSpatial
+from explainers.errors import LayerNotFound, NoSpatialOutput
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.receptive import receptive_field
@@ -20,8 +20,8 @@ class Layer:
 
     `name` is the dotted name (`name#k` for the k-th call of a module that runs repeatedly), `kind` the class name,
     `shape` the output's shape for one image, `grid` its (height, width) or None, `layout` "NCHW", "NHWC", "tokens" or
-    "", `extra_tokens` the class and register tokens before the patches, `stride` input pixels per cell (rows, columns),
-    `stage` True for the last outermost call at each resolution.
+    "", `extra_tokens` the number of class and register tokens before the patches, `stride` the input pixels per cell
+    (rows, columns), and `stage` is True for the last outermost call at each resolution.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Layer:
     stride: tuple[float, float] | None = None
     stage: bool = False
     is_read: bool = field(default=True, repr=False, compare=False)
-    """Whether the score depends on its positions; False where only the class token beside them is read."""
+    """Whether the score depends on its positions; False if it only depends on the class token."""
     _model: Any = field(default=None, repr=False, compare=False)
     _input: tuple[int, ...] = field(default=(), repr=False, compare=False)
 
@@ -44,23 +44,25 @@ class Layer:
 
     @property
     def depth(self) -> int:
-        """How many modules hold this one."""
+        """The number of modules that contain this one, counting the network."""
         return self.name.count(".") + bool(self.name)
 
     def receptive_field(self, cell: Grid) -> tuple[int, int, int, int]:
-        """The box (left, top, right, bottom) in input pixels that the value of `cell` (row, column) can depend on."""
+        """Return the box (left, top, right, bottom) of input pixels on which `cell` (row, column) can depend."""
         model = self._model() if self._model else None
         if model is None:
-            raise LayerNotFound(f"The model of layer {self.name!r} is gone. Call list_layers(model, images) again.")
+            raise LayerNotFound(
+                f"The model of layer {self.name!r} no longer exists. Call list_layers(model, images) again."
+            )
         if self.grid is None:
-            raise NothingSpatial(nothing_spatial(self.name, self.shape))
+            raise NoSpatialOutput(nothing_spatial(self.name, self.shape))
         images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
         network = eval_view(model).network
         return receptive_field(network, images, layout_of(self, find_hook_point(network, self.name)), cell)
 
 
 def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:
-    """The layer's layout, with the point of the network where its hook goes."""
+    """Return the layer's layout with its hook point."""
     return LayerLayout(point.name, point.module, point.call, layer.layout, layer.extra_tokens, layer.grid)
 
 
@@ -72,18 +74,18 @@ _ATTENTION = {"attn", "attention", "self_attn", "self_attention", "mha", "mhsa"}
 
 
 def is_attention(layer: Layer) -> bool:
-    """Whether this call is one of an attention, by the class or the name of its module."""
+    """Return whether the layer is an attention, by the class or name of its module."""
     return is_named_attention(layer.path, layer.kind)
 
 
 def is_named_attention(name: str, kind: str) -> bool:
-    """Whether a module's dotted name or class calls it attention."""
+    """Return whether a module's dotted name or class name says attention."""
     own = name.rpartition(".")[2]
     return own in _ATTENTION or any(word in kind.lower() for word in ("attention", "attn"))
 
 
 def stages_among(layers: list[Layer]) -> list[Layer]:
-    """The last outermost call at each resolution; tokens of one resolution throughout are no stages."""
+    """Return the last outermost call at each resolution, without token layers if all have the same resolution."""
     chosen: dict[Grid, Layer] = {}
     for layer in _outermost(layers, ""):
         if layer.grid is not None and is_spatial(layer) and not is_rearranging(layer) and not is_placeholder(layer):
@@ -93,17 +95,17 @@ def stages_among(layers: list[Layer]) -> list[Layer]:
 
 
 def is_rearranging(layer: Layer) -> bool:
-    """Whether the layer only moves or resizes what is there, by its class."""
+    """Return whether the layer only rearranges or resizes its input, by its class."""
     return layer.kind.startswith("Adaptive") or layer.kind in ("Permute", "Upsample")
 
 
 def is_placeholder(layer: Layer) -> bool:
-    """Whether the layer hands its input on, by its class."""
+    """Return whether the layer returns its input unchanged, by its class."""
     return layer.kind in ("Dropout", "Identity")
 
 
 def _outermost(layers: list[Layer], prefix: str) -> list[Layer]:
-    """Calls that stand directly below `prefix`, in order; containers that span several resolutions are opened."""
+    """Return the calls directly below `prefix`, in order; containers of several resolutions are expanded."""
     called = {layer.path for layer in layers}
 
     def is_inside_another(path: str) -> bool:
@@ -117,10 +119,10 @@ def _outermost(layers: list[Layer], prefix: str) -> list[Layer]:
         children = [each for each in layers if each.name.startswith(layer.path + ".")]
         below = _outermost(children, layer.path + ".") if children else []
         grids = {each.grid for each in below if each.grid is not None and is_spatial(each)}
-        # A Sequential of stages is a road through several resolutions, a residual block or a down-sampling pair is one
-        # step; whatever holds nearly all calls, or gives no tensor, is a wrapper around the network or a part of it.
+        # A Sequential of stages spans several resolutions, while a residual block or a downsampling pair is one step. A
+        # module that contains nearly all calls, or returns no tensor, is a wrapper around the network or a part of it.
         nested = len(below) < len(children) or len(children) > 0.5 * len(layers)
-        road = layer.kind == "Sequential" and is_spatial(layer) and nested
-        wrapper = len(children) > 0.8 * len(layers) or not layer.shape
-        found.extend(below if len(grids) > 1 and (road or wrapper) else [layer])
+        is_sequence = layer.kind == "Sequential" and is_spatial(layer) and nested
+        is_wrapper = len(children) > 0.8 * len(layers) or not layer.shape
+        found.extend(below if len(grids) > 1 and (is_sequence or is_wrapper) else [layer])
     return found

@@ -1,4 +1,4 @@
-"""How a layer's tensor lies in space: where its channels stand, its grid, the tokens before its patches."""
+"""Spatial layout of a layer's tensor: its channel axis, its grid, the tokens before its patches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Grid = tuple[int, int]
 
 @dataclass(frozen=True)
 class LayerLayout(HookPoint):
-    """A layer that a pass reads: the point where its hook goes, and how its output lies in space.
+    """A layer that a pass reads: its hook point and the spatial layout of its output.
 
-    `layout` is "NCHW", "NHWC", "tokens" [N, T, K] or "" where there is no grid; `extra_tokens` class and register
-    tokens stand before the patches, which fill `grid` row by row; others may stand behind them.
+    `layout` is "NCHW", "NHWC", "tokens" [N, T, K], or "" without a grid. `extra_tokens` class and register tokens
+    precede the patches, which fill `grid` row by row; more tokens may follow them.
     """
 
     layout: str = ""
@@ -26,11 +26,11 @@ class LayerLayout(HookPoint):
 
     @property
     def channel_axis(self) -> int:
-        """Where the channels stand in the layer's tensor."""
+        """The channel axis of the layer's tensor."""
         return channel_axis(self.layout)
 
     def to_maps(self, tensor: Tensor) -> Tensor:
-        """The layer's tensor as [N, K, h, w]."""
+        """Convert the layer's tensor to [N, K, h, w]."""
         if self.layout == "NHWC":
             return tensor.permute(0, 3, 1, 2)
         if self.layout == "tokens" and self.grid is not None:
@@ -41,22 +41,22 @@ class LayerLayout(HookPoint):
 
 
 def channel_axis(layout: str) -> int:
-    """Where the channels stand in a layer's tensor of that layout."""
+    """Return the channel axis of a tensor in this layout."""
     return {"NHWC": 3, "tokens": 2}.get(layout, 1)
 
 
 def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] | None:
-    """Layout, grid and number of extra tokens of an output with these axes; None where it is no picture of an image.
+    """Return layout, grid and number of extra tokens of an output with these axes, or None if it has no grid.
 
-    The rows of the grid are the axis with the largest stride down the picture: smaller strides are places inside a
-    window or a patch, which may stand among the channels.
+    The rows of the grid are the axis with the largest stride along the image's height; smaller strides are positions
+    inside a window or a patch, which may be part of the channels.
     """
     if any(axis.padded for axis in axes):
         return None
     rows, columns = (max(range(len(axes)), key=lambda i: axes[i].stride(kind), default=0) for kind in "HW")
     seen = {kind for axis in axes for kind in axis.kinds} & {"H", "W"}
     if len(axes) == 4 and seen:
-        # A picture of one row or column may have lost the axis of that size.
+        # An axis of size 1 may not be tracked as a row or column axis.
         for layout, at in (("NCHW", (2, 3)), ("NHWC", (1, 2))):
             fits = (
                 i == j if kind in seen else shape[j] == 1 for i, j, kind in zip((rows, columns), at, "HW", strict=True)
@@ -76,7 +76,7 @@ def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] 
 
 
 def _runs(axis: Axis, kind: str) -> bool:
-    """Whether the axis runs along `kind` alone, in order; finer places may follow, as after a pixel shuffle."""
+    """Return whether the axis runs only along `kind`, in order; other factors may follow, as in a pixel shuffle."""
     if not axis.factors:
         return False
     first, *rest = axis.factors
@@ -84,8 +84,8 @@ def _runs(axis: Axis, kind: str) -> bool:
 
 
 def nothing_spatial(name: str, shape: tuple[int, ...]) -> str:
-    """The sentence for a layer that has no grid."""
+    """Return the message for a layer without a grid."""
     return (
-        f"Layer {name!r} gives {tuple(shape)}: no height and width are left to draw a map on. "
+        f"Layer {name!r} has an output of shape {tuple(shape)}, without height and width for a map. "
         "Choose a layer from list_layers(model, images, spatial=True)."
     )

@@ -1,6 +1,6 @@
 """A network's layers, call by call, with their layouts, and its default layer, from one forward pass of one image.
 
-The pass is followed operation by operation (dataflow.py); of it only names and numbers are kept.
+The pass is tracked operation by operation (dataflow.py); only names and numbers are kept.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from explainers.hooks.records import only_tensor
 from explainers.layers.axes import Axes
 from explainers.layers.axis_rules import Reads
 from explainers.layers.dataflow import Dataflow, Edge
-from explainers.layers.default_layer import Pass, find_default
+from explainers.layers.default_layer import ForwardPass, find_default
 from explainers.layers.layer import Layer
 from explainers.layers.layout import LayerLayout, layout_by_axes
 from explainers.network.eval_view import EvalView, eval_view
-from explainers.network.forwarded import OtherBatchRefused
+from explainers.network.forward_wrapper import BatchSizeRefused
 
 
 class Profile(list[Layer]):
-    """All calls of a model's layers in one forward pass, in the order in which they ended; `default` names one.
+    """All layer calls of a model in one forward pass, in the order in which they returned; `default` is a layer name.
 
-    `is_bypassed` says that not every path to the scores passes the default layer, because no layer is on all of them.
-    `pictures` has the layouts of those that are pictures, which do not depend on the size of the images. `forward` is
-    what the pass did, node by node.
+    `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
+    paths. `spatial_layouts` has the layouts NCHW and NHWC by layer name, which do not depend on the image size.
+    `forward` is the graph of the pass.
     """
 
     default: str | None = None
     is_bypassed: bool = False
-    pictures: dict[str, str]
-    forward: Pass
+    spatial_layouts: dict[str, str]
+    forward: ForwardPass
 
 
-# One profile a model and input size, forgotten with the model. It holds names and numbers, no tensor.
+# One profile per model and input size, for the lifetime of the model. It contains names and numbers, but no tensors.
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Profile]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
-# torch notes in a global that some thread is in a dispatch mode, and restores it wrongly where two threads overlap.
+# torch stores in a global whether any thread is in a dispatch mode, and restores it wrongly if two threads overlap.
 _one_at_a_time = threading.RLock()
 
 
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
-    """The model's layers where a forward pass has already shown them, without any work; else None."""
+    """Return the cached profile of the model, or None if no forward pass has been profiled yet."""
     with _lock:
         return _known.get(view.owner, {}).get((images.shape[1:], view.modules))
 
 
 def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
-    """The model's layers in a forward pass of the first image, remembered for as long as the model lives.
+    """Return the model's layers in a forward pass of the first image, cached for the lifetime of the model.
 
     Errors   UnsupportedModel for scripted, traced and exported models
     """
@@ -69,7 +69,7 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
     with _lock:
         layers = _known.get(view.owner, {}).get(key)
     if layers is None:
-        layers = _profiled(view, images)
+        layers = _compute_profile(view, images)
         with _lock:
             profiles = _known.setdefault(view.owner, {})
             if len(profiles) >= 16:
@@ -79,19 +79,19 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
 
 
 def layout_at_any_size(view: EvalView, point: HookPoint) -> LayerLayout | None:
-    """The layout of a layer that was a picture in a pass of images of any size; None where that is not known."""
+    """Return the NCHW or NHWC layout of a layer from a cached profile of any image size, or None."""
     with _lock:
         known = [layers for (_, modules), layers in _known.get(view.owner, {}).items() if modules == view.modules]
-    layout = known[-1].pictures.get(point.name) if known else None
+    layout = known[-1].spatial_layouts.get(point.name) if known else None
     return None if layout is None else LayerLayout(point.name, point.module, point.call, layout)
 
 
-def _profiled(view: EvalView, images: Tensor) -> Profile:
-    """The profile of the first image, or of all where the network takes no other number of them."""
+def _compute_profile(view: EvalView, images: Tensor) -> Profile:
+    """Profile the first image, or all images if the network does not accept another batch size."""
     try:
         return _trace(view.network, images[:1], weakref.ref(view.model))
     except Exception as error:
-        refused = isinstance(error, ExplainerError) and not isinstance(error, OtherBatchRefused)
+        refused = isinstance(error, ExplainerError) and not isinstance(error, BatchSizeRefused)
         if len(images) == 1 or refused or is_out_of_memory(error):
             raise
     return _trace(view.network, images, weakref.ref(view.model))
@@ -99,8 +99,9 @@ def _profiled(view: EvalView, images: Tensor) -> Profile:
 
 @dataclass
 class _Call:
-    """A module's call: its output's shape, and node and axes in the dataflow, where it is or holds a single tensor;
-    `plain` where it is one.
+    """A call of a module, with the shape, node and axes of the single tensor that it returns or its output contains.
+
+    `plain` is True if the output is a tensor.
     """
 
     path: str
@@ -135,13 +136,14 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     layers = _layers(calls, images, model)
     end = flow.graph.add([Edge(value.node, Reads.ALL) for value in values] or [Edge(0, Reads.ALL)])
     dense = any(flow.graph.on_grid[value.node] for value in values)
-    return _finished(
-        layers, Pass(flow.graph, end, dense, tuple(call.node for call in calls), tuple(call.plain for call in calls))
+    return _add_default(
+        layers,
+        ForwardPass(flow.graph, end, dense, tuple(call.node for call in calls), tuple(call.plain for call in calls)),
     )
 
 
 def _scores(output: Any) -> list[Tensor]:
-    """The tensors of a model's output that hold its scores: auxiliary heads beside them are left out."""
+    """Return the tensors of a model's output that contain its scores, without auxiliary heads."""
     for name in ("logits", "out"):
         scores = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
         if isinstance(scores, Tensor):
@@ -157,12 +159,12 @@ def _layers(calls: list[_Call], images: Tensor, model: Any) -> list[Layer]:
         seen[call.path] += 1
         shape = (1, *call.shape[1:]) if call.shape[:1] == images.shape[:1] else call.shape
         layer = Layer(name, type(call.module).__name__, shape, None, "", _model=model, _input=tuple(images.shape[1:]))
-        layers.append(_located(layer, call, images))
+        layers.append(_add_layout(layer, call, images))
     return layers
 
 
-def _located(layer: Layer, call: _Call, images: Tensor) -> Layer:
-    """The layer with its layout, where its output is a picture of each image."""
+def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
+    """Add the layout to a layer whose output has a grid for each image."""
     found = layout_by_axes(call.axes, call.shape)
     if found is None or call.shape[0] != len(images):
         return layer
@@ -171,8 +173,8 @@ def _located(layer: Layer, call: _Call, images: Tensor) -> Layer:
     return replace(layer, grid=(height, width), layout=layout, extra_tokens=extra, stride=stride)
 
 
-def _finished(layers: list[Layer], forward: Pass) -> Profile:
-    """The profile with its default layer and its stages; the default layer is one of them."""
+def _add_default(layers: list[Layer], forward: ForwardPass) -> Profile:
+    """Create the profile with its default layer and its stages, one of which is the default layer."""
     reads = forward.graph.reads(forward.end)
     found = find_default(layers, forward)
     profile = Profile(
@@ -181,5 +183,5 @@ def _finished(layers: list[Layer], forward: Pass) -> Profile:
     )
     profile.default = None if found.default is None else layers[found.default].name
     profile.is_bypassed, profile.forward = found.is_bypassed, forward
-    profile.pictures = {layer.name: layer.layout for layer in layers if layer.layout in ("NCHW", "NHWC")}
+    profile.spatial_layouts = {layer.name: layer.layout for layer in layers if layer.layout in ("NCHW", "NHWC")}
     return profile

@@ -1,14 +1,14 @@
-"""Receptive field: the box of input pixels that one cell of a layer can depend on, whatever the weights are.
+"""Receptive field: the box of input pixels on which one cell of a layer can depend, for any weights.
 
-One forward and one backward pass on the dependency graph: every value is 1, a convolution has weights of 1, max pooling
-becomes average pooling, an activation the identity; at each window gradients are reset to 0 or 1, so that they neither
-vanish nor cancel. The receptive field is where the cell's gradient is not 0, with padding, dilation, branches, windows
-and odd sizes as the network treats them.
+It is computed by one forward and one backward pass on a dependency graph: every value is 1, convolution weights are 1,
+max pooling becomes average pooling, and activations become the identity. After each window operation, gradients are
+reset to 0 or 1, so that they neither vanish nor cancel. The receptive field consists of the pixels whose gradient is
+not 0. It accounts for padding, dilation, branches, windows and odd sizes exactly as the network does.
 
-Global operations make the whole image the field: squeeze-and-excitation, attention among all tokens, group and instance
-normalisation (mean and deviation depend on every pixel), a linear layer over flattened pixels. Swin's windows stay
-windows, and what an attention mask hides is not counted. Operations without a rule run as they are, on values of 1:
-they never add a pixel.
+With global operations the receptive field is the whole image: squeeze-and-excitation, global attention, group and
+instance normalization (mean and deviation depend on every pixel), linear layers over flattened pixels. Swin's attention
+windows are respected, and masked positions are not counted. Operations without a rule run unchanged on values of 1 and
+never add a pixel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial
+from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
@@ -34,11 +34,12 @@ Span = tuple[int, int]
 
 
 def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: Grid) -> Box:
-    """The input pixels that `cell` (row, column) of a layer's grid can depend on.
+    """Return the input pixels on which `cell` (row, column) of a layer's grid can depend.
 
     Returns  (left, top, right, bottom) in input pixels, right and bottom exclusive as in Pillow, clipped at the image
-             borders; (0, 0, 0, 0) where the cell depends on no pixel. Only the size of `images` matters.
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel; BadOption for a cell outside the grid.
+             borders; (0, 0, 0, 0) if the cell does not depend on any pixel. Only the size of `images` matters.
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel; BadOption for a cell outside the
+             grid
     """
     maps, leaf = _follow(network, images, at)
     height, width = maps.shape[-2:]
@@ -46,16 +47,16 @@ def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: G
     if not (0 <= row < height and 0 <= column < width):
         raise BadOption(
             f"cell={tuple(cell)!r} is outside the layer's grid. "
-            f"Give (row, column) from (0, 0) to ({height - 1}, {width - 1})."
+            f"Pass (row, column) from (0, 0) to ({height - 1}, {width - 1})."
         )
     return _box(maps, leaf, row, column)
 
 
 def stride(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[float, float]:
-    """The layer's stride in input pixels, down and across.
+    """Return the layer's vertical and horizontal stride in input pixels.
 
-    Returns  (rows, columns): the distance between the fields of two central cells where the borders clip neither, else
-             the image size over the grid size (exact where the one divides the other).
+    Returns  (rows, columns): the distance between the receptive fields of two central cells if the borders clip
+             neither, else image size / grid size (exact if divisible).
     Errors   as `receptive_field`
     """
     maps, leaf = _follow(network, images, at)
@@ -74,19 +75,20 @@ def stride(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[float, 
 def receptive_fields(
     network: nn.Module, images: Tensor, at: LayerLayout, seconds: float = math.inf
 ) -> tuple[list[Span], list[Span]] | None:
-    """The receptive fields of all cells of a layer: (top, bottom) of each row and (left, right) of each column.
+    """Return the receptive fields of all cells of a layer: (top, bottom) of each row and (left, right) of each column.
 
-    Only as many cells are followed as tell the others: the ends of a field move evenly, or not at all, between cells.
+    Most cells are interpolated, since the ends of the fields move linearly, or not at all, between cells.
 
-    Returns  None where a cell's columns depend on its row, and where it takes longer than `seconds`
+    Returns  None if the columns of a field depend on its row, or if it takes more than `seconds` of processor time in
+             this thread (other work on the machine does not count)
     Errors   as `receptive_field`
     """
-    until = time.monotonic() + seconds
+    deadline = time.thread_time() + seconds
     maps, leaf = _follow(network, images, at)
     height, width = maps.shape[-2:]
 
     def field(row: int, column: int) -> Box:
-        if time.monotonic() > until:
+        if time.thread_time() > deadline:
             raise TimeoutError
         return _box(maps, leaf, row, column)
 
@@ -94,20 +96,20 @@ def receptive_fields(
         rows = _along(lambda row: field(row, width // 2)[1::2], height)
         columns = _along(lambda column: field(height // 2, column)[::2], width)
         corners = [(row, column) for row in (0, height - 1) for column in (0, width - 1)]
-        apart = all(field(row, column) == _crossed(rows[row], columns[column]) for row, column in corners)
+        is_separable = all(field(row, column) == _crossed(rows[row], columns[column]) for row, column in corners)
     except TimeoutError:
         return None
-    return (rows, columns) if apart else None
+    return (rows, columns) if is_separable else None
 
 
 def _crossed(row: Span, column: Span) -> Box:
-    """The box of a row's and a column's pixels; a cell of a border that depends on no pixel has none."""
+    """Return the box of a row span and a column span; a border cell that depends on no pixel has an empty box."""
     empty = row[0] == row[1] or column[0] == column[1]
     return (0, 0, 0, 0) if empty else (column[0], row[0], column[1], row[1])
 
 
 def _along(span: Callable[[int], tuple[int, ...]], count: int) -> list[Span]:
-    """`span` of each cell along one axis; neither end ever moves back."""
+    """Return `span` of each cell along one axis; both ends are monotonic."""
     known: dict[int, Span] = {}
 
     def at(cell: int) -> Span:
@@ -134,11 +136,11 @@ def _along(span: Callable[[int], tuple[int, ...]], count: int) -> list[Span]:
 
 
 def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor, Tensor]:
-    """The layer's output `[1, K, h, w]` on the dependency graph, and the leaf it is a function of."""
+    """Return the layer's output `[1, K, h, w]` on the dependency graph, and the leaf of that graph."""
     outputs: list[Any] = []
 
     def record(output: Any) -> None:
-        # A clone: an in-place operation on the output would otherwise enter the layer's own graph.
+        # A clone, so that later in-place operations do not become part of the layer's graph.
         outputs.append(output.clone() if isinstance(output, Tensor) else output)
 
     with torch.inference_mode(False), torch.enable_grad():
@@ -151,10 +153,10 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
         )
     if len(outputs) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
-    with torch.inference_mode(False), torch.enable_grad():  # another axis order is a step of the graph too
+    with torch.inference_mode(False), torch.enable_grad():  # permuting the axes is part of the graph
         maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != 4:
-        raise NothingSpatial(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
+        raise NoSpatialOutput(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
     return maps, leaf
 
 
@@ -172,7 +174,7 @@ def _box(maps: Tensor, leaf: Tensor, row: int, column: int) -> Box:
 
 
 class _Reset(torch.autograd.Function):
-    """Every value becomes 1 in the forward pass, every nonzero gradient 1 in the backward pass."""
+    """Set every value to 1 in the forward pass, and every nonzero gradient to 1 in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -189,7 +191,7 @@ def _reset(x: Tensor) -> Tensor:
 
 
 class _DependencyGraph(TorchFunctionMode):
-    """Applies the rules below to the calling thread's torch functions; others run as they are."""
+    """Apply the rules below to the calling thread's torch functions; other functions run unchanged."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -203,7 +205,7 @@ class _DependencyGraph(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# One value in, one out: the identity on the dependency graph. In-place spellings end in an underscore.
+# Elementwise functions are the identity on the dependency graph. In-place variants end in an underscore.
 _ELEMENTWISE = frozenset(
     "relu relu6 hardtanh hardswish hardsigmoid sigmoid logsigmoid silu mish gelu elu selu celu leaky_relu prelu rrelu "
     "softplus softsign tanh tanhshrink softshrink hardshrink threshold dropout dropout1d dropout2d dropout3d "
@@ -214,7 +216,7 @@ _ELEMENTWISE = frozenset(
 def _window_sum(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: list[int]
 ) -> Tensor:
-    """Sum over windows, channel by channel; in float64, where no algorithm's rounding leaks out of the window."""
+    """Sum over windows per channel, in float64, since rounding of some algorithms leaks out of the window."""
     planes = functional.pad(x.double().flatten(0, 1)[:, None], pads)
     ones = planes.new_ones(1, 1, *kernel)
     convolution: Callable[..., Tensor] = (torch.conv1d, torch.conv2d, torch.conv3d)[len(kernel) - 1]
@@ -223,7 +225,7 @@ def _window_sum(
 
 
 def _per_dimension(value: Any, count: int) -> list[int]:
-    """One number for each dimension, of a number or a sequence; an empty list stays empty."""
+    """Return one number per dimension from a number or a sequence; an empty list stays empty."""
     values = [int(v) for v in value] if isinstance(value, Sequence) else [int(value)]
     return values * count if len(values) == 1 else values
 
@@ -249,9 +251,9 @@ def _conv(
 
 
 def _repeat(x: Tensor, times: int) -> Tensor:
-    """Each channel `times` times, reset before the repetition, which costs one channel instead of all.
+    """Repeat each channel `times` times, after a reset, which is cheaper before the repetition.
 
-    A copy: an expanded view refuses the network's in-place additions.
+    The result is a copy, since an expanded view does not support in-place additions.
     """
     return _reset(x)[:, :, None].expand(-1, -1, times, *x.shape[2:]).flatten(1, 2).contiguous()
 
@@ -286,7 +288,7 @@ def _max_pool(
     batch = input if input.ndim == count + 2 else input[None]
     pads: list[int] = []
     for i in reversed(range(count)):
-        # With `ceil_mode` the last window may exceed the border by more than the padding.
+        # With `ceil_mode`, the last window may extend beyond the padding.
         extent = (sizes[i] - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1
         pads += [pad[i], max(pad[i], extent - batch.shape[2 + i] - pad[i])]
     sums = _window_sum(batch, kernel, strides, dilations, pads)
@@ -328,13 +330,13 @@ def _mean(x: Tensor, dims: list[int]) -> Tensor:
 
 
 def _softmax(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Tensor:
-    """Scores that a mask takes below 1e-20 are hidden; all others depend on one another."""
+    """Let all scores depend on each other, except for those that a mask reduces to less than 1e-20."""
     shown = (torch.softmax(input.detach(), dim) > 1e-20).to(input.dtype)
     return _reset(input + _mean(input * shown, [dim])) * shown
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`scaled_dot_product_attention`: a query depends on the values that the mask shows it."""
+    """`scaled_dot_product_attention`: a query depends on the values that the mask allows."""
     mask = args[0] if args else kwargs.get("attn_mask")
     causal = args[2] if len(args) > 2 else kwargs.get("is_causal", False)
     scores = query.mean(dim=-1, keepdim=True) + key.mean(dim=-1, keepdim=True).transpose(-1, -2)
@@ -346,7 +348,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
 
 
 def _multi_head(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    """`multi_head_attention_forward`, tokens first: a token depends on those that a mask [L, S] shows it."""
+    """`multi_head_attention_forward`, tokens first: a token depends on those that a mask [L, S] allows."""
     mask = kwargs.get("attn_mask")
     shown = query.new_ones(len(query), len(key))
     if isinstance(mask, Tensor) and mask.ndim == 2:

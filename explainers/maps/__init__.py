@@ -1,4 +1,4 @@
-"""Operations on finished maps: resizing, fusion of layers, boxes, and overlays with their colour maps and limits.
+"""Operations on finished maps: resizing, fusion of layers, boxes, and overlays with their color maps and limits.
 
-Nothing here runs a network.
+None of these functions runs a network.
 """

@@ -27,14 +27,14 @@ class Region:
 
 
 def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least: float = 0.0) -> list[Region]:
-    """The 4-connected components of a map at or above `threshold` times its maximum, largest share first.
+    """Find the 4-connected components of a map at or above `threshold` times its maximum, largest share first.
 
     The map [h, w] is resized bilinearly to the image's `size` (height, width), without clipping. Components below
     `least`, a fraction of the image's area, are left out. Only positive evidence counts: a map without positive values
     has no regions.
 
-    Returns  list of `Region`; boxes in pixels of a picture of that size
-    Errors   BadOption for a threshold outside (0, 1], ValueError for a map that is not [h, w] and finite
+    Returns  list of `Region`; boxes in pixels of an image of that size
+    Errors   BadOption for a threshold outside (0, 1]; ValueError if the map is not [h, w] or not finite
     Source   Zhou et al. 2016, section 3.2 (threshold, then connected components), arXiv:1512.04150
 
     Example
@@ -44,10 +44,10 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
         [(96, 64, 160, 128)]
     """
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
-        raise BadOption(f"threshold={threshold!r} is not possible. Give a fraction of the maximum above 0, at most 1.")
+        raise BadOption(f"Invalid threshold={threshold!r}. Give a fraction of the maximum, above 0 and at most 1.")
     if not isinstance(map, Tensor) or map.ndim != 2 or not bool(map.isfinite().all()):
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
-        raise ValueError(f"regions takes one finite map [h, w], not {given}. Of a batch give map[i].")
+        raise ValueError(f"regions takes one finite map [h, w], not {given}. For a batch, give map[i].")
     values = resize(map[None], size)[0]
     top, total = float(values.max()), float(values.clamp(min=0).sum())
     if top <= 0:
@@ -65,15 +65,15 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
 
 
 def region_masks(region: Tensor, images: Tensor) -> Tensor:
-    """Masks [N, H, W] of one region for each image, given as such or as boxes [N, 4] in pixels.
+    """Convert one region per image, given as masks [N, H, W] or boxes [N, 4] in pixels, to masks [N, H, W].
 
-    A pixel is inside a box (left, top, right, bottom) where its centre is.
+    A pixel is inside a box (left, top, right, bottom) if its center is.
 
-    Errors   BadOption for another shape, and a region without a pixel
+    Errors   BadOption for another shape, or a region without pixels
     """
     count, _, height, width = images.shape
     if isinstance(region, Tensor) and (region.is_complex() or bool(region.isnan().any())):
-        raise BadOption("The region holds complex numbers or NaN. Give boxes in pixels, or masks of true and false.")
+        raise BadOption("region contains NaN or complex numbers. Give boxes in pixels, or boolean masks.")
     if isinstance(region, Tensor) and tuple(region.shape) == (count, height, width):
         inside = region.to(images.device) != 0
     elif isinstance(region, Tensor) and tuple(region.shape) == (count, 4):
@@ -83,10 +83,12 @@ def region_masks(region: Tensor, images: Tensor) -> Tensor:
     else:
         shape = tuple(region.shape) if isinstance(region, Tensor) else type(region).__name__
         raise BadOption(
-            f"region is {shape}. Give boxes [{count}, 4] (left, top, right, bottom in pixels) or masks "
+            f"region has shape {shape}. Give boxes [{count}, 4] (left, top, right, bottom in pixels) or masks "
             f"{(count, height, width)}."
         )
     empty = (~inside.flatten(1).any(1)).nonzero()
     if len(empty):
-        raise BadOption(f"The region of image {int(empty[0])} holds no pixel of {height} x {width}. Give a larger one.")
+        raise BadOption(
+            f"The region of image {int(empty[0])} covers no pixel of {height} x {width}. Give a larger region."
+        )
     return inside

@@ -10,19 +10,19 @@ from torch import Tensor
 from explainers.errors import BadOption
 from explainers.maps.resize import resize
 
-HOWS = ("mean", "product")
+MODES = ("mean", "product")
 
 
 def fuse(
     maps: Mapping[str, Tensor] | Sequence[Tensor], how: str = "mean", *, size: tuple[int, int] | None = None
 ) -> Tensor:
-    """Fuse several layers' maps (n, h, w): resize each, then combine them cell by cell.
+    """Combine the maps (n, h, w) of several layers: resize each, then combine them cell by cell.
 
-    "mean" keeps signs and unit; layers with larger values weigh more. "product" is the product of the rectified maps,
-    each divided by its maximum in the image, so that layers weigh equally; 0 where a map has no positive value.
+    "mean" keeps signs and units; layers with larger values weigh more. "product" is the product of the rectified maps,
+    each divided by its maximum in the image, so that layers weigh equally; it is 0 for a map without positive values.
 
-    Returns  (n, H, W); `size` (height, width), by default that of the finest map; for "product" in [0, 1]
-    Errors   BadOption for no maps, for maps of different numbers of pictures, or an unknown `how`
+    Returns  (n, H, W) at `size` (height, width), by default the size of the finest map; for "product" in [0, 1]
+    Errors   BadOption without maps, if the maps have different numbers of images, or for an unknown `how`
     Source   product: Domeniconi et al. 2026, arXiv:2605.14641
 
     Example
@@ -31,8 +31,8 @@ def fuse(
         torch.Size([1, 14, 14])
     """
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
-    if how not in HOWS:
-        raise BadOption(f"how={how!r} is not possible. Choose one of {', '.join(HOWS)}.")
+    if how not in MODES:
+        raise BadOption(f"Unknown how={how!r}. Choose one of {', '.join(MODES)}.")
     fits = all(isinstance(m, Tensor) and m.ndim == 3 and len(m) == len(layers[0]) for m in layers)
     if not layers or not fits:
         shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"
@@ -41,11 +41,11 @@ def fuse(
         size = (max(m.shape[1] for m in layers), max(m.shape[2] for m in layers))
     if how == "mean":
         return torch.stack([resize(m, size) for m in layers]).mean(0)
-    return torch.stack([resize(_normalised(m), size) for m in layers]).prod(0)
+    return torch.stack([resize(_normalize(m), size) for m in layers]).prod(0)
 
 
-def _normalised(maps: Tensor) -> Tensor:
-    """max(m, 0) / max m for each image; NaN propagates."""
+def _normalize(maps: Tensor) -> Tensor:
+    """Return max(m, 0) / max m for each image; NaN propagates."""
     positive = maps.relu()
     highest = positive.amax((1, 2), keepdim=True)
     return (positive / highest).where(highest != 0, 0)

@@ -1,27 +1,28 @@
-"""Maps as images: the overlay on a photograph, the colour bar, the sprite of all channels.
+"""Maps as images: the overlay on an image, the color bar, the sprite of all channels.
 
-One set of constants, `RULE`, draws every map that the project shows; `ui/static/paint.js` has the same constants and
-arithmetic for the page. The photograph is muted, not the map:
+One set of constants, `RULE`, controls how every map in the project is drawn. `hooklens/page/static/drawing/paint.js`
+uses the same constants and arithmetic for the page. The image is muted, not the map:
 
-    coarse maps   lie on a pale photograph (15% of its saturation, 80% of its brightness), with white contours at 50%
-                  and 80% of the colour range, which stay readable on any background and in greyscale
-    fine maps     of 32 x 32 cells and more, unless smooth, lie on a dark grey photograph (45%); blurred for display
-                  with σ = 1/224 of their side; colours saturate at the 99.5th percentile of |value|, so that outliers
-                  do not leave the rest pale
-    opacity       0.9 |s|^0.65 at fraction s of the colour range: zero is transparent
+    coarse maps   are drawn on a pale image (15% of its saturation, 80% of its brightness), with white contours at 50%
+                  and 80% of the color range, which stay readable on any background and in grayscale
+    fine maps     (32 x 32 cells or more, unless smooth) are drawn on a dark gray image (45%) and blurred for display
+                  with σ = 1/224 of their side; colors saturate at the 99.5th percentile of |value|, so that outliers
+                  do not make everything else pale
+    opacity       0.9 |s|^0.65 at fraction s of the color range: zero is transparent
 
-Two kinds of colour map:
+Two kinds of color map:
 
     sequential    "magma", "viridis": from min(0, minimum) to the maximum
     signed        "signed": blue below zero, red above, symmetric about zero
 
-The range always includes zero: a constant map of 0.25 has one bright colour, a blank one none. Values that are not
-finite are drawn as black and white stripes, which no colour map contains.
+The range always includes zero: a constant map of 0.25 has one bright color, a blank one none. Values that are not
+finite are drawn as black and white stripes, which no color map contains.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.errors import BadOption
-from explainers.maps.colour_maps import BLUE, RED, colour_map
-from explainers.maps.photographs import picture as draw_picture
-from explainers.maps.photographs import pixels
+from explainers.maps.color_maps import BLUE, RED, color_map
+from explainers.maps.pixels import pixels, to_pillow
 from explainers.maps.resize import blur, enlarge
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 RULE = {
     "fine": 1024,
     "rough": 0.1,
-    "coarse_colour": 0.15,
+    "coarse_color": 0.15,
     "coarse_light": 0.8,
-    "fine_colour": 0.0,
+    "fine_color": 0.0,
     "fine_light": 0.45,
     "strength": 0.9,
     "curve": 0.65,
@@ -54,12 +54,12 @@ RULE = {
     "full": 0.995,
     "blur": 1 / 224,
 }
-"""The constants, the same in `ui/static/paint.js`.
+"""The constants; `hooklens/page/static/drawing/constants.js` is generated from them.
 
-A map of `fine` cells or more is fine if its `roughness` is above `rough`; `*_colour` and `*_light` are the fractions of
-saturation and brightness that the photograph keeps; `strength` and `curve` factor and exponent of the opacity; `line`
-the width of a contour relative to the image's shorter side (at least one pixel), `halo` the darkness around it; `full`
-the quantile at which colours saturate, `blur` σ relative to a fine map's longer side.
+A map of `fine` cells or more is fine if its `roughness` is above `rough`. `*_color` and `*_light` are the fractions of
+saturation and brightness that the image keeps; `strength` and `curve` are the factor and exponent of the opacity;
+`line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the darkness around
+it; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side.
 """
 LUMA = (0.2126, 0.7152, 0.0722)
 """Luma coefficients of red, green and blue (ITU-R BT.709)."""
@@ -67,14 +67,14 @@ LUMA = (0.2126, 0.7152, 0.0722)
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A map as it is drawn: `values` [h, w], in `colours` from `low` to `high`.
+    """A map with its drawing settings: `values` [h, w], drawn in `colors` from `low` to `high`.
 
-    `fine` selects the photograph below it, `smooth` interpolation between cells; `clipped` says whether values exceed
-    the limits.
+    `fine` selects how the image below is muted, `smooth` whether cells are interpolated; `clipped` says whether values
+    exceed the limits.
     """
 
     values: Tensor
-    colours: str
+    colors: str
     low: float
     high: float
     fine: bool
@@ -85,21 +85,23 @@ class View:
 def view(
     map: Tensor,
     *,
-    colours: str | None = None,
+    colors: str | None = None,
     limits: tuple[float, float] | None = None,
     signed: bool = True,
     smooth: bool = True,
 ) -> View:
-    """How a map is drawn: its colours, its limits, the photograph below it.
+    """Choose how a map is drawn: its colors, its limits and how the image below is muted.
 
-    Returns  a `View`: "signed" with (-m, m) where a value is negative, else "magma" with (0, m), where m = max |value|,
-             in fine maps the 99.5th percentile unless that is 0. Only finite values count. A sequential colour map that
-             is named starts at the minimum where that is negative. A map of zeros has (0, 1) or (-1, 1).
-    Errors   ValueError for a map that is not `[h, w]`; BadOption for another colour map, or limits without order.
+    Returns  a `View`: "signed" with (-m, m) if any value is negative, else "magma" with (0, m). m is max |value|, or
+             for fine maps the 99.5th percentile unless that is 0. Only finite values count. If a sequential color map
+             is given, it starts at the minimum if that is negative. A map of zeros has (0, 1) or (-1, 1).
+    Errors   ValueError if the map is not `[h, w]`; BadOption for an unknown color map or unordered limits.
     """
     if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
-        raise ValueError(f"overlay draws one map [h, w], not {given}. Of a batch give one, such as explanation.map[0].")
+        raise ValueError(
+            f"overlay draws one map [h, w], not {given}. For a batch, give one map, such as explanation.map[0]."
+        )
     # NaN propagates through the interpolation; an infinity might not.
     values = torch.where(map.isfinite(), map.detach(), torch.nan).to("cpu")
     values = (values if values.dtype == torch.float64 else values.float()) if signed else values.float().abs()
@@ -108,8 +110,8 @@ def view(
         values = blur(values[None], RULE["blur"] * max(values.shape))[0]
     finite = values[values.isfinite()].double()
     lowest, highest = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
-    name = colours or ("signed" if lowest < 0 else "magma")
-    colour_map(name)
+    name = colors or ("signed" if lowest < 0 else "magma")
+    color_map(name)
     largest = max(abs(lowest), abs(highest))
     far = (_quantile(finite.abs(), RULE["full"]) if fine and finite.numel() else 0.0) or largest
     if name == "signed":
@@ -118,7 +120,7 @@ def view(
         low, high = min(lowest, 0.0), max(min(highest, far), 0.0)
         high = high if high > low else low + 1.0
     if limits is not None:
-        low, high = _checked(limits)
+        low, high = _check_limits(limits)
         if name == "signed":
             high = max(abs(low), abs(high))
             low = -high
@@ -126,9 +128,9 @@ def view(
 
 
 def roughness(values: Tensor) -> float:
-    """Mean squared difference of neighbours over twice the variance: 0 for a plane, about 1 for white noise.
+    """Compute the mean squared difference of neighbors over twice the variance: 0 for a plane, about 1 for white noise.
 
-    Returns  a number >= 0; 0 for a map without variance. Values that are not finite are left out.
+    Returns  a number >= 0; 0 for a map without variance. Values that are not finite are ignored.
     """
     finite = values[values.isfinite()].double()
     if not finite.numel() or not float(finite.var(correction=0)) > 0:
@@ -139,7 +141,7 @@ def roughness(values: Tensor) -> float:
 
 
 def _quantile(values: Tensor, share: float) -> float:
-    """The quantile, linearly interpolated; `torch.quantile` refuses maps of more than 2**24 values."""
+    """Return the linearly interpolated quantile. `torch.quantile` does not accept more than 2**24 values."""
     ordered = values.sort().values
     position = share * (len(ordered) - 1)
     below, fraction = int(position), position - int(position)
@@ -147,13 +149,13 @@ def _quantile(values: Tensor, share: float) -> float:
     return float(ordered[below] + fraction * (ordered[above] - ordered[below]))
 
 
-def colour_limits(values: Tensor, colours: str | None = None, *, signed: bool = True) -> tuple[str, float, float]:
-    """The colours and limits with which `overlay` draws a map, as `limits=` for others.
+def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = True) -> tuple[str, float, float]:
+    """Return the colors and limits with which `overlay` draws a map, to reuse as `limits=` for other maps.
 
-    Returns  (colours, low, high), low < high, as `view` chooses them
+    Returns  (colors, low, high), low < high, as `view` chooses them
     """
-    chosen = view(values, colours=colours, signed=signed)
-    return chosen.colours, chosen.low, chosen.high
+    chosen = view(values, colors=colors, signed=signed)
+    return chosen.colors, chosen.low, chosen.high
 
 
 def overlay(
@@ -161,23 +163,26 @@ def overlay(
     map: Tensor,
     *,
     opacity: float = 1.0,
-    colours: str | None = None,
+    colors: str | None = None,
     limits: tuple[float, float] | None = None,
     signed: bool = True,
     smooth: bool = True,
+    colours: str | None = None,
 ) -> Image.Image:
-    """Draw a map over its photograph, resized to it: a Pillow image, or a tensor or array of its pixels.
+    """Draw a map over its image, resized to the image.
 
-    Of pixels [3, H, W], [H, W, 3] and [H, W] are accepted, in uint8 or as floats from 0 to 1.
-    `opacity` blends from the photograph (0) to the map over the muted photograph (1). `signed=False` draws magnitudes,
-    in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without blur.
+    `photo` is a Pillow image, or its pixels as a tensor or array [3, H, W], [H, W, 3] or [H, W], in uint8 or as floats
+    from 0 to 1. `opacity` blends from the image (0) to the map over the muted image (1). `signed=False` draws
+    magnitudes, in which attributions of single pixels are easiest to read; `smooth=False` draws the map's cells without
+    blur. `limits` are the values at both ends of the color map, which makes several overlays comparable; values beyond
+    them get the end color. "signed" is symmetric about zero, up to the larger limit. `colours` is a deprecated alias of
+    `colors`.
 
-    Returns  a new image of the photograph's size, RGB, or RGBA with the photograph's alpha channel. `opacity=0` is the
-             photograph bit for bit. `limits` are the values at both ends of the colour map, which makes images
-             comparable; values beyond have the end's colour. "signed" is symmetric about zero, up to the larger limit.
-    Errors   ValueError for a map that is not `[h, w]`; BadOption for an opacity outside [0, 1], another colour map, or
-             limits without order; TypeError and ValueError for a photograph that is none, or normalised for a model,
-             or has more than 8 bits a channel.
+    Returns  a new image of the size of `photo`, RGB, or RGBA with its alpha channel. With `opacity=0` it equals `photo`
+             bit for bit.
+    Errors   ValueError if the map is not `[h, w]`; BadOption for an opacity outside [0, 1], an unknown color map or
+             unordered limits; TypeError or ValueError if `photo` is not an image, is normalized for a model, or has
+             more than 8 bits per channel.
 
     Example
         >>> from PIL import Image
@@ -186,25 +191,29 @@ def overlay(
         (640, 480)
     """
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
-        raise BadOption(f"opacity={opacity!r} is not possible. Give a number from 0 to 1.")
-    chosen = view(map, colours=colours, limits=limits, signed=signed, smooth=smooth)
-    picture = pixels(photo)
+        raise BadOption(f"Invalid opacity={opacity!r}. Give a number from 0 to 1.")
+    if colours is not None:
+        message = "The argument `colours` of overlay is deprecated and will be removed; use `colors`."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        colors = colors or colours
+    chosen = view(map, colors=colors, limits=limits, signed=signed, smooth=smooth)
+    image = pixels(photo)
     if opacity == 0:
-        return draw_picture(picture)
-    original = picture[..., :3].float()
-    drawn = _drawn(original, chosen)
-    picture[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
-    return draw_picture(picture)
+        return to_pillow(image)
+    original = image[..., :3].float()
+    drawn = _draw(original, chosen)
+    image[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
+    return to_pillow(image)
 
 
-def _drawn(photo: Tensor, chosen: View) -> Tensor:
-    """The map over the muted photograph, `[H, W, 3]` from 0 to 255."""
+def _draw(photo: Tensor, chosen: View) -> Tensor:
+    """Draw the map over the muted image, `[H, W, 3]` from 0 to 255."""
     height, width = photo.shape[:2]
-    drawn = muted(photo, chosen.fine)
+    drawn = mute(photo, chosen.fine)
     values = enlarge(chosen.values[None], (height, width), smooth=chosen.smooth)[0]
     share = shares(values, chosen)
-    colour, weight = paint(share, chosen.colours)
-    drawn += (colour - drawn) * weight[..., None]
+    color, weight = paint(share, chosen.colors)
+    drawn += (color - drawn) * weight[..., None]
     if not chosen.fine:
         line, halo = _contours(share.abs(), max(1.0, RULE["line"] * min(height, width)))
         drawn *= 1 - halo[..., None]
@@ -214,32 +223,32 @@ def _drawn(photo: Tensor, chosen: View) -> Tensor:
     return torch.where(values.isnan()[..., None], stripes, drawn)
 
 
-def muted(photo: Tensor, fine: bool) -> Tensor:
-    """A photograph `[..., 3]` with less saturation and brightness, as background of a map."""
+def mute(photo: Tensor, fine: bool) -> Tensor:
+    """Reduce the saturation and brightness of an image `[..., 3]`, as background of a map."""
     kind = "fine" if fine else "coarse"
-    grey = (photo * torch.tensor(LUMA)).sum(dim=-1, keepdim=True)
-    return (grey + (photo - grey) * RULE[f"{kind}_colour"]) * RULE[f"{kind}_light"]
+    gray = (photo * torch.tensor(LUMA)).sum(dim=-1, keepdim=True)
+    return (gray + (photo - gray) * RULE[f"{kind}_color"]) * RULE[f"{kind}_light"]
 
 
 def shares(values: Tensor, chosen: View) -> Tensor:
-    """Values as fractions of the colour range: -1 to 1 in signed colours, else 0 to 1."""
-    if chosen.colours == "signed":
+    """Return values as fractions of the color range: -1 to 1 for signed colors, else 0 to 1."""
+    if chosen.colors == "signed":
         return (values.float() / chosen.high).clamp(-1, 1)
     return ((values.float() - chosen.low) / (chosen.high - chosen.low)).clamp(0, 1)
 
 
-def paint(share: Tensor, colours: str) -> tuple[Tensor, Tensor]:
-    """Colour `[..., 3]` and opacity of fractions of the colour range; NaN is transparent."""
+def paint(share: Tensor, colors: str) -> tuple[Tensor, Tensor]:
+    """Return color `[..., 3]` and opacity for fractions of the color range; NaN is transparent."""
     share = share.nan_to_num()
-    if colours == "signed":
-        colour = torch.where((share < 0)[..., None], torch.tensor(BLUE), torch.tensor(RED)).float()
+    if colors == "signed":
+        color = torch.where((share < 0)[..., None], torch.tensor(BLUE), torch.tensor(RED)).float()
     else:
-        colour = colour_map(colours)[(share * 255).round().long()].float()
-    return colour, RULE["strength"] * share.abs() ** RULE["curve"]
+        color = color_map(colors)[(share * 255).round().long()].float()
+    return color, RULE["strength"] * share.abs() ** RULE["curve"]
 
 
 def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Coverage of each pixel by the contours, and the darkness of their halo, by distance = |value − level| / slope."""
+    """Return each pixel's contour coverage and the darkness of its halo, by distance = |value − level| / slope."""
     slopes = []
     for dim in (0, 1):
         step = size.diff(dim=dim).abs()
@@ -252,37 +261,37 @@ def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
     line, halo = torch.zeros_like(size), torch.zeros_like(size)
     for level in (RULE["low_line"], RULE["high_line"]):
         away = (size - level).abs() / slope
-        crossed = (around[0] >= level) & (-around[1] < level)  # only where neighbours lie on both sides of the level
+        crossed = (around[0] >= level) & (-around[1] < level)  # neighbors on both sides of the level
         line = line.maximum(crossed * (width / 2 + 0.5 - away).clamp(0, 1).nan_to_num())
         halo = halo.maximum(crossed * ((1.5 * width + 0.5 - away) / width).clamp(0, 1).nan_to_num())
     return line, RULE["halo"] * halo
 
 
-def colour_bar(
+def color_bar(
     low: float,
     high: float,
     *,
-    colours: str | None = None,
+    colors: str | None = None,
     unit: str = "",
     size: tuple[int, int] = (320, 48),
     dark: bool = False,
     fine: bool = False,
     clipped: bool = False,
 ) -> Image.Image:
-    """Draw the colours as they appear over a muted grey, labelled with values.
+    """Draw the colors as they appear over a muted gray, labeled with values.
 
-    `fine` for a map on the dark photograph, `clipped` where values exceed the limits, both as in `View`.
+    Use `fine` for a map on the dark image and `clipped` if values exceed the limits, both as in `View`.
 
-    Returns  RGB image of `size` (width, height), black on white, or white on near-black with `dark`, labelled at both
-             ends and in the middle (zero on a signed map). Without `colours` the sign of `low` chooses, as in
+    Returns  RGB image of `size` (width, height), black on white, or white on near-black with `dark`, labeled at both
+             ends and in the middle (zero on a signed map). Without `colors`, the sign of `low` selects them, as in
              `overlay`; "signed" is drawn from -m to m.
-    Errors   BadOption for another colour map, limits without order, or a size too small to read (160 x 32).
+    Errors   BadOption for an unknown color map, unordered limits, or a size below 160 x 32, which is unreadable.
     """
-    from PIL import Image, ImageDraw  # an optional package: the library needs torch alone
+    from PIL import Image, ImageDraw  # optional: the library requires only torch
 
-    low, high = _checked((low, high))
-    name = colours or ("signed" if low < 0 else "magma")
-    colour_map(name)
+    low, high = _check_limits((low, high))
+    name = colors or ("signed" if low < 0 else "magma")
+    color_map(name)
     width, height = size
     if width < 160 or height < 32:
         raise BadOption(f"size={size!r} is too small to read. Give at least (160, 32).")
@@ -290,25 +299,25 @@ def colour_bar(
         high = max(abs(low), abs(high))
         low = -high
     paper, ink = ((27, 27, 31), (250, 250, 250)) if dark else ((255, 255, 255), (27, 27, 31))
-    picture = Image.new("RGB", (width, height), paper)
+    image = Image.new("RGB", (width, height), paper)
     left, strip = 8, height - 24
-    bar = bar_colours(width - 2 * left, name, fine)
-    picture.paste(draw_picture(bar.expand(strip, -1, -1)), (left, 4))
+    bar = bar_colors(width - 2 * left, name, fine)
+    image.paste(to_pillow(bar.expand(strip, -1, -1)), (left, 4))
     ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
     marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (f"{ends[1]} {unit}".rstrip(), 1.0)]
-    _labels(ImageDraw.Draw(picture), marks, (left, strip + 7, width - left), ink)
-    return picture
+    _draw_labels(ImageDraw.Draw(image), marks, (left, strip + 7, width - left), ink)
+    return image
 
 
-def bar_colours(steps: int, colours: str, fine: bool) -> Tensor:
-    """The colours of evenly spaced values over muted grey, uint8 `[1, steps, 3]`."""
-    grey = muted(torch.full((1, steps, 3), 128.0), fine)
-    share = torch.linspace(-1 if colours == "signed" else 0, 1, steps)[None]
-    colour, weight = paint(share, colours)
-    return (grey + (colour - grey) * weight[..., None]).round().to(torch.uint8)
+def bar_colors(steps: int, colors: str, fine: bool) -> Tensor:
+    """Return the colors of evenly spaced values over muted gray, uint8 `[1, steps, 3]`."""
+    gray = mute(torch.full((1, steps, 3), 128.0), fine)
+    share = torch.linspace(-1 if colors == "signed" else 0, 1, steps)[None]
+    color, weight = paint(share, colors)
+    return (gray + (color - gray) * weight[..., None]).round().to(torch.uint8)
 
 
-def _labels(
+def _draw_labels(
     draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], box: tuple[int, int, int], ink: tuple[int, int, int]
 ) -> None:
     left, top, right = box
@@ -318,19 +327,21 @@ def _labels(
 
 
 def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
-    """A small greyscale image of each channel, normalised by its own range.
+    """Draw each channel as a small grayscale image, normalized to its own range.
 
-    Returns  (planes, low, high): planes uint8 `[K, c, c]` for square grids, else in the grid's aspect ratio, no side
-             above `cell`: larger grids are averaged, smaller ones are not enlarged. A plane's value v stands for
+    Returns  (planes, low, high): planes uint8 `[K, c, c]` for square grids, else in the grid's aspect ratio, with no
+             side above `cell`: larger grids are averaged, smaller ones are not enlarged. A plane's value v means
              `low + v / 255 * (high - low)`; low and high are float32 `[K]`, of the averaged plane. A constant channel
-             is 0 with low = high. Values that are not finite are drawn 0 and left out of the range, which is NaN where
-             none is finite.
+             is 0 with low = high. Values that are not finite are drawn as 0 and excluded from the range, which is NaN
+             if no value is finite.
     Errors   ValueError for another shape; BadOption for a cell below 1.
     """
     if features.ndim != 3 or not features.numel():
-        raise ValueError(f"sprite takes one image's channels [K, h, w], not {tuple(features.shape)}. Give features[0].")
+        raise ValueError(
+            f"sprite takes the channels [K, h, w] of one image, not {tuple(features.shape)}. Give features[0]."
+        )
     if cell < 1:
-        raise BadOption(f"cell={cell!r} is not possible. Give an integer of at least 1.")
+        raise BadOption(f"Invalid cell={cell!r}. Give an integer of at least 1.")
     planes = features.detach().float()
     height, width = planes.shape[1:]
     shrink = max(height, width, cell) / cell
@@ -347,9 +358,9 @@ def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
     return shares.to(torch.uint8), low.masked_fill(empty, torch.nan), high.masked_fill(empty, torch.nan)
 
 
-def _checked(limits: tuple[float, float]) -> tuple[float, float]:
+def _check_limits(limits: tuple[float, float]) -> tuple[float, float]:
     pair = limits if isinstance(limits, (tuple, list)) and len(limits) == 2 else (math.nan, math.nan)
     low, high = (float(value) if hasattr(value, "__float__") else math.nan for value in pair)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise BadOption(f"limits={limits!r} are not possible. Give (low, high), both finite, low below high.")
+        raise BadOption(f"Invalid limits={limits!r}. Give (low, high), both finite, with low below high.")
     return low, high

@@ -18,34 +18,34 @@ REDUCTIONS = ("sum", "abs_max", "norm")
 
 
 def resize(maps: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tensor:
-    """Resize maps to another height and width; the centres of the cells stay where they are.
+    """Resize maps to another height and width, with cell centers aligned.
 
     Returns  `[N, H, W]`, float32 (float64 for float64 maps), within the range of the map. "bilinear" interpolates
-             between cell centres (`align_corners=False`) and repeats the border value outside them; "nearest" repeats
+             between cell centers (`align_corners=False`) and repeats the border value outside them; "nearest" repeats
              the cell that covers the pixel; "area" averages the cells that a pixel covers, for smaller sizes.
-    Errors   ValueError for another shape, mode, or a size below 1.
+    Errors   ValueError for another shape or mode, or a size below 1.
     """
     if not isinstance(maps, Tensor) or maps.ndim != 3:
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ValueError(f"resize takes maps [N, h, w], not {given}. Give a single map m as m[None].")
+        raise ValueError(f"resize takes maps [N, h, w], not {given}. For a single map m, give m[None].")
     if mode not in MODES:
-        raise ValueError(f"There is no mode {mode!r}. Choose one of {', '.join(MODES)}.")
+        raise ValueError(f"Unknown mode {mode!r}. Choose one of {', '.join(MODES)}.")
     sides = whole_numbers(size)
     if sides is None or len(sides) != 2 or min(sides) < 1:
-        raise ValueError(f"The size {size!r} has no pixels. Give (height, width), both at least 1.")
+        raise ValueError(f"Invalid size {size!r}. Give (height, width), both at least 1.")
     height, width = sides
-    planes = _widened(maps)[:, None]
+    planes = _to_float(maps)[:, None]
     if mode == "bilinear":
         if maps.shape[1:] == (height, width):
             return planes[:, 0].clone()
-        return _between(_between(planes[:, 0], 2, width), 1, height)  # rows last: they are copied whole
+        return _lerp_axis(_lerp_axis(planes[:, 0], 2, width), 1, height)  # rows last: whole rows are copied
     # torch's "nearest" takes the cell at the pixel's corner, which shifts the map by up to half a cell.
     exact = "nearest-exact" if mode == "nearest" else mode
     return functional.interpolate(planes, (height, width), mode=exact)[:, 0]
 
 
-def _between(maps: Tensor, axis: int, side: int) -> Tensor:
-    """Linear interpolation along an axis; torch's own gives several values between equal cells, by rounding."""
+def _lerp_axis(maps: Tensor, axis: int, side: int) -> Tensor:
+    """Interpolate linearly along an axis; unlike torch's interpolation, the result is exact between equal cells."""
     cells = maps.shape[axis]
     if side == cells:
         return maps
@@ -60,22 +60,22 @@ def _between(maps: Tensor, axis: int, side: int) -> Tensor:
 def enlarge(maps: Tensor, size: tuple[int, int], *, smooth: bool = True) -> Tensor:
     """Resize coarse maps smoothly for display.
 
-    Monotone cubic interpolation between cell centres, along rows, then columns: values stay within those of the two
-    neighbouring cells, so there is no new extremum, and 0 between two zeros, which bicubic interpolation does not
-    guarantee. A side that becomes shorter is averaged. `smooth=False` repeats the cell at each pixel's centre.
+    Uses monotone cubic interpolation between cell centers, along rows, then columns. Values stay between those of the
+    two neighboring cells: no new extrema appear, and values between two zeros are 0, which bicubic interpolation does
+    not guarantee. A side that becomes shorter is averaged. `smooth=False` repeats the cell at each pixel's center.
 
-    Returns  `[N, H, W]`, float32 (float64 for float64 maps). NaN propagates up to the next cells.
+    Returns  `[N, H, W]`, float32 (float64 for float64 maps). NaN propagates to the neighboring cells.
     Errors   ValueError for another shape or a size below 1.
     Source   Fritsch & Carlson 1980, with the mean of both steps as a cell's slope, limited to three times either
     """
     if maps.ndim != 3 or min(size) < 1:
         raise ValueError(f"enlarge takes maps [N, h, w] and a size of at least 1 x 1, not {tuple(maps.shape)}, {size}.")
     height, width = size
-    rows = _along(_widened(maps), width, smooth)
-    return _along(rows.transpose(1, 2), height, smooth).transpose(1, 2)
+    rows = _cubic_axis(_to_float(maps), width, smooth)
+    return _cubic_axis(rows.transpose(1, 2), height, smooth).transpose(1, 2)
 
 
-def _along(maps: Tensor, side: int, smooth: bool) -> Tensor:
+def _cubic_axis(maps: Tensor, side: int, smooth: bool) -> Tensor:
     """Interpolate the last dimension to another length."""
     cells = maps.shape[2]
     if side == cells:
@@ -95,21 +95,21 @@ def _along(maps: Tensor, side: int, smooth: bool) -> Tensor:
 
 
 def _slope(before: Tensor, after: Tensor) -> Tensor:
-    """The slope at a cell: the mean of the steps on both sides, at most three times either; 0 at an extremum."""
+    """Return the slope at a cell: the mean of the steps on both sides, at most three times either; 0 at an extremum."""
     mean = (before + after) / 2
     steepest = 3 * before.abs().minimum(after.abs())
     return torch.where(before * after > 0, mean.minimum(steepest).maximum(-steepest), 0.0)
 
 
 def blur(maps: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur, σ = `sigma` cells, with replicated borders.
+    """Apply a Gaussian blur with σ = `sigma` cells and replicated borders.
 
     Returns  `[N, h, w]`, float32 (float64 for float64 maps); the kernel ends at 3 σ.
-    Errors   ValueError for another shape or a sigma that is not above 0.
+    Errors   ValueError for another shape, or if sigma is not positive.
     """
     if maps.ndim != 3 or not sigma > 0:
-        raise ValueError(f"blur takes maps [N, h, w] and a sigma above 0, not {tuple(maps.shape)} and {sigma!r}.")
-    planes = _widened(maps)[:, None]
+        raise ValueError(f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)} and {sigma!r}.")
+    planes = _to_float(maps)[:, None]
     radius = math.ceil(3 * sigma)
     steps = torch.arange(-radius, radius + 1, dtype=planes.dtype, device=planes.device)
     kernel = torch.exp(-(steps**2) / (2 * sigma**2))
@@ -120,10 +120,10 @@ def blur(maps: Tensor, sigma: float) -> Tensor:
 
 
 def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
-    """Reduce the colour channels of attributions to one value a pixel.
+    """Reduce the color channels of attributions to one value per pixel.
 
     Returns  `[N, H, W]`: "sum" keeps signs and the total, so completeness still holds; "abs_max" is the largest
-             magnitude over the channels (Simonyan et al. 2013); "norm" the Euclidean norm.
+             magnitude over the channels (Simonyan et al. 2013); "norm" is the Euclidean norm.
     Errors   ValueError for another shape or reduction.
     """
     if pixels.ndim != 4:
@@ -135,34 +135,34 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
     if how == "norm":
         norms: Tensor = torch.linalg.vector_norm(pixels, dim=1)
         return norms
-    raise ValueError(f"There is no reduction {how!r}. Choose one of {', '.join(REDUCTIONS)}.")
+    raise ValueError(f"Unknown reduction {how!r}. Choose one of {', '.join(REDUCTIONS)}.")
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Spearman's rank correlation of each pair of maps over all cells.
+    """Compute Spearman's rank correlation of each pair of maps over all cells.
 
-    Returns  `[N]` float64 in [-1, 1]; ties have their mean rank. NaN where a map is constant or not finite.
-    Errors   ValueError when the shapes differ.
+    Returns  `[N]` float64 in [-1, 1]; ties get their mean rank. NaN if a map is constant or not finite.
+    Errors   ValueError if the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
     """
     if a.shape != b.shape or a.ndim < 2:
-        raise ValueError(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give two of one shape [N, ...].")
+        raise ValueError(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack([maps.detach().flatten(1).double() for maps in (a, b)])
     ordered, order = rows.sort(dim=-1)
     count = rows.shape[-1]
-    place = torch.arange(count, device=rows.device).expand_as(rows)
+    position = torch.arange(count, device=rows.device).expand_as(rows)
     is_new = ordered[..., 1:] != ordered[..., :-1]
     edge = torch.ones_like(rows[..., :1], dtype=torch.bool)
-    # Ties have their mean rank: a run of them begins where the value is new, and ends where the next one is.
-    begin = torch.where(torch.cat([edge, is_new], -1), place, 0).cummax(-1).values
-    end = torch.where(torch.cat([is_new, edge], -1), place, count).flip(-1).cummin(-1).values.flip(-1)
-    ranks = (begin + end - (count - 1)).double() / 2  # centred about their mean, (n - 1) / 2
+    # Ties get their mean rank. A run of ties starts at each new value and ends before the next one.
+    start = torch.where(torch.cat([edge, is_new], -1), position, 0).cummax(-1).values
+    end = torch.where(torch.cat([is_new, edge], -1), position, count).flip(-1).cummin(-1).values.flip(-1)
+    ranks = (start + end - (count - 1)).double() / 2  # centered on their mean, (n - 1) / 2
     first, second = torch.empty_like(ranks).scatter_(-1, order, ranks)
     lengths = torch.linalg.vector_norm(first, dim=1) * torch.linalg.vector_norm(second, dim=1)
     finite = rows.isfinite().all(dim=2).all(dim=0)
     return torch.where(finite, ((first * second).sum(dim=1) / lengths).clamp(-1, 1), torch.nan)
 
 
-def _widened(values: Tensor) -> Tensor:
-    """In float32, or float64 as it is; half precision would show as steps. Keeps the graph, unlike `passes`."""
+def _to_float(values: Tensor) -> Tensor:
+    """Convert half precision, which would show as steps, to float32; keep float64. Keeps the graph, unlike `passes`."""
     return values if values.dtype == torch.float64 else values.float()

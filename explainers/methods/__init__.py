@@ -1,10 +1,10 @@
-"""All methods; importing this package fills `registry.METHODS`, in the order of these lines.
+"""All methods. Importing this package fills `registry.METHODS`, in the order of the imports below.
 
-A function decorated with `@method` in one of these files is public by that alone; a new file needs one line here. In
-the docstrings' examples `model` is torchvision's resnet18, `vit` its vit_b_16, and `images` one photograph of 224 px.
+Every function decorated with `@method` in these modules is public; a new module needs one import here. In the examples
+of the docstrings, `model` is torchvision's resnet18, `vit` its vit_b_16, and `images` a batch of one image of 224 px.
 """
 
-# ruff: noqa: F403 the files say what there is: type checkers follow the stars, `__all__` below keeps out the rest
+# ruff: noqa: F403 star imports let type checkers find the methods; `__all__` below excludes everything else
 from explainers.methods.cams.gradient_cams import *  # isort: skip
 from explainers.methods.cams.activation_cams import *  # isort: skip
 from explainers.methods.cams.score_cams import *  # isort: skip
@@ -14,7 +14,7 @@ from explainers.methods.gradients.noisy_gradients import *  # isort: skip
 from explainers.methods.gradients.path_integrals import *  # isort: skip
 from explainers.methods.gradients.guided_paths import *  # isort: skip
 from explainers.methods.gradients.filtered_gradients import *  # isort: skip
-from explainers.methods.gradients.layer_paths import *  # type: ignore[assignment]  # isort: skip (its own Steps)
+from explainers.methods.gradients.layer_paths import *  # type: ignore[assignment]  # isort: skip (redefines Steps)
 from explainers.methods.gradients.region_attribution import *  # isort: skip
 from explainers.methods.backward.modified_backprop import *  # isort: skip
 from explainers.methods.backward.relevance import *  # isort: skip
@@ -29,5 +29,5 @@ from explainers.methods.controls import *  # isort: skip
 from explainers.methods.attention import *  # isort: skip
 from explainers.registry import METHODS  # isort: skip
 
-# Written this way because type checkers stop following stars at a list that they cannot evaluate.
+# Assigned via globals(), because type checkers stop following star imports at an `__all__` that they cannot evaluate.
 globals()["__all__"] = list(METHODS)

@@ -1,12 +1,12 @@
 """Attention propagated from block to block, from the tokens that the score reads back to the patches.
 
-All functions here read the same tensors, block by block, and differ in what they make of them:
+All methods here read the same tensors of each block and combine them differently:
 
     A  attention weights after the softmax   (n, heads, t, t), each row a distribution over all tokens
     G  ∂y / ∂A                               (n, heads, t, t), y in logits unless the target says otherwise
 
-The rows read at the end are those of the tokens that the score reads after the last block (their gradient there is not
-zero): the class token, or all patches where they are pooled. Class and register tokens have no position in the map.
+The result uses the rows of the tokens that the score reads after the last block, i.e. those with a nonzero gradient:
+the class token, or all patches if they are pooled. Class and register tokens have no position in the map.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.options import Choice, Range
-from explainers.passes.attention import mean_token_gradients, record_attention, why_not
+from explainers.passes.attention.record import mean_token_gradients, record_attention, why_not
 from explainers.registry import method
 from explainers.targets import TargetLike
 
@@ -31,7 +31,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.a
     title="Attention rollout",
     signed=False,
     reads_class=False,
-    scale_free="values are attention weights, which sum to 1 for every token, whatever the score is",
+    scale_free="values are attention weights, which sum to 1 for every token regardless of the score",
     needs=why_not,
     paper="Abnar & Zuidema 2020, arXiv:2005.00928",
 )
@@ -47,13 +47,13 @@ def attention_rollout(
 ) -> Tensor:
     """Attention rollout: the product of the blocks' attention matrices with residual connections, 0.5 A + 0.5 I.
 
-        R = Π_blocks normalise_rows(fuse_heads(A) + I)
+        R = Π_blocks normalize_rows(fuse_heads(A) + I)
 
-    Independent of the class. Weights below the `discard_ratio` quantile of their block count as 0; rows are
-    renormalised, so that every head fusion gives distributions.
+    The map does not depend on the class. Weights below the `discard_ratio` quantile of their block are set to 0. Rows
+    are renormalized, so that every head fusion gives distributions.
 
     Returns  (n, h, w) on the grid of the patches, >= 0; with the class and register tokens it sums to 1
-    Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT)
+    Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
     Source   Abnar & Zuidema 2020, section 3 and eq. 1, arXiv:2005.00928
 
     Example
@@ -84,11 +84,11 @@ def transformer_attribution(model: nn.Module, images: Tensor, target: TargetLike
 
         R ← R + mean_heads(ReLU(G ∘ A)) R,  R = I before the first block
 
-    The rule of the generic attention paper, without relevance propagation; that of the authors' earlier paper,
-    arXiv:2012.09838, is another.
+    This is the rule of the generic attention paper, without relevance propagation. The authors' earlier paper,
+    arXiv:2012.09838, uses a different one.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, first order in logits
-    Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT)
+    Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
     Source   Chefer, Gur & Wolf 2021 (ICCV), eqs. 5 and 6 and section 3.2, arXiv:2103.15679
 
     Example
@@ -121,11 +121,11 @@ def le_grad(
 
         mean_blocks mean_heads,tokens ReLU(∂y/∂A)
 
-    "logit" takes the model's own score y; "mean_token" the score that the rest of the network gives to the mean of all
-    tokens right after the block, block by block.
+    "logit" differentiates the model's own score y. "mean_token" differentiates, for each block, the score that the rest
+    of the network gives to the mean of all tokens right after the block.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, in logits per unit of attention
-    Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT)
+    Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
     Source   Bousselham et al. 2024, section 3.2, arXiv:2404.03214
 
     Example

@@ -1,7 +1,7 @@
-"""Controls: maps that are independent of the network, which a map that explains it must beat.
+"""Controls: maps that do not depend on the network, as reference for maps that explain it.
 
-A map that agrees with the edges of the image as well as with any class, or is placed no better than a centred blob, has
-not shown that it says anything about the model. The target is checked and then ignored.
+If a map is no better than the edges of the image or than a centered blob, there is no evidence that it explains the
+model. The target is validated and then ignored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.options import Range, Seed
-from explainers.passes.run import at_least_float32, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-_SCALE_FREE = "A control is independent of the network, so its values do not grow with the score."
+_SCALE_FREE = "A control is independent of the network, so its values do not scale with the score."
 _PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
 
 
@@ -39,9 +40,9 @@ def random_control(
     cells: Annotated[int, Range(1, 4096, help="random cells along the shorter side")] = 7,
     seed: Seed = 0,
 ) -> Tensor:
-    """Random control: uniform random numbers in square cells, the same for every image of a size.
+    """Random control: uniform random numbers in square cells, the same for all images of a size.
 
-    7 cells are as coarse as a class-activation map; as many as the image has pixels are noise.
+    7 cells are as coarse as a class-activation map; with one cell per pixel the map is noise.
 
     Returns  (n, height, width), in [0, 1), no unit
     Errors   BadTarget
@@ -52,22 +53,22 @@ def random_control(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target) as run:
-        run.score_inputs()
+        run.scoring.score_inputs()
         return random_map(run.images, cells, seed)
 
 
 def random_map(images: Tensor, cells: int = 7, seed: int = 0) -> Tensor:
-    """The random control of images [N, C, H, W]: [N, H, W]."""
+    """Return the random control [N, H, W] of images [N, C, H, W]."""
     height, width = images.shape[-2:]
     side = min(height, width)
-    rows, columns = _cell(height, side, cells), _cell(width, side, cells)
-    draws = PerImageGenerators(len(images), seed)
+    rows, columns = _cell_indices(height, side, cells), _cell_indices(width, side, cells)
+    generators = PerImageGenerators(len(images), seed)
     shape = int(rows.max()) + 1, int(columns.max()) + 1
-    values = torch.cat([draws.uniform(picture, 1, *shape) for picture in range(len(images))])
+    values = torch.cat([generators.uniform(index, 1, *shape) for index in range(len(images))])
     return values[:, rows[:, None], columns].to(at_least_float32(images))
 
 
-def _cell(size: int, side: int, cells: int) -> Tensor:
+def _cell_indices(size: int, side: int, cells: int) -> Tensor:
     return torch.arange(size) * min(cells, side) // side
 
 
@@ -92,12 +93,12 @@ def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None) ->
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target) as run:
-        run.score_inputs()
+        run.scoring.score_inputs()
         return edge_map(run.images)
 
 
 def edge_map(images: Tensor) -> Tensor:
-    """The edge control of images [N, C, H, W]: [N, H, W]."""
+    """Return the edge control [N, H, W] of images [N, C, H, W]."""
     x = at_least_float32(images)
     planes = functional.pad(x.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")
     kernel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(x) / 8
@@ -108,13 +109,13 @@ def edge_map(images: Tensor) -> Tensor:
 @method(
     family="control",
     returns="heat",
-    title="Centre",
+    title="Center",
     paper=_PAPER,
     signed=False,
     reads_class=False,
     scale_free=_SCALE_FREE,
 )
-def centre_control(
+def center_control(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
@@ -123,23 +124,23 @@ def centre_control(
         float, Range(0.01, 10, 0.01, help="standard deviation of the blob, as a fraction of each side")
     ] = 0.25,
 ) -> Tensor:
-    """Centre control: a centred Gaussian blob, where most photographs have their object.
+    """Center control: a centered Gaussian blob, since most photos show their object in the center.
 
     Returns  (n, height, width), in (0, 1], no unit
     Errors   BadTarget
     Source   a control in the sense of Adebayo et al. 2018, arXiv:1810.03292
 
     Example
-        >>> centre_control(model, images).shape
+        >>> center_control(model, images).shape
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target) as run:
-        run.score_inputs()
-        return centre_map(run.images, width)
+        run.scoring.score_inputs()
+        return center_map(run.images, width)
 
 
-def centre_map(images: Tensor, width: float = 0.25) -> Tensor:
-    """The centre control of images [N, C, H, W]: [N, H, W]."""
+def center_map(images: Tensor, width: float = 0.25) -> Tensor:
+    """Return the center control [N, H, W] of images [N, C, H, W]."""
     profiles = [
         torch.exp(-(((torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5) ** 2) / (2 * width**2))
         for size in images.shape[-2:]

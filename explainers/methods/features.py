@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from explainers.methods.cams.score_cams import channel_drops
 from explainers.options import Choice, LayerName, Range
 from explainers.passes.at_layer import activation_and_score, features
-from explainers.passes.attention import attention_at, patches_of, why_not
+from explainers.passes.attention.record import attention_at, patches_of, why_not
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.registry import method
@@ -29,12 +29,12 @@ from explainers.targets import TargetLike
 def feature_maps(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None
 ) -> Tensor:
-    """Feature maps: the layer's output, one map a channel; independent of the target.
+    """Feature maps: the layer's output, one map per channel; independent of the target.
 
-    The forward pass ends at the layer.
+    The forward pass stops at the layer.
 
-    Returns  (n, k, h, w), the layer's own values, channels first also where the network keeps them last
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Returns  (n, k, h, w), the layer's own values, channels first even if the network has channels last
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Zeiler & Fergus 2014, arXiv:1311.2901
 
     Example
@@ -52,7 +52,7 @@ def feature_maps(
     reads_class=False,
     reduce="norm",
     paper="Amir et al. 2021, arXiv:2112.05814",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges; take Grad-CAM.",
+    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
 )
 def token_pca(
     model: nn.Module,
@@ -64,13 +64,13 @@ def token_pca(
 ) -> Tensor:
     """Token PCA: the first principal components of an image's tokens (or positions); independent of the target.
 
-    The tokens of one image, or the positions of a convolution, are centred and projected on their own principal axes.
+    The tokens of one image, or the positions of a convolution, are centered and projected onto their principal axes.
     The sign of a component is arbitrary: each is flipped so that its largest value by magnitude is positive. Components
     beyond the rank are 0.
 
     Returns  (n, components, h, w), in the layer's own units; a map's sum of squares is the variance explained times the
              number of positions
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Pearson 1901; on the tokens of vision transformers Amir et al. 2021, section 4, arXiv:2112.05814
 
     Example
@@ -80,7 +80,7 @@ def token_pca(
     a = features(model, images, layer)
     cells = a.flatten(2).transpose(1, 2).double()
     u, s, _ = torch.linalg.svd(cells - cells.mean(dim=1, keepdim=True), full_matrices=False)
-    # A singular value within the activations' rounding is 0.
+    # Singular values within the rounding error of the activations are set to 0.
     s = torch.where(s > 8 * torch.finfo(a.dtype).eps * cells.norm(dim=(1, 2))[:, None], s, 0)
     scores = (u * s[:, None])[:, :, :components].transpose(1, 2)
     scores = scores * scores.gather(2, scores.abs().argmax(dim=2, keepdim=True)).sign()
@@ -109,15 +109,15 @@ def attention_heads(
         str, Choice("class", "mean", help="attention of the class token, or the mean over all patches")
     ] = "class",
 ) -> Tensor:
-    """Attention heads: the attention weights of each head of a block, one map a head; independent of the target.
+    """Attention heads: the attention weights of each head of a block, one map per head; independent of the target.
 
-    `layer` is a layer in which attention runs, or one that attention reads next; by default the last. Where it holds
-    several blocks, the heads of the first come first. "class" is the token before the patches; without one it is the
-    mean of the patches.
+    `layer` is a layer that contains attention, or whose output attention reads next; by default the last one. If it
+    contains several blocks, the heads of the first block come first. "class" is the token before the patches, or the
+    mean of the patches if there is no such token.
 
     Returns  (n, heads, h, w), attention weights: with the class and register tokens each head sums to 1
-    Errors   UnsupportedModel where the network does not attend among all tokens (convolutions, Swin, MaxViT);
-             LayerNotFound where nothing attends inside the layer or after it
+    Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT);
+             LayerNotFound if there is no attention inside the layer or after it
     Source   Caron et al. 2021, figure 1 and section 4.2.2, arXiv:2104.14294
 
     Example
@@ -140,14 +140,14 @@ def channel_effects(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Channel effects: the score lost when one channel of the layer is set to zero, for each channel.
+    """Channel effects: the drop of the score when one channel of the layer is set to zero, for each channel.
 
         y - y(A_k = 0)
 
-    Returns  (n, k), in logits; positive where the channel is evidence for the target. Channels not reached when the
-             method was stopped are 0. The receptive field of a position, a box in input pixels, is
+    Returns  (n, k), in logits; positive if the channel is evidence for the target. If the method is stopped early,
+             the remaining channels are 0. The receptive field of a position, a box in input pixels, is
              `.receptive_field(cell)` of the layer's entry in `list_layers(model, images)`.
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Morcos et al. 2018, section 3, arXiv:1803.06959
 
     Example
@@ -156,5 +156,5 @@ def channel_effects(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, loop=loop) as run:
-        place, activations, scores = activation_and_score(run, layer)
-        return channel_drops(run, place, activations, scores, loop, lambda drops: drops[:, None])
+        layout, activations, scores = activation_and_score(run, layer)
+        return channel_drops(run, layout, activations, scores, loop, lambda drops: drops[:, None])

@@ -1,5 +1,5 @@
-"""How far a map can be believed: metrics, each beside the same number for controls.
+"""Metrics of maps, such as faithfulness and robustness, compared with the same metrics of control maps.
 
-`run` asks (evaluate), `metric` is the table of metrics, `formulas/` holds a formula a paper, `evaluation` is the
-answer. Maps are made in methods/; what images are perturbed with stands in perturbation/.
+`run` has `evaluate`, `metric` the table of metrics, `formulas/` their formulas, and `evaluation` the result. Maps are
+computed in methods/, perturbations of images are in perturbation/.
 """

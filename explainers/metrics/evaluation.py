@@ -1,42 +1,44 @@
-"""`Evaluation`: the numbers of a map beside those of the controls, its place among them, and the sentence.
+"""`Evaluation`, the result of `evaluate`: the metrics of a map, compared with those of the controls.
 
-A number alone says little: the deletion area of a photograph depends on the photograph more than on the map. So every
-map is compared with controls on the same image.
+A metric without a comparison says little: the deletion area depends more on the image than on the map. Every map is
+therefore compared with controls on the same image.
 
-One image: a map is better or worse than a control where they differ by at least `SPREADS` spreads, the spread being
-the standard deviation of the metric over random maps of that image: what chance alone makes of it. Nearer is level.
+For one image, a map is better or worse than a control if they differ by at least `SPREADS` spreads. The spread is the
+standard deviation of the metric over random maps of that image. Smaller differences count as level.
 
-Several images: the paired differences have a mean, a standard error and the p-value of Student's paired t-test; better
-or worse means p < `LEVEL`.
+For several images, the paired differences have a mean, a standard error and the p-value of Student's paired t-test.
+The map is better or worse if p < `LEVEL`.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from explainers.metrics.metric import METRICS, Measured
+from explainers.metrics.metric import METRICS, Measurement
 
 SPREADS = 2.0
 LEVEL = 0.05
-STOPPED, OVER = "the call was stopped", "the time budget was over"
-"""Why a value is missing that the call did not reach."""
-NOT_FINITE = "the score of the image, or of a changed one, is not finite"
-NAMES = {"random": "random", "edge": "edges", "centre": "the centre blob"}
-"""The controls, in words."""
+STOPPED, OVER = "the call was stopped", "the time budget was exceeded"
+"""Reasons for values that were not computed."""
+NOT_FINITE = "the score of the image, or of a perturbed one, is not finite"
+NAMES = {"random": "random maps", "edge": "edge maps", "centre": "the center-bias baseline"}
+"""The controls in messages."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a map stands to one control: the mean `difference` over the images, positive where the map is better.
+class Comparison:
+    """Comparison of a map with one control: the mean `difference` over the images, positive if the map is better.
 
-    (Where neither direction is better, positive where the map's number is higher.) `in_spreads` is the difference in
-    spreads of random maps; `error` the standard error and `p` the t-test's two-sided p-value, NaN for one image.
-    `verdict`: "better", "worse" ("higher", "lower" where neither is better), "level", or "unknown".
+    (For metrics without a better direction, it is positive if the map's value is higher.) `in_spreads` is the
+    difference in spreads of random maps; `error` the standard error and `p` the two-sided p-value of the t-test, NaN
+    for one image. `verdict`: "better", "worse" ("higher", "lower" for metrics without a better direction), "level" (no
+    significant difference), or "unknown".
     """
 
     control: str
@@ -51,11 +53,12 @@ class Place:
 class Evaluation:
     """The result of `evaluate`.
 
-    `values[metric]` [N]; `controls[metric][control]` [N], of "random" the mean over its maps, whose standard deviation
-    is `spread[metric]` [N]. `curves[metric]` [N, points] and `control_curves[metric][control]` [N, points] for metrics
-    that are areas under one. `reasons[metric][n]` says why a value is NaN, or of fewer samples than asked for. `maps`
-    [N, H, W] are those evaluated, at the images' size; `target` class indices or the target's repr; `options` all
-    settings; `seconds` of wall time. `is_complete` says whether the call reached every value, also of the controls.
+    `values[metric]` is [N]; `controls[metric][control]` is [N], for "random" the mean over the random maps, whose
+    standard deviation is `spread[metric]` [N]. `curves[metric]` and `control_curves[metric][control]` are [N, points],
+    for metrics that are areas under a curve. `reasons[metric][n]` says why a value is NaN or uses fewer samples than
+    requested. `maps` [N, H, W] are the evaluated maps at the images' size; `target` class indices or the target's repr;
+    `options` all settings; `seconds` is wall time. `is_complete` says whether every value was computed, including those
+    of the controls.
     """
 
     values: dict[str, Tensor]
@@ -75,9 +78,9 @@ class Evaluation:
     def __len__(self) -> int:
         return len(self.maps)
 
-    def __getitem__(self, picture: int | slice) -> Evaluation:
-        """The evaluation of one of the images, or of several."""
-        one = one_or_several(picture, len(self))
+    def __getitem__(self, index: int | slice) -> Evaluation:
+        """Return the evaluation of one image or of several."""
+        one = as_slice(index, len(self))
         several = isinstance(self.target, list) and len(self.target) == len(self)
         return replace(
             self,
@@ -92,12 +95,23 @@ class Evaluation:
         )
 
     @property
-    def places(self) -> dict[str, dict[str, Place]]:
-        """The place of the map beside each control, by metric and control."""
-        return {name: {c: self.place(name, c) for c in each} for name, each in self.controls.items()}
+    def comparisons(self) -> dict[str, dict[str, Comparison]]:
+        """The comparison of the map with each control, by metric and control."""
+        return {name: {c: self.compare(name, c) for c in each} for name, each in self.controls.items()}
 
-    def place(self, metric: str, control: str) -> Place:
-        """The place of the map beside one control."""
+    @property
+    def places(self) -> dict[str, dict[str, Comparison]]:
+        """Deprecated name of `comparisons`."""
+        warnings.warn("Evaluation.places is deprecated; use comparisons.", DeprecationWarning, stacklevel=2)
+        return self.comparisons
+
+    def place(self, metric: str, control: str) -> Comparison:
+        """Deprecated name of `compare`."""
+        warnings.warn("Evaluation.place is deprecated; use compare.", DeprecationWarning, stacklevel=2)
+        return self.compare(metric, control)
+
+    def compare(self, metric: str, control: str) -> Comparison:
+        """Compare the map with one control."""
         higher = METRICS[metric].higher
         sign = -1.0 if higher is False else 1.0
         spread = self.spread[metric].double()
@@ -114,25 +128,25 @@ class Evaluation:
             verdict = "level"
         else:
             verdict = ("worse", "better")[mean > 0] if higher is not None else ("lower", "higher")[mean > 0]
-        return Place(control, mean, in_spreads if len(difference) else math.nan, error, p, verdict)
+        return Comparison(control, mean, in_spreads if len(difference) else math.nan, error, p, verdict)
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One row for each image and metric: its value, each control's, the spread, and the verdict beside each."""
+        """Return a row for each image and metric: its value, those of the controls, the spread, and the verdicts."""
         rows = []
-        for picture in range(len(self)):
-            one = self[picture]
+        for index in range(len(self)):
+            one = self[index]
             for name, value in one.values.items():
-                row = {"image": picture, "metric": name, "value": float(value[0])}
+                row = {"image": index, "metric": name, "value": float(value[0])}
                 for control, other in one.controls.get(name, {}).items():
                     row[control] = float(other[0])
-                    row[f"beside_{control}"] = one.place(name, control).verdict
+                    row[f"beside_{control}"] = one.compare(name, control).verdict
                 if name in one.spread:
                     row["spread"] = float(one.spread[name][0])
                 rows.append(row | {"reason": one.reasons[name][0]})
         return rows
 
     def sentence(self, metric: str) -> str:
-        """The number of one metric and its place among the controls, in words."""
+        """Return one line with the value of a metric and the comparison with the controls."""
         known = self.values[metric][self.values[metric].isfinite()]
         title = METRICS[metric].title
         if not len(known):
@@ -140,8 +154,8 @@ class Evaluation:
             return f"{title}: {reason}"
         mean, error = mean_and_error(known)
         number = f"{mean:.3g}" if len(known) == 1 else f"{mean:.3g} ± {error:.2g} over {len(known)} images"
-        places = self.places.get(metric, {})
-        return f"{title} {number}" + (f": {_in_words(places)}" if places else "")
+        comparisons = self.comparisons.get(metric, {})
+        return f"{title} {number}" + (f": {_summarize(comparisons)}" if comparisons else "")
 
     def __str__(self) -> str:
         return "\n".join(map(self.sentence, self.values))
@@ -152,39 +166,39 @@ class Evaluation:
         return f"Evaluation({self.method or 'maps'} on {count} image{'s' * (count > 1)}: {numbers})"
 
 
-def one_or_several(picture: int | slice, count: int) -> slice:
-    """The slice that `picture` names among `count` images.
+def as_slice(index: int | slice, count: int) -> slice:
+    """Convert an index or slice to a slice of `count` images.
 
     Errors   IndexError
     """
-    chosen = range(count)[picture]
+    chosen = range(count)[index]
     if isinstance(chosen, int):
         return slice(chosen, chosen + 1)
     if chosen.step != 1:
-        raise IndexError(f"A step of {chosen.step} is not possible. Give a slice of neighbours: [2:5].")
+        raise IndexError(f"Slices with a step of {chosen.step} are not supported. Give consecutive images: [2:5].")
     return slice(chosen.start, max(chosen.start, chosen.stop))
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The numbers of one metric for several candidates of `count` images each; `is_begun` where the call reached it."""
+    """The values of one metric for several candidates of `count` images each; `is_started` if the call reached it."""
 
-    measured: Measured
+    measured: Measurement
     names: list[str]
     count: int
-    is_begun: bool = True
+    is_started: bool = True
 
     def without_own(self) -> Parts:
-        """Those of the controls."""
+        """Return only the values of the controls."""
         count, curves = self.count, self.measured.curves
         values, curves = self.measured.values[count:], None if curves is None else curves[count:]
         rest = replace(self.measured, values=values, curves=curves, reasons={})
         return replace(self, measured=rest, names=self.names[1:])
 
     def _of(self, numbers: Tensor, name: str) -> Tensor:
-        """[K, N, ...] of the K candidates of that name."""
-        places = [place for place, each in enumerate(self.names) if each == name]
-        return numbers.unflatten(0, (-1, self.count))[places]
+        """Return the numbers [K, N, ...] of the K candidates with that name."""
+        indices = [index for index, each in enumerate(self.names) if each == name]
+        return numbers.unflatten(0, (-1, self.count))[indices]
 
     def values(self, name: str) -> Tensor:
         return self._of(self.measured.values, name).mean(0)
@@ -200,50 +214,50 @@ class Parts:
         return {name: self.curves(name) for name in _sorted(self.names)}
 
     def spread(self) -> Tensor:
-        """The standard deviation over the random maps, [N]."""
+        """Return the standard deviation over the random maps, [N]."""
         return self._of(self.measured.values, "random").std(0)
 
-    def why(self, ended: str) -> list[str]:
-        """Why a value of the caller's maps is NaN, or of fewer samples than asked for, [N]."""
-        missing = NOT_FINITE if self.is_complete else ended
-        fewer = self.measured.is_sampled and not self.is_complete
-        partly = f"of fewer samples than asked for: {ended}" if fewer else ""
+    def find_reasons(self, stop_reason: str) -> list[str]:
+        """Return why each value of the caller's maps is NaN or uses fewer samples than requested, [N]."""
+        missing = NOT_FINITE if self.is_complete else stop_reason
+        has_fewer = self.measured.is_sampled and not self.is_complete
+        partial = f"uses fewer samples than requested: {stop_reason}" if has_fewer else ""
         nan = self.values("").isnan().tolist()
-        return [self.measured.reasons.get(row, missing if nan[row] else partly) for row in range(self.count)]
+        return [self.measured.reasons.get(row, missing if nan[row] else partial) for row in range(self.count)]
 
     @property
     def is_complete(self) -> bool:
-        """Whether the call went to the end of the metric."""
-        return self.is_begun and self.measured.is_whole
+        """Whether the metric was computed completely."""
+        return self.is_started and self.measured.is_complete
 
 
 def _sorted(names: Sequence[str]) -> list[str]:
     return [name for name in ("random", "edge", "centre") if name in names]
 
 
-def _in_words(places: dict[str, Place]) -> str:
-    """ "better than random and edges, level with the centre blob"."""
+def _summarize(comparisons: dict[str, Comparison]) -> str:
+    """Return, for example, "better than random maps, not significantly different from edge maps"."""
     parts = []
-    for verdict, joint in (
+    for verdict, phrase in (
         ("better", "better than"),
         ("higher", "higher than"),
-        ("level", "level with"),
+        ("level", "not significantly different from"),
         ("worse", "worse than"),
         ("lower", "lower than"),
         ("unknown", "not compared with"),
     ):
-        names = [NAMES.get(name, name) for name, place in places.items() if place.verdict == verdict]
+        names = [NAMES.get(name, name) for name, each in comparisons.items() if each.verdict == verdict]
         if names:
-            parts.append(f"{joint} {_and(names)}")
+            parts.append(f"{phrase} {_join(names)}")
     return ", ".join(parts)
 
 
-def _and(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """The mean of values [n], and its standard error s / √n, NaN for fewer than two."""
+    """Return the mean of values [n] and its standard error s / √n, NaN for fewer than two."""
     values = values.double()
     count = len(values)
     mean = float(values.mean()) if count else math.nan
@@ -251,9 +265,9 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def t_test(differences: Tensor) -> float:
-    """The two-sided p-value of Student's paired t-test on differences [n]; NaN for fewer than two.
+    """Return the two-sided p-value of Student's paired t-test on differences [n]; NaN for fewer than two.
 
-    Source   Abramowitz & Stegun 1964, 26.7.3 and 26.7.4: the distribution for a whole number of degrees of freedom
+    Source   Abramowitz & Stegun 1964, 26.7.3 and 26.7.4: the distribution for an integer number of degrees of freedom
     """
     mean, error = mean_and_error(differences)
     freedom = len(differences) - 1

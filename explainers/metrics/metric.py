@@ -1,12 +1,13 @@
-"""What a metric is: the table of metrics, the decorator that enters a formula into it, and what a formula is given.
+"""The table of metrics, the decorator that registers a formula in it, and the input and output of formulas.
 
-R  rows       every map to be judged: those of the caller, then those of each control, for each of the N images
-f  scores     of variants of the images, by the metric's own score
+R  rows       all evaluated maps: those of the caller, then those of each control, for each of the N images
+f  scores     of variants of the images, as defined by the metric
 """
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,42 +18,45 @@ from torch import Tensor
 
 from explainers.errors import BadOption, nearest
 from explainers.metrics.candidates import Candidate
+from explainers.metrics.settings import EvaluationSettings
 from explainers.options import Option, options_of
 from explainers.passes.loop import Loop
-from explainers.passes.run import Run, at_least_float32
+from explainers.passes.run import Run
+from explainers.passes.tensors import at_least_float32
 from explainers.targets import Logit, Probability, Target
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """What a formula gives: `values` [R], and for metrics that are areas the `curves` [R, points] that they are of.
+class Measurement:
+    """The result of a formula: `values` [R], and the `curves` [R, points] of metrics that are areas under a curve.
 
-    A value is NaN where it is not defined or the call ended before; `reasons` says why, by row. `is_whole`: the
-    call did not end within; `is_sampled`: values are of samples, and where it did, of fewer than asked for.
+    A value is NaN if it is not defined or was not reached; `reasons` says why, by row. `is_complete`: the call did not
+    stop early; `is_sampled`: the values are estimated from samples, from fewer than requested if the call stopped
+    early.
     """
 
     values: Tensor
     curves: Tensor | None = None
     reasons: dict[int, str] = field(default_factory=dict)
-    is_whole: bool = True
+    is_complete: bool = True
     is_sampled: bool = False
 
-    def but(self, where: Tensor, why: str) -> Measured:
-        """The same, NaN for the reason `why` in the rows that `where` [R] names."""
-        rows = where.nonzero()[:, 0].tolist()
-        values = torch.where(where, torch.nan, self.values)
-        return replace(self, values=values, reasons={**self.reasons, **dict.fromkeys(rows, why)})
+    def exclude(self, rows: Tensor, reason: str) -> Measurement:
+        """Return a copy with NaN, and the given reason, in the rows where the mask `rows` [R] is true."""
+        indices = rows.nonzero()[:, 0].tolist()
+        values = torch.where(rows, torch.nan, self.values)
+        return replace(self, values=values, reasons={**self.reasons, **dict.fromkeys(indices, reason)})
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One question about a map: its names, the unit and the better direction of its answer, and what it needs.
+    """One metric: its name and title, the unit and the better direction of its values, and its requirements.
 
-    `higher` says whether higher is better, None where neither is. `score` is "probability" or "target" where it scores
-    variants of the images by that, else "". `reruns`: it runs the method again; `region`: it compares with a region;
-    `controls`: a control has the number too; `curve`: it is the area under one. From the options, `factor_free` says
-    whether maps that differ by a positive factor alone have one number, `forwards` how many forward passes (with
-    `reruns`, runs of the method) a map takes.
+    `higher` says whether higher is better, None if neither direction is. `score` is "probability" or "target" if the
+    metric scores variants of the images, else "". `reruns`: it runs the method again; `region`: it compares with a
+    region; `controls`: it is defined for controls too; `curve`: it is the area under a curve. Two functions of the
+    options: `factor_free` says whether maps that differ only by a positive factor have the same value, and `forwards`
+    how many forward passes (with `reruns`, runs of the method) a map needs.
     """
 
     name: str
@@ -69,29 +73,33 @@ class Metric:
     summary: str
     factor_free: Callable[[Mapping[str, Any]], bool] = field(repr=False)
     forwards: Callable[[Mapping[str, Any]], int] = field(repr=False)
-    function: Callable[..., Measured | Tensor] = field(repr=False)
+    function: Callable[..., Measurement | Tensor] = field(repr=False)
     options: dict[str, Option] = field(repr=False)
 
     @property
     def reads_class(self) -> bool:
-        """Whether it needs the score of a class."""
+        """Whether the metric needs the score of a class."""
         return self.score != ""
 
-    def __call__(self, trial: Trial, **options: Any) -> Measured:
-        """The values of all rows, in the maps' precision."""
+    def __call__(self, trial: Trial, **options: Any) -> Measurement:
+        """Compute the values of all rows, in the precision of the maps."""
         found = self.function(trial, **options)
-        found = found if isinstance(found, Measured) else Measured(found)
+        found = found if isinstance(found, Measurement) else Measurement(found)
         return replace(found, values=found.values.to(trial.maps.dtype))
 
-    def resolved(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All its options, the given ones checked.
+    def resolve_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the given options and add the defaults of the others.
 
         Errors   BadOption
         """
+        for old, new in _RENAMED_OPTIONS.items():
+            if old in given and new in self.options:
+                warnings.warn(f"The option {old!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=2)
+                given = {new if name == old else name: value for name, value in given.items()}
         for name, value in given.items():
             if name not in self.options:
-                possible = f"It takes {', '.join(self.options)}." if self.options else "It takes none."
-                raise BadOption(f"{self.name} has no option {name!r}. {nearest(name, self.options)}{possible}")
+                names = f"Available options: {', '.join(self.options)}." if self.options else "It has no options."
+                raise BadOption(f"{self.name} has no option {name!r}. {nearest(name, self.options)}{names}")
             self.options[name].check(value)
         return {name: given.get(name, option.default) for name, option in self.options.items()}
 
@@ -99,7 +107,10 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 """Every metric by name, in a fixed order."""
 
-Formula = Callable[..., "Measured | Tensor"]
+_RENAMED_OPTIONS = {"normalise": "normalize"}
+"""Deprecated names of options, which are still accepted."""
+
+Formula = Callable[..., "Measurement | Tensor"]
 
 
 def metric(
@@ -117,12 +128,12 @@ def metric(
     factor_free: Callable[[Mapping[str, Any]], bool] = lambda options: True,
     forwards: Callable[[Mapping[str, Any]], int] = lambda options: 0,
 ) -> Callable[[Formula], Formula]:
-    """Enter a formula `(trial, **options) -> values [R]`, or `Measured`, into METRICS.
+    """Register a formula `(trial, **options) -> values [R]`, or `Measurement`, in METRICS.
 
-    The fields are those of `Metric`; options are keywords with an `Annotated` range or choice, as those of methods are.
+    The fields are those of `Metric`. Options are keywords with an `Annotated` range or choice, like those of methods.
     """
 
-    def join(function: Formula) -> Formula:
+    def register(function: Formula) -> Formula:
         METRICS[function.__name__] = Metric(
             name=function.__name__,
             title=title,
@@ -143,32 +154,30 @@ def metric(
         )
         return function
 
-    return join
+    return register
 
 
 @dataclass(eq=False)
 class Trial:
-    """One call, as a formula sees it.
+    """The input of a formula: the images, the candidate maps and the settings of one call.
 
-    `run` has the model, the images and their target; `baseline` [N, C, H, W] stands for absence; `steps` is the number
-    of steps of a curve; `region` [N, H, W] is true inside the regions given. `kept` is shared by all metrics of these
-    candidates, `images_kept` by all candidates of the images.
+    `run` has the model, the images and their target; `baseline` [N, C, H, W] replaces removed pixels; `region`
+    [N, H, W] is true inside the given regions. `cache` is shared by all metrics of these candidates, `image_cache` by
+    all candidates of the images.
     """
 
     run: Run
     loop: Loop
     baseline: Tensor
     candidates: list[Candidate]
-    steps: int
-    seed: int
-    score: str
+    settings: EvaluationSettings
     region: Tensor | None
-    images_kept: dict[Any, Any]
+    image_cache: dict[Any, Any]
     metric: Metric | None = None
-    kept: dict[Any, Any] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
 
     def of(self, metric: Metric) -> Trial:
-        """The same call for a metric."""
+        """Return the same input for another metric."""
         return replace(self, metric=metric)
 
     @property
@@ -178,7 +187,7 @@ class Trial:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the scores."""
+        """The dtype of the scores."""
         return at_least_float32(self.images).dtype
 
     @cached_property
@@ -187,85 +196,87 @@ class Trial:
         return torch.cat([each.maps for each in self.candidates])
 
     @cached_property
-    def pictures(self) -> list[int]:
-        """The image of each row, [R]."""
+    def image_indices(self) -> list[int]:
+        """The index of the image of each row, [R]."""
         return [*range(len(self.images))] * len(self.candidates)
 
     def rows(self, candidate: int) -> range:
-        """The rows of a candidate."""
+        """Return the rows of a candidate."""
         count = len(self.images)
         return range(candidate * count, (candidate + 1) * count)
 
     @cached_property
     def mirrors(self) -> dict[int, int]:
-        """The row whose ranks are the reverse, by row, where there is one."""
+        """The row with the reversed ranks, by row, if there is one."""
         pairs = [(k, each.mirror) for k, each in enumerate(self.candidates) if each.mirror is not None]
         later = {a: b for k, m in pairs for a, b in zip(self.rows(k), self.rows(m), strict=True)}
         return later | {b: a for a, b in later.items()}
 
     @property
     def ranks(self) -> Tensor:
-        """Rank of each pixel, [R, H, W] int32, 0 for the highest; ties in random order, the same for all rows."""
-        if "ranks" not in self.kept:
+        """The rank of each pixel, [R, H, W] int32, 0 for the highest; ties in random order, the same for all rows."""
+        if "ranks" not in self.cache:
             found: list[Tensor] = []
             for row, heat in enumerate(self.maps):
-                twin = self.mirrors.get(row, row)
-                found.append(ranks(heat, self.seed) if twin >= row else heat.numel() - 1 - found[twin])
-            self.kept["ranks"] = torch.stack(found)
-        ranked: Tensor = self.kept["ranks"]
+                mirror = self.mirrors.get(row, row)
+                found.append(ranks(heat, self.settings.seed) if mirror >= row else heat.numel() - 1 - found[mirror])
+            self.cache["ranks"] = torch.stack(found)
+        ranked: Tensor = self.cache["ranks"]
         return ranked
 
     @property
     def target(self) -> Target:
-        """What the metric scores: the target's probability where it is plain classes and the metric asks for it."""
-        target = self.run.target
-        assert target is not None, "score_inputs fixes it"
-        wanted = self.metric is not None and self.metric.score == "probability" and self.score == "probability"
-        return Probability(target.classes) if wanted and isinstance(target, Logit) else target
+        """The target of the metric: the probability if the target is a `Logit` and the metric uses probabilities."""
+        target = self.run.scoring.target
+        assert target is not None, "score_inputs sets it"
+        use_probability = (
+            self.metric is not None and self.metric.score == "probability" and self.settings.score == "probability"
+        )
+        return Probability(target.classes) if use_probability and isinstance(target, Logit) else target
 
     @property
-    def whole(self) -> Tensor:
-        """Scores of the images, [R]."""
-        return self._once(whole=self.images)["whole"]
+    def image_scores(self) -> Tensor:
+        """The scores of the images, [R]."""
+        return self._cached_scores(image=self.images)["image"]
 
     @property
-    def ends(self) -> tuple[Tensor, Tensor]:
-        """Scores of the images and of their baselines, [R] each."""
-        found = self._once(whole=self.images, empty=self.baseline)
-        return found["whole"], found["empty"]
+    def endpoint_scores(self) -> tuple[Tensor, Tensor]:
+        """The scores of the images and of their baselines, [R] each."""
+        found = self._cached_scores(image=self.images, baseline=self.baseline)
+        return found["image"], found["baseline"]
 
-    def _once(self, **variants: Tensor) -> dict[str, Tensor]:
-        """Scores by row of one variant of each image, from one pass for all metrics of the same score."""
-        kept = self.images_kept.setdefault(("scores", type(self.target).__name__), {})
-        new = [name for name in variants if name not in kept]
+    def _cached_scores(self, **variants: Tensor) -> dict[str, Tensor]:
+        """Return scores by row of one variant of each image, computed once for all metrics with the same score."""
+        cache = self.image_cache.setdefault(("scores", type(self.target).__name__), {})
+        new = [name for name in variants if name not in cache]
         if new:
             count = len(self.images)
             scores = self.values(torch.cat([variants[name] for name in new]), [*range(count)] * len(new))
-            kept.update(zip(new, scores.split(count), strict=True))
-        return {name: kept[name][self.pictures] for name in variants}
+            cache.update(zip(new, scores.split(count), strict=True))
+        return {name: cache[name][self.image_indices] for name in variants}
 
-    def values(self, batch: Tensor, pictures: Sequence[int]) -> Tensor:
-        """Scores [B] of variants; row b is a variant of image `pictures[b]`."""
-        return self.run.values(batch, pictures, target=self.target)
+    def values(self, batch: Tensor, image_indices: Sequence[int]) -> Tensor:
+        """Return the scores [B] of variants; row b is a variant of image `image_indices[b]`."""
+        return self.run.scoring.values(batch, image_indices, target=self.target)
 
     def scores(
         self, variants: int, make: Callable[[int, Sequence[int]], Tensor], rows: Sequence[int] | None = None
     ) -> Tensor:
-        """Scores [R, variants]: `make(row, [k, ...])` gives variants [., C, H, W] of the row's image.
+        """Return the scores [R, variants]: `make(row, [k, ...])` returns variants [., C, H, W] of the row's image.
 
-        NaN where the call ended before, and for rows that are not among `rows`.
+        Scores are NaN if the call stopped before they were computed, and in rows that are not among `rows`.
         """
         rows = range(len(self.maps)) if rows is None else rows
         found = torch.full((len(rows) * variants,), torch.nan, dtype=self.dtype, device=self.images.device)
 
         def work(chunk: range) -> None:
-            batches, pictures = [], []
-            for place in range(chunk.start // variants, -(-chunk.stop // variants)):
-                first = place * variants
+            batches, indices = [], []
+            for k in range(chunk.start // variants, -(-chunk.stop // variants)):
+                first = k * variants
                 own = range(max(chunk.start, first) - first, min(chunk.stop, first + variants) - first)
-                batches.append(make(rows[place], own))
-                pictures += [self.pictures[rows[place]]] * len(own)
-            found[chunk.start : chunk.stop] = self.values(torch.cat(batches), pictures)
+                batches.append(make(rows[k], own))
+                indices += [self.image_indices[rows[k]]] * len(own)
+            found[chunk.start : chunk.stop] = self.values(torch.cat(batches), indices)
 
         whole = found.new_full((len(self.maps), variants), torch.nan)
         if rows and variants:
@@ -275,8 +286,8 @@ class Trial:
 
 
 def ranks(heat: Tensor, seed: int = 0) -> Tensor:
-    """Rank of each pixel of a map [H, W], int32, 0 for the highest; ties in an order drawn from `seed`."""
-    # Ties in memory order would remove a constant map from top to bottom, which is a better order than random.
+    """Return the rank of each pixel of a map [H, W], int32, 0 for the highest; ties in random order given by `seed`."""
+    # Breaking ties in memory order would remove a constant map from top to bottom, which scores better than random.
     shuffled = torch.randperm(heat.numel(), generator=torch.Generator().manual_seed(seed)).to(heat.device)
     order = shuffled[heat.flatten()[shuffled].argsort(descending=True, stable=True)]
     rank = torch.empty(len(order), dtype=torch.int32, device=heat.device)
@@ -285,10 +296,10 @@ def ranks(heat: Tensor, seed: int = 0) -> Tensor:
 
 
 def find_metric(name: str) -> Metric:
-    """The metric of that name.
+    """Return the metric with that name.
 
-    Errors   BadOption with the nearest names
+    Errors   BadOption with similar names
     """
     if not isinstance(name, str) or name not in METRICS:
-        raise BadOption(f"There is no metric {name!r}. {nearest(str(name), METRICS)}METRICS lists all {len(METRICS)}.")
+        raise BadOption(f"Unknown metric {name!r}. {nearest(str(name), METRICS)}METRICS lists all {len(METRICS)}.")
     return METRICS[name]

@@ -1,4 +1,4 @@
-"""`Recommendation`: the table of maps that were tried, best first, and where the metrics disagree about them."""
+"""`Recommendation`, the result of `recommend`: a table of maps, best first, and the agreement of the metrics."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from explainers.metrics.metric import METRICS
 from explainers.passes.loop import Partial
 
 AGREE, DISAGREE = 0.7, 0.3
-"""Rank correlations of two metrics' orders of the maps, above which they agree and below which they do not."""
+"""Rank correlation of two metrics' orders of the maps: they agree above the first and disagree below the second."""
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
-    """One row: a method at a layer, and what the metrics say about its maps beside the controls.
+class RankedMap:
+    """One row: a method at a layer, and the evaluation of its maps.
 
-    `rank` is the mean of its places by each metric, from 1, among the rows with as many `steps` in their curves;
-    `seconds` what the maps took; `cut` that the method ended by its share of the time; `same_as` names an earlier row
-    whose maps are the same.
+    `rank` is its mean rank over the metrics, from 1, among the rows with the same number of curve `steps`; `seconds` is
+    the time for computing the maps; `cut` says that the method reached its time limit; `same_as` is the name of an
+    earlier row with the same maps.
     """
 
     method: str
@@ -40,7 +40,7 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """ "grad_cam at layer4"."""
+        """The method and the layer, such as "grad_cam at layer4"."""
         return f"{self.method} at {self.layer}" if self.layer else self.method
 
     @property
@@ -49,21 +49,21 @@ class Tried:
         return {name: mean_and_error(each[each.isfinite()])[0] for name, each in self.evaluation.values.items()}
 
     def beats(self, control: str) -> bool:
-        """Whether no metric says that the map is level with, or worse than, that control."""
-        places = [each[control] for each in self.evaluation.places.values() if control in each]
-        return bool(places) and all(place.verdict == "better" for place in places)
+        """Return whether the map is significantly better than that control by every metric."""
+        comparisons = [each[control] for each in self.evaluation.comparisons.values() if control in each]
+        return bool(comparisons) and all(each.verdict == "better" for each in comparisons)
 
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
     """The result of `recommend`.
 
-    `rows` are best first: those with full curves, then those with short ones. `refused` has, by method (and layer), why
-    there is no map. `total` is the number of methods and layers to try, of which the first len(rows) + len(refused)
-    were reached within the time. `is_stopped`: the caller ended the search.
+    `rows` are best first: those with full curves, then those with short ones. `refused` is, by method (and layer), the
+    reason why there is no map. `total` is the number of methods and layers to try, of which the first
+    len(rows) + len(refused) were tried within the time. `is_stopped`: the caller stopped the search.
     """
 
-    rows: tuple[Tried, ...]
+    rows: tuple[RankedMap, ...]
     metrics: tuple[str, ...]
     refused: dict[str, str] = field(default_factory=dict)
     total: int = 0
@@ -75,25 +75,25 @@ class Recommendation:
         return len(self.rows)
 
     @property
-    def best(self) -> Tried | None:
+    def best(self) -> RankedMap | None:
         """The first row."""
         return self.rows[0] if self.rows else None
 
     @property
-    def compared(self) -> tuple[Tried, ...]:
-        """The rows with the longest curves, whose numbers are comparable; those that are the same map once."""
+    def compared(self) -> tuple[RankedMap, ...]:
+        """The rows with the longest curves, whose values are comparable, without rows that repeat an earlier map."""
         steps = max((row.steps for row in self.rows), default=0)
         return tuple(row for row in self.rows if row.steps == steps and not row.same_as)
 
     @property
-    def winners(self) -> dict[str, Tried]:
-        """The best of the compared rows by each metric alone."""
+    def winners(self) -> dict[str, RankedMap]:
+        """The best of the compared rows by each single metric."""
         best = _losses(self.compared, self.metrics).argmin(1).tolist() if self.rows else []
         return {name: self.compared[row] for name, row in zip(self.metrics, best, strict=False)}
 
     @property
     def agreement(self) -> dict[tuple[str, str], float]:
-        """For each two metrics the rank correlation of their orders of the compared rows; NaN for fewer than three."""
+        """The rank correlation of two metrics' orders of the compared rows, by pair; NaN for fewer than three rows."""
         found = {}
         losses = dict(zip(self.metrics, _losses(self.compared, self.metrics), strict=True))
         for a, b in combinations(self.metrics, 2):
@@ -103,39 +103,39 @@ class Recommendation:
         return found
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One row for each map: its method, layer, seconds, each metric and its verdict beside each control."""
+        """Return one row for each map: method, layer, seconds, each metric and the verdict for each control."""
         table = []
         for row in self.rows:
             line: dict[str, Any] = {"rank": row.rank, "method": row.method, "layer": row.layer, "seconds": row.seconds}
             for name, value in row.values.items():
                 line[name] = value
-                for control, place in row.evaluation.places.get(name, {}).items():
-                    line[f"{name}_beside_{control}"] = place.verdict
+                for control, comparison in row.evaluation.comparisons.get(name, {}).items():
+                    line[f"{name}_beside_{control}"] = comparison.verdict
             table.append(line | {"steps": row.steps, "cut": row.cut, "same_as": row.same_as})
         return table
 
     def __str__(self) -> str:
         if self.best is None:
-            ended = "It was stopped" if self.is_stopped else "The time was over"
-            why = next(iter(self.refused.values()), f"{ended} before the first map.")
-            return f"No map could be recommended. {why}"
+            stopped = "The search was stopped" if self.is_stopped else "The time limit was reached"
+            reason = next(iter(self.refused.values()), f"{stopped} before the first map.")
+            return f"There is no map to recommend. {reason}"
         reached = len(self.rows) + len(self.refused)
         tried = f"all {self.total}" if reached >= self.total else f"{reached} of {self.total}"
-        lines = [f"{self.best.name} is the best of {len(self.rows)} maps ({tried} were tried, {self.seconds:.0f} s)."]
+        lines = [f"{self.best.name} is the best of {len(self.rows)} maps (tried {tried} in {self.seconds:.0f} s)."]
         lines += [self.best.evaluation.sentence(name) for name in self.metrics]
-        beside = [row for row in self.rows if _controls(row)]
-        if beside and not any(all(row.beats(control) for control in _controls(row)) for row in beside):
-            lines.append("No map is better than every control by every metric: trust none of them on this alone.")
+        with_controls = [row for row in self.rows if _controls(row)]
+        if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
+            lines.append("No map is better than every control by every metric, so none can be recommended.")
         lines += [self._agreement(a, b, rho) for (a, b), rho in self.agreement.items()]
         return "\n".join([*lines, *self._table(10)])
 
     def _agreement(self, a: str, b: str, rho: float) -> str:
         titles = METRICS[a].title, METRICS[b].title.lower()
-        wins = f"{titles[0]} is won by {self.winners[a].name}, {titles[1]} by {self.winners[b].name}."
+        best = f"Best by {METRICS[a].title.lower()}: {self.winners[a].name}; by {titles[1]}: {self.winners[b].name}."
         if math.isnan(rho):
-            return wins
-        word = "agree" if rho > AGREE else "disagree" if rho < DISAGREE else "agree in part"
-        return f"{titles[0]} and {titles[1]} {word} about the order (rank correlation {rho:.2f}). {wins}"
+            return best
+        verb = "agree" if rho > AGREE else "disagree" if rho < DISAGREE else "partly agree"
+        return f"{titles[0]} and {titles[1]} {verb} on the order (rank correlation {rho:.2f}). {best}"
 
     def _table(self, most: int) -> list[str]:
         shown = self.rows[:most]
@@ -162,45 +162,46 @@ class PartialRecommendation(Partial):
     recommendation: Recommendation
 
 
-def ranked(rows: Sequence[Tried], metrics: Sequence[str]) -> tuple[Tried, ...]:
-    """The rows, best first: longer curves before shorter ones, and by the mean of the places by each metric.
+def rank_maps(rows: Sequence[RankedMap], metrics: Sequence[str]) -> tuple[RankedMap, ...]:
+    """Sort the rows, best first: longer curves before shorter ones, then by the mean rank over the metrics.
 
-    Rows for which a metric has no value on an image that another row has one of are behind the others.
+    Rows without a value for an image for which another row has one come last.
     """
-    found: list[Tried] = []
+    found: list[RankedMap] = []
     for steps in sorted({row.steps for row in rows}, reverse=True):
         group = [row for row in rows if row.steps == steps]
         losses = _losses(group, metrics)
-        mean = _places(losses).mean(0).tolist()
+        mean = _ranks(losses).mean(0).tolist()
         missing = losses.isinf().any(0).tolist()
-        # Of equal ranks, the one that was tried first, which is the cheapest.
+        # Among equal ranks, the map that was tried first, and is therefore the cheapest, comes first.
         order = sorted(range(len(group)), key=lambda k: (missing[k], mean[k]))
         found += [replace(group[k], rank=mean[k]) for k in order]
     return tuple(found)
 
 
-def _places(losses: Tensor) -> Tensor:
-    """Places [metrics, rows] from 1, the lowest loss first; ties have their mean place."""
+def _ranks(losses: Tensor) -> Tensor:
+    """Return ranks [metrics, rows] from 1, the lowest loss first; ties get their mean rank."""
     below = (losses[:, None] < losses[:, :, None]).sum(2)
     same = (losses[:, None] == losses[:, :, None]).sum(2)
     return below + (same + 1) / 2
 
 
-def _losses(rows: Sequence[Tried], metrics: Sequence[str]) -> Tensor:
-    """Each metric's mean over the images, turned so that lower is better, [metrics, rows].
+def _losses(rows: Sequence[RankedMap], metrics: Sequence[str]) -> Tensor:
+    """Return each metric's mean over the images, negated if higher is better, [metrics, rows].
 
-    Infinite for a row without a value on an image on which another has one: means of other images do not compare.
+    It is infinite for a row without a value for an image for which another row has one, because means over different
+    images are not comparable.
     """
     found = torch.full((len(metrics), len(rows)), math.inf, dtype=torch.float64)
-    for place, name in enumerate(metrics):
+    for m, name in enumerate(metrics):
         values = [row.evaluation.values[name].double().cpu() for row in rows]
-        wanted = torch.stack(values).isfinite().any(0) if values else torch.zeros(0, dtype=torch.bool)
+        required = torch.stack(values).isfinite().any(0) if values else torch.zeros(0, dtype=torch.bool)
         for k, each in enumerate(values):
-            if bool(wanted.any()) and bool(each[wanted].isfinite().all()):
-                mean = float(each[wanted].mean())
-                found[place, k] = -mean if METRICS[name].higher else mean
+            if bool(required.any()) and bool(each[required].isfinite().all()):
+                mean = float(each[required].mean())
+                found[m, k] = -mean if METRICS[name].higher else mean
     return found
 
 
-def _controls(row: Tried) -> list[str]:
+def _controls(row: RankedMap) -> list[str]:
     return sorted({control for each in row.evaluation.controls.values() for control in each})

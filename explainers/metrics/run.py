@@ -1,4 +1,4 @@
-"""`evaluate`: what the chosen metrics say about maps of the images, and about the controls' maps beside them."""
+"""`evaluate`: compute metrics of maps and, for comparison, of control maps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 import torch
@@ -14,29 +14,30 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption
 from explainers.explanation.result import Explanation
-from explainers.findings import unrecorded
+from explainers.findings import pause_recording
 from explainers.maps.boxes import region_masks
-from explainers.metrics import formulas  # noqa: F401 fills METRICS
-from explainers.metrics.candidates import Candidate, Maps, OwnMaps, control_maps, refuse
+from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
+from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
-from explainers.metrics.metric import Measured, Metric, Trial, find_metric
+from explainers.metrics.metric import Measurement, Metric, Trial, find_metric
+from explainers.metrics.settings import EvaluationSettings
 from explainers.network.eval_view import one_call, outside_call
-from explainers.network.forwarded import Forward, forwarded
+from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, options_of
 from explainers.outputs import scores_of
 from explainers.passes.loop import Loop, Partial, Progress, check_progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.registry import METHODS, check_images
-from explainers.targets import Logit, TargetLike, described
+from explainers.targets import Logit, TargetLike, describe_target
 
-MAKING = 0.5
-"""Share of the progress that a long method has, whose maps are made first."""
+MAP_SHARE = 0.5
+"""Share of the progress for computing the maps of a long method, before they are evaluated."""
 
 
 @dataclass(frozen=True)
 class PartialEvaluation(Partial):
-    """Progress of `evaluate`: a `Partial` without a map, with the `evaluation` of the metrics that are done."""
+    """Progress of `evaluate`: a `Partial` without a map, with the `evaluation` by the metrics completed so far."""
 
     evaluation: Evaluation
 
@@ -48,11 +49,11 @@ def evaluate(
     *,
     target: TargetLike = None,
     metrics: str | Sequence[str] = ("deletion", "insertion"),
-    baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces hidden pixels; empty: zeros")] = "blur",
+    baseline: Annotated[Baseline, Choice(*NAMES, help="replacement of hidden pixels; default: zeros")] = "blur",
     controls: bool = True,
-    steps: Annotated[int, Range(2, 1000, help="steps of a curve")] = 20,
-    score: Annotated[str, Choice("probability", "logit", help="what curves show of a class")] = "probability",
-    magnitude: Annotated[bool, "Rank pixels by the size of their values, whatever the sign"] = False,
+    steps: Annotated[int, Range(2, 1000, help="number of steps of a curve")] = 20,
+    score: Annotated[str, Choice("probability", "logit", help="score of a class in curves")] = "probability",
+    magnitude: Annotated[bool, "Rank pixels by magnitude, regardless of the sign"] = False,
     region: Tensor | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: Seed = 0,
@@ -62,20 +63,20 @@ def evaluate(
     budget: float | None = None,
     forward: Forward | None = None,
 ) -> Evaluation:
-    """Measure maps of the images by METRICS, with the same numbers for maps of three controls beside them.
+    """Evaluate maps of the images with METRICS, and compare them with the maps of three controls.
 
-    `maps` [N, h, w] are enlarged bilinearly, attributions [N, C, H, W] summed over their channels; an `Explanation`, a
-    method's name or a function of the images can be run again, which some metrics ask for. `target` None is that of the
-    `Explanation`, else each image's top class. `score` holds for plain classes; other targets are scored as they are,
-    and the class of a network that gives one score by its logit.
-    `region`, for metrics that ask for one, is boxes [N, 4] (left, top, right, bottom in pixels) or masks [N, H, W].
-    `options` are those of single metrics: {"road": {"levels": (0.2, 0.4)}}.
+    `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels; an `Explanation`,
+    a method's name or a function of the images can be run again, which some metrics require. The default `target` is
+    that of the `Explanation`, else each image's top class. `score` applies to classes; other targets are scored as they
+    are, and the class of a network with a single score is scored by its logit.
+    `region`, required by some metrics, is boxes [N, 4] (left, top, right, bottom in pixels) or masks [N, H, W].
+    `options` are options of individual metrics: {"road": {"levels": 9}}.
 
-    Controls are random maps (four, two of them negatives of the others), the image's edges and a centred blob. The
-    spread of the random maps is the unit in which a difference on one image is judged; over several images it is a
-    paired t-test: `Evaluation.places`.
+    The controls are random maps (four, two of them negatives of the others), the image's edges and a centered blob. For
+    one image, differences are compared with the spread of the random maps; for several images, with a paired t-test.
+    See `Evaluation.comparisons`.
 
-    Returns  an `Evaluation`; where `progress` returned False or `budget` seconds were over, values not reached are NaN
+    Returns  an `Evaluation`; if `progress` returns False or `budget` seconds have passed, the remaining values are NaN
     Errors   BadOption, BadImages, BadTarget
 
     Example
@@ -83,9 +84,7 @@ def evaluate(
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
         (torch.Size([1]), ['centre', 'edge', 'random'])
     """
-    with evaluator(
-        model,
-        images,
+    settings = EvaluationSettings(
         target=_target_of(maps, target),
         metrics=metrics,
         baseline=baseline,
@@ -101,176 +100,166 @@ def evaluate(
         progress=progress,
         budget=budget,
         forward=forward,
-        first=(maps,),
-    ) as judge:
+    )
+    with evaluator(model, images, settings, first=(maps,)) as judge:
         return judge(maps)
 
 
 @contextmanager
 def evaluator(
-    model: nn.Module,
-    images: Tensor,
-    *,
-    target: TargetLike = None,
-    metrics: str | Sequence[str] = ("deletion", "insertion"),
-    baseline: Baseline = "blur",
-    controls: bool = True,
-    batch_size: int | None = None,
-    precision: str = "auto",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    first: Sequence[Maps] = (),
-    **settings: Any,
+    model: nn.Module, images: Tensor, settings: EvaluationSettings, *, first: Sequence[Maps] = ()
 ) -> Iterator[Evaluator]:
-    """What `evaluate` does, for several maps of the same images: `judge(maps)`, once for each, inside the block.
+    """Yield a function that evaluates maps as `evaluate` does, for several maps of the same images inside the block.
 
-    The scores of the images and of their baselines, and the controls' numbers, are computed once. `first` are maps that
-    are refused before any work.
+    The scores of the images and of their baselines, and the values of the controls, are computed only once. `first` are
+    maps that are validated before any computation.
     """
-    loop = Loop(batch_size, None, budget)
-    chosen = _metrics(metrics)
-    given = {"baseline": baseline, "precision": precision, **settings}
-    known = options_of(evaluate)
-    settings = {name: given.get(name, option.default) for name, option in known.items()}
-    for name, option in known.items():
-        option.check(settings[name])
-    own = _options(given.get("options") or {}, chosen)
-    if not isinstance(controls, bool):
-        raise BadOption(f"controls={controls!r} is not possible. Give True or False.")
-    check_progress(progress)
+    loop = Loop(settings.batch_size, None, settings.budget)
+    chosen = _metrics(settings.metrics)
+    for name, option in options_of(evaluate).items():
+        option.check(getattr(settings, name))
+    metric_options = _resolve_options(settings.options or {}, chosen)
+    if not isinstance(settings.controls, bool):
+        raise BadOption(f"controls={settings.controls!r} is not valid. Give True or False.")
+    check_progress(settings.progress)
     grad = torch.is_grad_enabled()
-    model = forwarded(model, forward, images)
+    model = wrap_forward(model, settings.forward, images)
     with one_call(model):
         check_images(model, images)
         for maps in first:
-            refuse(maps, images)
-            _refuse_reruns(maps, chosen)
-        region = _region(given.get("region"), images, chosen)
-        with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-            run.refuse_through()
-            cover = baseline_of(run.images, baseline, settings["seed"])
-            run.score_inputs()
-            if isinstance(run.target, Logit) and scores_of(run.clean_output).shape[1] == 1:
-                settings["score"] = "logit"  # the softmax of one score is always 1
-            trial = Trial(run, loop, cover, [], settings["steps"], settings["seed"], settings["score"], region, {})
-            own_maps = OwnMaps(model, run, settings["magnitude"], grad)
-            yield Evaluator(trial, own_maps, chosen, own, settings, controls, progress)
+            check_maps(maps, images)
+            _check_reruns(maps, chosen)
+        region = _region_mask(settings.region, images, chosen)
+        with open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop) as run:
+            run.forward.refuse_through()
+            cover = baseline_of(run.images, settings.baseline, settings.seed)
+            run.scoring.score_inputs()
+            if isinstance(run.scoring.target, Logit) and scores_of(run.scoring.clean_output).shape[1] == 1:
+                settings = replace(settings, score="logit")  # the softmax of one score is always 1
+            trial = Trial(run, loop, cover, [], settings, region, {})
+            yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options)
 
 
 @dataclass(eq=False)
 class Evaluator:
-    """The metrics of one call, for any number of maps of its images."""
+    """The metrics of one call, for any number of maps of the same images."""
 
     trial: Trial
     own_maps: OwnMaps
     metrics: list[Metric]
     options: dict[str, dict[str, Any]]
-    settings: dict[str, Any]
-    controls: bool
-    progress: Progress | None
     _controls: dict[str, Parts] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
-    _made: float = field(default=0.0, init=False)
+    _done_share: float = field(default=0.0, init=False)
 
     def __call__(self, maps: Maps) -> Evaluation:
-        """The evaluation of one map for each image.
+        """Evaluate one map for each image.
 
         Errors   BadOption
         """
-        began = time.perf_counter()
+        start = time.perf_counter()
+        settings = self.trial.settings
         is_long = isinstance(maps, str) and METHODS[maps].long
-        watched = is_long and self.progress is not None
-        own = self.own_maps.candidate(maps, partial(self._making, began) if watched else None)
-        self._made = MAKING if is_long else 0.0
-        new = self.controls and self._controls is None
-        beside = control_maps(self.trial.images, self.trial.seed) if new else []
-        trial = replace(self.trial, candidates=[own, *beside], kept={})
-        alone = replace(trial, candidates=[own], kept={})
-        whole = sum(self._cost(each, trial) for each in self.metrics)
+        is_watched = is_long and settings.progress is not None
+        own = self.own_maps.candidate(maps, partial(self._report_method, start) if is_watched else None)
+        self._done_share = MAP_SHARE if is_long else 0.0
+        need_controls = settings.controls and self._controls is None
+        controls = control_maps(self.trial.images, settings.seed) if need_controls else []
+        trial = replace(self.trial, candidates=[own, *controls], cache={})
+        without_controls = replace(trial, candidates=[own], cache={})
+        total = sum(self._cost(each, trial) for each in self.metrics)
         done, parts = 0, dict[str, Parts]()
         for each in self.metrics:
-            self.trial.loop.progress = self._report(own, parts, done, self._cost(each, trial), whole, began)
-            parts[each.name] = self._measure(each, trial if each.controls else alone)
+            self.trial.loop.progress = self._report(own, parts, done, self._cost(each, trial), total, start)
+            parts[each.name] = self._measure(each, trial if each.controls else without_controls)
             done += self._cost(each, trial)
         self.trial.loop.progress = None
-        if beside and not self._stopped and self.trial.loop.affords():
+        if controls and not self._stopped and self.trial.loop.affords():
             self._controls = {name: part.without_own() for name, part in parts.items()}
-        return self._evaluation(own, parts, began)
+        return self._evaluation(own, parts, start)
+
+    @cached_property
+    def _general_options(self) -> dict[str, Any]:
+        """The options that all metrics share, by name."""
+        return {name: getattr(self.trial.settings, name) for name in options_of(evaluate)}
 
     @property
-    def reads_map_alone(self) -> bool:
-        """Whether maps that differ by a positive factor alone have the same numbers, whatever made them."""
+    def is_scale_invariant(self) -> bool:
+        """Whether maps that differ only by a positive factor have the same values, regardless of their method."""
         return not any(each.reruns for each in self.metrics) and all(
             each.factor_free(self.options[each.name]) for each in self.metrics
         )
 
     def _measure(self, metric: Metric, trial: Trial) -> Parts:
-        """The numbers of one metric; NaN where the call has ended."""
+        """Compute the values of one metric, or NaN if the call has stopped."""
         names = [each.name for each in trial.candidates]
         if self._stopped or not self.trial.loop.affords():
-            found = Measured(trial.maps.new_full((len(trial.maps),), torch.nan))
-            return Parts(found, names, len(trial.images), is_begun=False)
+            found = Measurement(trial.maps.new_full((len(trial.maps),), torch.nan))
+            return Parts(found, names, len(trial.images), is_started=False)
         self.trial.loop.ended_early = False
         found = metric(trial.of(metric), **self.options[metric.name])
-        is_whole = found.is_whole and not self.trial.loop.ended_early
-        return Parts(replace(found, is_whole=is_whole), names, len(trial.images))
+        is_complete = found.is_complete and not self.trial.loop.ended_early
+        return Parts(replace(found, is_complete=is_complete), names, len(trial.images))
 
     def _cost(self, metric: Metric, trial: Trial) -> int:
         rows = len(trial.maps) if metric.controls else len(trial.images)
-        return max(1, metric.forwards({**self.settings, **self.options[metric.name]})) * rows
+        return max(1, metric.forwards({**self._general_options, **self.options[metric.name]})) * rows
 
-    def _making(self, began: float, inside: Partial) -> Any:
-        """The progress of a long method that makes the maps; nothing is measured yet."""
+    def _report_method(self, start: float, inside: Partial) -> Any:
+        """Report the progress of a long method that computes the maps, before any metric."""
         assert inside.map is not None
-        found = self._evaluation(self.own_maps.unfinished(inside.map), {}, began)
-        return self._tell(PartialEvaluation(MAKING * inside.fraction, None, inside.done, inside.total, found))
+        found = self._evaluation(self.own_maps.unfinished(inside.map), {}, start)
+        return self._call_progress(
+            PartialEvaluation(MAP_SHARE * inside.fraction, None, inside.done, inside.total, found)
+        )
 
     def _report(
-        self, own: Candidate, parts: dict[str, Parts], done: int, cost: int, whole: int, began: float
+        self, own: Candidate, parts: dict[str, Parts], done: int, cost: int, total: int, start: float
     ) -> Progress | None:
-        """The loop's progress during one metric, as the caller's: as a share of all metrics."""
-        if self.progress is None:
+        """Return a progress function for one metric, which reports progress as a share of all metrics."""
+        if self.trial.settings.progress is None:
             return None
         reached = 0
 
         def report(inside: Partial) -> Any:
             nonlocal reached
-            reached = max(reached, round(inside.fraction * cost))  # within a run of a long method it is not known
+            reached = max(reached, round(inside.fraction * cost))  # unknown within a run of a long method
             now = done + reached
-            fraction = self._made + (1 - self._made) * now / whole
-            return self._tell(PartialEvaluation(fraction, None, now, whole, self._evaluation(own, parts, began)))
+            fraction = self._done_share + (1 - self._done_share) * now / total
+            evaluation = self._evaluation(own, parts, start)
+            return self._call_progress(PartialEvaluation(fraction, None, now, total, evaluation))
 
         return report
 
-    def _tell(self, step: PartialEvaluation) -> Any:
-        assert self.progress is not None
-        with outside_call(), unrecorded():
-            answer = self.progress(step)
+    def _call_progress(self, step: PartialEvaluation) -> Any:
+        progress = self.trial.settings.progress
+        assert progress is not None
+        with outside_call(), pause_recording():
+            answer = progress(step)
         self._stopped = self._stopped or answer is False
         return answer
 
-    def _evaluation(self, own: Candidate, parts: Mapping[str, Parts], began: float) -> Evaluation:
-        beside = self._controls if self._controls is not None else {n: p.without_own() for n, p in parts.items()}
-        why = STOPPED if self._stopped else OVER
-        target = self.trial.run.target
+    def _evaluation(self, own: Candidate, parts: Mapping[str, Parts], start: float) -> Evaluation:
+        controls = self._controls if self._controls is not None else {n: p.without_own() for n, p in parts.items()}
+        stop_reason = STOPPED if self._stopped else OVER
+        target = self.trial.run.scoring.target
         return Evaluation(
             values={name: part.values("") for name, part in parts.items()},
-            controls={name: beside[name].means() for name in parts if beside[name].names},
-            spread={name: beside[name].spread() for name in parts if beside[name].names},
+            controls={name: controls[name].means() for name in parts if controls[name].names},
+            spread={name: controls[name].spread() for name in parts if controls[name].names},
             curves={name: part.curves("") for name, part in parts.items() if part.measured.curves is not None},
             control_curves={
-                name: beside[name].mean_curves()
+                name: controls[name].mean_curves()
                 for name in parts
-                if beside[name].names and beside[name].measured.curves is not None
+                if controls[name].names and controls[name].measured.curves is not None
             },
-            reasons={name: part.why(why) for name, part in parts.items()},
+            reasons={name: part.find_reasons(stop_reason) for name, part in parts.items()},
             maps=own.maps,
             method=own.explanation.method if own.explanation else None,
             layer=own.explanation.layer if own.explanation else None,
-            target=described(target, len(own.maps)) if target is not None else None,
-            options={**self.settings, "precision": self.trial.run.precision, **self.options},
-            seconds=time.perf_counter() - began,
+            target=describe_target(target, len(own.maps)) if target is not None else None,
+            options={**self._general_options, "precision": self.trial.run.scoring.precision, **self.options},
+            seconds=time.perf_counter() - start,
             is_complete=len(parts) == len(self.metrics) and all(part.is_complete for part in parts.values()),
         )
 
@@ -279,44 +268,44 @@ def _target_of(maps: Any, target: TargetLike) -> TargetLike:
     if target is not None or not isinstance(maps, Explanation) or maps.target is None:
         return target
     if isinstance(maps.target, str):
-        raise BadOption(f"The explanation's target is {maps.target}, which it keeps as text. Give target= again.")
+        raise BadOption(f"The target of the explanation, {maps.target}, is stored only as text. Give target= again.")
     return maps.target
 
 
 def _metrics(names: Any) -> list[Metric]:
     several = [names] if isinstance(names, str) else list(names) if isinstance(names, (list, tuple)) else None
     if not several:
-        raise BadOption(f"metrics={names!r} is not possible. Give names of METRICS: metrics=('deletion', 'insertion').")
+        raise BadOption(f"metrics={names!r} is not valid. Give names of METRICS: metrics=('deletion', 'insertion').")
     return [*{each.name: each for each in map(find_metric, several)}.values()]
 
 
-def _options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[str, Any]]:
-    """All options of each metric.
+def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[str, Any]]:
+    """Return all options of each metric.
 
     Errors   BadOption
     """
     if not isinstance(options, Mapping) or not all(isinstance(each, Mapping) for each in options.values()):
-        raise BadOption(f"options={options!r} is not possible. Give {{metric: {{option: value}}}}.")
+        raise BadOption(f"options={options!r} is not valid. Give {{metric: {{option: value}}}}.")
     for name in options:
         if find_metric(name) not in chosen:
             raise BadOption(f"options has {name!r}, which is not among metrics={[each.name for each in chosen]!r}.")
-    return {each.name: each.resolved(options.get(each.name, {})) for each in chosen}
+    return {each.name: each.resolve_options(options.get(each.name, {})) for each in chosen}
 
 
-def _refuse_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
-    asking = next((each for each in chosen if each.reruns), None)
-    if asking is not None and isinstance(maps, Tensor):
+def _check_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
+    metric = next((each for each in chosen if each.reruns), None)
+    if metric is not None and isinstance(maps, Tensor):
         raise BadOption(
-            f"{asking.name} runs the method again, which a tensor does not tell. Give the Explanation, the method's "
-            "name, or a function of the images: lambda images: grad_cam(model, images, 281)."
+            f"{metric.name} runs the method again, which is not possible for a tensor. Give the Explanation, the "
+            "method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
         )
 
 
-def _region(region: Any, images: Tensor, chosen: Sequence[Metric]) -> Tensor | None:
-    asking = next((each for each in chosen if each.region), None)
-    if region is None and asking is not None:
+def _region_mask(region: Any, images: Tensor, chosen: Sequence[Metric]) -> Tensor | None:
+    metric = next((each for each in chosen if each.region), None)
+    if region is None and metric is not None:
         raise BadOption(
-            f"{asking.name} compares the map with a region. Give region=boxes [N, 4] (left, top, right, bottom in "
+            f"{metric.name} compares the map with a region. Give region=boxes [N, 4] (left, top, right, bottom in "
             "pixels) or region=masks [N, H, W]."
         )
     return None if region is None else region_masks(region, images)

@@ -1,4 +1,4 @@
-"""The network that a call runs: its evaluation-mode view (no deep copy), a fused copy for many variants, a NaN check.
+"""The network that a call runs: a view in evaluation mode (no deep copy), a fused copy for many variants, a NaN check.
 
-Nothing here knows a layer's meaning or a target. Running the network forward and backward: `passes`.
+This package does not use layer layouts or targets. See `passes` for forward and backward passes.
 """

@@ -1,8 +1,8 @@
-"""Batch norms in an autograd graph, whose backward pass torch gets wrong for one picture.
+"""Workaround for a wrong batch-norm gradient of torch for a single image.
 
-On the CPU a batch norm over one picture returns a wrong gradient, by more than its own size, where gradient and input
-are in different memory formats and the strides of one are channels-last in all but the batch. Gradients that come back
-through `flatten(2).transpose(1, 2)` are; docs/torch_batch_norm.md has the smallest case.
+On the CPU, the gradient of a batch norm over one image is wrong, by more than its norm, if gradient and input have
+different memory formats and the strides of one are channels-last except for the batch dimension. Gradients that come
+back through `flatten(2).transpose(1, 2)` have such strides; see docs/torch_batch_norm.md for a minimal example.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GUARDED = "explainers.network.batch_norm"
 
 
 def guard_batch_norms(*roots: Tensor) -> None:
-    """Give every batch norm behind `roots` its gradient in its input's memory format; nothing is copied where it is."""
+    """Convert the gradient of every batch norm behind `roots` to its input's memory format, without needless copies."""
     stack: list[Any] = [root.grad_fn for root in roots]
     seen = {None}
     while stack:
@@ -38,7 +38,7 @@ def guard_batch_norms(*roots: Tensor) -> None:
 
 
 def mixes_rows(network: nn.Module) -> bool:
-    """Whether a batch norm without running statistics takes those of the batch, so that each row changes the others."""
+    """Return whether a batch norm uses batch statistics because it has no running ones, so rows affect each other."""
     return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in network.modules())
 
 

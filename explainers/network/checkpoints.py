@@ -1,12 +1,11 @@
-"""Checkpointed segments of a network, run as if they were not checkpointed.
+"""Run checkpointed segments of a network without checkpointing.
 
-`torch.utils.checkpoint` drops a segment's graph and runs the segment again in the backward pass: the reentrant kind
-without a graph in the forward pass, so that what a hook inside it starts is lost; both kinds without the hooks and
-rules of the pass. An explanation keeps its graph for one backward pass, so nothing is gained by running twice.
+`torch.utils.checkpoint` discards a segment's graph and runs the segment again in the backward pass, without the hooks
+and rules of the pass. The reentrant variant also runs the forward pass without a graph, so a graph started by a hook
+inside it is lost. An explanation keeps its graph for one backward pass, so it gains nothing from checkpointing.
 
-While any call is under way, the two functions that torch's `checkpoint` rests on first ask whether the calling thread
-is in a call: then the segment runs directly. Every other thread gets what torch does. After the last call torch's own
-functions are back.
+While a call is in progress, the two functions behind torch's `checkpoint` are replaced: if the calling thread is in a
+call, the segment runs directly; other threads run torch's code. The originals are restored after the last call.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _GENERATOR = next(
 
 
 class DirectCheckpoints:
-    """Replaces torch's two functions while at least one call is under way; `in_call` is asked in the calling thread."""
+    """Replace torch's two functions while a call is in progress; `in_call` is evaluated in the calling thread."""
 
     def __init__(self, in_call: Callable[[], Any]) -> None:
         self._lock, self._calls = threading.Lock(), 0
@@ -46,7 +45,7 @@ class DirectCheckpoints:
         self._direct = reentrant, not_reentrant
 
     def count(self, step: int) -> None:
-        """A call begins, 1, or has ended, -1."""
+        """Count a call that starts (1) or ends (-1)."""
         with self._lock:
             self._calls += step
             if self._calls == 1 and step == 1:

@@ -1,10 +1,10 @@
 """The network that a call runs: unwrapped, in evaluation mode and uncompiled, without touching the user's modules.
 
-A model whose modules are all in evaluation mode and uncompiled, without backward hooks, runs as it is. Otherwise its
-module tree is copied shallowly: new module objects that share every parameter and buffer, with `training` off; only
-what was made in inference mode, which autograd refuses, is copied too. The user's backward hooks are left out: they
-wait for a training step's gradients, and would see, or change, those of an explanation. Flipping the flags of the
-user's own modules, even for a moment, would disturb a training step that runs in another thread.
+A model whose modules are all uncompiled, in evaluation mode and without backward hooks is used directly. Otherwise its
+module tree is copied shallowly: new module objects with `training` off share every parameter and buffer. Only inference
+tensors, which autograd does not accept, are copied too. The user's backward hooks are not copied, since they are meant
+for training steps and would see or change the gradients of an explanation. Changing the mode of the user's modules,
+even temporarily, would disturb a training step in another thread.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from torch import Tensor, nn
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.checkpoints import DirectCheckpoints
-from explainers.network.forwarded import Forwarded, refuse_private_view
+from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.quantized import quantized_class
 
 
 @dataclass(eq=False)
 class EvalView:
-    """A model as one call sees it, inspected once: the modules' tree is walked a single time for all questions.
+    """The view of a model during one call; the module tree is inspected only once.
 
-    `model` is the user's network inside its wrappers, `network` what runs, `kind` the kind of frozen graph or None;
-    what is learnt of the network outlives the call under `owner` and `modules`. `classes` and `attributes` are the
-    classes of all modules and the names under which they stand, `quantized` the name of a class without backward pass,
-    or None. `checked` are the images that the call has found to be right, `known` the layers that it has looked up,
-    `graphs` the graphs of the images' own passes where the call will ask about the same images again, else None.
+    `model` is the user's network inside its wrappers, `network` the network that runs, `kind` the kind of frozen graph
+    or None. `owner` and `modules` are the cache keys for information that outlives the call. `classes` and `attributes`
+    are the classes of all modules and their attribute names, `quantized` is the name of a class without a backward
+    pass, or None. `checked` are the images that passed validation, `known` the layers that were looked up, `graphs` the
+    graphs of the images' passes if the call reuses them, else None.
     """
 
     given: nn.Module
@@ -56,7 +56,7 @@ _direct_checkpoints = DirectCheckpoints(_current.get)
 
 
 def eval_view(model: nn.Module) -> EvalView:
-    """The view of the model that the running call has already made, else a new one.
+    """Return the view of the model in the current call, or a new one.
 
     Errors   UnsupportedModel for a scripted or traced model in training mode
     """
@@ -66,9 +66,9 @@ def eval_view(model: nn.Module) -> EvalView:
 
 @contextmanager
 def one_call(model: nn.Module) -> Iterator[EvalView]:
-    """All inside the block is one call on the model, and shares its view; a call inside of it shares it too.
+    """Treat the block as one call on the model that shares one view; nested calls share it too.
 
-    No graph is built there unless asked for, and a caller in inference mode gets ordinary tensors.
+    Gradients are off by default inside the block, and a caller in inference mode gets ordinary tensors.
     """
     current = _current.get()
     if current is not None and current.given is model:
@@ -87,7 +87,7 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
 
 @contextmanager
 def outside_call() -> Iterator[None]:
-    """Code of the caller's runs in the block, which may change the model: nothing of the running call is used there."""
+    """Run user code in the block; it may change the model, so the view of the current call is not used there."""
     token = _current.set(None)
     try:
         yield
@@ -97,16 +97,16 @@ def outside_call() -> Iterator[None]:
 
 def _inspect(given: nn.Module) -> EvalView:
     model = unwrap(given)
-    own = model.inner if isinstance(model, Forwarded) else model
+    own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:
         raise UnsupportedModel(
-            f"The {kind} model is in training mode, which cannot be changed from outside. Call model.eval() first."
+            f"The {kind} model is in training mode, which cannot be changed for one call. Call model.eval() first."
         )
     usable = True
     modules: list[nn.Module] = [model]
     seen, attributes = {id(model)}, set[str]()
-    for module in modules:  # grows as it goes; a call on a small network waits for this loop, so it reads tables alone
+    for module in modules:  # grows during iteration; reads only the tables, since small networks wait for this loop
         table = module.__dict__
         if kind is None and "_modules" in table:
             children = table["_modules"]
@@ -120,7 +120,7 @@ def _inspect(given: nn.Module) -> EvalView:
                         if tensor is not None and tensor.is_inference():
                             usable = False
         else:
-            children = module._modules  # scripted code keeps its modules elsewhere
+            children = module._modules  # scripted modules store their children elsewhere
             usable = usable and not (kind is None and module.training)
         if children:
             attributes.update(children.keys())
@@ -129,16 +129,16 @@ def _inspect(given: nn.Module) -> EvalView:
                     seen.add(id(child))
                     modules.append(child)
     usable = usable and "_orig_mod" not in attributes
-    if isinstance(model, Forwarded) and not usable:
+    if isinstance(model, ForwardWrapper) and not usable:
         refuse_private_view(model)
     network = model if usable else view(model)
     classes = frozenset(map(type, modules))
-    ids = (model.way if isinstance(model, Forwarded) else id(model), *map(id, modules[1:]))
+    ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     return EvalView(given, model, network, kind, classes, frozenset(attributes), own, ids, quantized_class(classes))
 
 
 def _ordinary(tensor: Tensor | None) -> Tensor | None:
-    """The tensor itself, or a copy that autograd accepts where it was made in inference mode."""
+    """Return the tensor, or a copy that autograd accepts if it was created in inference mode."""
     if tensor is None or not tensor.is_inference():
         return tensor
     with torch.inference_mode(False):
@@ -146,13 +146,13 @@ def _ordinary(tensor: Tensor | None) -> Tensor | None:
 
 
 def view(model: nn.Module) -> nn.Module:
-    """The model's tree copied shallowly: new modules in evaluation mode around the same tensors."""
+    """Copy the module tree shallowly: new modules in evaluation mode that share all tensors."""
     copies: dict[int, nn.Module] = {}
 
     def copy(module: nn.Module) -> nn.Module:
         module = unwrap(module)
         if isinstance(module, torch.jit.ScriptModule):
-            return module  # compiled code has no attributes that could be copied
+            return module  # compiled code has no attributes to copy
         if id(module) in copies:
             return copies[id(module)]
         twin = copies[id(module)] = object.__new__(type(module))
@@ -163,13 +163,13 @@ def view(model: nn.Module) -> nn.Module:
                 twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in value.items()}
             elif name in ("_backward_hooks", "_backward_pre_hooks"):
                 twin.__dict__[name] = type(value)()
-            elif name.endswith("_hooks") and isinstance(value, dict):  # a network may call something else so
+            elif name.endswith("_hooks") and isinstance(value, dict):  # some networks use such names
                 twin.__dict__[name] = value.copy()
         twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}
         return twin
 
     def follow(value: Any) -> Any:
-        """The same value with every module of this tree replaced by its twin: lists of stages, bound methods."""
+        """Replace every module of this tree in a value by its copy, also in lists of stages and bound methods."""
         if isinstance(value, nn.Module):
             return copies.get(id(unwrap(value)), value)
         if isinstance(value, types.MethodType) and id(value.__self__) in copies:

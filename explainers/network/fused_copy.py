@@ -1,9 +1,9 @@
 """A private copy of a network for many variants of one image: batch norm fused into convolutions, channels last.
 
-On two CPU cores, scores come 1.3 times and gradients 1.5 times as fast in float32. The copy is stored beside the model
-and dies with it; the user's modules and tensors are not touched. Before it is used, every call compares its scores of
-the unchanged images with the network's, so an outdated copy is never explained. It also stores whether the machine runs
-it faster in bfloat16.
+On two CPU cores, scores are computed 1.3 times and gradients 1.5 times as fast in float32. The copy is cached for the
+lifetime of the model; the user's modules and tensors are not modified. Every call first compares the copy's scores of
+the unchanged images with the network's, so an outdated copy is never used. The cache also stores whether the copy runs
+faster in bfloat16 on this machine.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
 
 FASTER = 0.8
-"""Fraction of float32's time below which bfloat16 is used."""
+"""Fraction of the float32 time below which bfloat16 is used."""
 
 WORTH_TIMING = 100
-"""Rows for which a time budget must have room before bfloat16 is timed against float32, which takes 24."""
+"""Rows that the time budget must allow before bfloat16 is timed against float32; the timing itself takes 24."""
 
 _Convolution = nn.Conv2d
 _Norm = nn.BatchNorm2d
@@ -41,15 +41,15 @@ _Norm = nn.BatchNorm2d
 
 @dataclass(frozen=True)
 class FusedCopy:
-    """The copy, and the names of the fused modules, whose outputs are not the network's."""
+    """The copy, and the names of the fused modules, whose outputs differ from the network's."""
 
     network: nn.Module
     fused: frozenset[str]
     largest: int
-    """Bytes of the largest tensor that one image makes in float32."""
+    """Size in bytes of the largest float32 tensor for one image."""
     fingerprint: Any = field(repr=False)
     faster: dict[Any, bool] = field(default_factory=dict, repr=False)
-    """Whether bfloat16 is faster, by device and image size, once measured."""
+    """Whether bfloat16 is faster, by device and image size, as far as measured."""
 
 
 _copies: weakref.WeakKeyDictionary[nn.Module, FusedCopy] = weakref.WeakKeyDictionary()
@@ -57,23 +57,23 @@ _lock = threading.Lock()
 
 
 def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Tensor) -> FusedCopy | None:
-    """The copy stored beside `model`, made where there is none; None where the network runs itself.
+    """Return the cached copy of `model`, creating it if needed, or None if the network itself must run.
 
-    `network` is the model as it runs, `scores` its output for `images`. There is no copy in float64, without a 2-d
-    convolution, or where the copy's scores differ from the network's.
+    `network` is the model as it runs, `scores` its output for `images`. There is no copy in float64, for networks
+    without a 2-d convolution, or if the copy's scores differ from the network's.
     """
     if images.dtype != torch.float32 or not any(type(m) is _Convolution for m in network.modules()):
         return None
     fingerprint = _fingerprint(network)
     with _lock:
         copy = _copies.get(model)
-    if copy is not None and copy.fingerprint == fingerprint and _agrees(copy.network, images, scores):
+    if copy is not None and copy.fingerprint == fingerprint and _matches(copy.network, images, scores):
         return copy
     try:
-        copy = _fused(network, images[:1], fingerprint)
-    except Exception:  # code that reads its own modules' attributes may not run as a copy: then the network runs itself
+        copy = _create_copy(network, images[:1], fingerprint)
+    except Exception:  # code that reads attributes of its modules may fail in a copy; then the network itself runs
         return None
-    if not _agrees(copy.network, images, scores):
+    if not _matches(copy.network, images, scores):
         return None
     with _lock:
         _copies[model] = copy
@@ -81,27 +81,27 @@ def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Ten
 
 
 def faster_in_bf16(copy: FusedCopy, images: Tensor, measure: bool = True) -> bool:
-    """Whether this machine runs the copy faster in bfloat16, once measured; False where it may not be measured now."""
+    """Return whether the copy runs faster in bfloat16; False if that is not measured yet and `measure` is off."""
     key = images.device, images.shape[1:]
     if key not in copy.faster:
         if not measure:
             return False
-        float32, bfloat16 = seconds(copy.network, images)
+        float32, bfloat16 = time_precisions(copy.network, images)
         copy.faster[key] = bfloat16 < FASTER * float32
     return copy.faster[key]
 
 
-def seconds(network: nn.Module, images: Tensor) -> tuple[float, float]:
-    """Seconds of a forward pass of four rows in float32 and bfloat16: best of two each, in turns, after a warm-up."""
+def time_precisions(network: nn.Module, images: Tensor) -> tuple[float, float]:
+    """Time forward passes of four rows in float32 and bfloat16 in seconds: best of two, alternating, after warm-up."""
     rows = channels_last(images[:1].expand(4, -1, -1, -1))
     best = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
     for turn in range(3):
         for dtype in best:
-            began = time.perf_counter()
+            start = time.perf_counter()
             with torch.no_grad(), torch.autocast(rows.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                network(rows).sum().item()  # synchronises the device
+                network(rows).sum().item()  # synchronizes the device
             if turn:
-                best[dtype] = min(best[dtype], time.perf_counter() - began)
+                best[dtype] = min(best[dtype], time.perf_counter() - start)
     return best[torch.float32], best[torch.bfloat16]
 
 
@@ -110,7 +110,7 @@ def _fingerprint(network: nn.Module) -> Any:
     return tuple((id(t), -1 if t.is_inference() else t._version) for t in tensors)
 
 
-def _agrees(copy: nn.Module, images: Tensor, scores: Tensor) -> bool:
+def _matches(copy: nn.Module, images: Tensor, scores: Tensor) -> bool:
     try:
         with torch.no_grad():
             output = copy(channels_last(images))
@@ -123,19 +123,19 @@ def _agrees(copy: nn.Module, images: Tensor, scores: Tensor) -> bool:
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """A copy of the images in channels-last memory format, in which convolutions are fastest."""
+    """Copy the images to channels-last memory format, in which convolutions are fastest."""
     return images.clone(memory_format=torch.channels_last)
 
 
-def _fused(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCopy:
-    pairs, head, largest = _fusible(network, image)
+def _create_copy(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCopy:
+    pairs, head, largest = _find_fusible(network, image)
     copy = view(network)
     modules = dict(copy.named_modules())
     for first, second in pairs:
         conv, norm = modules[first], modules[second]
         if isinstance(conv, _Convolution) and isinstance(norm, _Norm):
             _fuse(conv, norm)
-        norm.__class__ = nn.Identity  # the copy is private, and every reference to the norm becomes an identity
+        norm.__class__ = nn.Identity  # the copy is private, so every reference to the norm may become an identity
     if head is not None:
         modules[head].__class__ = _Float32Linear
     for module in copy.modules():
@@ -156,18 +156,18 @@ def _fuse(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
 
 
 class _Float32Linear(nn.Linear):
-    """A last layer in float32: rounding to bfloat16 would hide the small score differences between masks."""
+    """A last layer in float32, since bfloat16 rounding would hide small score differences between masks."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return super().forward(x.float())
 
 
-def _fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None, int]:
-    """What can be fused, as one forward pass shows it.
+def _find_fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None, int]:
+    """Find fusible layers in one forward pass.
 
-    Returns  the pairs (convolution, batch norm) in which the norm alone reads the convolution's output; the linear
-             layer that ran last; the bytes of the largest tensor
+    Returns  the pairs (convolution, batch norm) in which only the norm reads the convolution's output; the linear layer
+             that ran last; the size in bytes of the largest tensor
     """
     names = {module: name for name, module in network.named_modules()}
     watch = _Uses()
@@ -179,22 +179,22 @@ def _fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], 
                 calls.after(stack, HookPoint(name, module), watch.after(module))
         with watch:
             network(image.clone())
-    pairs = [(names[a], names[b]) for a, b in watch.pairs() if _plain(a) and _plain(b)]
+    pairs = [(names[a], names[b]) for a, b in watch.pairs() if _is_plain(a) and _is_plain(b)]
     return pairs, None if watch.head is None else names[watch.head], watch.largest
 
 
-def _plain(module: nn.Module) -> bool:
-    """Without hooks of the user, and with running statistics if it is a norm."""
+def _is_plain(module: nn.Module) -> bool:
+    """Return whether the module has no user hooks and, if it is a norm, has running statistics."""
     hooked = any(module.__dict__[name] for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
     return not hooked and getattr(module, "running_mean", True) is not None
 
 
 _METADATA = ("__get__", "dim", "size", "numel", "is_floating_point", "stride", "is_contiguous")
-"""Functions that read a tensor's shape or flags and not its values."""
+"""Functions that read only a tensor's shape or flags, not its values."""
 
 
 class _Uses(TorchFunctionMode):
-    """Follows one forward pass: each convolution's uses, each batch norm's inputs, and the largest tensor's bytes."""
+    """Record in a forward pass the uses of each convolution, the inputs of each norm and the largest tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class _Uses(TorchFunctionMode):
             if type(module) is nn.Linear:
                 self.head = module
             elif type(module) is _Convolution:
-                self._outputs[id(output)] = module, output  # held, so that no other tensor takes its id
+                self._outputs[id(output)] = module, output  # kept alive, so that no other tensor gets its id
 
         return record
 
@@ -240,7 +240,7 @@ class _Uses(TorchFunctionMode):
             if type(norm) is not _Norm or len(inputs) != 1 or inputs[0] not in self._outputs:
                 continue
             conv = self._outputs[inputs[0]][0]
-            alone = self._uses.get(inputs[0], 0) == 1 and self._calls.get(conv) == 1
-            if alone and norm.num_features == conv.out_channels:
+            used_once = self._uses.get(inputs[0], 0) == 1 and self._calls.get(conv) == 1
+            if used_once and norm.num_features == conv.out_channels:
                 pairs.append((conv, norm))
         return pairs

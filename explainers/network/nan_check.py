@@ -1,4 +1,4 @@
-"""Where a forward pass first goes wrong."""
+"""Find the layer that first produces NaN or infinity in a forward pass."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from explainers.network.eval_view import eval_view
 
 
 class _Found(Exception):
-    """Ends the forward pass at the first fault."""
+    """Stops the forward pass at the first non-finite value."""
 
 
 def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
-    """The innermost layer whose output is the first to hold NaN or infinity; None where all are finite.
+    """Return the innermost layer whose output is the first to contain NaN or infinity, or None.
 
-    Scripted, traced and exported networks hide their layers: None.
+    Returns None for scripted, traced and exported networks, whose layers cannot be inspected.
     """
     view = eval_view(model)
     if view.kind is not None:
@@ -29,7 +29,7 @@ def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
     network = view.network
     broken: list[str] = []
 
-    def look(name: str, output: Any) -> None:
+    def inspect(name: str, output: Any) -> None:
         def check(tensor: Tensor) -> Tensor:
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 broken.append(name)
@@ -42,7 +42,7 @@ def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
         calls = Calls(network, stack)
         for name, module in network.named_modules():
             if name and not isinstance(module, torch.jit.ScriptModule) and not any(True for _ in module.children()):
-                calls.after(stack, HookPoint(name, module), lambda k, output, name=name: look(name, output))  # type: ignore[misc]
+                calls.after(stack, HookPoint(name, module), lambda k, output, name=name: inspect(name, output))  # type: ignore[misc]
         try:
             network(images.detach().clone())
         except _Found:

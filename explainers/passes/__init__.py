@@ -1,4 +1,4 @@
-"""The forward and backward passes that all methods share: `run`, `at_layer`, `attention`; the `loop` of slow methods.
+"""Passes shared by all methods: `forward`, `scoring` and `backward` of one `run`, `at_layer`, `attention`; the `loop`.
 
-No formula of a paper is here (`methods`), and no hook is registered (`hooks`).
+The formulas of the methods are in `methods`; hooks are registered in `hooks`.
 """

@@ -1,8 +1,8 @@
-"""Ways through a network that meet at a layer.
+"""Partial passes through a network that start or end at a layer.
 
-activations_and_gradients   one forward, one backward down to the layer (the class-activation maps)
-features                    a forward that ends at the layer
-SuffixBatch                 one prefix, many edited copies of the layer's output through the rest
+activations_and_gradients   one forward pass, one backward pass down to the layer (class-activation maps)
+features                    a forward pass that stops at the layer
+SuffixBatch                 run the layers up to the layer once, and the rest on many edited copies of its output
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
-from explainers.layers.lookup import is_read, last_layer_with_patch_gradients, layer_layout
-from explainers.network.forwarded import Forwarded
+from explainers.layers.lookup import is_read, last_layer_with_patch_gradients
+from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.options import LayerName
-from explainers.passes.leaf import LayerLeaf, like, tensor_of
-from explainers.passes.loop import Smaller, now
-from explainers.passes.run import Run, at_least_float32, maps_of, open_run
+from explainers.passes.leaf import LayerLeaf
+from explainers.passes.loop import RetrySmaller, now
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32, maps_of, match_quantization, single_tensor
 from explainers.targets import TargetLike
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ T = TypeVar("T")
 def activations_and_gradients(
     model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
 ) -> tuple[Tensor, Tensor]:
-    """Activations A of one layer and d score / dA, both [N, K, h, w] in the layer's own size, float32 or float64."""
+    """Return activations A of a layer and d score / dA, [N, K, h, w] at the layer's resolution, float32 or float64."""
     (both,) = activations_and_gradients_of(model, images, [layer], target).values()
     return both
 
@@ -43,39 +44,39 @@ def activations_and_gradients(
 def activations_and_gradients_of(
     model: nn.Module, images: Tensor, layers: Sequence[LayerName | None], target: TargetLike
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Activations A of several layers and gradients d score / dA, each [N, K, h, w], by layer name, by `Run.at`.
+    """Return activations A and gradients d score / dA of several layers, each [N, K, h, w], by layer name.
 
-    Where only the class token of a layer is read, its patches have no gradient at all: the last layer before it whose
-    patches affect the score stands in, and a finding says so.
+    If only the class token of a layer affects the score, its patches have zero gradient. The last earlier layer whose
+    patches affect the score is used instead, and a finding reports it.
     """
     maps = {}
     with open_run(model, images, target) as run:
-        layouts = [layer_layout(run.view, run.images, layer) for layer in layers]
-        _, both = run.scores_at(layouts, run.images)
-        for asked in layouts:
-            layout, (a, g) = asked, both[asked.name]
-            if asked.layout == "tokens":
-                layout, (a, g) = layer_before_token_only_gradient(run, asked, (a, g))
-            maps[asked.name] = maps_of(layout, a), maps_of(layout, g)
-            note_gradient(maps[asked.name][1])
+        layouts = [run.layer_layout(layer) for layer in layers]
+        _, both = run.backward.scores_at(layouts, run.images)
+        for requested in layouts:
+            layout, (a, g) = requested, both[requested.name]
+            if requested.layout == "tokens":
+                layout, (a, g) = layer_before_token_only_gradient(run, requested, (a, g))
+            maps[requested.name] = maps_of(layout, a), maps_of(layout, g)
+            note_gradient(maps[requested.name][1])
             if len(layouts) == 1:
                 note_layer(layout.name)
     return maps
 
 
 def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
-    """The layer's output as [N, K, h, w]; the forward pass ends there."""
+    """Return the layer's output as [N, K, h, w]; the forward pass stops there."""
     with open_run(model, images) as run:
-        where = run.layer_layout(layer, counted=True)
-        note_layer(where.name)
-        return maps_of(where, run.outputs(where, run.images))
+        layout = run.layer_layout(layer, counted=True)
+        note_layer(layout.name)
+        return maps_of(layout, run.forward.outputs(layout, run.images))
 
 
-def or_with_rows_repeated(one_row: Callable[[], T], repeated: Callable[[], T]) -> T:
-    """`one_row()`, or `repeated()` where the rest of the network takes no other batch size than the images had.
+def retry_with_repeated_batch(one_row: Callable[[], T], repeated: Callable[[], T]) -> T:
+    """Return `one_row()`, or `repeated()` if the rest of the network only accepts the original batch size.
 
-    Out of memory is no such reason, for the repeated batch needs more of it; nor is a refusal of ours, but for a target
-    that met another number of scores than it was fixed for.
+    Out-of-memory errors are raised, since the repeated batch needs even more memory. So are this library's own errors,
+    except `BadTarget`, which also occurs if the target receives a different number of scores than it was resolved for.
     """
     try:
         return one_row()
@@ -88,33 +89,33 @@ def or_with_rows_repeated(one_row: Callable[[], T], repeated: Callable[[], T]) -
 
 @dataclass
 class SuffixBatch:
-    """Edited copies of one layer's output through the rest of the network, for one picture.
+    """Run edited copies of one layer's output through the rest of the network, for one image.
 
-    The layers before run once for a whole batch of copies. Where the rest cannot take another batch size than the
-    images had, the picture itself is repeated instead. Each row then costs a whole pass, so `Smaller` is raised where
-    there are more than `repeats`.
+    The earlier layers run once for a whole batch of copies. If the rest of the network only accepts the original batch
+    size, the image itself is repeated instead. Each row then costs a full pass, so `RetrySmaller` is raised if the
+    batch has more than `repeats` rows.
     """
 
     run: Run
-    picture: int
+    image_index: int
     layout: LayerLayout
     repeats: int = sys.maxsize
     repeat: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.run.network, Forwarded):
-            self.run.network.check_variants(self.run.images)
+        if isinstance(self.run.view.network, ForwardWrapper):
+            self.run.view.network.check_variants(self.run.images)
 
     def values(self, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
-        """Scores [count] of the copies that `edit` makes: it gets the output [count, ...] and returns it changed."""
+        """Return the scores [count] of edited copies; `edit` maps the output [count, ...] to the edited output."""
 
         def repeated() -> Tensor:
             expected, self.repeat = self.repeat, True
             if count > self.repeats and not expected:
-                raise Smaller(self.repeats)
+                raise RetrySmaller(self.repeats)
             return self._scores(count, edit, count)
 
-        return repeated() if self.repeat else or_with_rows_repeated(lambda: self._scores(1, edit, count), repeated)
+        return repeated() if self.repeat else retry_with_repeated_batch(lambda: self._scores(1, edit, count), repeated)
 
     def _scores(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
         calls = 0
@@ -124,76 +125,80 @@ class SuffixBatch:
             calls += 1
             if calls > 1:
                 raise LayerRanRepeatedly(ran_repeatedly(self.layout.name, calls))
-            values = tensor_of(self.layout.name, output)
+            values = single_tensor(self.layout.name, output)
             copies = values if rows == count else values.expand(count, *values.shape[1:])
-            return like(output, edit(copies.clone()))
+            return match_quantization(output, edit(copies.clone()))
 
-        batch = self.run.images[self.picture : self.picture + 1].expand(rows, -1, -1, -1).clone()
-        network = self.run.fast_network(self.layout.name)
-        running = network or self.run.network
+        batch = self.run.images[self.image_index : self.image_index + 1].expand(rows, -1, -1, -1).clone()
+        network = self.run.scoring.fast_network(self.layout.name)
+        running = network or self.run.view.network
         edited = replaced_outputs(running, [(find_hook_point(running, self.layout.name), branch)])
-        with torch.no_grad(), self.run.autocast(), edited:
-            return at_least_float32(self.run.score(self.run.forward(batch, network), [self.picture] * count))
+        with torch.no_grad(), self.run.scoring.autocast(), edited:
+            output = self.run.forward(batch, network)
+            return at_least_float32(self.run.scoring.score(output, [self.image_index] * count))
 
 
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:
-    """The layer's layout, its output [N, ...] as it is, and the scores [N], from one forward pass."""
-    run.refuse_through()
+    """Return the layer's layout, its unchanged output [N, ...] and the scores [N], from one forward pass."""
+    run.forward.refuse_through()
     leaf, device = LayerLeaf(run.layer_layout(layer)), run.images.device
-    began = reached = now(device)
+    start_time = layer_time = now(device)
 
     def keep(output: Any) -> Tensor:
-        nonlocal reached
-        reached = now(device)
-        leaf.outputs.append(tensor_of(leaf.layout.name, output))
-        return like(output, leaf.outputs[-1].clone())
+        nonlocal layer_time
+        layer_time = now(device)
+        leaf.outputs.append(single_tensor(leaf.layout.name, output))
+        return match_quantization(output, leaf.outputs[-1].clone())
 
-    with replaced_outputs(run.network, [(leaf.layout, keep)]):
+    with replaced_outputs(run.view.network, [(leaf.layout, keep)]):
         output = run.forward(run.images.clone())
-    if run.loop is not None:
-        run.loop.measure(run.images, began, reached)
+    if run.scoring.loop is not None:
+        run.scoring.loop.measure(run.images, start_time, layer_time)
     activation = leaf.single_output()
     note_layer(leaf.layout.name)
     maps_of(leaf.layout, activation)
-    return leaf.layout, activation, at_least_float32(run.score(output))
+    return leaf.layout, activation, at_least_float32(run.scoring.score(output))
 
 
 Both = tuple[Tensor, Tensor]
-"""A layer's activations and gradients, in its own layout."""
+"""A layer's activations and gradients, in the layer's layout."""
 
 
 def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout:
-    """As `run.layer_layout`, for methods that take gradients there: the layer before, where the patches have none.
+    """Return the layer's layout, or that of an earlier layer if the layer's patches have no gradient.
 
-    Only behind the last attention, and where a class token stands before the patches, it costs a pass to look.
+    The check costs an extra pass only for layers after the last attention of a network with a class token.
     """
-    asked = run.layer_layout(layer)
-    if run.view.quantized or asked.layout != "tokens" or is_read(run.view, run.images, asked.name):
-        return asked
-    return layer_before_token_only_gradient(run, asked, run.at([asked], run.images)[asked.name])[0]
+    requested = run.layer_layout(layer)
+    if run.view.quantized or requested.layout != "tokens" or is_read(run.view, run.images, requested.name):
+        return requested
+    return layer_before_token_only_gradient(run, requested, run.backward.at([requested], run.images)[requested.name])[0]
 
 
-def layer_before_token_only_gradient(run: Run, asked: LayerLayout, both: Both) -> tuple[LayerLayout, Both]:
-    """The given layer and its tensors, or the last layer before it whose patches affect the score, and its tensors."""
-    where = asked
-    while _unread(where, both[1]):
-        name = last_layer_with_patch_gradients(run.view, run.images, where.name)
+def layer_before_token_only_gradient(run: Run, requested: LayerLayout, both: Both) -> tuple[LayerLayout, Both]:
+    """Return the layer and its tensors, or those of the last earlier layer whose patches affect the score."""
+    layout = requested
+    while _has_token_only_gradient(layout, both[1]):
+        name = last_layer_with_patch_gradients(run.view, run.images, layout.name)
         if name is None:
             break
-        where = run.layer_layout(name)
-        both = run.at([where], run.images)[where.name]
-    if where is not asked:
+        layout = run.layer_layout(name)
+        both = run.backward.at([layout], run.images)[layout.name]
+    if layout is not requested:
         note_finding(
             "token_only_gradient",
-            f"After layer {asked.name!r} only the class token is read, so its patches have no gradient. The map is "
-            f"that of {where.name!r}, the last layer before it whose patches affect the score.",
-            {"layer": where.name},
-            asked=asked.name,
-            layer=where.name,
+            f"After layer {requested.name!r} the score depends only on the class token, so the patches have no "
+            f"gradient. The map uses {layout.name!r}, the last earlier layer whose patches affect the score.",
+            {"layer": layout.name},
+            asked=requested.name,
+            layer=layout.name,
         )
-    return where, both
+    return layout, both
 
 
-def _unread(where: LayerLayout, gradient: Tensor) -> bool:
-    """Exactly zero on all patches, but not on the tokens beside them: a score of nothing is no unread patch."""
-    return where.layout == "tokens" and not bool(where.to_maps(gradient).any()) and bool(gradient.any())
+def _has_token_only_gradient(layout: LayerLayout, gradient: Tensor) -> bool:
+    """Return whether the gradient is exactly zero on all patches, but not on the class and register tokens.
+
+    A gradient that is zero everywhere does not count: then the score does not depend on any token.
+    """
+    return layout.layout == "tokens" and not bool(layout.to_maps(gradient).any()) and bool(gradient.any())

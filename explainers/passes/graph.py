@@ -1,4 +1,4 @@
-"""What the graph of a pass leaves out: what a score follows without a gradient, and ways around a layer."""
+"""Checks of the autograd graph of scores without a gradient."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadTarget, UnsupportedModel
-from explainers.findings import note_finding
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.records import map_tensors
 from explainers.layers.layout import LayerLayout
-from explainers.passes.leaf import tensor_of
+from explainers.passes.tensors import single_tensor
 from explainers.targets import Target
 
 _FOLLOWS = 1e-4
-"""Relative change of a score under noise from which on it follows what was changed."""
+"""Relative change of a score under noise above which the score depends on the changed tensor."""
 
 
 def refuse_detached(
     network: nn.Module, images: Tensor, scores: Callable[[Tensor], Tensor], layouts: Sequence[LayerLayout]
 ) -> None:
-    """Refuse where noise in the images, or in the outputs of the layers where some are given, changes the scores.
+    """Raise an error if noise added to the images, or to the outputs of `layouts` if given, changes the scores.
 
-    For scores without a gradient: where they stay the same, zero is the right gradient. `scores` gives those of a
-    batch.
+    Used for scores without a gradient: if noise does not change them, zero is the correct gradient. `scores` computes
+    the scores of a batch.
 
     Errors   UnsupportedModel
     """
@@ -38,7 +37,7 @@ def refuse_detached(
 
     clean = scores(images.clone())
     if layouts:
-        edits = [(layout, lambda output, name=layout.name: noisy(tensor_of(name, output))) for layout in layouts]
+        edits = [(layout, lambda output, name=layout.name: noisy(single_tensor(name, output))) for layout in layouts]
         with replaced_outputs(network, edits):
             changed = scores(images.clone())
     else:
@@ -47,14 +46,17 @@ def refuse_detached(
         return
     found = f"layer {layouts[0].name!r}" if layouts else "the images"
     raise UnsupportedModel(
-        f"The score follows {found}, yet no gradient of it gets there: this {type(network).__name__} cuts values out "
-        "of the graph (torch.no_grad(), detach(), .data, numpy, operations without a backward pass). Take that out of "
-        "its forward pass, or use a method without gradients, such as occlusion, rise or ablation_cam."
+        f"The score depends on {found}, but its gradient does not reach there: the forward pass of this "
+        f"{type(network).__name__} leaves the autograd graph (torch.no_grad(), detach(), .data, numpy, operations "
+        "without a backward pass). Remove that from its forward pass, or use a gradient-free method such as occlusion, "
+        "rise or ablation_cam."
     )
 
 
 def refuse_target(target: Target, output: Any) -> None:
-    """Refuse a target through which no gradient flows; a score of what is not explained has none either, and may.
+    """Raise an error if no gradient flows through the target.
+
+    A score that does not depend on the explained tensor has no gradient either, but is allowed.
 
     Errors   BadTarget
     """
@@ -68,24 +70,7 @@ def refuse_target(target: Target, output: Any) -> None:
     again = map_tensors(output, leaf)
     if leaves and not target(again).requires_grad:
         raise BadTarget(
-            f"The target {target!r} gives scores without a gradient: it detaches, or does not read the model's output. "
-            "Leave out detach, item, argmax and no_grad in it, or choose a method without gradients, such as occlusion "
-            "or rise."
+            f"The target {target!r} returns scores without a gradient: it detaches the model's output or does not use "
+            "it. Remove detach, item, argmax and no_grad from the target, or use a gradient-free method such as "
+            "occlusion or rise."
         )
-
-
-def note_bypass(total: Tensor, passed: Tensor, output_gradient: Tensor, leaves: Sequence[Tensor], layer: str) -> None:
-    """Record how much of the gradient bypasses `layer`, whose output is `passed`."""
-    whole = torch.autograd.grad(total, leaves, retain_graph=True, materialize_grads=True)
-    inside = torch.autograd.grad(passed, leaves, output_gradient, retain_graph=True, materialize_grads=True)
-    for a, b in zip(whole, inside, strict=True):
-        size, around = float(a.norm()), float((a - b).norm())
-        share = around / size if size else 0.0
-        if share > 1e-4:
-            note_finding(
-                "bypass",
-                f"Not every path passes layer {layer!r}: {share:.0%} of the gradient goes around it and is in no "
-                "channel's map.",
-                layer=layer,
-                share=share,
-            )

@@ -1,7 +1,7 @@
-"""Memory of long methods: what is free, what a chunk took, and how large tensors may be to get memory used before.
+"""Memory limits of slow methods: free memory, peak use of a chunk, and tensor sizes for which memory is reused.
 
-Figures are those of the process on the CPU, and of torch's allocator on an accelerator. Where a system gives none, a
-chunk is bounded by its time alone.
+Measurements are those of the process on the CPU, and of torch's allocator on an accelerator. If the system reports
+none, a chunk is limited only by its time.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ except ImportError:  # Windows
 
 _SHARE = 0.5
 """Fraction of the free memory that a chunk may take."""
-# Bytes for which no free memory is looked up.
+# Below this number of bytes, free memory is not checked.
 _SMALL = 64_000_000
 
-# On the CPU a large tensor is made of fresh pages in every layer, which the system clears one by one: at 224 px
-# EfficientNet-Lite0 takes 5 ms a row in small batches, and 9 to 14 ms in large ones. Up to the first number of bytes
-# tensors get memory that was used before; up to the second where the process keeps what it frees.
+# On the CPU a large tensor is allocated from fresh pages in every layer, which the system clears one by one: at 224 px
+# EfficientNet-Lite0 takes 5 ms per row in small batches, and 9 to 14 ms in large ones. Tensors up to the first number
+# of bytes reuse freed memory; up to the second number if the process keeps the memory that it frees.
 _REUSED, _REUSED_WHEN_KEPT = 12 * 2**20, 32 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8  # the GNU C library's mallopt
 _kept = False
 
 
 def keep_freed_memory(size: int = 2**30) -> bool:
-    """Let this process keep up to `size` bytes of freed memory for its next tensors, as accelerators do.
+    """Let this process keep up to `size` bytes of freed memory for later tensors, as accelerator allocators do.
 
-    On Linux networks then run 1.2 to 1.9 times as fast on the CPU in batches. It holds for the whole process until it
-    ends, so the library never does it by itself: call it once at the start of a program, before threads.
+    On Linux, batches then run 1.2 to 1.9 times as fast on the CPU. The setting applies to the whole process until it
+    exits, so the library never changes it by itself: call this once at program start, before starting threads.
 
-    Returns  whether the C library offers it (GNU's does)
+    Returns  whether the C library supports it (GNU's does)
 
     Example
         >>> isinstance(keep_freed_memory(), bool)
@@ -52,34 +52,37 @@ def keep_freed_memory(size: int = 2**30) -> bool:
 
 
 def reused_bytes() -> int:
-    """Bytes of a tensor on the CPU up to which it gets memory that was used before."""
+    """Return the size in bytes up to which a CPU tensor reuses freed memory."""
     return _REUSED_WHEN_KEPT if _kept else _REUSED
 
 
 class Memory:
-    """What work takes on a device from now on, by the rise of the peak that process or allocator have recorded."""
+    """Measure the memory use of subsequent work on a device by the rise of the recorded peak."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._at_rest, self._peak = device, _used(device), _peak(device)
 
-    def most(self, rows: int) -> int | None:
-        """Rows that fit, by what `rows` of them took; None where they took no more than was taken before."""
+    def max_rows(self, rows: int) -> int | None:
+        """Return how many rows fit, given that `rows` have just run; None if they did not raise the peak."""
         peak = _peak(self._device)
         if peak <= self._peak:
             return None
         room = free(self._device) + _used(self._device) - self._at_rest
-        # The resident size is counted in another place than its peak, and may be a little ahead of it.
+        # The system counts the resident size and its peak separately, so the size may be slightly above the peak.
         return max(1, int(rows * _SHARE * room / max(1, peak - self._at_rest))) if room > 0 else None
 
 
-def holds(count: int, size: int, device: torch.device) -> int:
-    """How many of `count` tensors of so many bytes a chunk may have; those that are computed from them come on top."""
+def max_tensor_count(count: int, size: int, device: torch.device) -> int:
+    """Return how many of `count` tensors of `size` bytes a chunk may hold.
+
+    Memory is left for tensors that are computed from them.
+    """
     room = free(device) if count * size > _SMALL else 0
     return min(count, max(1, int(_SHARE * room / 4 / size))) if room else count
 
 
 def free(device: torch.device) -> int:
-    """Free bytes; 0 where they are not known."""
+    """Return the free memory of a device in bytes; 0 if unknown."""
     if device.type == "cpu":
         return _free_here()
     backend: Any = getattr(torch, device.type, None)
@@ -108,7 +111,7 @@ def _peak(device: torch.device) -> int:
 
 
 def _free_here() -> int:
-    """What the machine has available, or less where the process's control group is limited."""
+    """Return the available memory of the machine, or less if the process's control group is limited."""
     lines = (line.split() for line in _read("/proc/meminfo").splitlines())
     available = next((1024 * int(words[1]) for words in lines if words and words[0] == "MemAvailable:"), 0)
     for limit, used in _CONTROL_GROUPS:

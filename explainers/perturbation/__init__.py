@@ -1,4 +1,4 @@
-"""What an image is perturbed with: baselines, segments, coalitions of segments, reproducible random numbers.
+"""Building blocks of perturbation methods: baselines, segments, coalitions of segments, reproducible random numbers.
 
-The methods that perturb are in `methods/perturbation`; only `coalitions` runs a network, for all of them.
+The methods themselves are in `methods/perturbation`. Only `coalitions` runs a network.
 """

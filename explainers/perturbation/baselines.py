@@ -1,4 +1,4 @@
-"""Baselines: the reference inputs that stand for absence, for a whole image or its masked parts."""
+"""Baselines: reference inputs that represent missing content, for a whole image or its masked parts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ NAMES = ("blur", "mean", "noise")
 
 
 def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Each image's minimum and range, maximum − minimum, both [N, 1, 1, 1]: the scale of noise and random baselines."""
+    """Return each image's minimum and range (maximum − minimum), both [N, 1, 1, 1], to scale noise and baselines."""
     low = images.amin((1, 2, 3), keepdim=True)
     return low, images.amax((1, 2, 3), keepdim=True) - low
 
 
 def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
-    """The baseline of each image, in the images' shape.
+    """Create the baseline of each image, in the shape of the images.
 
-    None: zeros in the model's units · a number · a tensor that broadcasts to the images · "blur": the image after a
-    Gaussian blur, σ a sixteenth of its shorter side · "mean": each channel's mean · "noise": uniform from the image's
-    minimum to its maximum.
+    `baseline` is None (zeros in the model's units), a number, a tensor that broadcasts to the images, "blur" (the image
+    after a Gaussian blur with σ of a sixteenth of its shorter side), "mean" (each channel's mean) or "noise" (uniform
+    from the image's minimum to its maximum).
 
-    Errors   BadOption for an unknown name, a tensor of another shape or device, and what is not finite and real
+    Errors   BadOption for an unknown name, a tensor of another shape or device, or values that are not finite and real
     """
     if baseline is None:
         return torch.zeros_like(images)
@@ -38,7 +38,7 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         except RuntimeError as reason:
             raise BadOption(
                 f"baseline has shape {tuple(baseline.shape)}, which does not broadcast to images {tuple(images.shape)}."
-                f" Give {tuple(images.shape[1:])}, or one value a channel: {(images.shape[1], 1, 1)}."
+                f" Give {tuple(images.shape[1:])}, or one value per channel: {(images.shape[1], 1, 1)}."
             ) from reason
     if isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
         if not math.isfinite(float(torch.tensor(float(baseline), dtype=images.dtype))):
@@ -47,12 +47,12 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     if not isinstance(baseline, str):
         raise BadOption(
             f"baseline is a {type(baseline).__name__}. Give None (zeros), a number, a tensor, or one of "
-            f"{', '.join(NAMES)}; of an array torch.as_tensor(array)."
+            f"{', '.join(NAMES)}. Convert an array with torch.as_tensor(array)."
         )
     if baseline == "mean":
         return images.mean(dim=(2, 3), keepdim=True).expand_as(images).clone()
     if baseline == "blur":
-        return _blurred(images)
+        return _blur(images)
     if baseline == "noise":
         noise = torch.rand(images.shape[1:], generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(
             images
@@ -60,28 +60,30 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         low, span = extremes(images)
         return low + span * noise
     raise BadOption(
-        f"baseline={baseline!r} is not possible. Give None (zeros), a number, a tensor, or one of {', '.join(NAMES)}."
+        f"baseline={baseline!r} is not valid. Give None (zeros), a number, a tensor, or one of {', '.join(NAMES)}."
     )
 
 
 def refuse_values(name: str, given: Tensor, images: Tensor) -> None:
-    """Refuse a tensor that the images cannot be blended with.
+    """Raise an error if the images cannot be blended with a tensor.
 
     Errors   BadOption
     """
     if given.dtype == torch.bool or given.is_complex():
-        raise BadOption(f"{name} is {given.dtype}. Give numbers in the images' own units: {images.dtype}.")
+        raise BadOption(
+            f"{name} has dtype {given.dtype}. Give real numbers in the units of the images, as {images.dtype}."
+        )
     if given.device != images.device:
-        place = str(images.device)
-        raise BadOption(f"{name} is on {given.device}, the images on {place}. Give {name}.to({place!r}).")
+        device = str(images.device)
+        raise BadOption(f"{name} is on {given.device}, but the images are on {device}. Give {name}.to({device!r}).")
     wrong = ~given.to(images.dtype).isfinite()
     if bool(wrong.any()):
         where = tuple(wrong.nonzero()[0].tolist())
-        raise BadOption(f"{name} holds {given[where].item()} at {where}. Give finite values.")
+        raise BadOption(f"{name} contains {given[where].item()} at {where}. Give finite values.")
 
 
-def _blurred(images: Tensor) -> Tensor:
-    """Gaussian blur, σ a sixteenth of the shorter side, with replicated borders."""
+def _blur(images: Tensor) -> Tensor:
+    """Apply a Gaussian blur, σ a sixteenth of the shorter side, with replicated borders."""
     height, width = images.shape[-2:]
     sigma = max(min(height, width) / 16, 0.5)
     radius = min(int(3 * sigma + 0.5), min(height, width))

@@ -1,11 +1,11 @@
 """Segments of an image: cells of a grid, superpixels, or the user's masks.
 
     grid          [H, W]      labels of even cells
-    superpixels   [N, H, W]   labels of connected regions of similar colour
-    parts_of      any value of `masks=` as `Parts`, one an image
+    superpixels   [N, H, W]   labels of connected regions of similar color
+    parts_of      any value of `masks=` as `Parts`, one per image
 
-Labels count from 0 without gaps. A coalition says which segments are shown: `Parts.shown` makes masks of
-coalitions, and `blend` images of masks.
+Labels count from 0 without gaps. A coalition says which segments are shown: `Parts.shown` converts coalitions to masks,
+and `blend` applies masks to images.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ROUNDS = 10
 
 
 def grid(height: int, width: int, rows: int, columns: int) -> Tensor:
-    """Labels of the cells of a grid, as even as whole pixels allow, row by row.
+    """Label the cells of a grid, as even as whole pixels allow, row by row.
 
     Returns  LongTensor (height, width), labels 0 to rows * columns - 1
-    Errors   BadOption for more cells than pixels on a side, or fewer than one
+    Errors   BadOption if a side has fewer pixels than cells, or less than one cell
     """
     if not (1 <= rows <= height and 1 <= columns <= width):
         raise BadOption(
@@ -44,21 +44,21 @@ def grid(height: int, width: int, rows: int, columns: int) -> Tensor:
 
 
 def superpixels(images: Tensor, count: int = _COUNT, compactness: float = 0.2) -> Tensor:
-    """SLIC: about `count` connected regions of similar colour and about equal size.
+    """Segment images by SLIC into about `count` connected regions of similar color and about equal size.
 
-    Colour distances are relative to the image's range, spatial distances to the region side, times `compactness`; so
-    any number of channels and any normalisation will do. Each image is segmented alone.
+    Color distances are relative to the image's range, spatial distances to the side of a region, times `compactness`.
+    The function therefore accepts any number of channels and any normalization. Each image is segmented separately.
 
     Returns  LongTensor (n, height, width); labels 0 to k - 1 without gaps, in reading order
     Errors   BadOption for a count or compactness that is not positive
-    Source   Achanta et al. 2012, algorithm 1, doi:10.1109/TPAMI.2012.120; centres start as the means of a grid's cells
+    Source   Achanta et al. 2012, algorithm 1, doi:10.1109/TPAMI.2012.120; centers start as the means of grid cells
     """
     if not (isinstance(count, int) and count >= 1 and compactness > 0):
         raise BadOption(
-            f"count={count!r} and compactness={compactness!r} are not possible. Give at least 1 region and a "
-            f"compactness above 0."
+            f"Invalid count={count!r} or compactness={compactness!r}. Give a count of at least 1 and a positive "
+            "compactness."
         )
-    # On the CPU: on an accelerator the order of float sums varies, and with it the regions.
+    # On the CPU, because the order of float sums varies on accelerators, which changes the regions.
     pixels = images.detach().to("cpu", torch.float64)
     return torch.stack([_slic(image, count, compactness) for image in pixels]).to(images.device)
 
@@ -68,17 +68,17 @@ def _slic(image: Tensor, count: int, compactness: float) -> Tensor:
     rows = min(height, max(1, round(math.sqrt(count * height / width))))
     columns = min(width, max(1, round(count / rows)))
     span = image.max() - image.min()
-    colours = (image - image.min()) / span if span > 0 else torch.zeros_like(image)
+    colors = (image - image.min()) / span if span > 0 else torch.zeros_like(image)
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     side = math.sqrt(height * width / (rows * columns))
     positions = torch.stack([y, x]).double() * (compactness / side)
-    points = torch.cat([colours / math.sqrt(channels), positions]).flatten(1).T
+    points = torch.cat([colors / math.sqrt(channels), positions]).flatten(1).T
     labels = _clusters(points, grid(height, width, rows, columns).flatten(), rows, columns).view(height, width)
     return _merge_small(components(labels), height * width / (rows * columns) / 4)
 
 
 def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
-    """k-means in which a pixel is assigned to one of the 3 x 3 cells around its own."""
+    """Run k-means in which a pixel is assigned to one of the 3 x 3 cells around its own cell."""
     row, column = home // columns, home % columns
     candidates = [
         (row + down).clamp(0, rows - 1) * columns + (column + right).clamp(0, columns - 1)
@@ -86,12 +86,12 @@ def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
         for right in (0, -1, 1)
     ]
     labels = home
-    centres = points.new_zeros(rows * columns, points.shape[1])
+    centers = points.new_zeros(rows * columns, points.shape[1])
     for _ in range(_ROUNDS):
-        sizes = torch.bincount(labels, minlength=len(centres))[:, None]
-        sums = torch.zeros_like(centres).index_add(0, labels, points)
-        centres = torch.where(sizes > 0, sums / sizes.clamp(min=1), centres)
-        distances = torch.stack([(points - centres[cell]).square().sum(1) for cell in candidates])
+        sizes = torch.bincount(labels, minlength=len(centers))[:, None]
+        sums = torch.zeros_like(centers).index_add(0, labels, points)
+        centers = torch.where(sizes > 0, sums / sizes.clamp(min=1), centers)
+        distances = torch.stack([(points - centers[cell]).square().sum(1) for cell in candidates])
         nearest_cells = torch.stack(candidates).gather(0, distances.argmin(0, keepdim=True))[0]
         if torch.equal(nearest_cells, labels):
             break
@@ -100,39 +100,39 @@ def _clusters(points: Tensor, home: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def components(labels: Tensor) -> Tensor:
-    """The 4-connected components of equal labels, numbered in reading order."""
+    """Label the 4-connected components of equal labels, numbered in reading order."""
     height, width = labels.shape
     first = torch.arange(height * width)
-    pairs = _neighbours(height, width)
+    pairs = _neighbor_pairs(height, width)
     one, other = pairs[:, labels.flatten()[pairs[0]] == labels.flatten()[pairs[1]]]
     while True:
-        # Union-find in parallel: each pixel takes the smallest root among its neighbours', then that root's root.
+        # Parallel union-find: each pixel takes the smallest root among its neighbors, then the root of that root.
         roots = first.scatter_reduce(0, one, first[other], "amin").scatter_reduce(0, other, first[one], "amin")
         roots = roots[roots]
         if torch.equal(roots, first):
-            return _without_gaps(roots).view(height, width)
+            return _renumber(roots).view(height, width)
         first = roots
 
 
-def _neighbours(height: int, width: int) -> Tensor:
-    """Flat indices (2, pairs) of horizontally or vertically adjacent pixels."""
+def _neighbor_pairs(height: int, width: int) -> Tensor:
+    """Return flat indices (2, pairs) of horizontally or vertically adjacent pixels."""
     index = torch.arange(height * width).view(height, width)
-    beside = torch.stack([index[:, :-1].flatten(), index[:, 1:].flatten()])
+    right = torch.stack([index[:, :-1].flatten(), index[:, 1:].flatten()])
     below = torch.stack([index[:-1].flatten(), index[1:].flatten()])
-    return torch.cat([beside, below], dim=1)
+    return torch.cat([right, below], dim=1)
 
 
 def _merge_small(labels: Tensor, least: float) -> Tensor:
-    """Merge regions below `least` pixels into the larger neighbour with the longest common border."""
+    """Merge regions below `least` pixels into the larger neighbor with the longest common border."""
     flat = labels.flatten()
-    pairs = _neighbours(*labels.shape)
+    pairs = _neighbor_pairs(*labels.shape)
     while True:
         sizes = torch.bincount(flat)
         count = len(sizes)
         small = sizes < least
         if count == 1 or not small.any():
             return flat.view_as(labels)
-        # Ranks are distinct, so merging into a higher rank makes no cycle.
+        # Ranks are distinct, so merging into a higher rank creates no cycles.
         rank = torch.empty(count, dtype=torch.long)
         rank[(sizes * count + torch.arange(count).flip(0)).argsort()] = torch.arange(count)
         one, other = flat[pairs]
@@ -140,16 +140,16 @@ def _merge_small(labels: Tensor, least: float) -> Tensor:
         upward = small[one] & (rank[other] > rank[one])
         edges, borders = torch.unique(one[upward] * count + other[upward], return_counts=True)
         parent = torch.arange(count)
-        # In ascending order of the border: the longest is written last.
+        # In ascending order of border length, so that the longest border is written last.
         for edge in edges[borders.argsort(stable=True)].tolist():
             parent[edge // count] = edge % count
         while not torch.equal(parent, parent[parent]):
             parent = parent[parent]
-        flat = _without_gaps(parent[flat])
+        flat = _renumber(parent[flat])
 
 
-def _without_gaps(labels: Tensor) -> Tensor:
-    """The labels renumbered, 0 to k - 1, in order of first appearance."""
+def _renumber(labels: Tensor) -> Tensor:
+    """Renumber the labels 0 to k - 1, in order of first appearance."""
     _, inverse = torch.unique(labels, return_inverse=True)
     inverse = inverse.flatten()
     first = torch.full((int(inverse.max()) + 1,), len(inverse)).scatter_reduce(
@@ -160,14 +160,14 @@ def _without_gaps(labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The segments of one image: `labels` [H, W] where they do not overlap, else `masks` [M, H, W] in [0, 1]."""
+    """The segments of one image: `labels` [H, W] if they do not overlap, else `masks` [M, H, W] in [0, 1]."""
 
     count: int
     labels: Tensor | None = None
     masks: Tensor | None = None
 
     def shown(self, present: Tensor) -> Tensor:
-        """Masks [B, H, W] of coalitions [B, M]: 1 where shown, 0 where any absent segment covers the pixel."""
+        """Return masks [B, H, W] of coalitions [B, M]: 1 where shown, 0 where a segment not shown covers the pixel."""
         if self.labels is not None:
             return present[:, self.labels]
         assert self.masks is not None
@@ -177,12 +177,12 @@ class Parts:
         return shown
 
     def paint(self, values: Tensor) -> Tensor:
-        """A map [H, W], each pixel with its segment's value; for segments that do not overlap."""
+        """Return a map [H, W] in which each pixel has its segment's value, for segments that do not overlap."""
         assert self.labels is not None
         return values[self.labels]
 
     def spread(self, values: Tensor) -> Tensor:
-        """A map [H, W] of each segment's value, divided evenly among its pixels: it sums to the values."""
+        """Return a map [H, W] of each segment's value divided evenly among its pixels; it sums to the values."""
         if self.labels is not None:
             areas = torch.bincount(self.labels.flatten(), minlength=self.count)
             return self.paint(values / areas.to(values))
@@ -191,18 +191,18 @@ class Parts:
         return torch.einsum("m,mhw->hw", values / masks.sum((1, 2)), masks)
 
 
-def blend(picture: Tensor, cover: Tensor, shown: Tensor) -> Tensor:
-    """m · picture + (1 − m) · cover, [B, C, H, W], for masks m of `shown` [B, H, W]."""
+def blend(image: Tensor, cover: Tensor, shown: Tensor) -> Tensor:
+    """Return m · image + (1 − m) · cover, [B, C, H, W], for the masks m in `shown` [B, H, W]."""
     if shown.dtype == torch.bool:
-        return torch.where(shown[:, None], picture, cover)
-    return torch.lerp(cover, picture, shown[:, None].to(picture))
+        return torch.where(shown[:, None], image, cover)
+    return torch.lerp(cover, image, shown[:, None].to(image))
 
 
 def parts_of(masks: Masks, images: Tensor) -> list[Parts]:
-    """The segments of each image.
+    """Create the segments of each image.
 
-    `masks` is "superpixels", "grid", a grid's size (one number or (rows, columns)), integer labels [H, W] or [N, H, W],
-    or masks [M, H, W] or [N, M, H, W], bool or float in [0, 1], which may overlap and leave pixels out.
+    `masks` is "superpixels", "grid", the size of a grid (one number or (rows, columns)), integer labels [H, W] or
+    [N, H, W], or masks [M, H, W] or [N, M, H, W], bool or float in [0, 1], which may overlap or leave pixels uncovered.
 
     Errors   BadOption for another name, shape or size, values outside [0, 1], or an empty mask
     """
@@ -219,7 +219,7 @@ def parts_of(masks: Masks, images: Tensor) -> list[Parts]:
     if not (isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(side, int) for side in size)):
         hint = nearest(masks, PARTS) if isinstance(masks, str) else ""
         raise BadOption(
-            f"masks={masks!r} is not possible. {hint}Give 'superpixels', 'grid', a grid's size such as 7 or (7, 5), "
+            f"Invalid masks={masks!r}. {hint}Give 'superpixels', 'grid', a grid's size such as 7 or (7, 5), "
             f"integer labels [H, W], or masks [M, H, W] of bool or float."
         )
     labels = grid(height, width, size[0], size[1]).to(images.device)
@@ -230,7 +230,7 @@ def _from_labels(labels: Tensor, images: Tensor) -> list[Parts]:
     count, _, height, width = images.shape
     if labels.shape not in ((height, width), (count, height, width), (1, height, width)):
         raise BadOption(
-            f"masks of integers are labels, and their shape is {tuple(labels.shape)}. Give labels of shape "
+            f"Integer masks are read as labels, but they have shape {tuple(labels.shape)}. Give labels of shape "
             f"{(height, width)} or {(count, height, width)}, or masks [M, H, W] of bool or float."
         )
     numbered = [torch.unique(image, return_inverse=True) for image in labels.expand(count, height, width)]
@@ -247,8 +247,9 @@ def _from_masks(masks: Tensor, images: Tensor) -> list[Parts]:
     floats = batch.to(torch.float64 if images.dtype == torch.float64 else torch.float32)
     if not ((floats >= 0) & (floats <= 1)).all():
         raise BadOption(
-            "masks hold values outside [0, 1]. Give 1 for pixels of the segment, 0 for others, between at soft edges."
+            "masks contain values outside [0, 1]. Give 1 for pixels of the segment, 0 for others, and values between "
+            "them at soft edges."
         )
     if (empty := (floats.sum((2, 3)) == 0).nonzero()).numel():
-        raise BadOption(f"Mask {int(empty[0, 1])} covers no pixel. Leave it out.")
+        raise BadOption(f"Mask {int(empty[0, 1])} covers no pixels. Remove it.")
     return [Parts(floats.shape[1], masks=image) for image in floats.expand(count, *floats.shape[1:])]

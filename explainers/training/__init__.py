@@ -1,4 +1,4 @@
 """Gradients during training: clip, scale, freeze, replace, add noise, record, diagnose.
 
-Tensor hooks are registered in `hooks`. Explaining a trained network needs none of this.
+Tensor hooks are registered in `hooks`. This package is not needed to explain a trained network.
 """

@@ -1,7 +1,7 @@
 """Diagnosis of a training run from its gradients: non-finite, exploding, vanishing, dead, frozen.
 
-What a gradient hook does is told from what the network does: the log has both the gradient that arrived at a parameter
-and the one that its hooks made of it.
+Effects of gradient hooks are distinguished from effects of the network, since the log contains the gradient of each
+parameter before and after its hooks.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from explainers.findings import Finding
 from explainers.training.log import GradientLog, Row
 
-# Points that a trend needs.
+# Minimum number of points for a trend.
 FEWEST = 3
 
 
 def diagnose_training(
     log: GradientLog, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
 ) -> list[Finding]:
-    """Findings about a run's gradients, at most one of each kind, with a remedy.
+    """Return findings about a run's gradients, at most one of each kind, with a remedy.
 
         non_finite  NaN or infinity: the first step, and the first tensor in that step's backward pass
         exploding   the norm over all parameters grows more than `growth` times within `window` recorded steps, by a
@@ -29,13 +29,13 @@ def diagnose_training(
         vanishing   the first layer's root mean square gradient is below `vanishing` times the last layer's
         dead        at least the fraction `dead` of a parameter's gradient is exactly zero in each of the last `window`
                     steps, before any hook on the parameter
-        frozen      so much of it is zero after the hooks alone: `freeze`, a factor of 0, a mask
+        frozen      at least that fraction is zero only after the hooks: `freeze`, a factor of 0, a mask
 
     Exploding and vanishing need the statistic `norm`, dead and frozen need `zero_fraction`; without it they are not
-    checked. A remedy is a call with its changed keywords, such as `{"clip_gradients": {"norm": 1.0}}`; it is empty
-    where a hook is the cause, which the sentence says: the remedy is to leave it out.
+    checked. A remedy is a call with its changed keywords, such as `{"clip_gradients": {"norm": 1.0}}`. It is empty if a
+    hook is the cause; the message then says which gradients are affected, and the remedy is to remove the hook.
 
-    Returns  findings in the order above; empty where nothing is wrong
+    Returns  findings in the order above; empty if no problem was found
     Errors   none
 
     Example
@@ -64,20 +64,20 @@ def _non_finite(rows: Sequence[Row], explosion: Finding | None) -> Finding | Non
     # A joint edit, such as clipping by norm, spreads one NaN over all parameters.
     first = next((row for row in broken if not _finite(row.arrived)), None)
     if first is None:
-        sentence = (
-            f"A gradient hook makes the gradient of {broken[0].name!r} NaN or infinite in step {step}; the one that it "
-            "is given is finite. Correct what it computes, or leave it out."
+        message = (
+            f"A gradient hook makes the gradient of {broken[0].name!r} NaN or infinite in step {step}; the gradient "
+            "before the hook is finite. Fix the hook, or remove it."
         )
-        return Finding("non_finite", sentence)
-    sentence = f"The gradient of {first.name!r} is the first to be NaN or infinite, in step {step}. "
+        return Finding("non_finite", message)
+    message = f"The gradient of {first.name!r} is the first to be NaN or infinite, in step {step}. "
     if explosion:
-        sentence += "Gradients grew before that: clip them, or lower the learning rate."
-        return Finding("non_finite", sentence, explosion.remedy)
-    sentence += (
-        "It comes from the loss or from a layer behind this one: detect_anomaly names the operation. In half "
+        message += "The gradients grew before that. Clip them, or lower the learning rate."
+        return Finding("non_finite", message, explosion.remedy)
+    message += (
+        "The cause is the loss or a layer after this one; torch.autograd.detect_anomaly names the operation. In half "
         "precision, try float32."
     )
-    return Finding("non_finite", sentence, {"torch.autograd.detect_anomaly": {"check_nan": True}})
+    return Finding("non_finite", message, {"torch.autograd.detect_anomaly": {"check_nan": True}})
 
 
 def _finite(statistics: Mapping[str, float]) -> bool:
@@ -94,11 +94,11 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
         recent = points[max(0, end - window) : end]
         factor = math.exp(min(_slope([math.log(norm) for _, norm in recent]) * (len(recent) - 1), 700.0))
         if factor > growth:
-            (begin, small), (step, large) = recent[0], recent[-1]
+            (start, small), (step, large) = recent[0], recent[-1]
             return Finding(
                 "exploding",
-                f"The gradient norm grew from {small:.3g} in step {begin} to {large:.3g} in step {step}, more than "
-                f"{growth:g} times within {window} steps. Clip it, or lower the learning rate.",
+                f"The gradient norm grew from {small:.3g} in step {start} to {large:.3g} in step {step}, more than "
+                f"{growth:g} times within {window} steps. Clip the gradients, or lower the learning rate.",
                 {"clip_gradients": {"norm": _rounded(min(small, large))}},
             )
     return None
@@ -107,29 +107,29 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
 def _vanishing(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> Finding | None:
     by_name = _by_name(rows)
     means = _means(by_name, names, window, lambda row: row.statistics)
-    # Layers without any gradient are frozen or dead, which is another finding.
+    # Layers without any gradient are frozen or dead, which are separate findings.
     learning = [(layer, mean) for layer, mean in means.items() if mean > 0]
     if len(learning) < 2:
         return None
     (first, small), (last, large) = learning[0], learning[-1]
     if small >= limit * large:
         return None
-    sentence = (
+    message = (
         f"The gradient of the first layer {first!r} is {small / large:.2g} times that of the last layer {last!r} (root "
         "mean square)"
     )
     arrived = _means(by_name, names, window, lambda row: row.arrived)
     if arrived.get(first, 0.0) >= limit * arrived.get(last, math.inf):
         before = arrived[first] / arrived[last]
-        sentence += (
-            f", which gradient hooks make it: before them it is {before:.2g} times. Leave them out, or choose factors "
-            "closer to each other."
+        message += (
+            f". This is caused by gradient hooks: before them the ratio is {before:.2g}. Remove the hooks, or use more "
+            "similar factors."
         )
-        return Finding("vanishing", sentence)
+        return Finding("vanishing", message)
     pattern = f"{first}.*" if any(name.startswith(f"{first}.") for name in by_name) else first
     return Finding(
         "vanishing",
-        f"{sentence}: it hardly learns. Normalisation, skip connections or ReLU prevent this; a larger learning rate "
+        f"{message}, so it hardly learns. Normalization, skip connections or ReLU prevent this; a larger learning rate "
         "for this layer compensates for it.",
         {"scale_gradients": {"factors": {pattern: _rounded(large / small)}}},
     )
@@ -141,7 +141,7 @@ def _means(
     window: int,
     statistics_of: Callable[[Row], Mapping[str, float]],
 ) -> dict[str, float]:
-    """By layer: root mean square of the gradient, over the median norms of its parameters' last `window` steps."""
+    """Return each layer's root mean square gradient, from the median norms of its parameters' last `window` steps."""
     sizes = {name: own[-1].size for name, own in by_name.items()}
     per_layer: dict[str, dict[str, float]] = {}
     for name in (name for name in names if sizes.get(name)):
@@ -156,7 +156,7 @@ def _means(
 
 
 def _zeros(rows: Sequence[Row], names: Sequence[str], limit: float, window: int) -> list[Finding | None]:
-    """The findings "dead", about what arrives at the parameters, and "frozen", about what hooks make of it."""
+    """Return the findings "dead" (gradients before hooks) and "frozen" (gradients after hooks)."""
     dead: dict[str, float] = {}
     frozen: dict[str, float] = {}
     by_name = _by_name(rows)
@@ -176,15 +176,15 @@ def _dead(shares: Mapping[str, float], names: Sequence[str]) -> Finding | None:
     # A dead unit also zeroes its column of the next layer's weight gradient, so the first layer is the cause.
     first, others = _first(shares, names)
     why = (
-        "it receives no gradient: all its units are dead, or something behind it stops the gradient"
+        "it receives no gradient, because all its units are dead or a later operation stops the gradient"
         if shares[first] == 1
-        else "units that no input in the batch activates do not learn"
+        else "units that are not activated by any input of the batch do not learn"
     )
     remedy: dict[str, Any] = {"torch.nn.LeakyReLU": {"negative_slope": 0.01}}
     return Finding(
         "dead",
         f"At least {shares[first]:.0%} of the gradient of {first!r} is exactly zero in every recent step{others}: "
-        f"{why}. A leaky ReLU in place of the ReLU, or a lower learning rate from the start, keeps units alive.",
+        f"{why}. Use a leaky ReLU instead of the ReLU, or a lower learning rate from the start.",
         remedy,
     )
 
@@ -195,19 +195,19 @@ def _frozen(shares: Mapping[str, float], names: Sequence[str], by_name: Mapping[
     first, others = _first(shares, names)
     much = "the" if shares[first] == 1 else f"at least {shares[first]:.0%} of the"
     norm = by_name[first][-1].arrived.get("norm")
-    known = "" if norm is None else f", whose norm is {norm:.3g} before them,"
+    known = "" if norm is None else f" (norm before hooks: {norm:.3g})"
     what = "it is frozen" if shares[first] == 1 else "that part is frozen"
     return Finding(
         "frozen",
         f"Gradient hooks set {much} gradient of {first!r}{known} to zero in every recent step{others}: {what} and does "
-        "not learn. Leave out the hook (freeze, a factor of 0 or a mask) if it should.",
+        "not learn. If that is not intended, remove the hook (freeze, a factor of 0 or a mask).",
     )
 
 
 def _first(shares: Mapping[str, float], names: Sequence[str]) -> tuple[str, str]:
-    """The first parameter, and how many more there are."""
+    """Return the first parameter, and a text with the number of other ones."""
     first = next((name for name in names if name in shares), next(iter(shares)))
-    return first, f", and {len(shares) - 1} more like it" if len(shares) > 1 else ""
+    return first, f" (also for {len(shares) - 1} other parameter{'s' * (len(shares) > 2)})" if len(shares) > 1 else ""
 
 
 def _by_name(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -218,7 +218,7 @@ def _by_name(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def _slope(values: Sequence[float]) -> float:
-    """The slope of the least-squares line through values one step apart."""
+    """Return the slope of the least-squares line through equally spaced values."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     variance = sum((k - middle) ** 2 for k in range(len(values)))
     return sum((k - middle) * (value - mean) for k, value in enumerate(values)) / variance

@@ -1,4 +1,4 @@
-"""Gradient hooks for training: clip, scale, freeze, replace, add noise; `record_gradients` shows their effect.
+"""Gradient hooks for training: clip, scale, freeze, replace, add noise. `record_gradients` records their effect.
 
     with clip_gradients(model, norm=1.0), scale_gradients(model, {"0.*": 0.1}), record_gradients(model) as log:
         for x, y in batches:
@@ -7,15 +7,15 @@
             optimizer.step()
 
 Blocks act in the order of entry: above, gradients are clipped, then scaled, then recorded. Hooks are removed at the end
-of their block, also after an error, and act only on backward passes of the thread that entered it (on an accelerator,
-passes of several threads over the same parameters cannot be distinguished).
+of their block, even after an error, and act only on backward passes of the thread that entered it. On an accelerator,
+passes of several threads over the same parameters cannot be distinguished.
 
-A hook need not clone before `gradient * 3`, which modifies nothing in place. Hooks also run on intermediate tensors,
-although an intermediate's `.grad` stays None.
+Functions such as `gradient * 3` do not need to clone, since they do not work in place. Hooks also run on intermediate
+tensors, although the `.grad` of an intermediate tensor stays None.
 
-`params` is anything an optimiser takes: tensors, (name, tensor) pairs, groups with "params", a mapping by name, or a
+`params` is anything an optimizer accepts: tensors, (name, tensor) pairs, groups with "params", a mapping by name, or a
 module. Parameters that do not require grad are ignored. A pattern is a shell pattern over the dotted names of
-`model.named_parameters()`, such as "layer4.*"; one that matches nothing is refused.
+`model.named_parameters()`, such as "layer4.*"; a pattern without a match raises an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together
 from explainers.options import LayerName
 from explainers.training.diagnosis import diagnose_training
-from explainers.training.parameters import Params, gather, matching
+from explainers.training.parameters import Params, gather, match_parameters
 from explainers.training.record import record_gradients
 
 __all__ = [
@@ -49,17 +49,17 @@ __all__ = [
 
 @contextmanager
 def clip_gradients(params: Params, *, value: float | None = None, norm: float | None = None) -> Iterator[None]:
-    """Clip every component to [-value, value], or the norm over all parameters together to `norm`.
+    """Clip every component to [-value, value], or the total norm over all parameters to `norm`.
 
-    A tensor hook sees one gradient and cannot know whether others follow, since a parameter that the loss does not
-    depend on gets none. So `norm` acts at the end of the backward pass, in a callback that the hooks queue: `.grad` is
-    scaled by norm / total, as by `torch.nn.utils.clip_grad_norm_`. Blocks entered later act after it, on the clipped
-    gradient. Over several backward passes without `zero_grad`, the accumulated gradient is clipped, which takes a
-    second copy of the gradients. `torch.autograd.grad` writes no `.grad`, so `norm` does not apply to it. With both,
-    `value` comes first. Gradients scaled by a GradScaler are clipped as they are.
+    A tensor hook receives one gradient and cannot know whether others follow, since a parameter that the loss does not
+    depend on gets none. `norm` is therefore applied at the end of the backward pass, in a callback queued by the hooks:
+    `.grad` is scaled by norm / total, as in `torch.nn.utils.clip_grad_norm_`. Blocks entered later act after it, on the
+    clipped gradient. Over several backward passes without `zero_grad`, the accumulated gradient is clipped, which needs
+    a second copy of the gradients. `torch.autograd.grad` does not write `.grad`, so `norm` does not apply to it. If
+    both are given, `value` is applied first. Gradients scaled by a GradScaler are clipped without unscaling.
 
     Returns  nothing
-    Errors   BadOption when neither is given, one is not above 0, or no parameter requires grad
+    Errors   BadOption if neither is given, one is not above 0, or no parameter requires grad
     Source   Pascanu et al. 2013, arXiv:1211.5063, section 3.2 (norm)
 
     Example
@@ -71,7 +71,7 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
     tensors = gather(params)
     if value is None and norm is None:
         raise BadOption(
-            "clip_gradients needs a limit. Give value=1.0 for each component, or norm=1.0 for all together."
+            "clip_gradients needs a limit. Pass value=1.0 to clip each component, or norm=1.0 to clip the total norm."
         )
     for name, limit in (("value", value), ("norm", norm)):
         if limit is not None:
@@ -82,7 +82,7 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
 
     def shrink(gradients: list[Tensor]) -> list[Tensor]:
         total = torch.nn.utils.get_total_norm(gradients)
-        # A total of 0 gives an infinite quotient, and a factor of 1.
+        # A total of 0 gives an infinite quotient, which is clamped to a factor of 1.
         factor = (float(norm or 0) / total).clamp(max=1.0)
         return [gradient * factor.to(gradient.device) for gradient in gradients]
 
@@ -96,13 +96,13 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
 
 @contextmanager
 def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[None]:
-    """Multiply gradients by a factor per pattern: with plain SGD, per-parameter learning rates.
+    """Multiply gradients by a factor per pattern, which with plain SGD sets per-parameter learning rates.
 
-    A parameter that several patterns match is multiplied by all of their factors. Adam and RMSprop are invariant to a
-    constant factor; give them parameter groups with their own `lr`.
+    A parameter matched by several patterns is multiplied by all their factors. Adam and RMSprop are invariant to a
+    constant factor; use parameter groups with a separate `lr` instead.
 
     Returns  nothing
-    Errors   BadOption for a pattern that matches nothing, with the three nearest names, or a factor that is not finite
+    Errors   BadOption for a pattern without a match, with the three nearest names, or a factor that is not finite
     Source   torch.Tensor.register_hook
 
     Example
@@ -114,7 +114,7 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
     product: dict[Tensor, float] = {}
     for pattern, factor in factors.items():
         _check_number(f"factors[{pattern!r}]", factor)
-        for parameter in matching(model, pattern).values():
+        for parameter in match_parameters(model, pattern).values():
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
     with edit_gradients({parameter: lambda g, factor=factor: g * factor for parameter, factor in product.items()}):  # type: ignore[misc]
@@ -123,13 +123,13 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
 
 @contextmanager
 def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
-    """Zero the gradients of all parameters that a pattern matches.
+    """Set the gradients of all parameters that match a pattern to zero.
 
-    Accumulated momentum and weight decay still change a parameter whose gradient is zero; to prevent that, leave it out
-    of the optimiser.
+    Accumulated momentum and weight decay still change a parameter whose gradient is zero. To prevent that, exclude it
+    from the optimizer.
 
     Returns  nothing
-    Errors   BadOption for a pattern that matches nothing, with the three nearest names
+    Errors   BadOption for a pattern without a match, with the three nearest names
     Source   torch.Tensor.register_hook
 
     Example
@@ -139,20 +139,20 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
         False
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    frozen = [parameter for pattern in patterns for parameter in matching(model, pattern).values()]
+    frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern).values()]
     with edit_gradients({parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad}):
         yield
 
 
 @contextmanager
 def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Replace the gradient of a leaf or intermediate tensor by `function(gradient)`; the backward pass goes on from it.
+    """Replace the gradient of a leaf or intermediate tensor by `function(gradient)`, which is propagated further.
 
-    The result must keep shape, dtype and device; None keeps the gradient.
+    The result must have the same shape, dtype and device; None keeps the gradient.
 
     Returns  nothing
-    Errors   BadOption when the tensor requires no grad, or when the result differs in shape, dtype or device (raised by
-             the backward pass, saying which); TypeError when it is not a tensor
+    Errors   BadOption if the tensor does not require grad, or if the result differs in shape, dtype or device (raised
+             by the backward pass, with the reason); TypeError if the result is not a tensor
     Source   torch.Tensor.register_hook
 
     Example
@@ -167,13 +167,13 @@ def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]
 
 @contextmanager
 def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator[None]:
-    """Add Gaussian noise to every gradient, reproducibly from `seed`.
+    """Add Gaussian noise to every gradient, reproducible with `seed`.
 
-    Each parameter has its own generator: its noise depends on no other parameter and on no global generator.
+    Each parameter has a separate generator, so its noise does not depend on other parameters or global generators.
 
     Returns  nothing
-    Errors   BadOption when std is negative or not finite, or no parameter requires grad
-    Source   Neelakantan et al. 2015, arXiv:1511.06807, eq. 1, with a constant deviation
+    Errors   BadOption if std is negative or not finite, or no parameter requires grad
+    Source   Neelakantan et al. 2015, arXiv:1511.06807, eq. 1, with a constant standard deviation
 
     Example
         >>> with add_gradient_noise(model, std=0.01):
@@ -184,7 +184,7 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator
     _check_number("std", std, least=0)
     edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {}
     for index, tensor in enumerate(gather(params).values()):
-        # Neighbouring seeds must not share streams: parameter 1 of one run is not parameter 0 of the next.
+        # Neighboring seeds must not share streams, such as parameter 1 of one run and parameter 0 of the next.
         generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
         edits[tensor] = _noisy(generator, std)
     with edit_gradients(edits):
@@ -202,5 +202,5 @@ def _noisy(generator: torch.Generator, std: float) -> Callable[[Tensor], Tensor]
 def _check_number(name: str, value: Any, *, above: float | None = None, least: float | None = None) -> None:
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or (above is not None and value <= above) or (least is not None and value < least):
-        bound = f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else "finite"
-        raise BadOption(f"{name}={value!r} is not possible. Give a number {bound}.")
+        bound = f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else ""
+        raise BadOption(f"Invalid {name}={value!r}. Pass a finite number {bound}".rstrip() + ".")

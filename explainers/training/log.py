@@ -1,6 +1,6 @@
-"""The log of a training run's gradients: one row per step and tensor, bounded, with CSV and TensorBoard export.
+"""Log of a training run's gradients: one row per step and tensor, limited in size, with CSV and TensorBoard export.
 
-Statistics are computed on the gradient's device and transferred in batches, so that training steps do not synchronise.
+Statistics are computed on the gradient's device and transferred in batches, so that training steps do not synchronize.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import torch
 from torch import Tensor
 
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
-# Rows that wait on the device for one common transfer.
+# Number of rows kept on the device before they are transferred together.
 WAITING = 4096
-# Values that a CPU reduces at a time: the float64 copy fits into its cache, and torch starts no further thread.
+# Values reduced at a time on the CPU: the float64 copy fits into its cache, and torch does not start more threads.
 BLOCK = 2**15
 
 
 @dataclass(frozen=True)
 class Row:
-    """One gradient: of `name` (a "parameter", "activation" or "tensor" of `size` values) in `step`, from 0.
+    """One gradient of `name` (a "parameter", "activation" or "tensor" with `size` values) in `step`, counted from 0.
 
-    `statistics`: `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value), `max` (of magnitudes) and
-    `zero_fraction` (fraction of exact zeros), as far as recorded. `histogram` counts the finite values between `edges`,
-    one more than there are bins; None unless recorded. `unedited`: the statistics before any hook of the tensor; None
-    where none changed the gradient.
+    `statistics` are the recorded ones among `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value),
+    `max` (largest magnitude) and `zero_fraction` (fraction of exact zeros). `histogram` counts the finite values in the
+    bins between `edges`, or is None. `unedited` are the statistics before any hook of the tensor, or None if no hook
+    changed the gradient.
     """
 
     step: int
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def arrived(self) -> Mapping[str, float]:
-        """The statistics of the gradient that arrived, whatever hooks made of it."""
+        """The statistics of the gradient before any hook changed it."""
         return self.statistics if self.unedited is None else self.unedited
 
 
@@ -58,17 +58,17 @@ class _Waiting:
     kind: str
     size: int
     moments: Tensor
-    """(1, 4), or (2, 4) where hooks changed the gradient: before them in the second row."""
+    """(1, 4), or (2, 4) if hooks changed the gradient, with the unedited gradient in the second row."""
     histogram: tuple[int, ...] | None
     edges: tuple[float, ...] | None
 
 
 @dataclass
 class GradientLog:
-    """The gradients that `record_gradients` recorded: `rows` in the order of arrival, the latest `limit` of them.
+    """The gradients recorded by `record_gradients`: the latest `limit` rows, in order of arrival.
 
-    `names` are the recorded tensors, first layer first; `dropped` counts discarded rows; `notes` are those of `note`,
-    by step. Safe to read from another thread during training.
+    `names` are the recorded tensors, first layer first; `dropped` counts discarded rows; `notes` are the values added
+    with `note`, by step. The log can be read from another thread during training.
     """
 
     statistics: tuple[str, ...] = STATISTICS
@@ -84,13 +84,13 @@ class GradientLog:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows so far, including those of an unfinished step."""
+        """All rows so far, including those of the current step."""
         with self._lock:
             self._transfer()
             return list(self._rows)
 
     def step(self) -> None:
-        """End the step. A gradient that is recorded a second time ends it as well."""
+        """End the step. Recording the same gradient a second time also ends it."""
         with self._lock:
             self.current += 1
             self._seen.clear()
@@ -109,8 +109,8 @@ class GradientLog:
                 self.notes.popitem(last=False)
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """The rows as flat dicts: step, name, kind, size, each statistic, and histogram, edges, loss and update where
-        there are any.
+        """Return the rows as flat dicts: step, name, kind, size, each statistic, and if recorded histogram, edges, loss
+        and update.
         """
         rows, entries = self.rows, []
         binned, noted = any(row.histogram is not None for row in rows), bool(self.notes)
@@ -125,7 +125,7 @@ class GradientLog:
         return entries
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """The rows as CSV with a header, also written to `path`; bins are separated by spaces."""
+        """Return the rows as CSV with a header, and write them to `path` if given; bins are separated by spaces."""
         text, rows = io.StringIO(), self.to_rows()
         columns = list(rows[0]) if rows else ["step", "name", "kind", "size", *self.statistics]
         writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -139,14 +139,14 @@ class GradientLog:
     def to_tensorboard(self, logdir: str | Path) -> None:
         """Write every statistic as a scalar `name/statistic`, histograms and notes, for `tensorboard --logdir`.
 
-        Errors   ImportError when tensorboard is not installed
+        Errors   ImportError if tensorboard is not installed
         """
         try:
             from torch.utils.tensorboard import SummaryWriter  # an optional package
         except ImportError as error:
             raise ImportError(
                 "to_tensorboard needs the package tensorboard, which is not installed. Run `pip install tensorboard`, "
-                "or write the same statistics with to_csv."
+                "or use to_csv, which writes the same statistics."
             ) from error
         writer: Any = SummaryWriter(str(logdir))
         try:
@@ -163,7 +163,7 @@ class GradientLog:
         finally:
             writer.close()
 
-    def see(
+    def record(
         self,
         name: str,
         call: int | None,
@@ -174,9 +174,9 @@ class GradientLog:
         every: int,
         unedited: Tensor | None = None,
     ) -> None:
-        """Record a gradient; one of the same tensor as before begins the next step.
+        """Record a gradient; a second gradient of the same tensor starts the next step.
 
-        `unedited` is the gradient before any hook: None, or the same object, where none changed it.
+        `unedited` is the gradient before any hook; None or the same object if no hook changed it.
         """
         with self._lock:
             if (name, call) in self._seen:
@@ -191,14 +191,14 @@ class GradientLog:
             self._waiting.append(_Waiting(self.current, name, call, kind, gradient.numel(), moments, *bins))
 
     def _name_calls(self) -> None:
-        """Number the calls of a layer that ran several times in a step: `name#call`."""
+        """Rename a layer that ran several times in a step to `name#call`."""
         times = Counter((entry.step, entry.name) for entry in self._waiting if entry.call is not None)
         for entry in self._waiting:
             if entry.call is not None and "#" not in entry.name and times[entry.step, entry.name] > 1:
                 entry.name = f"{entry.name}#{entry.call}"
 
     def _transfer(self) -> None:
-        """Make rows of the waiting entries: one transfer for each device."""
+        """Convert the waiting entries to rows, with one transfer per device."""
         self._name_calls()
         waiting, self._waiting = self._waiting, []
         by_device: dict[torch.device, list[_Waiting]] = {}
@@ -219,21 +219,21 @@ class GradientLog:
 
 
 def _plain(gradient: Tensor) -> Tensor:
-    """The gradient as real numbers, all of them stored."""
+    """Convert a gradient to a dense real tensor."""
     gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
     return gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
 
 
 def _in_one(group: Sequence[_Waiting]) -> list[list[list[float]]]:
-    """The moments of entries on one device, by one transfer."""
+    """Return the moments of entries on one device with a single transfer."""
     values = iter(torch.cat([entry.moments for entry in group]).tolist())
     return [[next(values) for _ in range(len(entry.moments))] for entry in group]
 
 
 def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
-    """(Euclidean norm, sum, largest magnitude, count of non-zeros) on the gradient's device; zeros where not needed.
+    """Return (Euclidean norm, sum, largest magnitude, count of nonzeros) on the gradient's device; zero if not needed.
 
-    In float64, squares of large float32 values do not overflow, and `std` by difference is accurate enough.
+    In float64, squares of large float32 values do not overflow, and computing `std` as a difference is accurate enough.
     """
     wanted, flat = set(statistics), gradient.flatten()
     if not flat.numel():
@@ -267,7 +267,7 @@ def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> di
     values = {
         "norm": norm,
         "mean": total / max(size, 1),
-        # NaN propagates: no comparison with it is true.
+        # NaN propagates, since comparisons with it are false.
         "std": 0.0 if size < 2 or spread < 0 else math.sqrt(spread / (size - 1)) if spread < math.inf else math.nan,
         "max": largest,
         "zero_fraction": 1 - filled / size if size else 0.0,
@@ -276,7 +276,7 @@ def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> di
 
 
 def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Counts of the finite values in even bins from minimum to maximum, and the bin edges."""
+    """Return the counts of the finite values in equal bins from minimum to maximum, and the bin edges."""
     values = gradient if gradient.dtype == torch.float64 else gradient.float()
     values = values[values.isfinite()]
     low, high = (float(end) for end in values.aminmax()) if values.numel() else (0.0, 0.0)
@@ -288,10 +288,10 @@ def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[floa
 
 
 def _bins(row: Row) -> dict[str, Any]:
-    """A histogram as TensorBoard takes it; sums are those of the bin centres."""
+    """Return a histogram in TensorBoard's format, with sums computed from the bin centers."""
     edges, counts = row.edges or (), row.histogram or ()
 
-    def centres() -> Iterator[tuple[float, int]]:
+    def centers() -> Iterator[tuple[float, int]]:
         for k, count in enumerate(counts):
             yield (edges[k] + edges[k + 1]) / 2, count
 
@@ -299,8 +299,8 @@ def _bins(row: Row) -> dict[str, Any]:
         "min": edges[0],
         "max": edges[-1],
         "num": sum(counts),
-        "sum": sum(centre * count for centre, count in centres()),
-        "sum_squares": sum(centre * centre * count for centre, count in centres()),
+        "sum": sum(center * count for center, count in centers()),
+        "sum_squares": sum(center * center * count for center, count in centers()),
         "bucket_limits": list(edges[1:]),
         "bucket_counts": list(counts),
     }

@@ -1,4 +1,4 @@
-"""Selection of parameters: anything an optimiser takes, or a shell pattern over dotted names."""
+"""Selection of parameters: anything an optimizer accepts, or a shell pattern over dotted names."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Params = nn.Module | Tensor | Mapping[str, Any] | Iterable[Any]
 
 
 def gather(params: Params) -> dict[str, Tensor]:
-    """The tensors that require grad, each once, by name, or by number where they have none.
+    """Return the tensors that require grad, without duplicates, by name or, if unnamed, by index.
 
-    Errors   BadOption when none requires grad; TypeError for anything but tensors
+    Errors   BadOption if no tensor requires grad; TypeError for anything but tensors
     """
     tensors: dict[str, Tensor] = {}
     known: set[int] = set()
     for name, tensor in _named(params):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{tensor!r} is no tensor. Give what an optimiser takes, such as model.parameters().")
+            raise TypeError(f"{tensor!r} is not a tensor. Pass what an optimizer accepts, such as model.parameters().")
         if tensor.requires_grad and id(tensor) not in known:
             known.add(id(tensor))
             tensors[name] = tensor
     if not tensors:
-        raise BadOption("None of the tensors requires grad, so they get no gradient. Call requires_grad_() on some.")
+        raise BadOption("None of the tensors requires grad, so they have no gradient. Call requires_grad_() on some.")
     return tensors
 
 
@@ -50,27 +50,27 @@ def _named(params: Params) -> Iterator[tuple[str, Any]]:
                 yield str(number), item
 
 
-def matching(model: nn.Module, pattern: str) -> dict[str, nn.Parameter]:
-    """The parameters whose dotted name the shell pattern matches, each once.
+def match_parameters(model: nn.Module, pattern: str) -> dict[str, nn.Parameter]:
+    """Return the parameters whose dotted names match a shell pattern, without duplicates.
 
-    Errors   BadOption with the three nearest names when there are none
+    Errors   BadOption with the three nearest names if there is no match
     """
     names = dict(unwrap(model).named_parameters(remove_duplicate=False))
-    unique = {names[name]: name for name in reversed(matching_names(pattern, names))}
+    unique = {names[name]: name for name in reversed(match_names(pattern, names))}
     return {name: parameter for parameter, name in reversed(unique.items())}
 
 
-def matching_names(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that the shell pattern matches.
+def match_names(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return the names that match a shell pattern.
 
-    Errors   BadOption with the three nearest names when there are none
+    Errors   BadOption with the three nearest names if there is no match
     """
     names = list(names)
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if not matches:
         near = ", ".join(repr(name) for name in difflib.get_close_matches(pattern, names, n=3, cutoff=0.0))
         raise BadOption(
-            f"No parameter's name matches {pattern!r}. "
-            + (f"The nearest are {near}; '*' matches anything." if near else "There are no parameters.")
+            f"No parameter name matches {pattern!r}. "
+            + (f"The nearest names are {near}; '*' matches anything." if near else "There are no parameters.")
         )
     return matches

@@ -1,4 +1,4 @@
-"""A network as a drawing shows it: its main line, blocks in running order, and the skip connections around them.
+"""The structure of a network for a diagram: its main line, blocks in running order, and the skip connections.
 
-All of it follows from the dataflow of one forward pass; names decide nothing.
+The structure is derived from the dataflow of one forward pass, not from module names.
 """

@@ -1,7 +1,7 @@
 """The main line of a forward pass, and the arcs around parts of it.
 
-The main line is the path from the picture to the scores with the most operations with weights. An arc is a way around
-at least one of them: a skip connection, whose ends meet in a sum or a concatenation, or a gate, which multiplies.
+The main line is the path from the image to the scores with the most operations with weights. An arc bypasses at least
+one of them: a skip connection, which joins in a sum or a concatenation, or a gate, which multiplies.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from explainers.layers.dataflow import Graph
 _SUMS = frozenset({"add", "add_relu", "sum"})
 _JOINS = frozenset({"cat", "stack", "concat", "concatenate"})
 _WHOLE = frozenset({"native_multi_head_attention", "transformer_encoder_layer_fwd"})
-"""Operations with weights that are whole layers."""
+"""Fused operations with weights that implement a whole layer."""
 _PROJECTION = 1
-"""Operations with weights on a skip connection, at most: the 1 x 1 convolution that adapts size and channels."""
+"""Maximum operations with weights on a skip connection: the 1 x 1 convolution that adapts size and channels."""
 
 
 @dataclass(frozen=True)
 class Arc:
-    """A way from the node `fork` to the node `join`, around the operations with weights number start+1 to `end` of the
-    main line. `weights` counts those on the arc itself.
+    """A path from the node `fork` to the node `join` that bypasses operations start+1 to `end` of the main line.
+
+    Only operations with weights are counted; `weights` is their number on the arc itself.
     """
 
     fork: int
@@ -34,7 +35,7 @@ class Arc:
     is_gate: bool = False
 
     def holds(self, other: Arc) -> bool:
-        """Whether the other arc goes around a part of what this one goes around."""
+        """Return whether the other arc bypasses a part of what this one bypasses."""
         return (
             self.start <= other.start and other.end <= self.end and (self.start, self.end) != (other.start, other.end)
         )
@@ -42,26 +43,26 @@ class Arc:
 
 @dataclass(frozen=True)
 class MainLine:
-    """`at` maps each node of the line, in order, to the number of operations with weights up to and with it."""
+    """`at` maps each node of the line, in order, to the number of operations with weights up to and including it."""
 
     at: dict[int, int]
     arcs: tuple[Arc, ...]
 
     @property
     def length(self) -> int:
-        """Operations with weights on the line."""
+        """The number of operations with weights on the line."""
         return max(self.at.values(), default=0)
 
     def around(self, position: int) -> bool:
-        """Whether a shortest arc goes around what stands before and after this position."""
+        """Return whether a shortest arc spans this position."""
         return any(arc.start < position < arc.end for arc in self.shortest)
 
     @property
     def shortest(self) -> list[Arc]:
-        """Gates, and the skip connections that hold no other one."""
+        """Gates, and the skip connections that do not contain another one."""
         skips = [arc for arc in self.arcs if not arc.is_gate]
         ends: dict[int, int] = {}
-        for arc in skips:  # of all that end alike, the one that starts last
+        for arc in skips:  # of arcs with the same end, the last start
             ends[arc.end] = max(ends.get(arc.end, -1), arc.start)
         last = [arc for arc in skips if ends[arc.end] == arc.start]
         shortest = [arc for arc in last if not any(arc.holds(other) for other in last)]
@@ -69,7 +70,7 @@ class MainLine:
 
 
 def main_line(graph: Graph, end: int) -> MainLine:
-    """The main line up to the node `end`, and its arcs in running order."""
+    """Return the main line up to the node `end`, and its arcs in running order."""
     alive = graph.reads(end)
     nodes = _longest(graph, end, alive.keys())
     at: dict[int, int] = {}
@@ -85,7 +86,7 @@ def _has_weights(graph: Graph, node: int) -> bool:
 
 
 def _longest(graph: Graph, end: int, alive: Collection[int]) -> list[int]:
-    """The nodes of the path with the most operations with weights; of several, the one through the latest nodes."""
+    """Return the nodes of the path with the most operations with weights; ties prefer the latest nodes."""
     best = {0: 0}
     before: dict[int, int] = {}
     for node in range(1, end + 1):
@@ -100,8 +101,8 @@ def _longest(graph: Graph, end: int, alive: Collection[int]) -> list[int]:
 
 
 def _arcs(graph: Graph, at: dict[int, int], alive: Collection[int]) -> Iterator[Arc]:
-    """The arcs, one for each two ends, as few weights on it as there is a way for."""
-    beside = _beside(graph, at, alive)
+    """Yield one arc per pair of ends, along the path with the fewest operations with weights."""
+    branches = _branches(graph, at, alive)
     found: dict[tuple[int, int, bool], Arc] = {}
     for former, join in pairwise(at):
         name = graph.names[join].strip("_")
@@ -109,7 +110,7 @@ def _arcs(graph: Graph, at: dict[int, int], alive: Collection[int]) -> Iterator[
         if not gate and name not in _SUMS | _JOINS:
             continue
         for edge in graph.edges[join]:
-            forks = {edge.node: 0} if edge.node in at else beside.get(edge.node, {})
+            forks = {edge.node: 0} if edge.node in at else branches.get(edge.node, {})
             for fork, weights in forks.items():
                 start, stop = at[fork], at[former]
                 if edge.node != former and stop - start > weights and (not weights or name in _SUMS):
@@ -119,9 +120,10 @@ def _arcs(graph: Graph, at: dict[int, int], alive: Collection[int]) -> Iterator[
     yield from sorted(found.values(), key=lambda arc: (arc.start, arc.end))
 
 
-def _beside(graph: Graph, at: dict[int, int], alive: Collection[int]) -> dict[int, dict[int, int]]:
-    """For nodes beside the main line: the nodes of the line that they come from, and the operations with weights on
-    the way, where these are few enough for a skip connection.
+def _branches(graph: Graph, at: dict[int, int], alive: Collection[int]) -> dict[int, dict[int, int]]:
+    """Return for nodes off the main line the nodes of the line from which they come, and the weights in between.
+
+    Only paths with few enough operations with weights for a skip connection are included.
     """
     found: dict[int, dict[int, int]] = {}
     for node in range(1, max(at) + 1):

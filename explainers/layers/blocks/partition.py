@@ -1,8 +1,8 @@
-"""A network's blocks: the main line in parts that end in a layer's output, with what runs beside it.
+"""A network's blocks: parts of the main line that end in a layer's output, with the parallel branches.
 
-A part ends where no shortest skip connection or gate goes around: so a residual block is one, and of a network without
-any each operation with weights, with what follows it at the same resolution. What a module runs in one call, without a
-skip connection inside and within few operations with weights, is one part too.
+A block ends at a position that no shortest skip connection or gate spans, so a residual block is one block. In a
+network without skip connections, each operation with weights starts a block, which includes the following operations at
+the same resolution. A module with few operations with weights and no skip connection inside is also one block.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from torch import Tensor, nn
 
 from explainers.layers.axis_rules import Reads
 from explainers.layers.blocks.main_line import Arc, MainLine, main_line
-from explainers.layers.default_layer import Pass
+from explainers.layers.default_layer import ForwardPass
 from explainers.layers.layer import Layer, is_attention, is_placeholder
 from explainers.layers.profile import Profile, profile
 
 Why = Literal["", "no grid", "one cell", "coarse", "unused", "class token", "attention", "bypassed"]
-"""Why a map of a layer means little: its output has no height and width; a single cell; fewer than 4 x 4; the score
-does not depend on it; only on a class token beside its positions; it is inside an attention; other paths go around it.
+"""Why a map of a layer is of little use: its output has no height and width, a single cell, or fewer than 4 x 4 cells;
+the score does not depend on it, or only on its class token; it is inside an attention; other paths bypass it.
 """
 _COARSE = 4
 _MOST = 5
-"""Operations with weights in a module that is one block without a skip connection: an inverted bottleneck with a gate
-has three, and two in the gate.
+"""Maximum operations with weights in a module that is one block without a skip connection: an inverted bottleneck with
+a gate has three, plus two in the gate.
 """
 
 
 @dataclass(frozen=True)
 class Step:
-    """A tensor that layers give: the `layer` by whose name people know it, and the `names` of all that give it."""
+    """An output tensor: the best-known `layer` that returns it, and the `names` of all layers that return it."""
 
     layer: Layer
     names: tuple[str, ...]
@@ -42,8 +42,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Skip:
-    """A skip connection from `start` to `end`, counted in blocks (or steps) before them, with fractions for what is
-    inside a block. `projected` where an operation with weights stands on it.
+    """A skip connection from `start` to `end`, in numbers of preceding blocks (or steps), fractional inside a block.
+
+    `projected` is True if the skip connection contains an operation with weights.
     """
 
     start: float
@@ -53,7 +54,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps; `out` is the index of the step that stands for the block, its last on the main line."""
+    """Consecutive steps; `out` is the index of the step that represents the block, its last on the main line."""
 
     steps: tuple[Step, ...]
     out: int
@@ -61,7 +62,7 @@ class Block:
 
     @property
     def layer(self) -> Layer:
-        """The layer that stands for the block."""
+        """The layer that represents the block."""
         return self.steps[self.out].layer
 
 
@@ -74,9 +75,9 @@ class Blocks:
 
 
 def network_blocks(model: nn.Module, images: Tensor) -> Blocks:
-    """The network in parts, from one forward pass of the first image, remembered as that of `list_layers` is.
+    """Divide a network into blocks, from one forward pass of the first image, cached as in `list_layers`.
 
-    Returns  `Blocks`; every layer whose output depends on the picture is in exactly one step
+    Returns  `Blocks`; every layer whose output depends on the image is in exactly one step
     Errors   UnsupportedModel for scripted, traced and exported models
 
     Example
@@ -91,11 +92,11 @@ def network_blocks(model: nn.Module, images: Tensor) -> Blocks:
 
 
 class _Partition:
-    def __init__(self, layers: Profile, forward: Pass) -> None:
+    def __init__(self, layers: Profile, forward: ForwardPass) -> None:
         self.layers, self.forward = layers, forward
         self.line: MainLine = main_line(forward.graph, forward.end)
         self.reads = forward.graph.reads(forward.end)
-        self.passed = forward.graph.passed_by_all_paths(forward.end)
+        self.passed = forward.graph.nodes_on_all_paths(forward.end)
         self.parents = {layer.path.rpartition(".")[0] for layer in layers}
         self.attentions = tuple(f"{layer.path}." for layer in layers if is_attention(layer))
         self.at_node: dict[int, list[int]] = {}
@@ -104,7 +105,7 @@ class _Partition:
                 self.at_node.setdefault(node, []).append(i)
 
     def blocks(self) -> Blocks:
-        """All of it."""
+        """Return all blocks and the skip connections around them."""
         ends = self._merged(self._ends())
         if not ends:
             ends = sorted(self.at_node)[-1:]
@@ -118,15 +119,15 @@ class _Partition:
         placed = (self._placed(arc, ends, starts) for arc in skips)
         return Blocks(blocks, tuple(dict.fromkeys(skip for skip in placed if skip.end > skip.start)))
 
-    # Where blocks end
+    # Ends of blocks
 
     def _ends(self) -> list[int]:
-        """The nodes of the main line in which a block ends, before calls of modules are looked at."""
+        """Return the nodes of the main line at which a block ends, before merging blocks inside modules."""
         rows: dict[int, list[int]] = {}
         named = [node for node in self.line.at if node in self.at_node]
         last = max((node for node in named if self._grid(node) != (0, 0)), default=0)
         for node in named:
-            if node > last or self._grid(node) != (0, 0):  # windows of a picture have no grid, and are no end
+            if node > last or self._grid(node) != (0, 0):  # image windows have no grid, and do not end a block
                 rows.setdefault(self.line.at[node], []).append(node)
         joins, forks = _limits(self.line)
         ends = []
@@ -141,8 +142,9 @@ class _Partition:
         return ends
 
     def _end(self, run: list[int], is_last: bool) -> int:
-        """Where a block ends, of consecutive nodes of one resolution: after a stage, else after what several layers
-        make, where more operations with weights come; what follows belongs to these.
+        """Return the node at which a block ends, among consecutive nodes of one resolution.
+
+        It is the last stage, else, in the last run, the last output of a module with submodules, else the last node.
         """
         stages = [node for node in run if any(self.layers[i].stage for i in self.at_node[node])]
         several = [node for node in run if any(self.layers[i].path in self.parents for i in self.at_node[node])]
@@ -153,15 +155,15 @@ class _Partition:
         return grid if grid and grid != (1, 1) else (0, 0)
 
     def _merged(self, ends: list[int]) -> list[int]:
-        """Without the ends inside a module that is one block."""
-        for layer, node in zip(self.layers, self.forward.nodes, strict=True):  # inner calls end first
+        """Remove the ends inside a module that is one block."""
+        for layer, node in zip(self.layers, self.forward.nodes, strict=True):  # inner calls return first
             if node in ends and layer.path in self.parents:
                 inside = self._inside(layer, ends, ends.index(node))
                 ends = [end for end in ends if end not in inside]
         return ends
 
     def _inside(self, module: Layer, ends: list[int], last: int) -> list[int]:
-        """The ends before number `last` that are inside the module, where that is one block; else none."""
+        """Return the ends before number `last` that are inside the module if that is one block, else none."""
         prefix, first = f"{module.path}.", last
         while first and self._is_inside(ends[first - 1], prefix):
             first -= 1
@@ -180,12 +182,12 @@ class _Partition:
     def _is_inside(self, node: int, prefix: str) -> bool:
         return all(self.layers[i].name.startswith(prefix) for i in self.at_node[node])
 
-    # What is in a block
+    # Contents of a block
 
     def _block(self, nodes: list[int], since: int, end: int, skips: list[Arc]) -> Block:
         steps = tuple(self._step(node) for node in nodes)
         out = nodes.index(end)
-        if steps[out].why == "class token":  # where nothing but a class token is read, the default layer stands before
+        if steps[out].why == "class token":  # the default layer is an earlier step
             out = next((k for k, step in enumerate(steps) if self.layers.default in step.names), out)
         inner = [
             Skip(bisect_left(nodes, arc.fork + 1), bisect_left(nodes, arc.join), arc.weights > 0)
@@ -232,7 +234,7 @@ class _Partition:
 
 
 def _limits(line: MainLine) -> tuple[dict[int, int], dict[int, int]]:
-    """By position: the last node in which a shortest arc ends, and the first from which one starts."""
+    """Return by position the last node at which a shortest arc ends, and the first node at which one starts."""
     joins: dict[int, int] = {}
     forks: dict[int, int] = {}
     for arc in line.shortest:

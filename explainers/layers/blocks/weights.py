@@ -1,4 +1,4 @@
-"""A network's weights in groups, in the order in which the picture meets them."""
+"""Group a network's weights in running order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explainers.network.eval_view import EvalView, eval_view
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """The dotted names of modules with weights of their own that run one after the other, and a name for all."""
+    """The dotted names of consecutive modules that own weights, and a name for the group."""
 
     name: str
     modules: tuple[str, ...]
@@ -22,7 +22,7 @@ class WeightGroup:
 
 @dataclass
 class _Group:
-    """Modules of consecutive blocks, how many these are, and the grid of the last."""
+    """Modules of consecutive blocks, the grid of the last block, and the number of blocks."""
 
     modules: list[str]
     grid: tuple[int, int] | None
@@ -30,13 +30,13 @@ class _Group:
 
 
 def weight_groups(model: nn.Module | EvalView, images: Tensor, most: int) -> list[WeightGroup]:
-    """The modules with weights of their own, block by block in running order; the last layer with weights is alone.
+    """Group the modules that own weights, block by block in running order; the last layer with weights is separate.
 
-    A module that runs several times stands at its first call, one that runs in another's code (the projection of an
-    attention) at that one's, and one that never runs before all others. Modules whose output the score does not depend
-    on are left out. Of more than `most` groups, neighbours of one resolution are joined, from the input on.
+    A module is ordered by its first call. A module used by another's code (the projection of an attention) takes the
+    position of that module, and one that never runs comes first. Modules that do not affect the score are omitted. If
+    there are more than `most` groups, neighbors of the same resolution are merged, starting at the input.
 
-    Returns  at most `most` groups (at least two); none where the network has no weights
+    Returns  at most `most` groups (at least two); none if the network has no weights
     Errors   UnsupportedModel for scripted, traced and exported models
     """
     view = model if isinstance(model, EvalView) else eval_view(model)
@@ -63,18 +63,18 @@ def weight_groups(model: nn.Module | EvalView, images: Tensor, most: int) -> lis
 
 
 def _parametrized(name: str) -> str:
-    """The module that a parametrization belongs to, of "fc.parametrizations.weight" "fc"; any other module itself."""
+    """Return the module of a parametrization ("fc" for "fc.parametrizations.weight"), or the name itself."""
     return f".{name}".partition(".parametrizations.")[0][1:]
 
 
 def _own(module: nn.Module) -> list[Tensor]:
-    """The tensors of the module itself that are weights, or statistics of a normalisation."""
+    """Return the tensors owned by the module that are weights or normalization statistics."""
     buffers = [module._buffers.get(name) for name in ("running_mean", "running_var")]
     return [tensor for tensor in (*module._parameters.values(), *buffers) if tensor is not None]
 
 
 def _in_running_order(own: Iterable[str], layers: Profile) -> dict[str, int]:
-    """For each module with weights of its own the number of the first call of it, or inside it, in running order."""
+    """Return for each module that owns weights the index of the first call of it or inside it, in running order."""
     reads, paths = layers.forward.graph.reads(layers.forward.end), [layer.path for layer in layers]
     called = set(paths)
     found: dict[str, int] = {}
@@ -90,7 +90,7 @@ def _in_running_order(own: Iterable[str], layers: Profile) -> dict[str, int]:
 
 
 def _by_block(order: dict[str, int], layers: Profile, blocks: Blocks, last: list[str]) -> list[_Group]:
-    """The modules of each block; the last layer with a matrix of weights, and what follows it, stand apart."""
+    """Group the modules by block; the last layer with a weight matrix and later modules form a separate group."""
     place = {name: b for b, block in enumerate(blocks.blocks) for step in block.steps for name in step.names}
     groups: dict[int, _Group] = {}
     is_last = False
@@ -104,7 +104,7 @@ def _by_block(order: dict[str, int], layers: Profile, blocks: Blocks, last: list
 
 
 def _join_neighbours(groups: list[_Group]) -> None:
-    """Join the two neighbours with the fewest blocks, of the same resolution where there are any; never the last."""
+    """Merge the neighbors with the fewest blocks, preferably of the same resolution, but never the last group."""
     pairs = range(len(groups) - 2)
     alike = [k for k in pairs if groups[k].grid == groups[k + 1].grid] or pairs
     k = min(alike, key=lambda each: groups[each].blocks + groups[each + 1].blocks)
@@ -113,7 +113,7 @@ def _join_neighbours(groups: list[_Group]) -> None:
 
 
 def _label(modules: list[str], own: Collection[str], called: Collection[str]) -> str:
-    """The name of the module that holds these and no others with weights, or "first to last"."""
+    """Return the name of the module that contains exactly these modules with weights, or "first to last"."""
 
     def whole(name: str) -> str:
         while above := name.rpartition(".")[0]:

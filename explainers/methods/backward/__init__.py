@@ -1,1 +1,1 @@
-"""Methods with a backward pass of their own: guided backpropagation, deconvnet, excitation, LRP, DeepLIFT."""
+"""Methods with a custom backward pass: guided backpropagation, deconvnet, excitation backprop, LRP, DeepLIFT."""

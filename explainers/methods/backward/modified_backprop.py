@@ -24,14 +24,14 @@ from explainers.targets import TargetLike
     paper="Springenberg et al. 2014, arXiv:1412.6806",
 )
 def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Guided backpropagation: at every ReLU the backward pass keeps positive gradients where the input was positive.
+    """Guided backpropagation: at every ReLU the backward pass keeps positive gradients at positive inputs.
 
         R_in = [x > 0] ∘ ReLU(R_out)
 
-    ReLUs are found in the backward graph, as modules or functions, in place or shared; ReLU6 counts as a ReLU.
+    ReLUs are found in the backward graph, whether modules or functions, in-place or shared; ReLU6 counts as a ReLU.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
-    Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), which the paper does not define
+    Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), for which the paper defines no rule
     Source   Springenberg et al. 2014, section 3.4, arXiv:1412.6806
 
     Example
@@ -39,7 +39,7 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
-        return run.gradient(run.images, rule=apply(model, guided))
+        return run.backward.gradient(run.images, rule=apply(model, guided))
 
 
 @method(
@@ -50,19 +50,19 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
     reduce="abs_max",
     needs=why_not,
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
-    caution="Measured on EfficientNet-Lite0, its maps were hardly better than random cells and show the network's "
-    "strides more than the image; take guided Grad-CAM.",
+    caution="On EfficientNet-Lite0, its maps were hardly better than random cells and show the network's strides more "
+    "than the image. Use guided Grad-CAM instead.",
 )
 def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
-    """Deconvnet: at every ReLU the backward pass keeps positive gradients, whatever the input was.
+    """Deconvnet: at every ReLU the backward pass keeps positive gradients, regardless of the input.
 
         R_in = ReLU(R_out)
 
-    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: the result does not depend on which
-    ReLUs were active, and the network's strides leave a pattern in every map.
+    On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: the result does not depend on
+    which ReLUs were active, and the network's strides leave a pattern in every map.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
-    Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), which the paper does not define
+    Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), for which the paper defines no rule
     Source   Zeiler & Fergus 2014, section 2.1, arXiv:1311.2901
 
     Example
@@ -70,7 +70,7 @@ def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Te
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
-        return run.gradient(run.images, rule=apply(model, deconv))
+        return run.backward.gradient(run.images, rule=apply(model, deconv))
 
 
 @method(
@@ -78,7 +78,7 @@ def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Te
     returns="pixels",
     title="Excitation backprop",
     signed=False,
-    scale_free="Values are probabilities: they sum to 1 however large the score is.",
+    scale_free="Values are probabilities, which sum to 1 regardless of the score.",
     needs=operations.why_not,
     paper="Zhang et al. 2016, arXiv:1608.00507",
 )
@@ -88,21 +88,21 @@ def excitation_backprop(
     target: TargetLike = None,
     *,
     contrast: Annotated[
-        bool, "Contrastive: evidence for the class minus evidence against it, from the last layer"
+        bool, "Contrastive: evidence for the class minus evidence against it in the last layer"
     ] = False,
 ) -> Tensor:
     """Excitation backprop: the probability that a top-down winner-take-all search ends at an input value.
 
         P(i) = Σ_j P(j) a_i w_ij⁺ / Σ_k a_k w_kj⁺
 
-    Only excitatory connections pass probability: inhibitory ones get none, and biases are ignored. Where an activation
-    can be negative (the image itself, SiLU, GELU), a positive product of activation and weight is excitatory. Batch
-    norm is merged into its convolution.
+    Only excitatory connections receive probability: inhibitory ones get none, and biases are ignored. If activations
+    can be negative (the image itself, SiLU, GELU), a connection is excitatory if the product of activation and weight
+    is positive. Batch norm is merged into its convolution.
 
-    Returns  (n, c, h, w), >= 0, a probability: sums to 1 unless some neuron has no excitatory input. With `contrast`
-             signed, and the sum is 0.
-    Errors   UnsupportedOperation naming operation and layer: attention, layer norm and activations that go far below 0
-             (tanh, ELU) break the paper's first assumption
+    Returns  (n, c, h, w), >= 0, a probability: sums to 1 unless some neuron has no excitatory input. With `contrast`,
+             values are signed and sum to 0.
+    Errors   UnsupportedOperation naming operation and layer: attention, layer norm and activations with large negative
+             values (tanh, ELU) violate the paper's first assumption
     Source   Zhang et al. 2016, eqs. 2 to 5; contrastive: section 3.4, arXiv:1608.00507
 
     Example

@@ -1,4 +1,4 @@
-"""Attributions propagated backward by rules of their own, layer by layer: LRP and DeepLIFT."""
+"""Attributions propagated backward by custom rules, layer by layer: LRP and DeepLIFT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from explainers.errors import BadOption
 from explainers.findings import note_promised_sum
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, at_least_float32, open_run
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -31,8 +32,8 @@ from explainers.targets import TargetLike
     title="DeepLIFT",
     needs=why_not,
     paper="Shrikumar et al. 2017, arXiv:1704.02685",
-    caution="Measured on EfficientNet-Lite0, its maps were about level with the image's edges and a centred blob; "
-    "take DeepLIFT SHAP, which averages over many baselines.",
+    caution="On EfficientNet-Lite0, its maps were about as good as the image's edges or a centered blob. "
+    "Use DeepLIFT SHAP instead, which averages over many baselines.",
 )
 def deep_lift(
     model: nn.Module,
@@ -42,17 +43,17 @@ def deep_lift(
     baseline: Annotated[Baseline, Choice(*NAMES, help="reference input; empty: zeros")] = None,
     seed: Seed = 0,
 ) -> Tensor:
-    """DeepLIFT: the difference of the score from a baseline's, propagated backward through differences of activations.
+    """DeepLIFT: the difference of the score from a baseline, propagated backward through differences of activations.
 
         m_in = m_out (f(x) - f(b)) / (x - b) at an activation f;  result m ∘ (x - b) at the input
 
-    The rescale rule, for any activation, as module or function. Max pools pass their difference to the winner; a
-    product gives each factor its difference times the mean of the other, and a quotient is the product solved for its
-    numerator; norms, softmax and attention are decomposed into these.
+    Uses the rescale rule for any activation, module or function. Max pools pass their difference to the winner. In a
+    product, each factor gets its difference times the mean of the other factor; a quotient is treated as the product
+    solved for its numerator. Norms, softmax and attention are decomposed into these operations.
 
-    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline), and `explain` says so where it does not
-    Errors   UnsupportedOperation naming operation and layer; BadOption for a baseline at which the network is NaN, or
-             from which the attributions cancel beyond rounding
+    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline), and `explain` reports if it does not
+    Errors   UnsupportedOperation naming operation and layer; BadOption for a baseline at which the network returns NaN,
+             or whose attributions cancel so much that only rounding errors remain
     Source   Shrikumar et al. 2017, eqs. 1 to 3 and section 3.5.1 (rescale), arXiv:1704.02685
 
     Example
@@ -87,12 +88,12 @@ def deep_lift_shap(
 ) -> Tensor:
     """DeepLIFT SHAP: the mean of DeepLIFT over many baselines, which approximates Shapley values.
 
-    "noise" draws every baseline between the image's extremes; a tensor gives M baselines, the same for each image; any
-    other value is a single baseline. Stopped early, the mean is over the baselines done.
+    "noise" samples every baseline between the image's extremes. A tensor gives M baselines, the same for each image.
+    Any other value is a single baseline. If stopped early, the mean covers the baselines processed so far.
 
-    Returns  (n, c, h, w), in logits; sums to y(x) less the mean score of the baselines
+    Returns  (n, c, h, w), in logits; sums to y(x) minus the mean score of the baselines
     Errors   UnsupportedOperation naming operation and layer; BadOption for baselines of another shape, or at which the
-             network is NaN
+             network returns NaN
     Source   Lundberg & Lee 2017, section 4.2, arXiv:1705.07874
 
     Example
@@ -101,30 +102,30 @@ def deep_lift_shap(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, precision=precision, loop=loop) as run:
-        run.score_inputs()
+        run.scoring.score_inputs()
         count, rows_of = _baselines(run, baseline, samples, seed)
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
-        changes = torch.zeros_like(total[:, 0, 0, 0])
+        differences = torch.zeros_like(total[:, 0, 0, 0])
 
-        def lift(picture: int, rows: Tensor, pictures: Sequence[int]) -> tuple[Tensor, Tensor]:
-            return deep_lift_of(run, run.images[picture].expand_as(rows), rows, pictures)
+        def attribute(index: int, rows: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+            return deep_lift_of(run, run.images[index].expand_as(rows), rows, indices)
 
         def work(chunk: range) -> None:
             nonlocal done
-            for picture in range(len(total)):
-                rows = rows_of(picture, chunk)
-                lifted, changed = loop.in_halves(partial(lift, picture), rows, [picture] * len(rows))
-                total[picture] += lifted.sum(0)
-                changes[picture] += changed.sum()
+            for index in range(len(total)):
+                rows = rows_of(index, chunk)
+                attributions, difference = loop.run_in_halves(partial(attribute, index), rows, [index] * len(rows))
+                total[index] += attributions.sum(0)
+                differences[index] += difference.sum()
             done = chunk.stop
 
         loop.run(count, loop.rows(cost=4), work, lambda: (total / done).sum(1))
-        note_promised_sum(changes / done)
+        note_promised_sum(differences / done)
         return total / done
 
 
 def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[int, Callable[[int, range], Tensor]]:
-    """The number of baselines, and a function that gives a range of them for one image, as rows."""
+    """Return the number of baselines, and a function that returns a range of them for one image, as rows."""
     x = run.images
     if isinstance(baseline, Tensor):
         refuse_values("baseline", baseline, x)
@@ -134,14 +135,14 @@ def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[i
         if stack.ndim != 4 or len(stack) == 0 or any(own not in (1, full) for own, full in sizes):
             shape = ", ".join(map(str, x.shape[1:]))
             raise BadOption(f"baseline has shape {tuple(baseline.shape)}. Give M baselines: [M, {shape}].")
-        return len(stack), lambda picture, chunk: stack[chunk.start : chunk.stop].expand(-1, *x.shape[1:])
+        return len(stack), lambda index, chunk: stack[chunk.start : chunk.stop].expand(-1, *x.shape[1:])
     if not (isinstance(baseline, str) and baseline == "noise"):
         one = baseline_of(x, baseline, seed)
-        return 1, lambda picture, chunk: one[picture : picture + 1]
-    draws, (low, span) = PerImageGenerators(len(x), seed), extremes(x)
+        return 1, lambda index, chunk: one[index : index + 1]
+    generators, (low, span) = PerImageGenerators(len(x), seed), extremes(x)
 
-    def rows(picture: int, chunk: range) -> Tensor:
-        return low[picture] + span[picture] * draws.uniform(picture, len(chunk), *x.shape[1:]).to(x)
+    def rows(index: int, chunk: range) -> Tensor:
+        return low[index] + span[index] * generators.uniform(index, len(chunk), *x.shape[1:]).to(x)
 
     return samples, rows
 
@@ -158,25 +159,25 @@ def lrp(
     images: Tensor,
     target: TargetLike = None,
     *,
-    rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: those of the composite")] = None,
+    rule: Annotated[RuleLike, Choice(*RULES, help="one rule for all layers; empty: rules of the composite")] = None,
     composite: Annotated[str, Choice(*COMPOSITES, help="rules by layer type")] = "epsilon_plus",
-    epsilon: Annotated[float, Range(0, 10, 0.01, help="ε: stabiliser added to the denominator")] = 0.0,
+    epsilon: Annotated[float, Range(0, 10, 0.01, help="ε: stabilizer added to the denominator")] = 0.0,
     gamma: Annotated[float, Range(0, 100, 0.05, help="γ: extra weight on positive contributions")] = 0.25,
     alpha: Annotated[float, Range(1, 10, 0.5, help="α: weight of positive contributions (β = α − 1)")] = 2.0,
     low: Tensor | float | None = None,
     high: Tensor | float | None = None,
 ) -> Tensor:
-    """LRP: the score is redistributed backward, layer by layer, in proportion to the inputs' contributions.
+    """LRP: the score is redistributed backward, layer by layer, in proportion to the contributions of the inputs.
 
-        R_i = Σ_j a_i w_ij / (Σ_k a_k w_kj + ε) R_j    the epsilon rule; others weigh the contributions differently
+        R_i = Σ_j a_i w_ij / (Σ_k a_k w_kj + ε) R_j    the epsilon rule; others weight the contributions differently
 
-    `rule` may be a dict {pattern: rule} over layer names ("features.0", "layer4.*") or types ("Conv2d", "Linear"); the
-    first match counts, else the composite. Batch norm is merged with the adjacent convolution or linear layer. `low`
-    and `high` bound the input of the z_box rule, in the model's units; None takes each image's own extremes. Gates,
-    attention weights and the standard deviations of layer norms are treated as constants. With `epsilon` 0 a division
-    by 0 gives 0.
+    `rule` may be a dict {pattern: rule} over layer names ("features.0", "layer4.*") or types ("Conv2d", "Linear"). The
+    first match is used; layers without a match use the composite. Batch norm is merged with the adjacent convolution or
+    linear layer. `low` and `high` bound the input of the z_box rule, in the model's units; None uses the extremes of
+    each image. Gates, attention weights and the standard deviations of layer norms are treated as constants. If
+    `epsilon` is 0, a division by 0 gives 0.
 
-    Returns  (n, c, h, w), in logits; sums to the score less what biases and epsilon absorb, which `explain` states
+    Returns  (n, c, h, w), in logits; sums to the score minus what biases and epsilon absorb, which `explain` reports
     Errors   UnsupportedOperation naming operation and layer; BadOption for a pattern that matches no layer
     Source   Bach et al. 2015, eqs. 58 and 60; Montavon et al. 2017, 2019; composites: Kohlbrenner et al. 2020
 
@@ -196,12 +197,10 @@ def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> Non
         if bound.ndim > images.ndim or any(own not in (1, full) for own, full in sizes):
             raise BadOption(
                 f"{name} has shape {tuple(bound.shape)}, which does not broadcast to images {tuple(images.shape)}. "
-                f"Give a number, or one for each channel: [{images.shape[1]}, 1, 1]."
+                f"Give a number, or one per channel: [{images.shape[1]}, 1, 1]."
             )
         refuse_values(name, bound, images)
     elif bound is not None and (
         isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound)
     ):
-        raise BadOption(
-            f"{name}={bound!r} is not possible. Give a number, a tensor, or None for the image's own extreme."
-        )
+        raise BadOption(f"Invalid {name}={bound!r}. Give a number, a tensor, or None for the extreme of each image.")

@@ -1,12 +1,12 @@
 """Class-activation maps of the activations: principal components, thresholds, factors, and the original CAM.
 
     A  activations of the layer   (n, k, h, w)
-    G  ∂y / ∂A                    (n, k, h, w), only where a method says so
+    G  ∂y / ∂A                    (n, k, h, w), only if the method says so
 
-The sign of a principal component is arbitrary, and what a linear algebra library returns changes with the order of the
-channels. Here the sign is chosen so that the component correlates positively, over the positions, with the sum of its
-matrix over the channels; where that correlation is 0, so that its largest value by magnitude is positive. Every image
-is decomposed by itself, in float64.
+The sign of a principal component is arbitrary, and the sign that a linear algebra library returns depends on the order
+of the channels. Here the sign is chosen so that the component correlates positively, over the positions, with the sum
+of its matrix over the channels. If that correlation is 0, the value with the largest magnitude is positive. Every image
+is decomposed separately, in float64.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
-from explainers.network.forwarded import Forward, forwarded
+from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, Seed
 from explainers.passes.at_layer import activations_and_gradients, features
 from explainers.registry import METHODS, check_images, method
 from explainers.targets import TargetLike
 
 Relu = Annotated[bool, "Keep positive values only (ReLU)"]
-# Most positions: their kernel matrix takes 0.5 GB.
+# Maximum number of positions; their kernel matrix takes 0.5 GB.
 _POSITIONS = 8000
-_CLASSLESS = "the map is made of the layer's activations alone; it does not depend on the score"
+_CLASS_AGNOSTIC = "the map is computed only from the layer's activations and does not depend on the score"
 
 
 @method(family="cam", returns="grid", title="CAM", paper="Zhou et al. 2016, arXiv:1512.04150")
@@ -41,12 +41,12 @@ def cam(
 
         L = Σ_k w_k A_k
 
-    The weights are read off the gradient, w = h w G, after two checks that hold for a pooled linear head and for no
-    other: G is the same at every position, and does not change with A.
+    The weights are read from the gradient, w = h w G, after two checks that only a pooled linear head passes: G is the
+    same at every position, and does not depend on A.
 
     Returns  (n, h, w) at the layer's own size, signed (the paper has no ReLU), in logits; its mean is logit - bias
-    Errors   UnsupportedModel where the score is not a linear function of the pooled activations; LayerNotFound,
-             LayerRanRepeatedly, NothingSpatial
+    Errors   UnsupportedModel if the score is not a linear function of the pooled activations; LayerNotFound,
+             LayerRanRepeatedly, NoSpatialOutput
     Source   Zhou et al. 2016, eq. 2, arXiv:1512.04150
 
     Example
@@ -63,21 +63,21 @@ def cam(
     returns="grid",
     title="Eigen-CAM",
     gradients=False,
-    scale_free=_CLASSLESS,
+    scale_free=_CLASS_AGNOSTIC,
     reads_class=False,
     paper="Muhammad & Yeasin 2020, arXiv:2008.00299",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges; take Grad-CAM.",
+    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
 )
 def eigen_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
 ) -> Tensor:
     """Eigen-CAM: first principal component of the activations; independent of the target.
 
-    Channels are centred over the positions. The component is positive where activations are strong (the sign rule of
-    this file). The forward pass ends at the layer.
+    Channels are centered over the positions. The component is positive where activations are strong (the sign rule of
+    this module). The forward pass stops at the layer.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in the layer's units
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Muhammad & Yeasin 2020, section III, arXiv:2008.00299
 
     Example
@@ -93,10 +93,10 @@ def eigen_grad_cam(
 ) -> Tensor:
     """Eigen-Grad-CAM: first principal component of gradient times activation, which makes Eigen-CAM class-specific.
 
-    Channels are centred over the positions; the component is positive where Σ_k G_k A_k is large.
+    Channels are centered over the positions; the component is positive where Σ_k G_k A_k is large.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Muhammad & Yeasin 2020, section III, with G A for A, arXiv:2008.00299
 
     Example
@@ -113,11 +113,11 @@ def seg_eigen_cam(
 ) -> Tensor:
     """Seg-Eigen-CAM: first principal component of the activations weighted by the gradient's magnitude.
 
-    Channels |G_k| A_k, centred over the positions. The sign is the paper's: the largest value by magnitude is positive.
-    Made for segmentation (`MaskScores`), it takes any target.
+    The channels are |G_k| A_k, centered over the positions. As in the paper, the value with the largest magnitude is
+    positive. The method was designed for segmentation (`MaskScores`), but accepts any target.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Chung & Ying 2025, eqs. 10 to 13, doi:10.3390/app15137562
 
     Example
@@ -125,7 +125,7 @@ def seg_eigen_cam(
         torch.Size([1, 7, 7])
     """
     a, g = activations_and_gradients(model, images, layer, target)
-    return _per_image(lambda planes: peak_up(_projection(planes)), g.abs() * a)
+    return _per_image(lambda planes: make_peak_positive(_project(planes)), g.abs() * a)
 
 
 @method(
@@ -133,10 +133,10 @@ def seg_eigen_cam(
     returns="grid",
     title="KPCA-CAM",
     gradients=False,
-    scale_free=_CLASSLESS,
+    scale_free=_CLASS_AGNOSTIC,
     reads_class=False,
     paper="Karmani et al. 2024, arXiv:2410.00267",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges; take Grad-CAM.",
+    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
 )
 def kpca_cam(
     model: nn.Module,
@@ -150,11 +150,11 @@ def kpca_cam(
 ) -> Tensor:
     """KPCA-CAM: first kernel principal component of the activations; independent of the target.
 
-    Kernels of two positions' centred channel vectors x and y: "sigmoid" tanh(gamma x·y + 1), "rbf"
-    exp(-gamma |x - y|²). The component is positive where activations are strong (the sign rule of this file).
+    The kernels compare the centered channel vectors x and y of two positions: "sigmoid" is tanh(gamma x·y + 1), "rbf"
+    is exp(-gamma |x - y|²). The component is positive where activations are strong (the sign rule of this module).
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, without a unit
-    Errors   BadOption for a grid of more than 8,000 positions; LayerNotFound, LayerRanRepeatedly, NothingSpatial,
+    Errors   BadOption for a grid of more than 8,000 positions; LayerNotFound, LayerRanRepeatedly, NoSpatialOutput,
              UnsupportedModel
     Source   Karmani et al. 2024, section 3, arXiv:2410.00267; Schölkopf et al. 1998, eq. 11
 
@@ -165,8 +165,8 @@ def kpca_cam(
     a = features(model, images, layer)
     if a[0, 0].numel() > _POSITIONS:
         raise BadOption(
-            f"layer gives a grid of {a.shape[2]}x{a.shape[3]}: a kernel between all positions would not fit in memory. "
-            "Choose a later layer, or eigen_cam."
+            f"The layer has a grid of {a.shape[2]}x{a.shape[3]}. A kernel between all positions would not fit in "
+            "memory. Choose a later layer, or use eigen_cam."
         )
     width = 1 / a.shape[1] if gamma is None else gamma
     return _per_image(lambda planes: _kernel_component(planes, kernel, width), a)
@@ -178,7 +178,7 @@ def kpca_cam(
     title="FEM",
     gradients=False,
     signed=False,
-    scale_free=_CLASSLESS,
+    scale_free=_CLASS_AGNOSTIC,
     reads_class=False,
     paper="Fuad et al. 2020, hal-02963298",
 )
@@ -188,20 +188,20 @@ def fem(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    threshold: Annotated[float, Range(0, 10, 0.1, help="in standard deviations above a channel's mean")] = 2.0,
+    threshold: Annotated[float, Range(0, 10, 0.1, help="standard deviations above a channel's mean")] = 2.0,
     form: Annotated[
-        str, Choice("activations", "cells", help="what is summed: activations, or positions above the threshold")
-    ] = ("activations"),
+        str, Choice("activations", "cells", help="sum of activations, or of positions above the threshold")
+    ] = "activations",
 ) -> Tensor:
     """FEM: activations above mean + threshold × standard deviation of their channel; independent of the target.
 
-        L = Σ_k mean_ij(B_k) A_k    form="activations", the usual one;  B_k = [A_k > mean A_k + threshold × std A_k]
-        L = Σ_k mean_ij(A_k) B_k    form="cells", the paper's
+        L = Σ_k mean_ij(B_k) A_k    form="activations", the usual form;  B_k = [A_k > mean A_k + threshold × std A_k]
+        L = Σ_k mean_ij(A_k) B_k    form="cells", as in the paper
 
-    with the population's standard deviation.
+    with the population standard deviation.
 
     Returns  (n, h, w) at the layer's own size, in the layer's units; negative only where activations are
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Fuad et al. 2020, section III, hal.science/hal-02963298
 
     Example
@@ -223,7 +223,7 @@ def fem(
     title="Deep feature factorization",
     signed=False,
     reduce="norm",
-    scale_free=_CLASSLESS,
+    scale_free=_CLASS_AGNOSTIC,
     reads_class=False,
     paper="Collins et al. 2018, arXiv:1806.10206",
 )
@@ -240,11 +240,11 @@ def deep_feature_factorization(
 
         A - min(A, 0) ≈ Σ_f maps_f directions_f,  both >= 0
 
-    with the minimum over each channel; every image is factorised by itself. `feature_factors` also gives the
-    directions and each factor's share of a class's score.
+    with the minimum over each channel; every image is factorized separately. `feature_factors` also returns the
+    directions and the contribution of each factor to a class score.
 
     Returns  (n, components, h, w) at the layer's own size, >= 0, in the layer's units, the largest factor first
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Collins et al. 2018, section 3, arXiv:1806.10206
 
     Example
@@ -256,8 +256,10 @@ def deep_feature_factorization(
 
 @dataclass(frozen=True)
 class Factors:
-    """`maps` [N, F, h, w], `directions` [N, F, K] of length 1, and `effects` [N, F], each factor's share of the score;
-    `rest` [N] is the sum of gradient times activation less the effects.
+    """Factors of a layer's activations, with their contributions to the score.
+
+    `maps` [N, F, h, w]; `directions` [N, F, K] of length 1; `effects` [N, F], the contribution of each factor to the
+    score; `rest` [N], the sum of gradient times activation minus the effects.
     """
 
     maps: Tensor
@@ -276,15 +278,15 @@ def feature_factors(
     seed: int = 0,
     forward: Forward | None = None,
 ) -> Factors:
-    """Deep feature factorization with each factor's direction and its effect on the target's score.
+    """Compute a deep feature factorization with the direction of each factor and its effect on the target's score.
 
         effect_f = Σ_kij G_k maps_f directions_f,k
 
-    Under pooling and a linear head the effects and the rest sum to logit - bias; elsewhere they are first order.
+    With pooling and a linear head, the effects and the rest sum to logit - bias; otherwise they are first order.
     `forward` is as in `explain`.
 
     Returns  a `Factors`; effects in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Collins et al. 2018, section 3, arXiv:1806.10206
 
     Example
@@ -292,7 +294,7 @@ def feature_factors(
         >>> factors.maps.shape, factors.directions.shape, factors.effects.shape
         (torch.Size([1, 3, 7, 7]), torch.Size([1, 3, 512]), torch.Size([1, 3]))
     """
-    model = forwarded(model, forward, images)
+    model = wrap_forward(model, forward, images)
     check_images(model, images)
     METHODS["deep_feature_factorization"].options["components"].check(components)
     a, g = activations_and_gradients(model, images, layer, target)
@@ -303,17 +305,17 @@ def feature_factors(
 
 
 def principal_component(planes: Tensor) -> Tensor:
-    """First principal component (h, w) of (k, h, w), its sign by the rule of this file."""
-    return _oriented(_projection(planes), planes.sum(0))
+    """Return the first principal component (h, w) of (k, h, w), with the sign rule of this module."""
+    return _orient(_project(planes), planes.sum(0))
 
 
-def peak_up(component: Tensor) -> Tensor:
-    """The component or its negative, whichever has the largest value by magnitude positive."""
+def make_peak_positive(component: Tensor) -> Tensor:
+    """Choose the sign of a component so that the value with the largest magnitude is positive."""
     return -component if -component.min() > component.max() else component
 
 
 def _per_image(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
-    """`decompose` of each image's maps; an image with values that are not finite gives NaN."""
+    """Apply `decompose` to the maps of each image; an image with values that are not finite gives NaN."""
     components = [decompose(planes.double().nan_to_num()) for planes in maps]
     for component, planes in zip(components, maps, strict=True):
         if not bool(planes.isfinite().all()):
@@ -321,47 +323,48 @@ def _per_image(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     return torch.stack(components).to(maps.dtype)
 
 
-def _centred(planes: Tensor) -> Tensor:
-    """One row a position, one column a channel of mean 0."""
+def _center(planes: Tensor) -> Tensor:
+    """Return a matrix with one row per position and one column per channel, each column with mean 0."""
     rows = planes.flatten(1).T
     return rows - rows.mean(dim=0)
 
 
-def _projection(planes: Tensor) -> Tensor:
-    """The positions' scores on the first principal axis: first left singular vector times its singular value."""
-    u, s, _ = torch.linalg.svd(_centred(planes), full_matrices=False)
+def _project(planes: Tensor) -> Tensor:
+    """Project the positions on the first principal axis: first left singular vector times its singular value."""
+    u, s, _ = torch.linalg.svd(_center(planes), full_matrices=False)
     return (u[:, 0] * s[0]).view(planes.shape[1:])
 
 
-def _oriented(component: Tensor, guide: Tensor) -> Tensor:
+def _orient(component: Tensor, guide: Tensor) -> Tensor:
     agreement = float(((guide - guide.mean()) * component).sum())
     size = float((guide - guide.mean()).norm() * component.norm())
-    # Below rounding the correlation is 0.
+    # Treat correlations below rounding error as 0.
     if abs(agreement) <= 1e-12 * size:
-        return peak_up(component)
+        return make_peak_positive(component)
     return component if agreement > 0 else -component
 
 
 def _kernel_component(planes: Tensor, kernel: str, gamma: float) -> Tensor:
-    rows = _centred(planes)
+    rows = _center(planes)
     if kernel == "sigmoid":
         gram = torch.tanh(gamma * rows @ rows.T + 1)
     else:
         gram = torch.exp(-gamma * torch.cdist(rows, rows) ** 2)
     gram = gram - gram.mean(0) - gram.mean(1, keepdim=True) + gram.mean()
-    value, vector = _largest(gram)
+    value, vector = _largest_eigenpair(gram)
     component = vector * value.clamp(min=0).sqrt()
-    return _oriented(component.view(planes.shape[1:]), planes.sum(0))
+    return _orient(component.view(planes.shape[1:]), planes.sum(0))
 
 
-def _largest(symmetric: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalue and its eigenvector; of large matrices by iteration, from a fixed start so that no global
-    generator is drawn from.
+def _largest_eigenpair(symmetric: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest eigenvalue and its eigenvector.
+
+    Large matrices are solved iteratively, from a fixed start, so that no global random generator is used.
     """
     if len(symmetric) <= 800:
         values, vectors = torch.linalg.eigh(symmetric)
         return values[-1], vectors[:, -1]
-    # The column of the largest diagonal entry is not orthogonal to every direction of large variance.
+    # Start at the column of the largest diagonal entry, which is not orthogonal to all directions of large variance.
     start = symmetric[:, symmetric.diagonal().argmax()][:, None]
     values, vectors = torch.lobpcg(symmetric, X=start, largest=True, niter=500, tol=1e-12)
     return values[0], vectors[:, 0]

@@ -1,6 +1,6 @@
-"""Scores made of a class's score and all classes' scores, for methods that explain their difference.
+"""Targets that combine the score of one class with the scores of all classes, for contrastive methods.
 
-The class is the caller's target: by default the top class of each clean image.
+The class is the caller's target, by default the top class of each clean image.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from explainers.errors import BadTarget
 from explainers.findings import note_scores
 from explainers.outputs import scores_of
-from explainers.passes.run import at_least_float32
+from explainers.passes.tensors import at_least_float32
 from explainers.targets import (
     Logit,
     LogProbability,
@@ -34,17 +34,17 @@ Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Derived(Target):
-    """`combine` of the wanted target's scores and all scores, on the clean images."""
+class DerivedTarget(Target):
+    """A target that applies `combine` to the scores of the given target and all scores, on the clean images."""
 
-    wanted: Target | None
+    base: Target | None
     combine: Combine
     needed: bool = True
-    """Whether class scores are required; else, where there are none, the wanted target alone is the score."""
+    """Whether class scores are required; if not, the given target is used unchanged when there are none."""
 
     def check(self, count: int) -> None:
-        if self.wanted is not None:
-            self.wanted.check(count)
+        if self.base is not None:
+            self.base.check(count)
 
     def __call__(self, output: Any) -> Tensor:
         """[N]."""
@@ -53,16 +53,16 @@ class Derived(Target):
         except BadTarget:
             if self.needed:
                 raise
-            return fix(self.wanted, output, 0)(output)
-        own = fix(self.wanted, output, len(scores))
+            return fix(self.base, output, 0)(output)
+        own = fix(self.base, output, len(scores))
         score = evaluate(own, output, len(scores))
-        # Reported is the class with its own score, not the difference.
+        # Report the class with its own score, not the difference.
         note_scores(at_least_float32(scores), own, at_least_float32(score))
-        return self.combine(score, scores, _own(own, score, scores))
+        return self.combine(score, scores, _own_column(own, score, scores))
 
 
-def _own(target: Target, score: Tensor, scores: Tensor) -> Tensor:
-    """The target's own column, as a mask; of a function, the first column equal to its score, if any."""
+def _own_column(target: Target, score: Tensor, scores: Tensor) -> Tensor:
+    """Return a mask of the target's own column; for a function, of the first column equal to its score, if any."""
     if isinstance(target, Logit):
         classes = torch.as_tensor(target.classes, device=scores.device).expand(len(scores))
         return torch.arange(scores.shape[1], device=scores.device) == classes[:, None]
@@ -71,27 +71,27 @@ def _own(target: Target, score: Tensor, scores: Tensor) -> Tensor:
 
 
 def among_scores(target: TargetLike) -> bool:
-    """Whether the target is a logit, comparable with the other classes' scores."""
+    """Check whether the target is a logit, comparable with the scores of other classes."""
     return not isinstance(target.target if isinstance(target, Through) else target, (Probability, LogProbability, Unit))
 
 
-def derived(target: TargetLike, combine: Combine, *, needed: bool = True) -> TargetLike:
-    """The target `combine` of `target`'s score and all scores; `needed` as in `Derived`.
+def derive_target(target: TargetLike, combine: Combine, *, needed: bool = True) -> TargetLike:
+    """Create a target that applies `combine` to the score of `target` and all scores; `needed` as in `DerivedTarget`.
 
-    Errors   BadTarget for a target that is no logit: probabilities and units
+    Errors   BadTarget if the target is not a logit, but a probability or a unit
     """
     if not among_scores(target):
         raise BadTarget(
-            f"{target!r} is not in logits: it cannot be compared with other scores. Give a class, Logit(class) or "
-            "a function of the scores."
+            f"{target!r} is not in logits, so it cannot be compared with other scores. Give a class, Logit(class) or a "
+            "function of the scores."
         )
     if isinstance(target, Through):
-        return Through(derived(target.target, combine, needed=needed), target.layer, target.channels)
-    return Derived(None if target is None else as_target(target), combine, needed)
+        return Through(derive_target(target.target, combine, needed=needed), target.layer, target.channels)
+    return DerivedTarget(None if target is None else as_target(target), combine, needed)
 
 
 def residual_softmax(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
-    """ReST: logit plus log-probability, which neither saturates as the softmax does nor ignores the other classes.
+    """Return ReST, logit plus log-probability, which does not saturate like softmax, nor ignore the other classes.
 
     Source   Cai 2025, the utility ReST, arXiv:2501.06261
     """
@@ -99,23 +99,23 @@ def residual_softmax(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
 
 
 def probability(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
-    """The softmax probability of the score among the scores."""
+    """Return the softmax probability of a score among all scores."""
     return (score - scores.logsumexp(1)).exp()
 
 
 def nearest_references(score: Tensor, scores: Tensor, own: Tensor, count: int) -> Tensor:
-    """[N, count] columns of the scores nearest to the target's own, which is excluded; ties go to the lower class.
+    """Return the columns [N, count] of the scores nearest to the target's own; for ties, the lower class comes first.
 
-    Errors   BadTarget where there is no other class
+    Errors   BadTarget if the model has only one class
     """
     if scores.shape[1] < 2:
-        raise BadTarget("The model gives one score, so there is no other class to compare with. Use grad_cam.")
+        raise BadTarget("The model returns a single score, but this method compares two classes. Use grad_cam.")
     distances = (scores - score[:, None]).detach().abs().masked_fill(own, torch.inf)
     return distances.sort(dim=1, stable=True).indices[:, : min(count, scores.shape[1] - 1)]
 
 
 def against_mean(strength: float, count: int) -> Combine:
-    """s - strength × mean of the nearest references' scores."""
+    """Create the contrast s - strength × mean of the nearest references' scores."""
 
     def combine(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
         references = scores.gather(1, nearest_references(score, scores, own, count))
@@ -124,8 +124,8 @@ def against_mean(strength: float, count: int) -> Combine:
     return combine
 
 
-def against_likely(strength: float, count: int) -> Combine:
-    """Σ p (s - strength × reference) / Σ p over the nearest references, p their probabilities, differentiated too."""
+def against_weighted(strength: float, count: int) -> Combine:
+    """Create Σ p (s - strength × reference) / Σ p over the nearest references; their probabilities p have gradients."""
 
     def combine(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
         references = scores.gather(1, nearest_references(score, scores, own, count))

@@ -1,4 +1,4 @@
-"""Combinations of methods: products of two, of several layers' maps, and means over windows of the image."""
+"""Combinations of methods: products of two methods or of several layers, and means over windows of the image."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
 from explainers.network.eval_view import one_call
-from explainers.network.forwarded import Forward, forwarded
+from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, SteadyPrecision
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, at_least_float32, maps_of, open_run
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.registry import check_images, find, method, rectifies
 from explainers.targets import LogProbability, Probability, TargetLike, as_target
 
@@ -40,15 +41,15 @@ def sweep(
     forward: Forward | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """A method's maps at several layers, for any method with a `layer`; by default at every stage.
+    """Compute a method's maps at several layers, for any method with a `layer`; by default at every stage.
 
-    The methods of `FORMULAS` (Grad-CAM, Grad-CAM++, HiResCAM, LayerCAM, XGrad-CAM and element-wise Grad-CAM) take one
-    forward and one backward pass for all layers together, every other method its own passes for each. `fuse` combines
-    the maps. `forward` is as in `explain`.
+    The methods of `FORMULAS` (Grad-CAM, Grad-CAM++, HiResCAM, LayerCAM, XGrad-CAM and element-wise Grad-CAM) need one
+    forward and one backward pass for all layers together; all other methods run separately for each layer. `fuse`
+    combines the maps. `forward` is as in `explain`.
 
     Returns  the method's result for each layer, by the layer's name, in the order given
-    Errors   BadOption for a method without a layer; those of the method
-    Source   the method's own
+    Errors   BadOption for a method without a layer; errors of the method
+    Source   as for the method
 
     Example
         >>> maps = sweep("layer_cam", model, images, 281, layers=["layer3", "layer4"])
@@ -57,18 +58,18 @@ def sweep(
     """
     chosen = find(method)
     if not chosen.takes_layer:
-        raise BadOption(f"{method} has no layer, so it has the same map for all of them. Call it once.")
-    model = forwarded(model, forward, images)
+        raise BadOption(f"{method} does not use a layer, so its map is the same for all layers. Call it once.")
+    model = wrap_forward(model, forward, images)
     check_images(model, images)
     if target is not None:
         target = as_target(target, len(images))
     if layers is not None and (isinstance(layers, (str, nn.Module)) or not len(layers)):
-        raise BadOption(f"layers={layers!r} is not possible. Give a list of one name or more: ['layer3', 'layer4'].")
+        raise BadOption(f"Invalid layers={layers!r}. Give a list of one or more names, such as ['layer3', 'layer4'].")
     with one_call(model):
         names = stages(model, images) if layers is None else list(layers)
         if method not in FORMULAS or set(options) - {"relu"}:
-            places = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
-            return {name: chosen(model, images, target, layer=layer, **options) for name, layer in places.items()}
+            by_name = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
+            return {name: chosen(model, images, target, layer=layer, **options) for name, layer in by_name.items()}
         rectify = rectifies(chosen, options)
         both = activations_and_gradients_of(model, images, names, target)
         maps = {name: FORMULAS[method](a, g) for name, (a, g) in both.items()}
@@ -84,12 +85,12 @@ def grad_cam_sweep(
     relu: bool = True,
     forward: Forward | None = None,
 ) -> dict[str, Tensor]:
-    """Grad-CAM at several layers from one forward and one backward pass; by default at every stage.
+    """Compute Grad-CAM at several layers in one forward and one backward pass; by default at every stage.
 
     `forward` is as in `explain`.
 
-    Returns  a map (n, h, w) for each layer, by its name, in the order given; values as `grad_cam` gives them
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Returns  a map (n, h, w) for each layer, by its name, in the order given; the same values as from `grad_cam`
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
 
     Example
@@ -121,7 +122,7 @@ def guided_grad_cam(
 ) -> Tensor:
     """Guided Grad-CAM: guided backpropagation times the upsampled Grad-CAM (with its ReLU).
 
-    Returns  (n, c, h, w), signed; zero wherever the Grad-CAM is
+    Returns  (n, c, h, w), signed; zero wherever the Grad-CAM is zero
     Errors   as `grad_cam` and `guided_backprop`
     Source   Selvaraju et al. 2017, section 3.2, arXiv:1610.02391
 
@@ -141,7 +142,7 @@ def guided_grad_cam(
     title="RefineCAM",
     signed=False,
     needs=why_no_hooks,
-    scale_free="a product of shares of each layer's own maximum",
+    scale_free="each layer's map is divided by its own maximum",
     paper="Domeniconi et al. 2026, arXiv:2605.14641",
 )
 def refine_cam(
@@ -152,16 +153,16 @@ def refine_cam(
     layers: Sequence[LayerName] | None = None,
     inner: Inner = "element_wise_grad_cam",
 ) -> Tensor:
-    """RefineCAM: the product of several layers' maps, detail from the early ones, class evidence from the late ones.
+    """RefineCAM: the product of several layers' maps, with detail from early and class evidence from late layers.
 
         L = Π_l upsample(ReLU(L_l) / max ReLU(L_l))
 
-    One forward and one backward pass serve all layers, by default the last three stages. The inner method must hold at
-    early layers, where one weight for a whole channel does not: on EfficientNet-Lite0 Grad-CAM++, Grad-CAM and
-    XGrad-CAM within were no better than the controls, element-wise Grad-CAM better than at any one layer.
+    It needs one forward and one backward pass for all layers, by default the last three stages. The inner method must
+    be valid at early layers, where a single weight per channel is not: on EfficientNet-Lite0, with Grad-CAM++, Grad-CAM
+    or XGrad-CAM it was no better than the controls; with element-wise Grad-CAM it was better than any single layer.
 
     Returns  (n, h, w) at the input's resolution, in [0, 1]
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Domeniconi et al. 2026, arXiv:2605.14641
 
     Example
@@ -181,23 +182,23 @@ def sess(
     *,
     layer: LayerName | None = None,
     inner: Inner = "grad_cam",
-    scales: Annotated[int, Range(1, 24, help="scales of the image, the first its own size")] = 6,
+    scales: Annotated[int, Range(1, 24, help="number of scales; the first is the image's own size")] = 6,
     growth: Annotated[float, Range(0.05, 2, 0.05, help="scale increment, as a fraction of the image's size")] = 0.3,
     batch_size: int | None = None,
     precision: SteadyPrecision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """SESS: the mean of a CAM's maps over sliding windows at growing scales, weighted by class probability.
+    """SESS: the mean of CAM maps over sliding windows at growing scales, weighted by class probability.
 
-    Windows have the image's own size and do not overlap, but for the last ones, which are moved back inside. Each
-    window's map is rectified, multiplied by the class's probability in that window relative to the highest, and put
-    back in place; a pixel has the mean over the windows whose map is positive there. Without class scores all windows
-    have weight 1. The paper takes 12 scales, each 2/7 larger. Stopped early, the mean is over the windows done, small
-    scales first.
+    Windows have the size of the original image and do not overlap, except for the last ones, which are shifted back
+    inside. The map of each window is rectified, multiplied by the class probability in that window relative to the
+    highest one, and pasted at its position. Each pixel gets the mean over the windows whose map is positive there.
+    Without class scores all windows have weight 1. The paper uses 12 scales, each 2/7 larger. If stopped early, the
+    mean covers the windows processed so far, small scales first.
 
     Returns  (n, h, w) at the input's resolution, >= 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, BadOption
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, BadOption
     Source   Tursun et al. 2022, section 3, arXiv:2207.01769
 
     Example
@@ -209,17 +210,17 @@ def sess(
         _Window((tall, wide), top, left)
         for step in range(scales)
         for tall, wide in [(round(height * (1 + step * growth)), round(width * (1 + step * growth)))]
-        for top in _starts(tall, height)
-        for left in _starts(wide, width)
+        for top in _window_starts(tall, height)
+        for left in _window_starts(wide, width)
     ]
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        run.score_inputs()
+        run.scoring.score_inputs()
         mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
 
         def work(chunk: range) -> None:
-            for picture in range(len(images)):
-                mean.add(picture, windows[chunk.start : chunk.stop])
+            for index in range(len(images)):
+                mean.add(index, windows[chunk.start : chunk.stop])
 
         loop.run(len(windows), loop.rows(cost=2), work, mean.map)
         note_layer(mean.layout.name)
@@ -228,7 +229,7 @@ def sess(
 
 @dataclass(frozen=True)
 class _Window:
-    """A window's corner in an image resized to `within`."""
+    """The top left corner of a window in an image resized to `within`."""
 
     within: tuple[int, int]
     top: int
@@ -237,63 +238,63 @@ class _Window:
 
 @dataclass
 class _WindowMean:
-    """The mean of the windows' maps at each pixel, over the windows whose map is positive there."""
+    """The mean of the window maps at each pixel, over the windows whose map is positive there."""
 
     run: Run
     layout: LayerLayout
     inner: str
     total: Tensor = field(init=False)
-    times: Tensor = field(init=False)
+    counts: Tensor = field(init=False)
     highest: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.total = at_least_float32(torch.zeros_like(self.run.images[:, 0]))
-        self.times = torch.zeros_like(self.total)
+        self.counts = torch.zeros_like(self.total)
         self.highest = torch.full_like(self.total[:, 0, 0], -torch.inf)
 
-    def add(self, picture: int, windows: Sequence[_Window]) -> None:
+    def add(self, index: int, windows: Sequence[_Window]) -> None:
         height, width = self.total.shape[1:]
-        x = self.run.images[picture : picture + 1]
-        resized = {w.within: _resized(x, w.within) for w in windows}
+        x = self.run.images[index : index + 1]
+        resized = {w.within: _resize_images(x, w.within) for w in windows}
         batch = torch.cat([resized[w.within][:, :, w.top : w.top + height, w.left : w.left + width] for w in windows])
-        rows = [picture] * len(windows)
-        shares = self._shares(picture, self._log_probabilities(batch, rows))
-        raw, g = self.run.at([self.layout], batch, rows)[self.layout.name]
+        rows = [index] * len(windows)
+        shares = self._relative_probabilities(index, self._log_probabilities(batch, rows))
+        raw, g = self.run.backward.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()
         for heat, share, w in zip(resize(maps, (height, width)), shares, windows, strict=True):
             canvas = heat.new_zeros(1, *w.within)
             canvas[0, w.top : w.top + height, w.left : w.left + width] = heat
             back = resize(canvas, (height, width))[0]
-            self.total[picture] += share * back
-            self.times[picture] += ~(back <= 0)  # NaN counts, and so propagates
+            self.total[index] += share * back
+            self.counts[index] += ~(back <= 0)  # counts NaN, so that it propagates
 
-    def _shares(self, picture: int, log_probabilities: Tensor) -> Tensor:
-        """Probabilities relative to the highest so far; the running sum is rescaled to the same reference."""
+    def _relative_probabilities(self, index: int, log_probabilities: Tensor) -> Tensor:
+        """Return probabilities relative to the highest so far, and rescale the running sum to the same reference."""
         finite = log_probabilities.clamp(min=torch.finfo(log_probabilities.dtype).min)  # log 0
-        highest = torch.maximum(self.highest[picture], finite.max().to(self.highest))
-        self.total[picture] *= (self.highest[picture] - highest).exp()
-        self.highest[picture] = highest
+        highest = torch.maximum(self.highest[index], finite.max().to(self.highest))
+        self.total[index] *= (self.highest[index] - highest).exp()
+        self.highest[index] = highest
         return (finite.to(highest) - highest).exp()
 
     def _log_probabilities(self, batch: Tensor, rows: Sequence[int]) -> Tensor:
-        with torch.no_grad(), self.run.autocast():
+        with torch.no_grad(), self.run.scoring.autocast():
             output = self.run.forward(batch)
-            scores = at_least_float32(self.run.score(output, rows))
-        if isinstance(self.run.target, Probability):
+            scores = at_least_float32(self.run.scoring.score(output, rows))
+        if isinstance(self.run.scoring.target, Probability):
             return scores.log()
-        if isinstance(self.run.target, LogProbability):
+        if isinstance(self.run.scoring.target, LogProbability):
             return scores
         if not isinstance(output, Tensor) or output.ndim != 2:
             return torch.zeros_like(scores)
         return scores - at_least_float32(scores_of(output)).logsumexp(1)
 
     def map(self) -> Tensor:
-        return (self.total / self.times).where(self.times > 0, 0)
+        return (self.total / self.counts).where(self.counts > 0, 0)
 
 
-def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:
+def _resize_images(x: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=False)
 
 
-def _starts(length: int, window: int) -> list[int]:
+def _window_starts(length: int, window: int) -> list[int]:
     return [*range(0, length - window, window), length - window]

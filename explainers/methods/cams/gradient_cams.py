@@ -1,11 +1,11 @@
 """Class-activation maps from one forward and one backward pass down to a layer.
 
-Most of these maps are one expression of two tensors (`FORMULAS`):
+Most of these maps are a single expression (`FORMULAS`) of two tensors:
 
     A  activations of the layer   (n, k, h, w)
     G  ∂y / ∂A                    (n, k, h, w), y the target's score, in logits unless the target says otherwise
 
-`@method` applies the final ReLU; `relu=False` leaves it out.
+`@method` applies the final ReLU unless `relu=False`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from torch import Tensor, nn
 
 from explainers.findings import note_finding, note_gradient, note_layer
 from explainers.methods.cams.class_contrast import (
-    against_likely,
     against_mean,
+    against_weighted,
     among_scores,
-    derived,
+    derive_target,
     probability,
     residual_softmax,
 )
-from explainers.methods.cams.second_order import curved_activations
+from explainers.methods.cams.second_order import hessian_activations
 from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed
 from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import maps_of, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import maps_of
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -38,11 +39,11 @@ from explainers.targets import TargetLike
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
-"""The expressions in A and G by method, before the final ReLU: `sweep`, RefineCAM and SESS evaluate them."""
+"""The expressions in A and G by method, before the final ReLU. `sweep`, RefineCAM and SESS evaluate them."""
 
 
 def _cam(formula: Callable[[Tensor, Tensor], Tensor], **declaration: Any) -> Callable[[F], F]:
-    """`@method` for the map of `formula(A, G)`; one registration for METHODS and FORMULAS."""
+    """Register the map of `formula(A, G)` in both METHODS and FORMULAS."""
 
     def register(function: F) -> F:
         FORMULAS[function.__name__] = formula
@@ -56,14 +57,12 @@ def _grad_cam(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _grad_cam_pp(a: Tensor, g: Tensor) -> Tensor:
-    g = g.double()  # third powers of small gradients leave float32
-    return _plus_plus(a, g, g**2, g**3)
+    g = g.double()  # third powers of small gradients underflow in float32
+    return _grad_cam_pp_from_powers(a, g, g**2, g**3)
 
 
-def _plus_plus(a: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
-    """Equation 19 from the first, second and third powers of the gradient, or their means; α = 0 where a
-    denominator is 0.
-    """
+def _grad_cam_pp_from_powers(a: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
+    """Evaluate equation 19 for the first three powers of the gradient or their means; α = 0 for a denominator of 0."""
     a64 = a.double()
     denominator = 2 * second + a64.sum(dim=(2, 3), keepdim=True) * third
     alpha = (second / denominator).where(denominator != 0, 0)
@@ -85,7 +84,7 @@ def _layer_cam(a: Tensor, g: Tensor) -> Tensor:
 
 def _xgrad_cam(a: Tensor, g: Tensor) -> Tensor:
     total = a.sum(dim=(2, 3), keepdim=True)
-    weights = ((g * a).sum(dim=(2, 3), keepdim=True) / total).where(total != 0, 0)  # an inactive channel has no weight
+    weights = ((g * a).sum(dim=(2, 3), keepdim=True) / total).where(total != 0, 0)  # inactive channels get weight 0
     return (weights * a).sum(dim=1)
 
 
@@ -97,9 +96,9 @@ def grad_cam(
 
         L = ReLU(Σ_k w_k A_k),  w_k = mean_ij ∂y/∂A_k,ij
 
-    Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to logit - bias where only
+    Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to logit - bias if only
              average pooling and a linear head follow the layer
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Selvaraju et al. 2017, eqs. 1 and 2, arXiv:1610.02391
 
     Example
@@ -118,11 +117,11 @@ def grad_cam_pp(
 
         L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij α ReLU(G),  α = G² / (2 G² + G³ Σ_ij A),  G = ∂y/∂A
 
-    The derivatives are those of exp(y), without their common factor exp(y). There is no epsilon: α is 0 where its
-    denominator is.
+    The derivatives are those of exp(y), without their common factor exp(y). No epsilon is added: α is 0 if its
+    denominator is 0.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Chattopadhay et al. 2018, eqs. 5 and 19, arXiv:1710.11063
 
     Example
@@ -142,8 +141,8 @@ def hires_cam(
         L = Σ_k G_k A_k,  G = ∂y/∂A
 
     Returns  (n, h, w) at the layer's own size, signed (the paper has no ReLU), in logits; it sums to logit - bias
-             where a linear head follows the layer
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+             if a linear head follows the layer
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Draelos & Carin 2020, eq. 3, arXiv:2011.08891
 
     Example
@@ -167,11 +166,11 @@ def element_wise_grad_cam(
 
         L = Σ_k ReLU(G_k A_k),  G = ∂y/∂A
 
-    Negative evidence in one channel does not cancel positive evidence in another; without the inner ReLU it is
-    HiResCAM.
+    Negative evidence in one channel does not cancel positive evidence in another. Without the inner ReLU, the method
+    equals HiResCAM.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Gildenblat 2021, GradCAMElementWise of pytorch-grad-cam, after Draelos & Carin 2020, eq. 3
 
     Example
@@ -185,12 +184,12 @@ def element_wise_grad_cam(
 def layer_cam(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
 ) -> Tensor:
-    """LayerCAM: each activation weighted by its own positive gradient; suits early layers too.
+    """LayerCAM: each activation weighted by its own positive gradient; also suitable for early layers.
 
         L = ReLU(Σ_k ReLU(G_k) A_k),  G = ∂y/∂A
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Jiang et al. 2021, eqs. 6 to 8, doi:10.1109/TIP.2021.3089943
 
     Example
@@ -207,11 +206,11 @@ def xgrad_cam(
 ) -> Tensor:
     """XGrad-CAM: each channel weighted by its gradients, averaged in proportion to its activations.
 
-        L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij G_k A_k / Σ_ij A_k (0 where Σ_ij A_k is),  G = ∂y/∂A
+        L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij G_k A_k / Σ_ij A_k (0 if Σ_ij A_k is 0),  G = ∂y/∂A
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to the sum of gradient times
              activation
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Fu et al. 2020, eq. 8, arXiv:2008.02312
 
     Example
@@ -244,11 +243,11 @@ def smooth_grad_cam_pp(
 
         L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij α ReLU(M1),  α = M2 / (2 M2 + M3 Σ_ij A)
 
-    with M1, M2, M3 the means of G, G², G³ over the copies (powers first, then means) and A the clean image's
-    activations. Top classes are those of the clean image. Stopped early, the means are over the copies done.
+    with M1, M2, M3 the means of G, G², G³ over the copies (powers first, then means) and A the activations of the clean
+    image. Top classes are those of the clean image. If stopped early, the means cover the copies processed so far.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel, BadOption
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, BadOption
     Source   Omeiza et al. 2019, section 3, with M2 in the numerator as in Grad-CAM++, arXiv:1908.01224
 
     Example
@@ -257,41 +256,41 @@ def smooth_grad_cam_pp(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        run.score_inputs()
+        run.scoring.score_inputs()
         x, layout = run.images, layer_with_patch_gradients(run, layer)
-        raw, g = run.at([layout], x, range(len(x)))[layout.name]
+        raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]
         a = maps_of(layout, raw)
         note_gradient(maps_of(layout, g))
         note_layer(layout.name)
         scale = sigma * extremes(x)[1]
-        draws, done = PerImageGenerators(len(x), seed), 0
+        generators, done = PerImageGenerators(len(x), seed), 0
         powers = torch.zeros(3, *a.shape, dtype=torch.float64, device=a.device)
 
         def work(chunk: range) -> None:
             nonlocal done
             for n in range(len(x)):
-                noisy = x[n] + scale[n] * draws.normal(n, len(chunk), *x.shape[1:]).to(x)
-                gradients = maps_of(layout, run.at([layout], noisy, [n] * len(chunk))[layout.name][1]).double()
+                noisy = x[n] + scale[n] * generators.normal(n, len(chunk), *x.shape[1:]).to(x)
+                gradients = maps_of(layout, run.backward.at([layout], noisy, [n] * len(chunk))[layout.name][1]).double()
                 powers[:, n] += torch.stack([(gradients**p).sum(0) for p in (1, 2, 3)])
             done = chunk.stop
 
         def best() -> Tensor:
-            return _plus_plus(a, *(powers / done))
+            return _grad_cam_pp_from_powers(a, *(powers / done))
 
         loop.run(samples, loop.rows(cost=2), work, best)
         if samples > 1 and sigma > 0:
-            _note_unmoved(*powers[:2] / done)
+            _note_constant_gradients(*powers[:2] / done)
         return best()
 
 
-def _note_unmoved(first: Tensor, second: Tensor) -> None:
-    """Note where all noisy copies have the same gradient, as before pooling and a linear head."""
+def _note_constant_gradients(first: Tensor, second: Tensor) -> None:
+    """Note images whose noisy copies all have the same gradient, as happens before pooling and a linear head."""
     spread = (second - first**2).flatten(1).amax(1)
     for n in (spread <= 1e-9 * second.flatten(1).amax(1)).nonzero()[:, 0].tolist():
         note_finding(
             "unmoved_by_noise",
-            "The gradient at this layer is the same for every noisy copy, so the map is Grad-CAM++'s. Noise makes a "
-            "difference at earlier layers.",
+            "The gradient at this layer is the same for every noisy copy, so the map equals Grad-CAM++. Choose an "
+            "earlier layer for noise to have an effect.",
             {},
             n,
         )
@@ -305,7 +304,7 @@ def shapley_cam(
     *,
     layer: LayerName | None = None,
     score: Annotated[
-        str, Choice("rest", "logit", "probability", help="score that is explained; rest: logit + log-probability")
+        str, Choice("rest", "logit", "probability", help="score to explain; rest: logit + log-probability")
     ] = "rest",
     relu: Relu = True,
 ) -> Tensor:
@@ -313,12 +312,12 @@ def shapley_cam(
 
         L = ReLU(Σ_k w_k A_k),  w_k = mean_ij (G - ½ H A),  G and H the score's gradient and Hessian at A
 
-    For the logit of a ReLU network H is 0 and the map is Grad-CAM's; the default score ReST, logit plus
+    For the logit of a ReLU network H is 0 and the map equals Grad-CAM; the default score ReST, logit plus
     log-probability, has curvature. Targets other than class logits (probabilities, units), and models without class
-    scores, are explained as they are.
+    scores, are explained unchanged.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in the score's units
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Cai 2025, ShapleyCAM and the utility ReST, arXiv:2501.06261
 
     Example
@@ -326,12 +325,12 @@ def shapley_cam(
         torch.Size([1, 7, 7])
     """
     if score != "logit" and among_scores(target):
-        target = derived(target, residual_softmax if score == "rest" else probability, needed=False)
-    a, g, curved = curved_activations(model, images, layer, target)
+        target = derive_target(target, residual_softmax if score == "rest" else probability, needed=False)
+    a, g, curved = hessian_activations(model, images, layer, target)
     for n in (~curved.flatten(1).any(1)).nonzero()[:, 0].tolist():
         note_finding(
             "no_curvature",
-            "The Hessian term is exactly zero: the score is piecewise linear in this layer, so the map is Grad-CAM's.",
+            "The Hessian term is zero: the score is piecewise linear in this layer, so the map equals Grad-CAM.",
             {} if score == "rest" else {"score": "rest"},
             n,
         )
@@ -345,7 +344,7 @@ def finer_cam(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    references: Annotated[int, Range(1, 100, help="reference classes, those with the nearest scores")] = 3,
+    references: Annotated[int, Range(1, 100, help="number of reference classes with the closest scores")] = 3,
     strength: Annotated[float, Range(0, 10, 0.1, help="weight of the reference scores that are subtracted")] = 0.6,
     weighting: Annotated[
         str, Choice("even", "likely", help="weights of the references: equal, or their probabilities")
@@ -355,13 +354,13 @@ def finer_cam(
     """Finer-CAM: Grad-CAM of the difference between the class's score and those of the most similar classes.
 
         y = s - strength × mean_r s_r                       weighting="even"
-        y = Σ_r p_r (s - strength × s_r) / Σ_r p_r          weighting="likely", differentiated through p too
+        y = Σ_r p_r (s - strength × s_r) / Σ_r p_r          weighting="likely", also differentiated through p
 
-    over the `references` r whose scores s_r are nearest to s, of probabilities p_r; the second is pytorch-grad-cam's
-    form, there with strength 1.
+    over the `references` classes r whose scores s_r are closest to s, with probabilities p_r. The second form is used
+    by pytorch-grad-cam, with strength 1.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
-    Errors   BadTarget for a target that is not among the scores; LayerNotFound, LayerRanRepeatedly, NothingSpatial,
+    Errors   BadTarget for a target that is not one of the scores; LayerNotFound, LayerRanRepeatedly, NoSpatialOutput,
              UnsupportedModel
     Source   Zhang et al. 2025, section 3, arXiv:2501.11309
 
@@ -369,6 +368,6 @@ def finer_cam(
         >>> finer_cam(model, images, 281, layer="layer4", references=5).shape
         torch.Size([1, 7, 7])
     """
-    against = (against_mean if weighting == "even" else against_likely)(strength, references)
-    a, g = activations_and_gradients(model, images, layer, derived(target, against))
+    against = (against_mean if weighting == "even" else against_weighted)(strength, references)
+    a, g = activations_and_gradients(model, images, layer, derive_target(target, against))
     return _grad_cam(a, g)

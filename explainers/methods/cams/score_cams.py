@@ -1,10 +1,10 @@
 """Class-activation maps whose channel weights are measured by forward passes, without gradients.
 
 Score-CAM and its variants mask the image with each channel's activations, upsampled to the image (bilinear, cell
-centres aligned) and scaled to [0, 1]; masks are made a chunk at a time. A constant channel has no mask: its masked
-image is blank, and one forward pass serves all such channels. Where a layer has more channels than `channels`, those
-with similar masks share one forward pass and its score: on EfficientNet-Lite0's last layer, of whose 1280 channels 450
-to 710 are not constant, 320 passes give a rank correlation of 0.998 with the full map (`python -m benchmarks.drift`).
+centers aligned) and scaled to [0, 1]. Masks are created in chunks. A constant channel has no mask: its masked image is
+blank, and all such channels share one forward pass. If a layer has more channels than `channels`, those with similar
+masks share one forward pass and its score: on the last layer of EfficientNet-Lite0, where 450 to 710 of 1280 channels
+are not constant, 320 passes give a rank correlation of 0.998 with the full map (`python -m benchmarks.drift`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from explainers.errors import is_out_of_memory
 from explainers.findings import note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
-from explainers.methods.cams.channel_groups import grouped
+from explainers.methods.cams.channel_groups import group_channels
 from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
-from explainers.passes.loop import Loop, Progress, Smaller
-from explainers.passes.memory import holds
-from explainers.passes.run import Run, at_least_float32, open_run
+from explainers.passes.loop import Loop, Progress, RetrySmaller
+from explainers.passes.memory import max_tensor_count
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -35,11 +36,14 @@ Weights = Annotated[
     str, Choice("softmax", "increase", help="softmax of the scores (the paper), or score minus that of a blank image")
 ]
 Channels = Annotated[
-    int, Range(1, 65536, help="channels with a forward pass of their own; similar ones share it (the paper: all)")
+    int,
+    Range(
+        1, 65536, help="maximum number of channels scored separately; similar channels share a score (the paper: all)"
+    ),
 ]
 Vary = Callable[[Tensor, int, Tensor], Tensor]
-"""(masks [b, H, W], image, number of the repeat [b]) -> factors of the image [b, H, W]."""
-_SHARES = "the channels' weights are a softmax: they sum to 1, however large the scores are"
+"""(masks [b, H, W], image index, number of the repeat [b]) -> factors of the image [b, H, W]."""
+_SCALE_FREE = "the channel weights are a softmax, which sums to 1 regardless of the size of the scores"
 
 
 @method(family="cam", returns="grid", gradients=False, title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
@@ -54,15 +58,15 @@ def ablation_cam(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Ablation-CAM: each channel weighted by the score that is lost when it is set to zero.
+    """Ablation-CAM: each channel weighted by the drop of the score when it is set to zero.
 
         L = ReLU(Σ_k w_k A_k),  w_k = y - y(A_k = 0)
 
-    The weights are in logits, not divided by the score as in the paper's eq. 3, where a negative score would flip the
-    map's sign.
+    The weights are in logits. They are not divided by the score as in eq. 3 of the paper, because a negative score
+    would flip the sign of the map.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Desai & Ramaswamy 2020, eqs. 3 and 4, doi:10.1109/WACV45572.2020.9093360
 
     Example
@@ -85,7 +89,7 @@ def ablation_cam(
     returns="grid",
     gradients=False,
     title="Score-CAM",
-    scale_free=_SHARES,
+    scale_free=_SCALE_FREE,
     paper="Wang et al. 2020, arXiv:1910.01279",
 )
 def score_cam(
@@ -106,12 +110,12 @@ def score_cam(
 
         L = ReLU(Σ_k w_k A_k),  w = softmax_k y(x ∘ m_k),  m_k = A_k upsampled and scaled to [0, 1]
 
-    The paper's softmax over all channels gives nearly uniform weights where scores are close; a finding says so.
-    weights="increase" takes y(x ∘ m_k) - y(blank) instead, in logits. Beyond `channels` channels, those with similar
-    masks share a forward pass, and a finding says so. Stopped early, channels not reached have no weight.
+    The paper's softmax over all channels gives nearly uniform weights if scores are close, which a finding reports.
+    weights="increase" uses y(x ∘ m_k) - y(blank) instead, in logits. If there are more than `channels` channels, those
+    with similar masks share a forward pass, which a finding reports. If stopped early, remaining channels get weight 0.
 
     Returns  (n, h, w) at the layer's own size, >= 0, a mean of activations (logits × activation for "increase")
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Wang et al. 2020, algorithm 1, arXiv:1910.01279
 
     Example
@@ -121,7 +125,7 @@ def score_cam(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
-        return masked.map(loop, 1, lambda masks, picture, repeat: masks)
+        return masked.map(loop, 1, lambda masks, index, repeat: masks)
 
 
 @method(
@@ -129,7 +133,7 @@ def score_cam(
     returns="grid",
     gradients=False,
     title="SS-CAM",
-    scale_free=_SHARES,
+    scale_free=_SCALE_FREE,
     paper="Wang et al. 2020, arXiv:2006.14255",
 )
 def ss_cam(
@@ -155,12 +159,12 @@ def ss_cam(
 
         w = softmax_k mean_s y(x ∘ (m_k + ε_s)),  ε_s ~ N(0, sigma²)
 
-    All channels get their first copy before any gets its second, and share passes as in `score_cam`. There are 3
-    copies, where the paper takes 35: on EfficientNet-Lite0 the map's ranks hardly differ. Stopped early, the means are
-    over the copies done.
+    All channels get their first copy before any gets its second, and share passes as in `score_cam`. The default is 3
+    copies instead of the paper's 35: on EfficientNet-Lite0 the ranks of the map hardly differ. If stopped early, the
+    means cover the copies processed so far.
 
     Returns  (n, h, w) at the layer's own size, >= 0, a mean of activations (logits × activation for "increase")
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Wang et al. 2020, section 3 (smooth on feature map), arXiv:2006.14255
 
     Example
@@ -169,10 +173,10 @@ def ss_cam(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        masked, draws = _MaskedScores(run, layer, channels, weights), PerImageGenerators(len(images), seed)
+        masked, generators = _MaskedScores(run, layer, channels, weights), PerImageGenerators(len(images), seed)
 
-        def vary(masks: Tensor, picture: int, repeat: Tensor) -> Tensor:
-            return masks + sigma * draws.normal(picture, len(masks), *masks.shape[1:]).to(masks)
+        def vary(masks: Tensor, index: int, repeat: Tensor) -> Tensor:
+            return masks + sigma * generators.normal(index, len(masks), *masks.shape[1:]).to(masks)
 
         return masked.map(loop, samples, vary)
 
@@ -182,7 +186,7 @@ def ss_cam(
     returns="grid",
     gradients=False,
     title="IS-CAM",
-    scale_free=_SHARES,
+    scale_free=_SCALE_FREE,
     paper="Naidu et al. 2020, arXiv:2010.03023",
 )
 def is_cam(
@@ -204,12 +208,12 @@ def is_cam(
 
         w = softmax_k mean_i y(i / steps × x ∘ m_k),  i = 1 … steps
 
-    All channels get i = steps, the full mask, first, and share passes as in `score_cam`. There are 3 steps, where the
-    paper takes 10: on EfficientNet-Lite0 the map's ranks hardly differ. Stopped early, the means are over the steps
-    done.
+    All channels start with i = steps, the full mask, and share passes as in `score_cam`. The default is 3 steps instead
+    of the paper's 10: on EfficientNet-Lite0 the ranks of the map hardly differ. If stopped early, the means cover the
+    steps processed so far.
 
     Returns  (n, h, w) at the layer's own size, >= 0, a mean of activations (logits × activation for "increase")
-    Errors   LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Naidu et al. 2020, section 3, arXiv:2010.03023
 
     Example
@@ -220,17 +224,17 @@ def is_cam(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
-            loop, steps, lambda masks, picture, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, 1, 1)
+            loop, steps, lambda masks, index, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, 1, 1)
         )
 
 
-# Softmax weights whose range, times their number, is below this are nearly uniform.
+# Softmax weights count as nearly uniform if their range, times their number, is below this.
 _UNIFORM = 0.5
 
 
 @dataclass
 class _MaskedScores:
-    """Sums of the masked images' scores by channel, and the maps that follow from them."""
+    """Sums of the scores of masked images by channel, and the resulting maps."""
 
     run: Run
     layer: LayerName | None
@@ -247,59 +251,60 @@ class _MaskedScores:
         self.a = layout.to_maps(at_least_float32(activations))
         self.sums = torch.zeros_like(self.a[:, :, 0, 0])
         self.counts = torch.zeros_like(self.sums)
-        # The channel whose score each one has: itself, or the one with the most similar mask.
+        # The channel whose score each channel uses: itself, or the one with the most similar mask.
         self.representative = torch.arange(self.a.shape[1], device=self.a.device).repeat(len(self.a), 1)
-        self.blank = self.run.values(torch.zeros_like(self.run.images), range(len(self.a)))[:, None].to(self.sums)
+        blank = self.run.scoring.values(torch.zeros_like(self.run.images), range(len(self.a)))
+        self.blank = blank[:, None].to(self.sums)
 
     def map(self, loop: Loop, repeats: int, vary: Vary) -> Tensor:
-        """The map after `repeats` passes for each channel; constant channels get the blank image's score."""
+        """Return the map after `repeats` passes for each channel; constant channels get the blank image's score."""
         planes = self.a.flatten(2)
         varying = [row.nonzero()[:, 0] for row in planes.amax(2) > planes.amin(2)]
-        rows = [self._shared(picture, channels) for picture, channels in enumerate(varying)]
+        rows = [self._choose_scored(index, channels) for index, channels in enumerate(varying)]
         longest = max(map(len, rows))
 
         def work(chunk: range) -> None:
             jobs = torch.arange(chunk.start, chunk.stop, device=self.a.device)
-            for picture, channels in enumerate(rows):
+            for index, channels in enumerate(rows):
                 own = jobs[jobs % longest < len(channels)]
                 if len(own):
-                    self._add(picture, channels[own % longest], own // longest, vary)
+                    self._add(index, channels[own % longest], own // longest, vary)
 
         loop.run(repeats * longest, loop.rows(), work, lambda: self._map(varying))
         self._note_uniform(varying)
         return self._map(varying)
 
-    def _shared(self, picture: int, varying: Tensor) -> Tensor:
-        """The channels of `varying` whose forward pass serves them all."""
-        chosen, representative = grouped(self.a[picture, varying], self.channels)
-        self.representative[picture, varying] = varying[representative]
+    def _choose_scored(self, index: int, varying: Tensor) -> Tensor:
+        """Choose the channels to score; all others in `varying` use the score of one of these."""
+        chosen, representative = group_channels(self.a[index, varying], self.channels)
+        self.representative[index, varying] = varying[representative]
         if len(chosen) < len(varying):
             note_finding(
                 "shared_looks",
-                f"{len(chosen)} of {len(varying)} channels had a forward pass of their own; each of the others has the "
-                "score of the one with the most similar mask.",
+                f"Only {len(chosen)} of {len(varying)} channels were scored separately. Each of the others uses the "
+                "score of the channel with the most similar mask.",
                 {"channels": len(varying)},
-                picture,
+                index,
                 scored=len(chosen),
                 channels=len(varying),
             )
         return varying[chosen]
 
-    def _add(self, picture: int, channels: Tensor, repeat: Tensor, vary: Vary) -> None:
-        x = self.run.images[picture]
-        masks = vary(_masks(self.a[picture, channels], (x.shape[-2], x.shape[-1])), picture, repeat)
-        scores = self.run.values(x * masks[:, None].to(x), [picture] * len(channels)).to(self.sums)
-        self.sums[picture].index_add_(0, channels, scores)
-        self.counts[picture].index_add_(0, channels, torch.ones_like(scores))
+    def _add(self, index: int, channels: Tensor, repeat: Tensor, vary: Vary) -> None:
+        x = self.run.images[index]
+        masks = vary(_masks(self.a[index, channels], (x.shape[-2], x.shape[-1])), index, repeat)
+        scores = self.run.scoring.values(x * masks[:, None].to(x), [index] * len(channels)).to(self.sums)
+        self.sums[index].index_add_(0, channels, scores)
+        self.counts[index].index_add_(0, channels, torch.ones_like(scores))
 
     def _weights(self, varying: list[Tensor]) -> Tensor:
         counts = self.counts.gather(1, self.representative)
         scores = (self.sums.gather(1, self.representative) / counts).where(counts > 0, 0)
         reached = counts > 0
-        for picture, channels in enumerate(varying):
-            constant = torch.ones_like(reached[picture]).index_fill(0, channels, False)
-            scores[picture] = scores[picture].where(~constant, self.blank[picture])
-            reached[picture] |= constant
+        for index, channels in enumerate(varying):
+            constant = torch.ones_like(reached[index]).index_fill(0, channels, False)
+            scores[index] = scores[index].where(~constant, self.blank[index])
+            reached[index] |= constant
         if self.weights == "increase":
             return (scores - self.blank) * reached
         return scores.masked_fill(~reached, -torch.inf).softmax(1)
@@ -311,21 +316,21 @@ class _MaskedScores:
         if self.weights != "softmax":
             return
         shares = self._weights(varying) * self.a.shape[1]
-        for picture, (low, high) in enumerate(zip(shares.amin(1).tolist(), shares.amax(1).tolist(), strict=True)):
+        for index, (low, high) in enumerate(zip(shares.amin(1).tolist(), shares.amax(1).tolist(), strict=True)):
             if high - low < _UNIFORM:
                 note_finding(
                     "uniform_weights",
-                    f"The weights of the {self.a.shape[1]} channels are nearly uniform ({low:.2f} to {high:.2f} of an "
-                    "even share), so the map is nearly the mean activation, whatever the class.",
+                    f"The weights of the {self.a.shape[1]} channels are nearly uniform ({low:.2f} to {high:.2f} times "
+                    "the mean weight), so the map is nearly the mean activation for any class.",
                     {"weights": "increase"},
-                    picture,
+                    index,
                     low=low,
                     high=high,
                 )
 
 
 def _masks(planes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Planes (b, h, w) upsampled to (b, H, W) and then scaled to [0, 1]."""
+    """Upsample planes (b, h, w) to (b, H, W), then scale them to [0, 1]."""
     upsampled = resize(planes, size)
     low, high = upsampled.amin((1, 2), keepdim=True), upsampled.amax((1, 2), keepdim=True)
     return ((upsampled - low) / (high - low)).where(high > low, 0)
@@ -334,14 +339,15 @@ def _masks(planes: Tensor, size: tuple[int, int]) -> Tensor:
 def channel_drops(
     run: Run, layout: LayerLayout, activations: Tensor, scores: Tensor, loop: Loop, shown: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Score less the score with channel k set to zero, for every image and channel, (n, k); the layers before run once
-    a chunk.
+    """Return the drop of the score when channel k is set to zero, for every image and channel, (n, k).
+
+    The layers before run once per chunk.
     """
     axis = layout.channel_axis
     count = activations.shape[axis]
     drops = at_least_float32(scores.new_zeros(len(scores), count))
     repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
-    branches = [SuffixBatch(run, picture, layout, repeats) for picture in range(len(scores))]
+    branches = [SuffixBatch(run, index, layout, repeats) for index in range(len(scores))]
 
     def work(channels: range) -> None:
         try:
@@ -349,8 +355,8 @@ def channel_drops(
         except Exception as error:
             if len(channels) < 2 or not is_out_of_memory(error):
                 raise
-        # Outside the handler, whose traceback holds the tensors of the failed pass.
-        raise Smaller(len(channels) // 2, ever=True)
+        # Raised outside the handler, whose traceback keeps the tensors of the failed pass alive.
+        raise RetrySmaller(len(channels) // 2, permanent=True)
 
     def ablate_all(channels: range) -> None:
         def ablate(copies: Tensor) -> Tensor:
@@ -358,9 +364,11 @@ def channel_drops(
             copies.movedim(axis, 1)[rows, torch.tensor(channels, device=copies.device)] = 0
             return copies
 
-        for picture, branch in enumerate(branches):
-            drops[picture, channels.start : channels.stop] = scores[picture] - branch.values(ablate, len(channels))
+        for index, branch in enumerate(branches):
+            drops[index, channels.start : channels.stop] = scores[index] - branch.values(ablate, len(channels))
 
     copy = activations[0].numel() * activations.element_size()
-    loop.run(count, loop.suffix_rows(largest=holds(count, copy, activations.device)), work, lambda: shown(drops))
+    loop.run(
+        count, loop.suffix_rows(largest=max_tensor_count(count, copy, activations.device)), work, lambda: shown(drops)
+    )
     return drops

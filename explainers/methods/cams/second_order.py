@@ -1,4 +1,4 @@
-"""Second order at a layer: the product of the score's Hessian with the activations, without the Hessian."""
+"""Second-order terms at a layer: the product of the score's Hessian and the activations, without the full Hessian."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from explainers.hooks.calls import replaced_outputs
 from explainers.network.batch_norm import guard_batch_norms
 from explainers.options import LayerName
 from explainers.passes.at_layer import layer_with_patch_gradients
-from explainers.passes.attention_ops import scaled_dot_product_attention
+from explainers.passes.attention.operations import scaled_dot_product_attention
 from explainers.passes.leaf import LayerLeaf
-from explainers.passes.run import maps_of, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import maps_of
 from explainers.targets import TargetLike, Through
 
 
-def curved_activations(
+def hessian_activations(
     model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Activations A of a layer, G = ∂y/∂A, and H A with H = ∂²y/∂A², each [N, K, h, w].
+    """Return the activations A of a layer, G = ∂y/∂A, and H A with H = ∂²y/∂A², each [N, K, h, w].
 
-    One backward pass from the score to the layer gives G, one through that pass the Hessian-vector product H A.
+    One backward pass from the score to the layer gives G; another one through that pass gives the Hessian-vector
+    product H A.
 
-    Errors   BadTarget for a target restricted to channels of another layer; those of the layer
+    Errors   BadTarget for a target restricted to channels of another layer; errors of the layer
     """
     if isinstance(target, Through):
-        raise BadTarget(
-            "through=(layer, channels) restricts first derivatives only. Choose a method without a Hessian."
-        )
+        raise BadTarget("through=(layer, channels) only supports first derivatives. Choose a method without a Hessian.")
     with open_run(model, images, target) as run:
         layout = layer_with_patch_gradients(run, layer)
         leaf = LayerLeaf(layout)
-        with torch.no_grad(), replaced_outputs(run.network, [(layout, leaf.hook)]), _PlainAttention():
-            total = run.score(run.forward(run.images.clone())).sum()
+        with torch.no_grad(), replaced_outputs(run.view.network, [(layout, leaf.hook)]), _PlainAttention():
+            total = run.scoring.score(run.forward(run.images.clone())).sum()
             a = leaf.single_output()
             first = _gradient(total, a, create_graph=True) if total.requires_grad else None
             second = _gradient(first, a, a.detach()) if first is not None and first.requires_grad else None
         if first is None:
-            run.refuse_detached([layout])
+            run.backward.refuse_detached([layout])
         g, h = (torch.zeros_like(a) if each is None else each for each in (first, second))
         a, g, h = (maps_of(layout, tensor) for tensor in (a, g, h))
         note_gradient(g)
@@ -61,7 +61,7 @@ def _gradient(
 
 
 class _PlainAttention(TorchFunctionMode):
-    """Attention as single operations, in this thread: the fused kernel has no second derivative."""
+    """Run attention as separate operations in this thread, since the fused kernel has no second derivative."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -4,8 +4,8 @@ In a network of convolutions, linear layers, batch norms, ReLUs and pools the sc
 
     y(x) = Σ x · ∂y/∂x  +  Σ over all layers of b · ∂y/∂(output)
 
-with b a layer's bias; a batch norm's is β - γ mean / standard deviation. Gradients are taken at the layers' outputs,
-call by call, so it does not matter how the activations between them are written.
+with b the bias of a layer; for a batch norm it is β - γ mean / standard deviation. Gradients are computed at the layer
+outputs of every call, so it does not matter how the activations between layers are implemented.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.lookup import list_layers
 from explainers.maps.resize import resize
-from explainers.network.forwarded import Forward, forwarded
-from explainers.passes.run import at_least_float32, open_run
+from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.registry import check_images, method
 from explainers.targets import TargetLike
 
 
 @dataclass(frozen=True)
 class FullGradients:
-    """The parts of each image's score.
+    """The decomposition of each image's score.
 
-    `input` [N, C, H, W] is input × gradient; `biases` holds bias × gradient [N, K, h, w] of each layer with a grid, by
-    name in forward order; `elsewhere` [N] is the sum over the biases without a position, the head's among them;
-    `scores` [N] are the scores that the parts should sum to.
+    `input` [N, C, H, W] is input × gradient; `biases` contains bias × gradient [N, K, h, w] of each layer with a grid,
+    by name in forward order; `elsewhere` [N] is the sum over the biases without a position, including that of the head;
+    `scores` [N] are the scores that all parts should sum to.
     """
 
     input: Tensor
@@ -43,7 +44,7 @@ class FullGradients:
     scores: Tensor
 
     def total(self) -> Tensor:
-        """The sum of all parts, [N]: the score itself where the identity covers all layers of the network."""
+        """Return the sum of all parts, [N], which equals the score if the identity covers all layers of the network."""
         placed = [part.flatten(1).sum(1) for part in (self.input, *self.biases.values())]
         return torch.stack([*placed, self.elsewhere]).sum(0)
 
@@ -61,15 +62,15 @@ def full_grad(
     images: Tensor,
     target: TargetLike = None,
     *,
-    magnitude: Annotated[bool, "Sum magnitudes, as in the paper; else signed values that sum to the score"] = True,
+    magnitude: Annotated[bool, "Sum magnitudes, as in the paper; otherwise signed values that sum to the score"] = True,
 ) -> Tensor:
     """FullGrad: input × gradient and every bias × gradient, upsampled and summed.
 
         Σ_c |x ∘ ∂y/∂x| + Σ_layers upsample(Σ_k |b ∘ ∂y/∂(output)|)
 
-    With magnitude=False values keep their signs, and each position's value is divided over the pixels that it covers,
-    so that the map sums to the score less the biases without a position (`full_gradients` gives every part). No layer
-    is rescaled to a range of its own, as in pytorch-grad-cam. A finding states how much of the score is in no part.
+    With magnitude=False, values keep their signs, and the value of each position is divided over the pixels it covers,
+    so that the map sums to the score minus the biases without a position (`full_gradients` returns all parts). Unlike
+    in pytorch-grad-cam, layers are not rescaled to a common range. A finding reports how much of the score is missing.
 
     Returns  (n, h, w) at the input's resolution, in logits; >= 0 unless magnitude=False
     Errors   UnsupportedModel, BadTarget
@@ -92,7 +93,7 @@ def full_grad(
 def full_gradients(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
 ) -> FullGradients:
-    """FullGrad's parts: the contributions of the input, of each layer's biases and of the biases without a position.
+    """Compute FullGrad's parts: contributions of the input, of each layer's biases and of biases without a position.
 
     `forward` is as in `explain`.
 
@@ -105,18 +106,18 @@ def full_gradients(
         >>> torch.allclose(parts.total(), parts.scores, atol=1e-4)
         True
     """
-    model = forwarded(model, forward, images)
+    model = wrap_forward(model, forward, images)
     check_images(model, images)
     with open_run(model, images, target) as run:
-        layers = {layer.name: layer for layer in list_layers(run.model, run.images)}
-        modules = dict(run.network.named_modules())
-        bias_of = {name: bias for name, module in modules.items() if (bias := _bias(module)) is not None}
-        with capture(run.network, list(bias_of), gradients=True) as captured:
-            scores, gradient = run.scores_and_gradient(run.images)
+        layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
+        modules = dict(run.view.network.named_modules())
+        bias_of = {name: bias for name, module in modules.items() if (bias := _affine_bias(module)) is not None}
+        with capture(run.view.network, list(bias_of), gradients=True) as captured:
+            scores, gradient = run.backward.scores_and_gradient(run.images)
         biases, elsewhere = {}, torch.zeros_like(scores)
         for name, g in captured.gradients.items():
-            part = _times(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
-            maps = _maps(layers.get(name), run.network, part)
+            part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
+            maps = _to_maps(layers.get(name), run.view.network, part)
             if maps is None:
                 elsewhere += part.flatten(1).sum(1)
             else:
@@ -126,8 +127,8 @@ def full_gradients(
         return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
 
 
-def _bias(module: nn.Module) -> Tensor | None:
-    """The constant term of the module's affine map, one value a channel; None where there is none."""
+def _affine_bias(module: nn.Module) -> Tensor | None:
+    """Return the constant term of the module's affine map, one value per channel, or None if there is none."""
     mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and mean is not None and variance is not None:
         scale = (variance.double() + module.eps).rsqrt() * (1 if module.weight is None else module.weight.double())
@@ -137,8 +138,8 @@ def _bias(module: nn.Module) -> Tensor | None:
     return bias.double() if isinstance(module, kinds) and isinstance(bias, Tensor) else None
 
 
-def _times(bias: Tensor, gradient: Tensor, module: nn.Module) -> Tensor:
-    """Bias × gradient in the layer's own layout."""
+def _bias_times_gradient(bias: Tensor, gradient: Tensor, module: nn.Module) -> Tensor:
+    """Return bias × gradient in the layer's own layout."""
     last = isinstance(module, nn.Linear) or (
         isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward
     )
@@ -146,23 +147,23 @@ def _times(bias: Tensor, gradient: Tensor, module: nn.Module) -> Tensor:
     return at_least_float32(spread.to(gradient.device) * gradient.double()).to(at_least_float32(gradient).dtype)
 
 
-def _maps(layer: Layer | None, network: nn.Module, part: Tensor) -> Tensor | None:
-    """The part as [N, K, h, w], None where the layer has no grid."""
+def _to_maps(layer: Layer | None, network: nn.Module, part: Tensor) -> Tensor | None:
+    """Return the part as [N, K, h, w], or None if the layer has no grid."""
     if layer is None or layer.grid is None:
         return None
     return layout_of(layer, find_hook_point(network, layer.name)).to_maps(part)
 
 
 def _spread(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Upsampled (bilinear), with each position's value divided over its pixels, so that the sum is preserved."""
-    rows, columns = (_shares(maps, cells, pixels) for cells, pixels in zip(maps.shape[1:], size, strict=True))
+    """Upsample maps (bilinear) with each position's value divided over its pixels, so that the sum is preserved."""
+    rows, columns = (_pixel_weights(maps, cells, pixels) for cells, pixels in zip(maps.shape[1:], size, strict=True))
     return rows.T @ maps @ columns
 
 
-def _shares(like: Tensor, cells: int, pixels: int) -> Tensor:
-    """The weights of each position in the pixels of a line, (positions, pixels), every row summing to 1."""
+def _pixel_weights(like: Tensor, cells: int, pixels: int) -> Tensor:
+    """Return the weights of each position in the pixels of a line, (positions, pixels); every row sums to 1."""
     one_hot = torch.eye(cells, dtype=like.dtype, device=like.device)[None]
-    # Bilinear sampling skips positions where there are more of them than pixels.
+    # Bilinear sampling skips positions if there are more of them than pixels.
     weights = resize(one_hot, (cells, pixels), "bilinear" if cells <= pixels else "area")[0]
     return weights / weights.sum(1, keepdim=True)
 
@@ -175,9 +176,9 @@ def _note_missing(parts: FullGradients, dtype: torch.dtype) -> None:
     for n in (missing.abs() > allowed).nonzero()[:, 0].tolist():
         note_finding(
             "incomplete",
-            f"{float(missing[n]):.3g} of the score {float(parts.scores[n]):.3g} is in no part: the network has layers "
-            "that are not piecewise linear (smooth activations, attention, layer norm), for which FullGrad's sum is "
-            "not complete.",
+            f"{float(missing[n]):.3g} of the score {float(parts.scores[n]):.3g} is missing from the parts: the network "
+            "has layers that are not piecewise linear (smooth activations, attention, layer norm), for which FullGrad "
+            "is not complete.",
             {},
             n,
             missing=float(missing[n]),

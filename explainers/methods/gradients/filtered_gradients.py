@@ -1,4 +1,4 @@
-"""Attributions without their high frequencies."""
+"""Attributions filtered by a low-pass filter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def forgrad(
     target: TargetLike = None,
     *,
     base: Annotated[
-        str, Choice("smooth_grad", "saliency", "integrated_gradients", help="the attribution that is filtered")
+        str, Choice("smooth_grad", "saliency", "integrated_gradients", help="attribution method to filter")
     ] = "smooth_grad",
     cutoff: Annotated[
         float, Range(0, 4096, 0.5, help="highest frequency that passes, in cycles over the image's shorter side")
@@ -45,14 +45,14 @@ def forgrad(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """FORGrad: a low-pass filtered attribution, without the high frequencies that strides and pooling cause.
+    """FORGrad: a low-pass filtered attribution, without the high frequencies caused by strides and pooling.
 
         |F⁻¹(F(|a|) · [frequency <= cutoff])|,  a the base attribution, F the Fourier transform
 
-    |a| is one value a pixel: the largest magnitude over the channels for SmoothGrad and saliency, the magnitude of
-    their sum for integrated gradients. The outer magnitude is that of the authors' code. The paper found 15 cycles to
-    suit ImageNet networks at 224 px; a cutoff above all frequencies of a small image changes nothing. On
-    EfficientNet-Lite0 filtered saliency and integrated gradients were no better than a centred blob.
+    |a| is one value per pixel: the largest magnitude over the channels for SmoothGrad and saliency, the magnitude of
+    their sum for integrated gradients. The outer magnitude follows the authors' code. In the paper, 15 cycles were
+    suitable for ImageNet networks at 224 px; a cutoff above all frequencies of a small image has no effect. On
+    EfficientNet-Lite0, filtered saliency and integrated gradients were no better than a centered blob.
 
     Returns  (n, h, w), >= 0, in the units of `base`; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
@@ -79,18 +79,18 @@ def forgrad(
         integrated = integrated_gradients(model, images, target, precision=precision, **path, **cost)
         return filtered(integrated.sum(1))
     with open_run(model, images, target, precision=precision) as run:
-        heat = filtered(run.gradient(run.images).abs().amax(1))
-    # One gradient: nothing to stop early; `progress` gets the result.
+        heat = filtered(run.backward.gradient(run.images).abs().amax(1))
+    # A single gradient cannot be stopped early; `progress` gets the result.
     Loop(batch_size, progress, budget).run(1, 1, lambda chunk: None, lambda: heat)
     return heat
 
 
 def low_pass(pixels: Tensor, cutoff: float) -> Tensor:
-    """Pixels [..., H, W] without the frequencies above `cutoff`, in cycles over the shorter side."""
+    """Remove the frequencies above `cutoff`, in cycles over the shorter side, from pixels [..., H, W]."""
     height, width = pixels.shape[-2:]
     side = min(height, width)
     rows = torch.fft.fftfreq(height, 1 / side, dtype=torch.float64)
     columns = torch.fft.rfftfreq(width, 1 / side, dtype=torch.float64)
-    # A frequency exactly at the cutoff passes, whichever way the division rounds.
+    # A frequency exactly at the cutoff passes, regardless of rounding in the division.
     passes = rows[:, None] ** 2 + columns**2 <= cutoff**2 * (1 + 1e-9)
     return torch.fft.irfft2(torch.fft.rfft2(pixels) * passes.to(pixels.device), s=(height, width))

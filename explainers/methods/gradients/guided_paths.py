@@ -1,4 +1,4 @@
-"""Integrated gradients along a path that is chosen by the network's gradient.
+"""Integrated gradients along a path chosen by the network's gradient.
 
 x   images                                  (n, c, h, w)
 b   baseline
@@ -17,7 +17,8 @@ from explainers.methods.gradients.path_integrals import Start, measures_gap, not
 from explainers.methods.gradients.quadrature import spread
 from explainers.options import Precision, Range
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import at_least_float32, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -46,12 +47,13 @@ def guided_integrated_gradients(
 ) -> Tensor:
     """Guided integrated gradients: on the path from the baseline, features with the smallest gradients change first.
 
-    The anchors cut the straight path into segments of equal length, and in each one the path is chosen anew; so
-    segments run side by side, each with at least one of the `steps`. A step is a straight line, integrated by the
-    trapezoidal rule, exact where the gradient is linear. Stopped early, the integral is estimated from the steps done.
+    The anchors divide the straight path into segments of equal length. The path within each segment is chosen
+    separately, so segments run in parallel, each with at least one of the `steps`. A step is a straight line,
+    integrated by the trapezoidal rule, which is exact for linear gradients. If stopped early, the integral is estimated
+    from the steps completed so far.
 
-    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding states the gap
-             where it is above 1%; drift in bf16: docs/figures.md
+    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding reports
+             gaps above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Kapishnikov et al. 2021, algorithm 1, with anchor points, arXiv:2106.09788
 
@@ -61,9 +63,9 @@ def guided_integrated_gradients(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
+        x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
-        begins = run.values(start, range(len(x))) if measures_gap(target) else None
+        start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
         total, done = at_least_float32(torch.zeros_like(x)), 0
         segments = spread(anchors + 1)
         groups = segments.split(loop.whole(loop.rows(cost=2)))
@@ -75,18 +77,18 @@ def guided_integrated_gradients(
             group, move = divmod(chunk.start, moves + 1)
             if move == 0:
                 states[:] = [_Segments(start[n], x[n], groups[group], len(segments)) for n in range(len(x))]
-            for picture, state in enumerate(states):
-                gradient = run.gradient(state.points().to(x), [picture] * len(groups[group]))
-                total[picture] += state.advance(gradient, move, moves, fraction)
-            # The last gradient of a segment completes its last step and makes none.
+            for image_index, state in enumerate(states):
+                gradient = run.backward.gradient(state.points().to(x), [image_index] * len(groups[group]))
+                total[image_index] += state.advance(gradient, move, moves, fraction)
+            # The last gradient of a segment completes its last step without starting another one.
             done += len(groups[group]) * (move > 0)
 
         def attribution() -> Tensor:
             return total * (len(segments) * moves / max(1, done))
 
         loop.run(len(groups) * (moves + 1), 1, work, lambda: attribution().sum(1))
-        if begins is not None:
-            note_gap(attribution(), full - begins, {"steps": min(1000, 4 * steps)})
+        if start_scores is not None:
+            note_gap(attribution(), full - start_scores, {"steps": min(1000, 4 * steps)})
         return attribution()
 
 
@@ -98,7 +100,7 @@ class _Segments:
         self.start = at_least_float32(start) + index.to(span).view(-1, 1, 1, 1) * span
         self.span = span.expand_as(self.start)
         self.weight = self.span.abs().flatten(1)
-        # Values equal at both ends have arrived.
+        # Values equal at both ends are already complete.
         self.at = (self.weight == 0).to(self.weight)
         self.last_step = torch.zeros_like(self.start)
 
@@ -115,7 +117,7 @@ class _Segments:
             self.at = torch.ones_like(self.at)
         elif move < moves:
             left = self.weight.sum(1, keepdim=True) * (1 - (move + 1) / moves)
-            # A NaN gradient counts as small: the path goes on, and the map is NaN.
+            # A NaN gradient counts as small: the path continues, and the map is NaN.
             self._change_smallest(gradient.flatten(1).abs().nan_to_num(0.0, posinf=torch.inf), left, fraction)
         self.last_step = (self.at - before).view_as(self.span) * self.span
         return (gradient * (last_step + self.last_step)).sum(0) / 2
@@ -127,13 +129,13 @@ class _Segments:
         while unfinished.any():
             remaining = self.weight * (1 - self.at)
             excess = remaining.sum(1, keepdim=True) - left
-            # What has arrived ranks last, so that the fraction is taken of what has not.
+            # Complete values rank last, so that the fraction applies to incomplete ones.
             waiting = magnitudes.masked_fill(self.at >= 1, torch.inf)
             chosen = (waiting <= waiting.kthvalue(rank, dim=1, keepdim=True).values) & (self.at < 1)
             length = (remaining * chosen).sum(1, keepdim=True)
             reached = length > excess
             portion = torch.where(reached, excess / torch.where(length > 0, length, 1), 1).clamp(min=0)
             self.at = torch.where(chosen & unfinished, self.at + portion * (1 - self.at), self.at)
-            # Exactly 1, or the value would be chosen again.
+            # Set to exactly 1, otherwise the value would be chosen again.
             self.at = torch.where(chosen & unfinished & ~reached, 1, self.at)
             unfinished = unfinished & ~reached & (self.at < 1).any(1, keepdim=True)

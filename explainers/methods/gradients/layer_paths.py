@@ -1,11 +1,11 @@
-"""Path integrals at a hidden layer: what each of its units contributes to the score.
+"""Path integrals at a hidden layer: the contribution of each of its units to the score.
 
 x     images, b the baseline             (n, c, h, w)
 A(x)  the layer's output                 (n, k, h, w)
 G     ∂y / ∂A                            (n, k, h, w), y in logits unless the target says otherwise
 
-All three give one value a unit, "features" [N, K, h, w], which `explain` draws as the sum over the channels k. Class
-and register tokens have no position in the image and are left out, with their contribution to the score.
+All three return one value per unit, "features" [N, K, h, w], which `explain` displays as the sum over the channels k.
+Class and register tokens have no position in the image, so they and their contribution to the score are excluded.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from explainers.findings import note_layer
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
-from explainers.methods.gradients.path_integrals import FIXED, Start, measures_gap, more, note_gap
+from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.options import Baseline, Choice, LayerName, Precision, Range
-from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, or_with_rows_repeated
+from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
 from explainers.passes.loop import Loop, Progress, Rows, now
-from explainers.passes.run import Run, maps_of, open_run
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike
 
 Steps = Annotated[int, Range(2, 1000, help="integration steps")]
-Noise = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
+NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
 
 
 @method(
@@ -49,7 +50,7 @@ def layer_integrated_gradients(
     layer: LayerName | None = None,
     steps: GapSteps = None,
     baseline: Start = None,
-    seed: Noise = 0,
+    seed: NoiseSeed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
@@ -59,12 +60,12 @@ def layer_integrated_gradients(
 
         (A(x) - A(b)) ∘ ∫₀¹ ∂y/∂A (A(b) + t (A(x) - A(b))) dt
 
-    Paths that bypass the layer keep the values of the image itself. Points as in `integrated_gradients`; stopped early,
-    the integral is estimated from the points done.
+    Paths that bypass the layer keep the values of the original image. Points are chosen as in `integrated_gradients`.
+    If stopped early, the integral is estimated from the points evaluated so far.
 
-    Returns  (n, k, h, w), in logits; sums to y(x) - y with A(b) in place of A(x) as the number of steps grows, and a
-             finding states the gap where it is above 1%; drift in bf16: docs/figures.md
-    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Returns  (n, k, h, w), in logits; sums to y(x) - y with A(b) in place of A(x) as the number of steps grows. A
+             finding reports gaps above 1%; drift in bf16: docs/figures.md
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Sundararajan et al. 2017, eq. 1, at a layer, arXiv:1703.01365
 
     Example
@@ -74,37 +75,37 @@ def layer_integrated_gradients(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
-        full = run.score_inputs()
-        begin, began = run.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
-        difference = run.outputs(layout, x.clone()) - begin
-        loop.measure_prefix(now(x.device) - began)
+        full = run.scoring.score_inputs()
+        start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
+        difference = run.forward.outputs(layout, x.clone()) - start
+        loop.measure_prefix(now(x.device) - started_at)
         maps, rows = maps_of(layout, difference), loop.suffix_rows(cost=2)
 
-        def from_start(picture: int) -> Tensor:
-            return SuffixBatch(run, picture, layout).values(lambda copies: begin[picture : picture + 1], 1)
+        def score_at_start(index: int) -> Tensor:
+            return SuffixBatch(run, index, layout).values(lambda copies: start[index : index + 1], 1)
 
-        begins = torch.cat([from_start(n) for n in range(len(x))]) if measures_gap(target) else None
+        start_scores = torch.cat([score_at_start(n) for n in range(len(x))]) if measures_gap(target) else None
 
-        def at_points(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
+        def at_points(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             at = points.to(difference).view(-1, *[1] * (difference.ndim - 1))
-            return _gradient_at(run, layout, picture, begin[picture] + at * difference[picture])
+            return _gradient_at(run, layout, index, start[index] + at * difference[index])
 
-        def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
-            scores, gradient = at_points(picture, points)
-            return scores, maps_of(layout, gradient) * maps[picture]
+        def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
+            scores, gradient = at_points(index, points)
+            return scores, maps_of(layout, gradient) * maps[index]
 
-        if steps is None and not run.is_restricted:
+        if steps is None and run.forward.through is None:
             attribution = integrate_by_gap(len(x), loop, rows, probe, lambda shares: shares.sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 
-            def gradients(picture: int, chosen: Tensor) -> Tensor:
-                return at_points(picture, points[chosen])[1]
+            def gradients(index: int, chosen: Tensor) -> Tensor:
+                return at_points(index, points[chosen])[1]
 
             attribution = maps * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
 
-        if begins is not None:
-            note_gap(attribution, full - begins, more(steps))
+        if start_scores is not None:
+            note_gap(attribution, full - start_scores, finer_steps(steps))
         note_layer(layout.name)
         return attribution
 
@@ -134,12 +135,13 @@ def internal_influence(
 
         ∫₀¹ ∂y/∂A (b + t (x - b)) dt
 
-    A gradient, not a contribution: it is not multiplied by the units' values, and is drawn by its norm over the
-    channels. The default layer is the last stage but one: where only pooling and a linear head follow, the gradient is
-    the same at every position. Gauss-Legendre quadrature; stopped early, the integral is estimated from those done.
+    The result is a gradient, not a contribution: it is not multiplied by the values of the units, and is displayed as
+    its norm over the channels. The default layer is the second to last stage, because the gradient before pooling and a
+    linear head is the same at every position. Uses Gauss-Legendre quadrature. If stopped early, the integral is
+    estimated from the points evaluated so far.
 
     Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: docs/figures.md
-    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
 
     Example
@@ -149,14 +151,14 @@ def internal_influence(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
-        run.score_inputs()
+        run.scoring.score_inputs()
         start = baseline_of(x, baseline)
         points, weights = gauss_legendre(steps)
 
-        def gradients(picture: int, chosen: Tensor) -> Tensor:
+        def gradients(index: int, chosen: Tensor) -> Tensor:
             at = points[chosen].to(x).view(-1, 1, 1, 1)
-            batch = start[picture] + at * (x[picture] - start[picture])
-            return run.at([layout], batch, [picture] * len(chosen))[layout.name][1]
+            batch = start[index] + at * (x[index] - start[index])
+            return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
 
         influence = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm")
         note_layer(layout.name)
@@ -174,7 +176,7 @@ def layer_conductance(
     layer: LayerName | None = None,
     steps: Steps = 50,
     baseline: Start = None,
-    seed: Noise = 0,
+    seed: NoiseSeed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
@@ -184,11 +186,12 @@ def layer_conductance(
 
         ∫₀¹ ∂y/∂A (dA/dt) dt  along  b + t (x - b)
 
-    The trapezoidal rule over `steps` intervals. Stopped early, the part of the path done is scaled to the whole.
+    Uses the trapezoidal rule over `steps` intervals. If stopped early, the result is scaled from the completed part of
+    the path to the whole path.
 
-    Returns  (n, k, h, w), in logits; sums to y(x) - y(b) where every path passes the layer, as the number of steps
-             grows; drift in bf16: docs/figures.md
-    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NothingSpatial, UnsupportedModel
+    Returns  (n, k, h, w), in logits; sums to y(x) - y(b) as the number of steps grows if every path passes through the
+             layer; drift in bf16: docs/figures.md
+    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over intervals: Shrikumar et al.
              2018, arXiv:1807.09946
 
@@ -199,7 +202,7 @@ def layer_conductance(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, layout = run.images, layer_with_patch_gradients(run, layer)
-        run.score_inputs()
+        run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         total: list[Tensor] = []
         last: list[tuple[Tensor, Tensor] | None] = [None] * len(x)
@@ -208,16 +211,16 @@ def layer_conductance(
         def work(chunk: range) -> None:
             nonlocal done
             at = torch.tensor(chunk, dtype=torch.float64).to(x).view(-1, 1, 1, 1) / steps
-            for picture in range(len(x)):
-                batch = start[picture] + at * (x[picture] - start[picture])
-                both = run.at([layout], batch, [picture] * len(chunk))[layout.name]
+            for index in range(len(x)):
+                batch = start[index] + at * (x[index] - start[index])
+                both = run.backward.at([layout], batch, [index] * len(chunk))[layout.name]
                 a, g = (maps_of(layout, tensor) for tensor in both)
                 if not total:
                     total.append(a.new_zeros(len(x), *a.shape[1:]))
-                if (before := last[picture]) is not None:
+                if (before := last[index]) is not None:
                     a, g = torch.cat([before[0], a]), torch.cat([before[1], g])
-                last[picture] = a[-1:].clone(), g[-1:].clone()
-                total[0][picture] += ((g[1:] + g[:-1]) / 2 * (a[1:] - a[:-1])).sum(0)
+                last[index] = a[-1:].clone(), g[-1:].clone()
+                total[0][index] += ((g[1:] + g[:-1]) / 2 * (a[1:] - a[:-1])).sum(0)
             done = chunk.stop - 1
 
         def conductance() -> Tensor:
@@ -229,22 +232,22 @@ def layer_conductance(
 
 
 def _inner_stage(run: Run) -> LayerName | None:
-    """The last stage but one, None where there is none."""
-    names = stages(run.model, run.images)
+    """Return the second to last stage, or None if there is only one."""
+    names = stages(run.view.model, run.images)
     return names[-2] if len(names) > 1 else None
 
 
-def _gradient_at(run: Run, layout: LayerLayout, picture: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores, and the gradient at the layer, where `outputs` [R, ...] replace the image's own."""
-    one, count = run.images[picture : picture + 1], len(outputs)
+def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores and the gradient at the layer if `outputs` [R, ...] replace the layer's output for the image."""
+    one, count = run.images[index : index + 1], len(outputs)
     instead = {layout.name: lambda output: outputs}
 
     def gradient_of(rows: Tensor) -> tuple[Tensor, Tensor]:
-        scores, both = run.scores_at([layout], rows, [picture] * count, instead=instead)
+        scores, both = run.backward.scores_at([layout], rows, [index] * count, replacements=instead)
         return scores, both[layout.name][1]
 
-    # One row leads to the layer, unless a path around it has to be joined with all of these outputs.
-    return or_with_rows_repeated(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, -1, -1, -1)))
+    # One input row suffices, unless a path that bypasses the layer must be combined with all outputs.
+    return retry_with_repeated_batch(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, -1, -1, -1)))
 
 
 def _mean_gradient(
@@ -257,9 +260,9 @@ def _mean_gradient(
     times: Tensor | float = 1.0,
     how: str = "sum",
 ) -> Tensor:
-    """The weighted mean [N, K, h, w] of the layer's gradients at points of a path.
+    """Compute the weighted mean [N, K, h, w] of the layer's gradients at the points of a path.
 
-    Partial results are that mean times `times`, reduced over the channels as `how` says.
+    Partial results are that mean times `times`, reduced over the channels by `how`.
     """
     count = len(run.images)
     total: list[Tensor] = []
@@ -269,11 +272,11 @@ def _mean_gradient(
     def work(chunk: range) -> None:
         nonlocal reached
         chosen = order[chunk.start : chunk.stop]
-        for picture in range(count):
-            g = maps_of(layout, gradients(picture, chosen))
+        for index in range(count):
+            g = maps_of(layout, gradients(index, chosen))
             if not total:
                 total.append(g.new_zeros(count, *g.shape[1:]))
-            total[0][picture] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)
+            total[0][index] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)
         reached += float(weights[chosen].sum())
 
     loop.run(len(weights), rows, work, lambda: reduce_channels(total[0] / reached * times, how))

@@ -1,12 +1,12 @@
-"""Attributions from the gradients at noisy copies of the image; they differ in the statistic that is taken.
+"""Attributions from gradients at noisy copies of the image. The methods differ in the statistic they compute.
 
 x  images              (n, c, h, w)
 G  ∂y / ∂x             at a noisy copy x + ε, ε ~ N(0, (sigma (max x - min x))²)
 y  the target's score  in logits unless the target says otherwise
 
-Each image has its own generator, and noise is drawn in float32 one sample after the other, so that a map depends
-neither on the other images of the batch, nor on the chunk size, nor on the model's precision. Top classes are those of
-the clean images.
+Each image has its own generator, and noise is sampled in float32, one sample after the other. A map therefore does not
+depend on the other images of the batch, the chunk size or the model's precision. Top classes are those of the clean
+images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from explainers.options import Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, at_least_float32, open_run
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -36,8 +37,8 @@ Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise
     title="SmoothGrad",
     reduce="abs_max",
     paper="Smilkov et al. 2017, arXiv:1706.03825",
-    caution="Measured on EfficientNet-Lite0, its maps were about level with the image's edges and a centred blob; "
-    "take SmoothGrad squared or VarGrad.",
+    caution="On EfficientNet-Lite0, its maps were about as good as the image's edges or a centered blob. "
+    "Use SmoothGrad squared or VarGrad instead.",
 )
 def smooth_grad(
     model: nn.Module,
@@ -68,12 +69,12 @@ def smooth_grad(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
 
-        def fold(picture: int, gradients: Tensor, before: int) -> None:
+        def fold(index: int, gradients: Tensor, before: int) -> None:
             nonlocal done
-            total[picture] += gradients.sum(0)
+            total[index] += gradients.sum(0)
             done = before + len(gradients)
 
-        _at_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).abs().amax(1))
+        _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).abs().amax(1))
         return total / done
 
 
@@ -114,12 +115,12 @@ def smooth_grad_squared(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         total, done = at_least_float32(torch.zeros_like(run.images)), 0
 
-        def fold(picture: int, gradients: Tensor, before: int) -> None:
+        def fold(index: int, gradients: Tensor, before: int) -> None:
             nonlocal done
-            total[picture] += gradients.square().sum(0)
+            total[index] += gradients.square().sum(0)
             done = before + len(gradients)
 
-        _at_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).sum(1))
+        _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: (total / done).sum(1))
         return total / done
 
 
@@ -149,7 +150,7 @@ def var_grad(
 
         var_ε G = mean_ε (G - mean_ε G)²
 
-    Divided by the number of samples, or by one less if `unbiased`; with one sample both are 0.
+    The sum is divided by the number of samples, or by one less if `unbiased`; with one sample both are 0.
 
     Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
@@ -167,23 +168,23 @@ def var_grad(
             0,
         )
 
-        def fold(picture: int, gradients: Tensor, before: int) -> None:
+        def fold(index: int, gradients: Tensor, before: int) -> None:
             nonlocal done
             done = before + len(gradients)
-            # mean(G²) - mean(G)² would cancel catastrophically where the variance is small.
+            # mean(G²) - mean(G)² would suffer from cancellation if the variance is small.
             own = gradients.mean(0)
-            shift = own - mean[picture]
-            squares[picture] += (gradients - own).square().sum(0) + shift.square() * (before * len(gradients) / done)
-            mean[picture] += shift * (len(gradients) / done)
+            shift = own - mean[index]
+            squares[index] += (gradients - own).square().sum(0) + shift.square() * (before * len(gradients) / done)
+            mean[index] += shift * (len(gradients) / done)
 
         def variance() -> Tensor:
             return squares / max(1, done - 1 if unbiased else done)
 
-        _at_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: variance().sum(1))
+        _visit_noisy_copies(run, samples, sigma, seed, loop, fold, lambda: variance().sum(1))
         return variance()
 
 
-def _at_noisy_copies(
+def _visit_noisy_copies(
     run: Run,
     samples: int,
     sigma: float,
@@ -194,14 +195,14 @@ def _at_noisy_copies(
 ) -> None:
     """Call `fold(image, gradients [rows, c, h, w], samples before)` for each image and chunk of noisy copies."""
     x = run.images
-    run.score_inputs()
+    run.scoring.score_inputs()
     spans = extremes(x)[1]
-    draws = PerImageGenerators(len(x), seed)
+    generators = PerImageGenerators(len(x), seed)
 
     def work(chunk: range) -> None:
-        for picture in range(len(x)):
-            noise = draws.normal(picture, len(chunk), *x.shape[1:]).to(x)
-            noisy = x[picture] + sigma * spans[picture] * noise
-            fold(picture, run.gradient(noisy, [picture] * len(chunk)), chunk.start)
+        for index in range(len(x)):
+            noise = generators.normal(index, len(chunk), *x.shape[1:]).to(x)
+            noisy = x[index] + sigma * spans[index] * noise
+            fold(index, run.backward.gradient(noisy, [index] * len(chunk)), chunk.start)
 
     loop.run(samples, loop.rows(cost=2), work, best)

@@ -4,7 +4,7 @@ x     images                          (n, c, h, w)
 γ(t)  the path, t from 0 to 1, with γ(1) = x
 map   ∫ (∂y/∂γ) (dγ/dt) dt, which sums to y(γ(1)) - y(γ(0)) (completeness)
 
-The methods differ in the path alone. Where a map is not complete, a finding states the gap.
+The methods differ only in the path. If a map is not complete, a finding reports the gap.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, at_least_float32, open_run
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike, Through
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(image, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
+"""(image index, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
 
 GAP = 0.01
-"""Relative gap between a map's sum and the difference of scores, above which a finding states it."""
+"""Relative gap between a map's sum and the difference of scores above which a finding reports it."""
 
 FIXED = 50
-"""Default points where the gap cannot choose them: a map with `through` is of a part of the score."""
+"""Default number of points if it cannot be chosen by the gap: a map with `through` explains only part of the score."""
 
 Steps = Annotated[
     int | None, Range(2, 1000, help="integration steps; empty: until the completeness gap is below 1%, at most 256")
@@ -48,8 +49,8 @@ Start = Annotated[Baseline, Choice(*NAMES, help="start of the path; empty: zeros
     returns="pixels",
     title="Integrated gradients",
     paper="Sundararajan et al. 2017, arXiv:1703.01365",
-    caution="Measured on EfficientNet-Lite0, its maps were about level with a centred blob; take gradient SHAP "
-    "or DeepLIFT SHAP, which average over many baselines.",
+    caution="On EfficientNet-Lite0, its maps were about as good as a centered blob. Use gradient SHAP or "
+    "DeepLIFT SHAP instead, which average over many baselines.",
 )
 def integrated_gradients(
     model: nn.Module,
@@ -68,15 +69,15 @@ def integrated_gradients(
 
         (x - b) ∘ ∫₀¹ ∂y/∂x (b + t (x - b)) dt
 
-    With `steps`, Gauss-Legendre quadrature of that many points. Without, points are added adaptively where the
-    trapezoidal rule misses the change of the score, until the map sums to the difference of scores to 1%. Stopped
-    early, the integral is estimated from the points done, which are spread over the path.
+    With `steps`, Gauss-Legendre quadrature with that many points is used. Without, points are added adaptively where
+    the trapezoidal rule misses the change of the score, until the map sums to the difference of scores within 1%. If
+    stopped early, the integral is estimated from the points evaluated so far, which are spread over the path.
 
-    On EfficientNet-Lite0 it was level with the centre control in deletion and insertion: ahead of it on some sets of
-    photographs, behind it on others. Gradient SHAP and DeepLIFT SHAP, which average over baselines, were ahead on all.
+    On EfficientNet-Lite0 it was similar to the center control in deletion and insertion: better on some image sets,
+    worse on others. Gradient SHAP and DeepLIFT SHAP, which average over baselines, were better on all of them.
 
-    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding states the gap
-             where it is above 1%; drift in bf16: docs/figures.md
+    Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding reports
+             gaps above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Sundararajan et al. 2017, eq. 1, arXiv:1703.01365
 
@@ -86,12 +87,12 @@ def integrated_gradients(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
+        x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
-        begins = run.values(start, range(len(x))) if measures_gap(target) else None
-        attribution = _along(run, loop, steps, lambda points: straight(x, start, points))
-        if begins is not None:
-            note_gap(attribution, full - begins, more(steps))
+        start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
+        attribution = _integrate_path(run, loop, steps, lambda points: straight(x, start, points))
+        if start_scores is not None:
+            note_gap(attribution, full - start_scores, finer_steps(steps))
         return attribution
 
 
@@ -100,8 +101,8 @@ def integrated_gradients(
     returns="pixels",
     title="Blur integrated gradients",
     paper="Xu et al. 2020, arXiv:2004.03383",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than a centred blob, by magnitude about level "
-    "with it; take gradient SHAP or DeepLIFT SHAP, which average over many baselines.",
+    caution="On EfficientNet-Lite0, its maps were no better than a centered blob, and about as good by magnitude. "
+    "Use gradient SHAP or DeepLIFT SHAP instead, which average over many baselines.",
 )
 def blur_integrated_gradients(
     model: nn.Module,
@@ -122,12 +123,12 @@ def blur_integrated_gradients(
 
         ∫ (∂y/∂γ) (dγ/dσ) dσ,  γ(σ) = x convolved with a Gaussian of standard deviation σ, from `blur` down to 0
 
-    The path is the discrete Gaussian scale space with mirrored borders, its derivative exact: the heat equation solved
-    in the cosine basis. No baseline is needed. Points as in `integrated_gradients`; stopped early, the integral is
-    estimated from the points done.
+    The path is the discrete Gaussian scale space with mirrored borders. Its derivative is exact: the heat equation is
+    solved in the cosine basis. No baseline is needed. Points are chosen as in `integrated_gradients`. If stopped early,
+    the integral is estimated from the points evaluated so far.
 
-    Returns  (n, c, h, w), in logits; sums to y(x) - y(blurred x) as the number of steps grows. A finding states the gap
-             where it is above 1%; drift in bf16: docs/figures.md
+    Returns  (n, c, h, w), in logits; sums to y(x) - y(blurred x) as the number of steps grows. A finding reports
+             gaps above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
     Source   Xu et al. 2020, section 3, arXiv:2004.03383; Lindeberg 1990, doi:10.1109/34.49051, for the discrete kernel
 
@@ -137,16 +138,16 @@ def blur_integrated_gradients(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
+        x, full = run.images, run.scoring.score_inputs()
         widest = min(x.shape[-2:]) / 4 if blur is None else blur
-        begins = None
+        start_scores = None
         if measures_gap(target):
-            blurred = _out_of_blur(x, widest)(torch.zeros(1, dtype=torch.float64))
-            start = torch.cat([blurred(picture, torch.tensor([0]))[0] for picture in range(len(x))])
-            begins = run.values(start, range(len(x)))
-        attribution = _along(run, loop, steps, _out_of_blur(x, widest))
-        if begins is not None:
-            note_gap(attribution, full - begins, more(steps))
+            blurred = _blur_path(x, widest)(torch.zeros(1, dtype=torch.float64))
+            start = torch.cat([blurred(index, torch.tensor([0]))[0] for index in range(len(x))])
+            start_scores = run.scoring.values(start, range(len(x)))
+        attribution = _integrate_path(run, loop, steps, _blur_path(x, widest))
+        if start_scores is not None:
+            note_gap(attribution, full - start_scores, finer_steps(steps))
         return attribution
 
 
@@ -179,12 +180,12 @@ def gradient_shap(
 
         E_b,α [(x - b) ∘ ∂y/∂x (b + α (x - b))],  α ~ U(0, 1)
 
-    Each sample has its own baseline: one of `baselines` [B, C, H, W] where they are given, else `baseline`, of which
-    "noise" is drawn anew. α by systematic sampling with one random offset: uniform each, evenly spread together, so
-    that fewer samples suffice. All randomness comes from `seed`.
+    Each sample has its own baseline: one of `baselines` [B, C, H, W] if they are given, else `baseline`, where "noise"
+    is sampled again each time. α is chosen by systematic sampling with one random offset: each value is uniform, and
+    together they are evenly spread, so that fewer samples suffice. All random numbers depend on `seed`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - mean score of the baselines as the number of samples grows. A
-             finding states the gap where it is above 1%; drift in bf16: docs/figures.md
+             finding reports gaps above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget; BadOption for baselines of another shape
     Source   Lundberg & Lee 2017, arXiv:1705.07874; Erion et al. 2021, expected gradients, arXiv:1906.10670
 
@@ -194,41 +195,41 @@ def gradient_shap(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
-        draws = PerImageGenerators(len(x), seed)
-        next_baseline = _baselines(x, draws, baseline, baselines)
+        x, full = run.images, run.scoring.score_inputs()
+        generators = PerImageGenerators(len(x), seed)
+        next_baseline = _baselines(x, generators, baseline, baselines)
         one_baseline = baselines is None and not (isinstance(baseline, str) and baseline == "noise")
-        offsets = [float(draws.uniform(picture, 1)) for picture in range(len(x))]
+        offsets = [float(generators.uniform(index, 1)) for index in range(len(x))]
         spans = extremes(x)[1]
-        baseline_scores, drawn, measured = torch.zeros_like(full), 0, measures_gap(target)
+        baseline_scores, sampled, measured = torch.zeros_like(full), 0, measures_gap(target)
 
-        def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal drawn
+        def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal sampled
             starts, noise = [], []
             for _ in chosen:
-                starts.append(next_baseline(picture))
-                noise.append(draws.normal(picture, 1, *x.shape[1:])[0].to(x) if sigma else torch.zeros_like(x[0]))
+                starts.append(next_baseline(index))
+                noise.append(generators.normal(index, 1, *x.shape[1:])[0].to(x) if sigma else torch.zeros_like(x[0]))
             start = torch.stack(starts)
-            difference = x[picture] + sigma * spans[picture] * torch.stack(noise) - start
+            difference = x[index] + sigma * spans[index] * torch.stack(noise) - start
             if measured:
                 # One baseline for all samples needs one forward pass.
                 scored = start[:1] if one_baseline else start
-                baseline_scores[picture] += run.values(scored, [picture] * len(scored)).mean() * len(chosen)
-                drawn += len(chosen) * (picture == 0)
-            alpha = (offsets[picture] + chosen.double() / samples) % 1
+                baseline_scores[index] += run.scoring.values(scored, [index] * len(scored)).mean() * len(chosen)
+                sampled += len(chosen) * (index == 0)
+            alpha = (offsets[index] + chosen.double() / samples) % 1
             return start + alpha.to(x).view(-1, 1, 1, 1) * difference, at_least_float32(difference)
 
         weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
         attribution = integrate(run, loop, weights, path, _summed)
         if measured:
-            note_gap(attribution, full - baseline_scores / drawn, {"samples": min(4096, 4 * samples)})
+            note_gap(attribution, full - baseline_scores / sampled, {"samples": min(4096, 4 * samples)})
         return attribution
 
 
 def _baselines(
-    x: Tensor, draws: PerImageGenerators, baseline: Baseline, baselines: Tensor | None
+    x: Tensor, generators: PerImageGenerators, baseline: Baseline, baselines: Tensor | None
 ) -> Callable[[int], Tensor]:
-    """A function that gives an image's next baseline [C, H, W].
+    """Create a function that returns an image's next baseline [C, H, W].
 
     Errors   BadOption
     """
@@ -237,31 +238,31 @@ def _baselines(
         if shape is None or len(shape) != 4 or shape[1:] != x.shape[1:] or not shape[0]:
             given = f"has shape {shape}" if shape is not None else f"is a {type(baselines).__name__}"
             raise BadOption(
-                f"baselines {given}. Give images [B, {', '.join(map(str, x.shape[1:]))}], of which each sample takes "
-                "one."
+                f"baselines {given}. Give images [B, {', '.join(map(str, x.shape[1:]))}], one of which is "
+                "used for each sample."
             )
         refuse_values("baselines", baselines, x)
         rows = baselines.detach().to(x)
-        waiting: list[list[int]] = [[] for _ in x]
+        queue: list[list[int]] = [[] for _ in x]
 
-        def next_in_turn(picture: int) -> Tensor:
-            # Permutation after permutation: every baseline has the same weight.
-            if not waiting[picture]:
-                waiting[picture] = draws.permutations(picture, 1, len(rows))[0].tolist()
-            return rows[waiting[picture].pop()]
+        def next_in_turn(index: int) -> Tensor:
+            # Iterate over permutations, so that every baseline has the same weight.
+            if not queue[index]:
+                queue[index] = generators.permutations(index, 1, len(rows))[0].tolist()
+            return rows[queue[index].pop()]
 
         return next_in_turn
     if isinstance(baseline, str) and baseline == "noise":
         low, span = extremes(x)
-        return lambda picture: low[picture] + span[picture] * draws.uniform(picture, 1, *x.shape[1:])[0].to(x)
+        return lambda index: low[index] + span[index] * generators.uniform(index, 1, *x.shape[1:])[0].to(x)
     fixed = baseline_of(x, baseline)
-    return lambda picture: fixed[picture]
+    return lambda index: fixed[index]
 
 
 def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:
-    """Integrate gradient times dγ/dt along a path by a quadrature with these weights [points].
+    """Integrate gradient times dγ/dt along a path by quadrature with the given weights [points].
 
-    Points are visited in van der Corput order. Stopped early, the weights of those visited are renormalised.
+    Points are visited in van der Corput order. If stopped early, the weights of the visited points are renormalized.
 
     Returns  (n, c, h, w), float32 or float64
     """
@@ -273,63 +274,63 @@ def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable
         nonlocal reached
         chosen = order[chunk.start : chunk.stop]
         shares = weights[chosen].to(total).view(-1, 1, 1, 1)
-        for picture in range(len(x)):
-            points, speed = path(picture, chosen)
-            total[picture] += (shares * run.gradient(points, [picture] * len(chosen)) * speed).sum(0)
+        for index in range(len(x)):
+            points, velocity = path(index, chosen)
+            total[index] += (shares * run.backward.gradient(points, [index] * len(chosen)) * velocity).sum(0)
         reached += float(weights[chosen].sum())
 
     loop.run(len(weights), loop.rows(cost=2), work, lambda: shown(total / reached))
     return total / reached
 
 
-def _along(run: Run, loop: Loop, steps: int | None, path_of: Callable[[Tensor], Path]) -> Tensor:
-    """Integrate along the path that `path_of` gives for points in [0, 1]: `steps` of them, or as many as needed.
+def _integrate_path(run: Run, loop: Loop, steps: int | None, path_of: Callable[[Tensor], Path]) -> Tensor:
+    """Integrate along the path that `path_of` returns for points in [0, 1], with `steps` points or as many as needed.
 
     Returns  (n, c, h, w), float32 or float64
     """
-    if steps is None and run.is_restricted:
+    if steps is None and run.forward.through is not None:
         steps = FIXED
     if steps is not None:
         points, weights = gauss_legendre(steps)
         return integrate(run, loop, weights, path_of(points), _summed)
 
-    def probe(picture: int, points: Tensor) -> tuple[Tensor, Tensor]:
-        at, speed = path_of(points)(picture, torch.arange(len(points)))
-        scores, gradients = run.scores_and_gradient(at, [picture] * len(at))
-        return scores, gradients * speed
+    def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
+        at, velocity = path_of(points)(index, torch.arange(len(points)))
+        scores, gradients = run.backward.scores_and_gradient(at, [index] * len(at))
+        return scores, gradients * velocity
 
     return integrate_by_gap(len(run.images), loop, loop.rows(cost=2), probe, _summed)
 
 
-def more(steps: int | None) -> dict[str, int]:
-    """The option that narrows the gap of so many steps."""
+def finer_steps(steps: int | None) -> dict[str, int]:
+    """Return the option that reduces the gap left by `steps` steps."""
     return {"steps": 1000 if steps is None else min(1000, 4 * steps)}
 
 
 def straight(x: Tensor, start: Tensor, points: Tensor) -> Path:
-    """The straight path from `start` to the images, at `points` in [0, 1]."""
+    """Create the straight path from `start` to the images, at `points` in [0, 1]."""
     difference = x - start
 
-    def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
         at = points[chosen].to(x).view(-1, 1, 1, 1)
-        return start[picture] + at * difference[picture], at_least_float32(difference[picture])
+        return start[index] + at * difference[index], at_least_float32(difference[index])
 
     return path
 
 
-def _out_of_blur(x: Tensor, widest: float) -> Callable[[Tensor], Path]:
-    """Scale space from a standard deviation of `widest` pixels at t = 0 to the images at 1, linear in σ."""
+def _blur_path(x: Tensor, widest: float) -> Callable[[Tensor], Path]:
+    """Create the scale-space path from a blur of σ = `widest` pixels at t = 0 to the images at t = 1, linear in σ."""
     rows, columns = _cosines(x.shape[-2]).to(at_least_float32(x)), _cosines(x.shape[-1]).to(at_least_float32(x))
     # Eigenvalues of half the (negative) Laplacian on the grid: a blur of variance v scales a wave by exp(-v * rate).
     rates = _rates(x.shape[-2])[:, None] + _rates(x.shape[-1])
     waves = rows @ at_least_float32(x) @ columns.T
 
-    def path(points: Tensor, picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    def path(points: Tensor, index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
         sigma = ((1 - points[chosen]) * widest).view(-1, 1, 1)
         factors = torch.exp(-(sigma**2) * rates)
         speeds = 2 * sigma * widest * rates * factors
         blurred, derivative = (
-            rows.T @ (spectrum[:, None].to(waves) * waves[picture]) @ columns  # one blur for each point
+            rows.T @ (spectrum[:, None].to(waves) * waves[index]) @ columns  # one blur for each point
             for spectrum in (factors, speeds)
         )
         return blurred.to(x), derivative
@@ -338,7 +339,7 @@ def _out_of_blur(x: Tensor, widest: float) -> Callable[[Tensor], Path]:
 
 
 def _cosines(size: int) -> Tensor:
-    """The orthonormal basis of the discrete cosine transform (DCT-II), one wave a row, float64."""
+    """Return the orthonormal basis of the discrete cosine transform (DCT-II), one wave per row, float64."""
     at = torch.arange(size, dtype=torch.float64)
     waves = torch.cos(math.pi / size * (at + 0.5) * at[:, None]) * math.sqrt(2 / size)
     waves[0] /= math.sqrt(2)
@@ -350,30 +351,30 @@ def _rates(size: int) -> Tensor:
 
 
 def measures_gap(target: TargetLike) -> bool:
-    """Whether to measure the gap: findings are recorded, and the map is of the whole score."""
+    """Check whether to measure the gap: findings are recorded, and the map explains the whole score."""
     return is_recording() and not isinstance(target, Through)
 
 
 def note_gap(attribution: Tensor, expected: Tensor, remedy: dict[str, Any], *, promised: bool = True) -> None:
-    """Note the difference of scores [N], and where an attribution does not sum to it, to 1%.
+    """Note the difference of scores [N], and attributions that differ from it by more than 1%.
 
-    `promised` is False where the map is made of the attribution's values in a way that does not keep their sum.
+    `promised` is False if the map is computed from the attribution in a way that does not preserve its sum.
     """
     if promised:
         note_promised_sum(expected)
     (option,) = remedy
     sums = attribution.flatten(1).sum(1).tolist()
-    for picture, (total, difference) in enumerate(zip(sums, expected.tolist(), strict=True)):
+    for index, (total, difference) in enumerate(zip(sums, expected.tolist(), strict=True)):
         gap = abs(total - difference)
         if gap > GAP * abs(difference):
             share = f" ({gap / abs(difference):.1%})" if difference else ""
-            slow = ", though not steadily where the network has kinks" if option == "steps" else ""
+            slow = " on average, but not always for networks with ReLUs" if option == "steps" else ""
             note_finding(
                 "incomplete",
-                f"The map sums to {total:.4g}, the difference of scores is {difference:.4g}: a gap of "
-                f"{gap:.2g}{share}. More {option} make it smaller{slow}.",
+                f"The map sums to {total:.4g}, but the difference of scores is {difference:.4g}: a gap of "
+                f"{gap:.2g}{share}. Increase {option} to reduce the gap{slow}.",
                 remedy,
-                picture,
+                index,
                 total=total,
                 expected=difference,
                 option=option,

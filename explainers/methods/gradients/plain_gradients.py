@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from explainers.passes.run import at_least_float32, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.registry import method
 from explainers.targets import TargetLike
 
@@ -20,18 +21,18 @@ from explainers.targets import TargetLike
     title="Saliency",
     reduce="abs_max",
     paper="Simonyan et al. 2013, arXiv:1312.6034",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges or a centred blob; "
-    "take SmoothGrad squared, or gradient SHAP.",
+    caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
+    "Use SmoothGrad squared or gradient SHAP instead.",
 )
 def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Saliency: the gradient of the score with respect to the input, signed.
 
         G = ∂y/∂x
 
-    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: the gradient at the image itself is
-    mostly noise, which SmoothGrad averages away.
+    On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: the gradient at the image itself
+    is mostly noise, which SmoothGrad averages out.
 
-    Returns  (n, c, h, w), in logits per unit of the model's input; usually shown as its largest magnitude over c
+    Returns  (n, c, h, w), in logits per unit of the model's input; usually displayed as the largest magnitude over c
     Errors   BadTarget
     Source   Simonyan et al. 2013, section 3, arXiv:1312.6034
 
@@ -40,7 +41,7 @@ def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Ten
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
-        return run.gradient(run.images)
+        return run.backward.gradient(run.images)
 
 
 @method(
@@ -48,16 +49,16 @@ def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Ten
     returns="pixels",
     title="Input × gradient",
     paper="Shrikumar et al. 2016, arXiv:1605.01713",
-    caution="Measured on EfficientNet-Lite0, its maps were no better than the image's edges or a centred blob; "
-    "take gradient SHAP or LRP.",
+    caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
+    "Use gradient SHAP or LRP instead.",
 )
 def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
     """Input × gradient: the score's first-order term in each input value.
 
         x ∘ ∂y/∂x
 
-    On EfficientNet-Lite0 it did not beat the controls in deletion and insertion: one gradient, at the image itself,
-    predicts little of the score's change to a baseline.
+    On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: a single gradient, at the image
+    itself, hardly predicts how the score changes towards a baseline.
 
     Returns  (n, c, h, w), in logits; sums to the logit for a ReLU network without biases
     Errors   BadTarget
@@ -68,4 +69,4 @@ def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target) as run:
-        return run.gradient(run.images) * at_least_float32(run.images)
+        return run.backward.gradient(run.images) * at_least_float32(run.images)

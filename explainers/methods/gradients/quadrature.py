@@ -1,12 +1,12 @@
-"""Integrals of a gradient along a path, at points chosen where the integral is least complete.
+"""Adaptive quadrature of a gradient along a path, with points added where the integral is least complete.
 
 f(t)   the score at the path's point t in [0, 1]       known wherever the gradient is
 g(t)   the integrand, [...]                            its sum is df / dt
 
-On an interval the trapezoid of g differs from the rise of f by a defect. Real networks have most of it near the path's
-start, in few narrow intervals, which evenly spaced points miss; so the intervals with the largest defects are halved,
-and every point is used. The first points are those of Gauss-Legendre quadrature: where the score is smooth along the
-path they suffice, and are exact to rounding.
+On an interval, the trapezoid of g differs from the rise of f by a defect. In real networks most of it is near the start
+of the path, in a few narrow intervals that evenly spaced points miss. Therefore the intervals with the largest defects
+are halved, and every point is used. The first points are those of Gauss-Legendre quadrature: if the score is smooth
+along the path they suffice, and are exact to rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from explainers.passes.loop import Loop, Rows
 
 
 def gauss_legendre(steps: int) -> tuple[Tensor, Tensor]:
-    """Points and weights of Gauss-Legendre quadrature on [0, 1], float64, [steps] each.
+    """Return points and weights of Gauss-Legendre quadrature on [0, 1], float64, [steps] each.
 
     Source   Golub & Welsch 1969: eigenvalues of the Jacobi matrix of the Legendre polynomials
     """
@@ -33,28 +33,30 @@ def gauss_legendre(steps: int) -> tuple[Tensor, Tensor]:
 
 
 def spread(count: int) -> Tensor:
-    """The numbers 0 to count - 1 in van der Corput's order: any prefix is spread evenly over all."""
+    """Return the numbers 0 to count - 1 in van der Corput order, so that any prefix is evenly spread."""
     digits = max(1, (count - 1).bit_length())
     reversed_bits = [int(f"{number:0{digits}b}"[::-1], 2) for number in range(2**digits)]
     return torch.tensor([number for number in reversed_bits if number < count])
 
 
 MAX_POINTS = 256
-"""Largest number of points."""
+"""Maximum number of points."""
 GAP, VARIATION_GAP = 0.01, 0.05
-"""Converged: the sum of the defects, the map's own gap, is below the first fraction of the score's rise, and the sum of
-their magnitudes below the second fraction of the score's total variation, lest they only cancel by chance.
+"""Convergence criteria.
+
+The sum of the defects, i.e. the gap of the map, must be below `GAP` times the rise of the score. The sum of their
+magnitudes must be below `VARIATION_GAP` times the total variation of the score, to exclude accidental cancellation.
 """
-# Points of the quadrature and, at most, of each later round; the width below which an interval is not halved; and the
-# fraction of the largest defect below which a smaller one can wait.
+# Number of points of the quadrature, and maximum number in each later round; minimum width of an interval to halve; and
+# the fraction of the largest defect below which an interval is not halved in this round.
 _FIRST, _ROUND, _NARROWEST, _NEGLIGIBLE = 16, 16, 2.0**-20, 0.02
 
 Probe = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(image, points [R] in float64) -> scores [R], and the integrand there [R, ...], float32 or float64."""
+"""(image index, points [R] in float64) -> scores [R], and the integrand there [R, ...], float32 or float64."""
 
 
 class Bisection:
-    """The integral of one image: the next points, and the estimate from those evaluated."""
+    """The integral of one image: the next points to evaluate, and the estimate from those evaluated so far."""
 
     def __init__(self) -> None:
         self.done = False
@@ -64,23 +66,23 @@ class Bisection:
         self._parts: list[Tensor] = []
         points, weights = gauss_legendre(_FIRST)
         order = spread(_FIRST)
-        self._waiting = [0.0, 1.0, *points[order].tolist()]
+        self._pending = [0.0, 1.0, *points[order].tolist()]
         self._weights = [0.0, 0.0, *weights[order].tolist()]
         self._integral: Tensor | None = None
 
     def next(self, count: int) -> Tensor:
-        """At most `count` points to evaluate now, float64."""
-        return torch.tensor(self._waiting[:count], dtype=torch.float64)
+        """Return at most `count` points to evaluate next, float64."""
+        return torch.tensor(self._pending[:count], dtype=torch.float64)
 
     def add(self, scores: Tensor, parts: Tensor) -> None:
-        """Scores and integrands at the points that `next` gave; a round is judged as a whole, however chunked."""
+        """Add scores and integrands at the points from `next`. Convergence is checked once per round."""
         count = len(scores)
-        self._points += self._waiting[:count]
+        self._points += self._pending[:count]
         self._scores += scores.tolist()
         self._slopes += parts.flatten(1).double().sum(1).tolist()
         self._parts += list(parts)
-        del self._waiting[:count]
-        if not self._waiting:
+        del self._pending[:count]
+        if not self._pending:
             self._check_convergence()
 
     def _check_convergence(self) -> None:
@@ -93,7 +95,7 @@ class Bisection:
         defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * widths
         rise, magnitudes = float(scores[-1] - scores[0]), defects.abs()
         rounding = torch.finfo(self._parts[0].dtype).eps * float(scores.abs().max()) * len(at)
-        smooth = len(at) == len(self._weights)  # the first round: the quadrature's sum, not the trapezoids'
+        smooth = len(at) == len(self._weights)  # the first round uses the quadrature's sum instead of the trapezoids
         total = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else math.nan
         gap = abs(total - rise) if smooth else abs(float(defects.sum()))
         variation = float(scores.diff().abs().sum())
@@ -108,18 +110,18 @@ class Bisection:
             self._parts.clear()
 
     def _bisect(self, at: Tensor, widths: Tensor, magnitudes: Tensor) -> None:
-        """Bisect the intervals with the largest defects; done where there are none."""
-        room = min(_ROUND, MAX_POINTS - len(at))
-        if not self.done and room > 0:
-            # A NaN score has no defect to compare: no more points are tried, and NaN propagates to the map.
+        """Bisect the intervals with the largest defects; done if there are none."""
+        limit = min(_ROUND, MAX_POINTS - len(at))
+        if not self.done and limit > 0:
+            # A NaN score has no defect to compare: no points are added, and NaN propagates to the map.
             magnitudes = torch.where((widths > _NARROWEST) & magnitudes.isfinite(), magnitudes, 0)
             least = float(magnitudes.max()) * _NEGLIGIBLE
-            largest = magnitudes.argsort(descending=True, stable=True)[:room].tolist()
-            self._waiting = [float(at[i] + at[i + 1]) / 2 for i in largest if magnitudes[i] > least]
-        self.done = self.done or not self._waiting
+            largest = magnitudes.argsort(descending=True, stable=True)[:limit].tolist()
+            self._pending = [float(at[i] + at[i + 1]) / 2 for i in largest if magnitudes[i] > least]
+        self.done = self.done or not self._pending
 
     def integral(self) -> Tensor:
-        """The trapezoids over the points evaluated; the first and last extend to the path's ends."""
+        """Return the sum of trapezoids over the evaluated points; the first and last extend to the ends of the path."""
         if self._integral is not None:
             return self._integral
         order = sorted(range(len(self._points)), key=self._points.__getitem__)
@@ -134,18 +136,19 @@ class Bisection:
 def integrate_by_gap(
     count: int, loop: Loop, rows: int | Rows, probe: Probe, shown: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The integral for each of `count` images, [count, ...], with as many points as each needs, `MAX_POINTS` at most.
+    """Compute the integral for each of `count` images, [count, ...], each with as many points as needed.
 
-    The gradients of an image's points are kept until it is done: 0.6 MB each at 224 x 224 pixels.
+    At most `MAX_POINTS` points are used. The gradients at the points are kept until an image is done: 0.6 MB each at
+    224 x 224 pixels.
     """
     bisections = [Bisection() for _ in range(count)]
 
     def work(chunk: range) -> None:
-        for picture, bisection in enumerate(bisections):
+        for index, bisection in enumerate(bisections):
             left = len(chunk)
             while left and not bisection.done:
                 points = bisection.next(left)
-                bisection.add(*probe(picture, points))
+                bisection.add(*probe(index, points))
                 left -= len(points)
 
     def best() -> Tensor:

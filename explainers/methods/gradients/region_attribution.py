@@ -1,4 +1,4 @@
-"""Regions of the image, ranked by their attribution."""
+"""Attribution of image regions, ranked by their mean attribution."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from explainers.methods.gradients.path_integrals import integrate, measures_gap,
 from explainers.methods.gradients.quadrature import gauss_legendre
 from explainers.options import Choice, Precision, Range
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import at_least_float32, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.segments import superpixels
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-# Approximate superpixels of each scale, fine to coarse; the paper has six scales of another algorithm.
+# Approximate number of superpixels at each scale, fine to coarse; the paper uses six scales of another algorithm.
 _COUNTS = (128, 64, 32, 16, 8, 4)
-# Fewest pixels of a region on average: smaller ones tell no more than the pixels themselves.
+# Minimum mean number of pixels per region; smaller regions are no more informative than single pixels.
 _LEAST = 16
-# Shorter side up to which an image is segmented at its own resolution.
+# Images are downsampled for segmentation if their shorter side is at least twice this.
 _SIDE = 112
 
 
@@ -45,7 +46,7 @@ def xrai(
     ] = None,
     channels: Annotated[str, Choice("max", "sum", help="reduction over the channels of a pixel")] = "max",
     least: Annotated[
-        int | None, Range(1, 100000, help="minimum pixels that a region adds; empty: a 1000th of the image")
+        int | None, Range(1, 100000, help="minimum number of pixels that a region adds; empty: 1/1000 of the image")
     ] = None,
     batch_size: int | None = None,
     precision: Precision = "float32",
@@ -54,16 +55,16 @@ def xrai(
 ) -> Tensor:
     """XRAI: integrated gradients summed over regions, which are added in order of attribution per pixel.
 
-    The attribution is the mean of integrated gradients from black and from white, that is from each channel's minimum
-    and maximum in the image; a pixel has the maximum over its channels, as in the authors' code, or their sum. The
-    image is segmented into superpixels at several scales, each dilated by `dilation`; `segments` [H, W] or [N, H, W],
-    labels, replaces them, without dilation. Greedily the region with the highest mean attribution of its new pixels is
-    added, and these get that mean as their value. Regions that would add fewer than `least` pixels are left out, as in
-    the authors' code: slivers have the extreme values of single pixels. The remaining pixels share their mean.
+    The attribution is the mean of integrated gradients from black and from white, i.e. from each channel's minimum and
+    maximum in the image. The value of a pixel is the maximum over its channels, as in the authors' code, or their sum.
+    The image is segmented into superpixels at several scales, each dilated by `dilation`. Alternatively, `segments`
+    gives labels [H, W] or [N, H, W], which are not dilated. Regions are added greedily: the one whose new pixels have
+    the highest mean attribution comes next, and these pixels get that mean as their value. As in the authors' code,
+    regions that would add fewer than `least` pixels are skipped, because slivers have the extreme values of single
+    pixels. The remaining pixels get their mean.
 
-    Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to y(x) less the mean score of
-             black and white. A finding states the attribution's gap where it is above 1%; drift in bf16:
-             docs/figures.md
+    Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to y(x) minus the mean score
+             of black and white. A finding reports gaps of the attribution above 1%; drift in bf16: docs/figures.md
     Errors   BadTarget; BadOption for segments of another shape
     Source   Kapishnikov et al. 2019, algorithm 1, arXiv:1906.02825; channel maximum and `least` (50 pixels at 224 px):
              the authors' code, github.com/PAIR-code/saliency
@@ -74,57 +75,59 @@ def xrai(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
+        x, full = run.images, run.scoring.score_inputs()
         regions = _regions(x, segments, dilation)
         minimum = least or (max(1, x[0, 0].numel() // 1000) if segments is None else 1)
         ends = torch.stack([x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)])
         points, weights = gauss_legendre(steps)
-        begins = [run.values(end.expand_as(x), range(len(x))) for end in ends] if measures_gap(target) else None
+        start_scores = (
+            [run.scoring.values(end.expand_as(x), range(len(x))) for end in ends] if measures_gap(target) else None
+        )
 
-        def path(picture: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-            start = ends[(chosen >= steps).long(), picture]
-            difference = x[picture] - start
+        def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+            start = ends[(chosen >= steps).long(), index]
+            difference = x[index] - start
             at = points[chosen % steps].to(x).view(-1, 1, 1, 1)
             return start + at * difference, at_least_float32(difference)
 
-        def merged(attribution: Tensor) -> Tensor:
+        def merge(attribution: Tensor) -> Tensor:
             pixels = attribution.amax(1) if channels == "max" else attribution.sum(1)
-            return torch.stack([_merged(a, r, minimum) for a, r in zip(pixels, regions, strict=True)])
+            return torch.stack([_merge_regions(a, r, minimum) for a, r in zip(pixels, regions, strict=True)])
 
-        attribution = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merged)
-        if begins is not None:
-            change, remedy = full - torch.stack(begins).mean(0), {"steps": min(1000, 4 * steps)}
+        attribution = integrate(run, loop, torch.cat([weights, weights]) / 2, path, merge)
+        if start_scores is not None:
+            change, remedy = full - torch.stack(start_scores).mean(0), {"steps": min(1000, 4 * steps)}
             note_gap(attribution, change, remedy, promised=channels == "sum")
-        return merged(attribution)
+        return merge(attribution)
 
 
 def _regions(x: Tensor, segments: Tensor | None, dilation: int | None) -> list[Tensor]:
-    """Each image's regions, bool [regions, H, W], which cover it."""
+    """Return the regions of each image, bool [regions, H, W], which cover the image."""
     height, width = x.shape[-2:]
     if segments is not None:
         fits = segments.shape in ((height, width), (len(x), height, width))
         if not fits or segments.is_floating_point() or segments.is_complex():
             raise BadOption(
-                f"segments is {segments.dtype} of shape {tuple(segments.shape)}. Give whole numbers that label the "
-                f"pixels: ({height}, {width}), or ({len(x)}, {height}, {width}) for one segmentation an image."
+                f"segments has dtype {segments.dtype} and shape {tuple(segments.shape)}. Give integer labels of shape "
+                f"({height}, {width}), or ({len(x)}, {height}, {width}) for one segmentation per image."
             )
         labels = segments.detach().to(x.device).expand(len(x), -1, -1)
         return [own == own.unique().view(-1, 1, 1) for own in labels]
     reach = min(height, width) // 45 if dilation is None else dilation
-    # Dilation covers the borders anyway: a large image is segmented downsampled, in a fraction of the time.
+    # Large images are segmented at lower resolution, which is much faster; dilation covers the region borders anyway.
     factor = max(1, min(height, width) // _SIDE)
     small = functional.avg_pool2d(at_least_float32(x), factor, ceil_mode=True)
     rows, columns = torch.arange(height) // factor, torch.arange(width) // factor
     scales = [superpixels(small, count) for count in _COUNTS if count * _LEAST <= height * width or count == 4]
     regions = []
-    for picture in range(len(x)):
-        masks = torch.cat([labels[picture] == labels[picture].unique().view(-1, 1, 1) for labels in scales])
-        regions.append(_dilated(masks[:, rows[:, None], columns], reach))
+    for index in range(len(x)):
+        masks = torch.cat([labels[index] == labels[index].unique().view(-1, 1, 1) for labels in scales])
+        regions.append(_dilate(masks[:, rows[:, None], columns], reach))
     return regions
 
 
-def _dilated(masks: Tensor, reach: int) -> Tensor:
-    """Masks dilated by a square of side 2 × reach + 1."""
+def _dilate(masks: Tensor, reach: int) -> Tensor:
+    """Dilate masks by a square of side 2 × reach + 1."""
     if not reach:
         return masks
     size = 2 * reach + 1
@@ -132,8 +135,8 @@ def _dilated(masks: Tensor, reach: int) -> Tensor:
     return functional.max_pool2d(tall, (1, size), stride=1, padding=(0, reach))[:, 0] > 0
 
 
-def _merged(attribution: Tensor, regions: Tensor, least: int = 1) -> Tensor:
-    """Add regions by the mean attribution of their new pixels; the map holds that mean."""
+def _merge_regions(attribution: Tensor, regions: Tensor, least: int = 1) -> Tensor:
+    """Add regions by the mean attribution of their new pixels, which becomes the value of these pixels."""
     values, masks = attribution.flatten(), regions.flatten(1)
     heat, free = torch.zeros_like(values), torch.ones_like(values, dtype=torch.bool)
     sums, areas = (masks * values).sum(1), masks.sum(1)
@@ -145,8 +148,8 @@ def _merged(attribution: Tensor, regions: Tensor, least: int = 1) -> Tensor:
         new = (masks[best] & free).nonzero()[:, 0]
         heat[new] = values[new].mean()
         free[new] = False
-        taken = masks[:, new]
-        sums, areas = sums - (taken * values[new]).sum(1), areas - taken.sum(1)
+        added = masks[:, new]
+        sums, areas = sums - (added * values[new]).sum(1), areas - added.sum(1)
     if bool(free.any()):
         heat[free] = values[free].mean()
     return heat.view_as(attribution)

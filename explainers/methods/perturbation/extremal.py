@@ -1,4 +1,4 @@
-"""The part of an image that alone keeps the score highest, found by gradient ascent on a mask."""
+"""The part of an image that preserves the score best, found by gradient ascent on a mask."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from explainers.backward.vjp import vjp
 from explainers.findings import is_recording, note_finding
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, at_least_float32, open_run
+from explainers.passes.run import Run, open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.segments import blend
 from explainers.registry import method
 from explainers.targets import TargetLike
 
-# As in the authors' code at 224 px: parameters 7 px apart, discs of 21 px reach, softmax of temperature 1/20.
+# As in the authors' code at 224 px: parameters 7 px apart, discs with a radius of 21 px, softmax temperature 1/20.
 _SHARE, _REACH, _INVERSE_TEMPERATURE = 32, 3, 20.0
-# The area's weight beside a score whose gradient has length 1 (sum of magnitudes), at the first step and at the last.
+# Weight of the area term relative to a score gradient of length 1 (sum of magnitudes), and its growth over all steps.
 _WEIGHT, _GROWTH = 4.0, 16.0
-# How far all steps together may carry a parameter, in parameters' shares of such a gradient.
+# Learning rate: maximum total change of a parameter, relative to its mean share of such a gradient.
 _RATE, _MOMENTUM = 0.5, 0.9
 
 
@@ -41,7 +42,7 @@ def extremal_perturbation(
     images: Tensor,
     target: TargetLike = None,
     *,
-    area: Annotated[float, Range(0.01, 0.9, 0.01, help="fraction of the image that is kept")] = 0.1,
+    area: Annotated[float, Range(0.01, 0.9, 0.01, help="fraction of the image to keep")] = 0.1,
     steps: Annotated[int, Range(1, 2000, help="gradient steps; one forward and backward pass each")] = 150,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the rest; empty: zeros")] = "blur",
     seed: Seed = 0,
@@ -54,12 +55,12 @@ def extremal_perturbation(
 
         max_m  y(m ∘ x + (1 - m) ∘ baseline) - λ ‖sort(m) - area template‖²,  λ growing
 
-    The mask is a soft maximum of discs, so that its parts are compact. The score's gradient is normalised to length 1,
-    so that the scale of the score makes no difference; there is one baseline, where the authors blur by degrees and
-    mirror every other step.
+    The mask is a soft maximum of discs, so that its parts are compact. The gradient of the score is normalized to
+    length 1, so that the scale of the score has no effect. There is a single baseline; the authors use several degrees
+    of blur and mirror the image in every other step.
 
-    Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 where the image is kept; 0 everywhere where the score has
-             no gradient. A finding says where the part kept scores no more than the baseline alone
+    Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 for pixels to keep; all 0 if the score has no gradient. A
+             finding reports if the kept part does not score higher than the baseline
     Errors   BadTarget, BadOption
     Source   Fong et al. 2019, section 3, arXiv:1910.08485: area by the sorted mask, smooth masks by max-convolution
 
@@ -69,7 +70,7 @@ def extremal_perturbation(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, _ = run.images, run.score_inputs()
+        x, _ = run.images, run.scoring.score_inputs()
         replacement = baseline_of(x, baseline, seed)
         height, width = x.shape[-2:]
         step = max(1, round(min(height, width) / _SHARE))
@@ -82,59 +83,62 @@ def extremal_perturbation(
         at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(cost=2)))
 
         def ascend(at: range) -> None:
-            m, backward = vjp(lambda p: _smooth(p, discs, step), mask)
+            m, backward = vjp(lambda p: _smooth_masks(p, discs, step), mask)
             inner = m[:, margin:-margin, margin:-margin]
             chunks = torch.arange(len(x)).split(at_once)
-            gradient = torch.cat([_mask_gradient(run, replacement, inner, pictures.tolist()) for pictures in chunks])
-            score_step, area_step = backward(functional.pad(gradient, [margin] * 4)), backward(_from_area(m, template))
+            gradient = torch.cat([_mask_gradient(run, replacement, inner, indices.tolist()) for indices in chunks])
+            score_step, area_step = (
+                backward(functional.pad(gradient, [margin] * 4)),
+                backward(_area_gradient(m, template)),
+            )
             length = score_step.abs().sum((1, 2), keepdim=True)
-            has_gradient.logical_or_(length.flatten() != 0)  # true for NaN, which propagates
+            has_gradient.logical_or_(length.flatten() != 0)  # also true for NaN, which propagates
             weight = _WEIGHT * _GROWTH ** (at.start / steps)
             ascent = torch.where(length != 0, score_step / length, 0) - weight * area_step
             velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * ascent)
             mask.add_(_RATE * mask[0].numel() / steps * velocity).clamp_(0, 1)
 
         def heat() -> Tensor:
-            smooth = _smooth(mask, discs, step)[:, margin:-margin, margin:-margin]
+            smooth = _smooth_masks(mask, discs, step)[:, margin:-margin, margin:-margin]
             return torch.where(has_gradient[:, None, None], smooth, 0)
 
         loop.run(steps, 1, ascend, heat)
-        for picture in (~has_gradient).nonzero().flatten().tolist():
-            sentence = "The score has no gradient at any mask tried, so none is better than another."
-            note_finding("no_gradient", sentence, picture=picture, anywhere=True)
+        for index in (~has_gradient).nonzero().flatten().tolist():
+            message = "The score has no gradient at any mask tried, so the method cannot choose between masks."
+            note_finding("no_gradient", message, image=index, anywhere=True)
         if is_recording() and loop.affords():
             _note_failures(run, replacement, heat(), has_gradient)
         return heat()
 
 
 def _note_failures(run: Run, replacement: Tensor, masks: Tensor, has_gradient: Tensor) -> None:
-    """Note images whose kept part scores no more than the baseline alone: the search failed."""
+    """Note images whose kept part does not score higher than the baseline, i.e. whose search failed."""
     rows = range(len(masks))
     blended = torch.cat([blend(run.images[n], replacement[n], masks[n : n + 1]) for n in rows])
-    pairs = zip(run.values(blended, rows).tolist(), run.values(replacement, rows).tolist(), strict=True)
-    for picture, (score, empty) in enumerate(pairs):
-        if bool(has_gradient[picture]) and score <= empty:
+    pairs = zip(run.scoring.values(blended, rows).tolist(), run.scoring.values(replacement, rows).tolist(), strict=True)
+    for index, (score, empty) in enumerate(pairs):
+        if bool(has_gradient[index]) and score <= empty:
             note_finding(
                 "search_failed",
-                f"The part that is kept scores {score:.3g}, no more than the baseline alone ({empty + 0.0:.3g}): the "
-                "search failed. Try another baseline, such as 0, or more steps.",
-                picture=picture,
+                f"The search failed: the kept part scores {score:.3g}, not more than the baseline alone "
+                f"({empty + 0.0:.3g}). Try another baseline, such as 0, or more steps.",
+                image=index,
                 score=score,
                 empty=empty,
             )
 
 
-def _mask_gradient(run: Run, replacement: Tensor, masks: Tensor, pictures: list[int]) -> Tensor:
-    """∂y / ∂mask, of images blended with their baseline."""
+def _mask_gradient(run: Run, replacement: Tensor, masks: Tensor, indices: list[int]) -> Tensor:
+    """Return ∂y / ∂mask of images blended with their baseline."""
     x = run.images
-    blended = torch.stack([blend(x[n], replacement[n], masks[n : n + 1])[0] for n in pictures])
-    return (run.gradient(blended, pictures) * at_least_float32(x[pictures] - replacement[pictures])).sum(1)
+    blended = torch.stack([blend(x[n], replacement[n], masks[n : n + 1])[0] for n in indices])
+    return (run.backward.gradient(blended, indices) * at_least_float32(x[indices] - replacement[indices])).sum(1)
 
 
 def _discs(height: int, width: int, step: int) -> Tensor:
-    """Weights of the parameters around each pixel, [K, H, W]: exp(-2 max(0, distance / reach - 1/2)²).
+    """Return weights of the parameters around each pixel, [K, H, W]: exp(-2 max(0, distance / radius - 1/2)²).
 
-    The image has a margin of one disc: one clipped at the border would have a smaller area penalty.
+    The image gets a margin of one disc, because a disc clipped at the border would have a smaller area penalty.
     """
     reach = _REACH * step
     y, x = torch.arange(height + 2 * reach)[:, None], torch.arange(width + 2 * reach)[None]
@@ -142,7 +146,7 @@ def _discs(height: int, width: int, step: int) -> Tensor:
     discs = []
     for down in offsets:
         for right in offsets:
-            # Parameters are at the centres of their cells.
+            # Parameters are at the centers of their cells.
             dy = (y // step + down) * step + (step - 1) / 2 - y
             dx = (x // step + right) * step + (step - 1) / 2 - x
             distance = torch.sqrt(dy**2 + dx**2) / reach
@@ -150,8 +154,8 @@ def _discs(height: int, width: int, step: int) -> Tensor:
     return torch.stack(discs)
 
 
-def _smooth(parameters: Tensor, discs: Tensor, step: int) -> Tensor:
-    """Masks of image and margin: at each pixel the soft maximum of the weighted parameters around it."""
+def _smooth_masks(parameters: Tensor, discs: Tensor, step: int) -> Tensor:
+    """Return masks of image and margin: at each pixel the soft maximum of the weighted parameters around it."""
     side = math.isqrt(len(discs))
     padded = functional.pad(parameters, [_REACH] * 4)
     near = functional.unfold(padded[:, None], side, padding=side // 2)
@@ -161,8 +165,8 @@ def _smooth(parameters: Tensor, discs: Tensor, step: int) -> Tensor:
     return (weighted * torch.softmax(_INVERSE_TEMPERATURE * weighted, dim=1)).sum(1)
 
 
-def _from_area(masks: Tensor, template: Tensor) -> Tensor:
-    """Half the gradient of mean((sort(mask) - template)²): each value less the template at its rank."""
+def _area_gradient(masks: Tensor, template: Tensor) -> Tensor:
+    """Return half the gradient of mean((sort(mask) - template)²): each value minus the template at its rank."""
     flat = masks.flatten(1)
     ranks = flat.argsort(dim=1, stable=True).argsort(dim=1)
     return ((flat - template[ranks].to(flat)) / flat.shape[1]).view_as(masks)

@@ -1,6 +1,7 @@
-"""The score lost when a part of the image is occluded.
+"""The drop of the score when a part of the image is occluded.
 
-The loss is divided evenly over the part's pixels, so that a map is in logits per pixel and parts of all sizes compare.
+The drop is divided evenly over the pixels of the part, so that maps are in logits per pixel and parts of different
+sizes are comparable.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import at_least_float32, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, to_float64
 from explainers.perturbation.segments import PARTS, Masks, parts_of
@@ -44,14 +46,14 @@ def occlusion(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Occlusion: the score lost when a window is occluded, divided evenly over the window's pixels.
+    """Occlusion: the drop of the score when a window is occluded, divided evenly over the window's pixels.
 
-    A pixel has the mean over the windows that cover it; windows are clipped at the border. With stride equal to window
-    the map sums to the sum of all losses, which is y(x) - y(baseline) for a linear model. Stopped early, pixels not
-    reached are 0.
+    The value of a pixel is the mean over the windows that cover it; windows are clipped at the border. If stride equals
+    window, the map sums to the sum of all drops, which is y(x) - y(baseline) for a linear model. If stopped early, the
+    remaining pixels are 0.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel
-    Errors   BadTarget; BadOption for a stride larger than the window, which would leave pixels out
+    Errors   BadTarget; BadOption for a stride larger than the window, which would skip pixels
     Source   Zeiler & Fergus 2014, section 4.2, arXiv:1311.2901
 
     Example
@@ -64,34 +66,34 @@ def occlusion(
     down, right = _pair("stride", stride, ((high + 1) // 2, (wide + 1) // 2))
     if down > high or right > wide:
         raise BadOption(
-            f"stride={stride!r} is larger than the window {(high, wide)} and would leave pixels out. Give a stride "
-            f"up to the window."
+            f"stride={stride!r} is larger than the window {(high, wide)} and would skip pixels. Give a stride of at "
+            f"most the window."
         )
     boxes = [
         (top, left, min(top + high, height), min(left + wide, width))
-        for top in _starts(height, high, down)
-        for left in _starts(width, wide, right)
+        for top in _window_starts(height, high, down)
+        for left in _window_starts(width, wide, right)
     ]
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
+        x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         total = at_least_float32(torch.zeros_like(x[:, 0]))
-        times = torch.zeros_like(total[0])
+        counts = torch.zeros_like(total[0])
 
         def work(chunk: range) -> None:
-            for picture in range(len(x)):
-                batch = x[picture].expand(len(chunk), -1, -1, -1).clone()
+            for index in range(len(x)):
+                batch = x[index].expand(len(chunk), -1, -1, -1).clone()
                 for row, (top, left, bottom, end) in zip(batch, (boxes[i] for i in chunk), strict=True):
-                    row[:, top:bottom, left:end] = cover[picture, :, top:bottom, left:end]
-                lost = full[picture] - run.values(batch, [picture] * len(chunk))
-                for value, (top, left, bottom, end) in zip(lost, (boxes[i] for i in chunk), strict=True):
-                    total[picture, top:bottom, left:end] += value / ((bottom - top) * (end - left))
+                    row[:, top:bottom, left:end] = cover[index, :, top:bottom, left:end]
+                drop = full[index] - run.scoring.values(batch, [index] * len(chunk))
+                for value, (top, left, bottom, end) in zip(drop, (boxes[i] for i in chunk), strict=True):
+                    total[index, top:bottom, left:end] += value / ((bottom - top) * (end - left))
             for top, left, bottom, end in (boxes[i] for i in chunk):
-                times[top:bottom, left:end] += 1
+                counts[top:bottom, left:end] += 1
 
-        loop.run(len(boxes), loop.rows(), work, lambda: total / times.clamp(min=1))
-        return total / times.clamp(min=1)
+        loop.run(len(boxes), loop.rows(), work, lambda: total / counts.clamp(min=1))
+        return total / counts.clamp(min=1)
 
 
 def _pair(name: str, value: Pair | None, default: tuple[int, int]) -> tuple[int, int]:
@@ -100,12 +102,12 @@ def _pair(name: str, value: Pair | None, default: tuple[int, int]) -> tuple[int,
     if isinstance(value, int):
         return value, value
     if len(value) != 2:
-        raise BadOption(f"{name}={value!r} has {len(value)} numbers. Give one whole number, or two: (height, width).")
+        raise BadOption(f"{name}={value!r} has {len(value)} numbers. Give one integer, or two: (height, width).")
     return value[0], value[1]
 
 
-def _starts(size: int, window: int, stride: int) -> list[int]:
-    """Where windows start: every `stride`, until one reaches the border."""
+def _window_starts(size: int, window: int, stride: int) -> list[int]:
+    """Return window starts: every `stride`, until a window reaches the border."""
     last = max(0, size - window)
     return [*range(0, last, stride), -(-last // stride) * stride]
 
@@ -122,7 +124,7 @@ def feature_ablation(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="features that are occluded one at a time")] = "superpixels",
+    masks: Annotated[Masks, Choice(*PARTS, help="features to occlude one at a time")] = "superpixels",
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
@@ -130,11 +132,12 @@ def feature_ablation(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """Feature ablation: the score lost when a superpixel, cell or mask is occluded, divided evenly over its pixels.
+    """Feature ablation: the drop of the score when a superpixel, cell or mask is occluded, spread over its pixels.
 
-    Where masks overlap, their values add up. Stopped early, features not reached are 0.
+    The drop is divided evenly over the pixels. Values of overlapping masks are added. If stopped early, the remaining
+    features are 0.
 
-    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to the sum of all losses
+    Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to the sum of all drops
     Errors   BadTarget, BadOption
     Source   Kokhlikyan et al. 2020, arXiv:2009.07896; Zeiler & Fergus 2014, section 4.2, with parts of any shape
 
@@ -145,13 +148,13 @@ def feature_ablation(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = to_float64(run.score_inputs())
+        full = to_float64(run.scoring.score_inputs())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            lost = torch.zeros(scorer.parts[n].count, dtype=torch.float64)
-            lost[: len(scores)] = full[n] - scores
-            return scorer.spread(n, lost)
+            drop = torch.zeros(scorer.parts[n].count, dtype=torch.float64)
+            drop[: len(scores)] = full[n] - scores
+            return scorer.spread(n, drop)
 
         maps, _ = scorer.evaluate(all_but_one, loop, heat)
         return maps

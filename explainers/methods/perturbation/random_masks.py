@@ -1,14 +1,15 @@
-"""Random masks: the expected score given that a pixel is seen.
+"""Random masks: the expected score given that a pixel is visible.
 
-M  masks      (s, h, w)   random cells of a coarse grid, upsampled and shifted; 1 where the image is seen
-f  scores     (s)         of the masked images, less the whole image's score, in logits unless the target says else
+M  masks      (s, h, w)   random cells of a coarse grid, upsampled and shifted; 1 for visible pixels
+f  scores     (s)         of the masked images, minus the full image's score, in logits unless the target says otherwise
 
-The masks are the same for every image. Means are weighted by the masks drawn, not by those expected, and what is
-compared is the score with the pixel seen and the score otherwise: a constant added to the score changes nothing.
+The masks are the same for every image. Means are weighted by the actual masks instead of their expectation, and the
+score with a visible pixel is compared with the score otherwise, so that adding a constant to the score has no effect.
 
-Each mask is distributed as in the papers, but masks are not independent: in each block of masks every cell is seen in
-half of them (at p = 1/2) and every two cells in all four combinations equally often, so that effects of cells are not
-confounded. On EfficientNet-Lite0 500 such masks are as precise as 600 to 1,500 independent ones, by photograph.
+Each mask is distributed as in the papers, but masks are not independent: in each block of masks, every cell is visible
+in half of them (at p = 1/2) and every two cells occur in all four combinations equally often, so that effects of cells
+are not confounded. On EfficientNet-Lite0, 500 such masks are as precise as 600 to 1,500 independent ones, depending on
+the image.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from explainers.errors import BadOption
 from explainers.hooks.locate import unwrap
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import at_least_float32, open_run
+from explainers.passes.run import open_run
+from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
@@ -39,7 +41,7 @@ def rise(
     *,
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 960,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 7,
-    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
@@ -47,11 +49,11 @@ def rise(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """RISE: the mean score over random masks that show a pixel, less the mean over all masks.
+    """RISE: the mean score over random masks that show a pixel, minus the mean over all masks.
 
         E[f | M(pixel) = 1] - E[f]
 
-    The paper's map is the first term alone, whose constant, the mean score, hides how much a pixel adds.
+    In the paper, the map is only the first term, which contains the mean score as a constant offset.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
     Errors   BadTarget, BadOption
@@ -64,48 +66,48 @@ def rise(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
+        x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
         height, width = x.shape[-2:]
-        draws = _Balanced(cells * cells, seed)
-        lost, seen = at_least_float32(torch.zeros_like(x[:, 0])), at_least_float32(torch.zeros_like(x[0, 0]))
+        generator = _BalancedNumbers(cells * cells, seed)
+        sums, visible = at_least_float32(torch.zeros_like(x[:, 0])), at_least_float32(torch.zeros_like(x[0, 0]))
         total, done = torch.zeros_like(full), 0
 
         def work(chunk: range) -> None:
             nonlocal done
-            numbers, shifts = draws.next(len(chunk))
+            numbers, shifts = generator.next(len(chunk))
             shown = numbers.view(-1, 1, cells, cells) < p
-            masks = _enlarged(shown.to(seen), shifts, height, width)[:, 0]
-            for picture in range(len(x)):
-                f = run.values(blend(x[picture], cover[picture], masks), [picture] * len(chunk)) - full[picture]
-                lost[picture] += torch.einsum("s,shw->hw", f, masks)
-                total[picture] += f.sum()
-            seen.add_(masks.sum(0))
+            masks = _upsample(shown.to(visible), shifts, height, width)[:, 0]
+            for index in range(len(x)):
+                f = run.scoring.values(blend(x[index], cover[index], masks), [index] * len(chunk)) - full[index]
+                sums[index] += torch.einsum("s,shw->hw", f, masks)
+                total[index] += f.sum()
+            visible.add_(masks.sum(0))
             done = chunk.stop
 
         def heat() -> Tensor:
-            return torch.where(seen > 0, lost / seen - (total / done).view(-1, 1, 1), 0)
+            return torch.where(visible > 0, sums / visible - (total / done).view(-1, 1, 1), 0)
 
         loop.run(samples, loop.rows(), work, heat)
         return heat()
 
 
-class _Balanced:
-    """Uniform numbers for masks: each row of `size` is distributed as independent ones; rows of a block are balanced.
+class _BalancedNumbers:
+    """Uniform random numbers for masks: each row of `size` is distributed independently; rows of a block are balanced.
 
-    A block has 2^k > `size` rows. In each column half of its numbers are below 1/2, and any two columns are below and
-    above it in all four combinations equally often: an orthogonal array, of the rows and columns of a Hadamard matrix.
-    Columns, signs and the order of rows are drawn anew for every block.
+    A block has 2^k > `size` rows. In each column half of the numbers are below 1/2, and any two columns are below and
+    above it in all four combinations equally often: an orthogonal array from the rows and columns of a Hadamard matrix.
+    Columns, signs and the order of rows are sampled again for every block.
     """
 
     def __init__(self, size: int, seed: int) -> None:
-        # Blocks have a generator of their own, so that no chunk size changes the order of the other numbers.
+        # Blocks use a separate generator, so that the chunk size does not change the order of the other numbers.
         self._fine, self._coarse = PerImageGenerators(1, seed), PerImageGenerators(1, seed + 2**31)
         self._size, self._rows = size, 1 << size.bit_length()
         self._ready = torch.zeros(0, size, dtype=torch.bool)
 
     def next(self, count: int) -> tuple[Tensor, Tensor]:
-        """The next rows [count, size], and a shift for each [count, 2], in [0, 1)."""
+        """Return the next rows [count, size], and a shift for each [count, 2], in [0, 1)."""
         while len(self._ready) < count:
             self._ready = torch.cat([self._ready, self._block()])
         upper, self._ready = self._ready[:count], self._ready[count:]
@@ -117,15 +119,16 @@ class _Balanced:
         flipped = self._coarse.uniform(0, 1, self._size)[0] < 0.5
         rows = self._coarse.permutations(0, 1, self._rows)[0]
         common = rows[:, None] & columns
-        for half in (32, 16, 8, 4, 2, 1):  # the parity of the bits in common: Sylvester's matrix
+        for half in (32, 16, 8, 4, 2, 1):  # parity of the common bits: Sylvester's matrix
             common = common ^ (common >> half)
         return (common & 1).bool() ^ flipped
 
 
-def _enlarged(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor:
-    """Masks [S, K, H, W] of coarse ones [S, K, c, c]: upsampled to a cell more than the image, randomly cropped.
+def _upsample(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor:
+    """Upsample coarse masks [S, K, c, c] to one cell more than the image, and crop them to [S, K, H, W].
 
-    `shifts` [S, 2] in [0, 1) are the crops' offsets; without them cell borders would always be at the same pixels.
+    `shifts` [S, 2] in [0, 1) are the offsets of the crops, without which cell borders would always be at the same
+    pixels.
     """
     cells = coarse.shape[-1]
     high, wide = -(-height // cells), -(-width // cells)
@@ -135,8 +138,8 @@ def _enlarged(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor
     return torch.stack([one[:, y : y + height, x : x + width] for one, (y, x) in zip(large, starts, strict=True)])
 
 
-def _no_detector(model: nn.Module) -> str | None:
-    """Why D-RISE is not offered for this model: it has neither a detector's class name nor its parts.
+def _why_not_detector(model: nn.Module) -> str | None:
+    """Explain why D-RISE is not available for this model, or return None if it looks like a detector.
 
     torchvision's detectors have regions of interest (`roi_heads`) or anchors (`anchor_generator`); others have a class
     name such as "YoloDetector", or "DetrForObjectDetection".
@@ -147,8 +150,8 @@ def _no_detector(model: nn.Module) -> str | None:
         if any(word in type(module).__name__.lower() for word in ("detect", "yolo", "detr")):
             return None
     return (
-        f"D-RISE is for object detectors, and {type(unwrap(model)).__name__} looks like none. Use rise for a "
-        "classifier; for a detector, give BoxScores(boxes, labels, overlap=0) as target."
+        f"D-RISE is for object detectors, but {type(unwrap(model)).__name__} does not look like one. Use rise for a "
+        "classifier. For a detector, call d_rise with BoxScores(boxes, labels, overlap=0) as target."
     )
 
 
@@ -156,7 +159,7 @@ def _no_detector(model: nn.Module) -> str | None:
     family="perturbation",
     returns="heat",
     title="D-RISE",
-    needs=_no_detector,
+    needs=_why_not_detector,
     paper="Petsiuk et al. 2021, arXiv:2006.03204",
 )
 def d_rise(
@@ -166,7 +169,7 @@ def d_rise(
     *,
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 1024,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 16,
-    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the hidden cells; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
@@ -176,12 +179,13 @@ def d_rise(
 ) -> Tensor:
     """D-RISE: RISE for object detectors, with the similarity to a given detection as the score.
 
-    Its own is the target: `BoxScores(boxes, labels, overlap=0)` is the IoU of the best detection of the same label
-    times its score, 0 where there is none. The masks are RISE's, with the paper's finer cells. It is offered for what
-    looks like a detector, and refuses no model: for a classifier and a class it is RISE with those cells.
+    The target is specific to this method: `BoxScores(boxes, labels, overlap=0)` is the IoU of the best detection of the
+    same label times its score, or 0 without such a detection. The masks are those of RISE with the paper's finer cells.
+    The method is listed only for models that look like detectors, but runs on any model: for a class of a classifier it
+    is RISE with finer cells.
 
     Returns  (n, h, w) at the input's resolution, signed, in the target's units
-    Errors   BadTarget, for a detector without such a target too; BadOption
+    Errors   BadTarget, also for a detector without such a target; BadOption
     Source   Petsiuk et al. 2021, section 3, arXiv:2006.03204: similarity of detections as the weight of a mask
 
     Example
@@ -213,26 +217,26 @@ def mc_rise(
     *,
     samples: Annotated[int, Range(2, 20000, 1, help="random masks")] = 960,
     cells: Annotated[int, Range(2, 64, help="cells of the coarse grid along each side")] = 7,
-    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is seen")] = 0.5,
+    p: Annotated[float, Range(0.05, 0.95, 0.05, help="probability that a cell is visible")] = 0.5,
     colours: Tensor | None = None,
-    colour: Annotated[int | None, Range(0, 63, help="index of one colour; empty: the mean over all")] = None,
+    colour: Annotated[int | None, Range(0, 63, help="index of one color; empty: mean over all colors")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """MC-RISE: the score lost where a pixel takes another colour, over random masks of many colours.
+    """MC-RISE: the drop of the score when a pixel gets another color, over random masks of several colors.
 
-        mean_colour (E[f | pixel seen] - E[f | pixel in that colour]),  or of one `colour` alone
+        mean_color (E[f | pixel visible] - E[f | pixel in that color]),  or only one color if `colour` is given
 
-    Each cell of a mask is seen, or covered by one of the colours. The paper's maps, one a colour, have the other sign.
-    `colours` [K, C] are in the model's units; by default they are made of the minimum and maximum of each channel in
-    the image: all minima, all maxima, and each channel's maximum alone.
+    Each cell of a mask is visible or covered by one of the colors. The paper has one map per color, with opposite sign.
+    `colours` [K, C] are in the model's units. By default they are built from the minimum and maximum of each channel in
+    the image: all minima, all maxima, and each channel's maximum with all other channels at their minimum.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
-    Errors   BadTarget; BadOption for colours of another shape, or a colour that is not among them
-    Source   Hatakeyama et al. 2020, section 3, arXiv:2010.02468: the debiased estimate, by means over the masks drawn
+    Errors   BadTarget; BadOption for colors of another shape, or a color index out of range
+    Source   Hatakeyama et al. 2020, section 3, arXiv:2010.02468: the debiased estimate, by means over the actual masks
 
     Example
         >>> mc_rise(model, images, 281, samples=16).shape
@@ -240,52 +244,53 @@ def mc_rise(
     """
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, full = run.images, run.score_inputs()
+        x, full = run.images, run.scoring.score_inputs()
         palette = _palette(x, colours, colour)
         count = palette.shape[1]
         height, width = x.shape[-2:]
-        draws = _Balanced(2 * cells * cells, seed)
-        # Sums of scores under each colour, and last where the pixel is seen.
+        generator = _BalancedNumbers(2 * cells * cells, seed)
+        # Sums of scores for each color, and last for the visible pixel.
         scores = at_least_float32(x.new_zeros(len(x), count + 1, height, width))
-        times = torch.zeros_like(scores[0])
+        counts = torch.zeros_like(scores[0])
 
         def work(chunk: range) -> None:
-            numbers, shifts = draws.next(len(chunk))
-            seen, chosen = numbers.view(-1, 2, cells, cells).unbind(1)
-            chosen = torch.where(seen < p, count, (chosen * count).long())
+            numbers, shifts = generator.next(len(chunk))
+            visible, chosen = numbers.view(-1, 2, cells, cells).unbind(1)
+            chosen = torch.where(visible < p, count, (chosen * count).long())
             coarse = functional.one_hot(chosen, count + 1).movedim(3, 1)
-            masks = _enlarged(coarse.to(times), shifts, height, width)
-            for picture in range(len(x)):
-                cover = torch.einsum("skhw,kc->schw", masks[:, :-1].to(x), palette[picture])
-                f = run.values(cover + masks[:, -1:].to(x) * x[picture], [picture] * len(chunk)) - full[picture]
-                scores[picture] += torch.einsum("s,skhw->khw", f, masks)
-            times.add_(masks.sum(0))
+            masks = _upsample(coarse.to(counts), shifts, height, width)
+            for index in range(len(x)):
+                cover = torch.einsum("skhw,kc->schw", masks[:, :-1].to(x), palette[index])
+                f = run.scoring.values(cover + masks[:, -1:].to(x) * x[index], [index] * len(chunk)) - full[index]
+                scores[index] += torch.einsum("s,skhw->khw", f, masks)
+            counts.add_(masks.sum(0))
 
         def heat() -> Tensor:
-            means = torch.where(times > 0, scores / times, 0)
-            known = (times[:-1] > 0) & (times[-1:] > 0)
-            lost = torch.where(known, means[:, -1:] - means[:, :-1], 0)
-            return lost.mean(1) if colour is None else lost[:, colour]
+            means = torch.where(counts > 0, scores / counts, 0)
+            known = (counts[:-1] > 0) & (counts[-1:] > 0)
+            sums = torch.where(known, means[:, -1:] - means[:, :-1], 0)
+            return sums.mean(1) if colour is None else sums[:, colour]
 
         loop.run(samples, loop.rows(), work, heat)
         return heat()
 
 
 def _palette(images: Tensor, colours: Tensor | None, colour: int | None) -> Tensor:
-    """The colours of each image, [N, K, C]."""
+    """Return the colors of each image, [N, K, C]."""
     channels = images.shape[1]
     if colours is None:
         dark, light = images.amin((2, 3)), images.amax((2, 3))
         diagonal = torch.eye(channels, dtype=torch.bool, device=images.device)
-        # A single channel's maximum alone is all maxima already.
+        # With a single channel, its maximum is already included.
         single = torch.where(diagonal, light[:, None], dark[:, None])[:, : channels if channels > 1 else 0]
         palette = torch.cat([dark[:, None], light[:, None], single], 1)
     elif colours.ndim != 2 or colours.shape[1] != channels or not len(colours):
-        raise BadOption(f"colours have shape {tuple(colours.shape)}; give [K, {channels}], one row a colour.")
+        raise BadOption(f"colours has shape {tuple(colours.shape)}. Give [K, {channels}], one row per color.")
     else:
         palette = colours.to(images).expand(len(images), *colours.shape)
     if colour is not None and colour >= palette.shape[1]:
         raise BadOption(
-            f"colour={colour} is not possible: there are {palette.shape[1]} colours, 0 to {palette.shape[1] - 1}."
+            f"Invalid colour={colour}: there are {palette.shape[1]} colors. Give an index from 0 to "
+            f"{palette.shape[1] - 1}."
         )
     return palette

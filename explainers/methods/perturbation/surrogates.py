@@ -1,10 +1,10 @@
 """The contribution of each part of an image to the score: linear surrogates and Shapley values.
 
-z  coalitions          (s, m)   1 where a part is shown, 0 where the baseline replaces it
+z  coalitions          (s, m)   1 if a part is shown, 0 if the baseline replaces it
 f  their scores        (s)      in logits unless the target says otherwise
 
-All give one value a part, divided evenly over the part's pixels: a map is in logits per pixel, as occlusion's is, and
-its sum over a part is the part's value.
+All methods compute one value per part and divide it evenly over the part's pixels: a map is in logits per pixel, like
+an occlusion map, and its sum over a part is the value of the part.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def lime(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or replaced")] = "superpixels",
+    masks: Annotated[Masks, Choice(*PARTS, help="parts to show or replace")] = "superpixels",
     samples: Annotated[int, Range(2, 20000, 1, help="coalitions: images with some parts replaced")] = 1000,
     kernel_width: Annotated[float, Range(0.05, 10, 0.05, help="width of the locality kernel")] = 0.25,
     ridge: Annotated[float, Range(0, 10, 0.01, help="ridge (L2) penalty, relative to the data's mean square")] = 1e-4,
@@ -49,16 +49,16 @@ def lime(
     progress: Progress | None = None,
     budget: float | None = None,
 ) -> Tensor:
-    """LIME: coefficients of a local linear model of the score in the parts shown.
+    """LIME: coefficients of a local linear model of the score as a function of the parts shown.
 
         min_w Σ_s π(z_s) (f_s - w_0 - w · z_s)² + ridge ‖w‖²,  π(z) = exp(-(1 - √(mean z))² / kernel_width²)
 
-    Weighted ridge regression with an intercept on all parts, without feature selection. Where there are no more
-    coalitions than samples, each is evaluated once.
+    Uses weighted ridge regression with an intercept on all parts, without feature selection. If there are no more
+    coalitions than samples, each one is evaluated once.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel: a part's coefficient over its area
     Errors   BadTarget, BadOption
-    Source   Ribeiro et al. 2016, eq. 2 and algorithm 1, arXiv:1602.04938; ridge in the place of its K-LASSO
+    Source   Ribeiro et al. 2016, eq. 2 and algorithm 1, arXiv:1602.04938; ridge regression instead of K-LASSO
 
     Example
         >>> lime(model, images, 281, masks="grid", samples=32).shape
@@ -67,17 +67,17 @@ def lime(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = to_float64(run.score_inputs())
-        draws = PerImageGenerators(len(images), seed)
+        full = to_float64(run.scoring.score_inputs())
+        generators = PerImageGenerators(len(images), seed)
         z = [
-            _shuffled(every_coalition(part.count))
+            _shuffle(every_coalition(part.count))
             if 2**part.count <= samples
-            else draws.uniform(n, samples, part.count) < 0.5
+            else generators.uniform(n, samples, part.count) < 0.5
             for n, part in enumerate(scorer.parts)
         ]
 
         def coefficients(n: int, scores: Tensor) -> Tensor:
-            # The whole image is a sample too; its score is known.
+            # The full image is also a sample; its score is known.
             shown = torch.cat([torch.ones_like(z[n][:1]), z[n][: len(scores)]]).double()
             lost = torch.cat([scores.new_zeros(1), scores - full[n]])
             distance = 1 - shown.mean(1).sqrt()
@@ -93,26 +93,26 @@ def lime(
 
 
 def _weighted_fit(z: Tensor, y: Tensor, weights: Tensor, ridge: float) -> Tensor:
-    """Ridge regression of y on z with an intercept; `ridge` relative to the mean square of the columns."""
+    """Fit a ridge regression of y on z with intercept; `ridge` is relative to the mean square of the columns."""
     share = weights / weights.sum()
-    centred, values = z - share @ z, y - share @ y
-    square = centred.T @ (share[:, None] * centred)
+    centered, values = z - share @ z, y - share @ y
+    square = centered.T @ (share[:, None] * centered)
     penalty = ridge * square.diagonal().mean() * torch.eye(len(square), dtype=z.dtype)
-    return torch.linalg.pinv(square + penalty, hermitian=True) @ (centred.T @ (share * values))
+    return torch.linalg.pinv(square + penalty, hermitian=True) @ (centered.T @ (share * values))
 
 
-def _shuffled(rows: Tensor) -> Tensor:
-    """The rows in a fixed random order, so that any prefix is a fair sample."""
+def _shuffle(rows: Tensor) -> Tensor:
+    """Shuffle rows in a fixed random order, so that any prefix is a representative sample."""
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
 
 
-def _note_no_effect(picture: int, values: Tensor, count: int) -> None:
+def _note_no_effect(index: int, values: Tensor, count: int) -> None:
     if not values.any():
         note_finding(
             "no_effect",
-            f"All coefficients are 0: in {count} coalitions the score did not change, whatever was replaced. The "
-            "target does not depend on these parts, or they look like the baseline; try another baseline or target.",
-            picture=picture,
+            f"All coefficients are 0: the score did not change in any of {count} coalitions. Either the target does "
+            "not depend on these parts, or they equal the baseline. Try another baseline or target.",
+            image=index,
         )
 
 
@@ -128,7 +128,7 @@ def kernel_shap(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or replaced")] = "superpixels",
+    masks: Annotated[Masks, Choice(*PARTS, help="parts to show or replace")] = "superpixels",
     samples: Annotated[int, Range(2, 20000, 1, help="coalitions: images with some parts replaced")] = 1400,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a part; empty: zeros")] = None,
     seed: Seed = 0,
@@ -141,8 +141,8 @@ def kernel_shap(
 
         min_φ Σ_z π(z) (f(z) - f(∅) - φ · z)²  with  Σ φ = f(x) - f(∅),  π(z) = (m - 1) / (C(m, |z|) |z| (m - |z|))
 
-    Exact where there are no more coalitions than samples; else coalitions are drawn by the Shapley kernel π, each with
-    its complement, and never fewer than two a part.
+    Exact if there are no more coalitions than samples. Otherwise coalitions are sampled from the Shapley kernel π, each
+    with its complement, and at least two per part.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to y(x) - y(baseline)
     Errors   BadTarget, BadOption
@@ -156,10 +156,10 @@ def kernel_shap(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
-        draws = PerImageGenerators(len(images), seed)
-        # With fewer equations than unknowns the minimum norm would make the values nearly equal.
+        generators = PerImageGenerators(len(images), seed)
+        # With fewer equations than unknowns, the minimum-norm solution would have nearly equal values.
         rows = [max(samples, 2 * part.count) for part in scorer.parts]
-        rounds = [_kernel_coalitions(part.count, rows[n], draws, n) for n, part in enumerate(scorer.parts)]
+        rounds = [_kernel_coalitions(part.count, rows[n], generators, n) for n, part in enumerate(scorer.parts)]
 
         def heat(n: int, scores: Tensor) -> Tensor:
             z, weights = rounds[n]
@@ -171,19 +171,19 @@ def kernel_shap(
         return maps
 
 
-def _kernel_coalitions(count: int, samples: int, draws: PerImageGenerators, picture: int) -> tuple[Tensor, Tensor]:
-    """Coalitions [s, m], neither empty nor full, and their weights [s]: all of them, or pairs drawn by the kernel."""
+def _kernel_coalitions(count: int, samples: int, generators: PerImageGenerators, index: int) -> tuple[Tensor, Tensor]:
+    """Return coalitions [s, m], neither empty nor full, and their weights [s]: all, or random pairs."""
     sizes = torch.arange(1, count, dtype=torch.float64)
     kernel = 1 / (sizes * (count - sizes))
     if 2**count <= samples:
         rows = every_coalition(count)[1:-1]
         size = rows.sum(1)
-        # A size's weight is divided among its coalitions; the heaviest come first, for the best early estimate.
+        # The weight of a size is divided among its coalitions; the largest come first, for good early estimates.
         weights = (kernel / torch.bincount(size, minlength=count)[1:])[size - 1] if count > 1 else kernel
         order = weights.argsort(descending=True, stable=True)
         return rows[order], weights[order]
     pairs = (samples + 1) // 2
-    numbers = draws.uniform(picture, pairs, count + 1).double()
+    numbers = generators.uniform(index, pairs, count + 1).double()
     edges = (kernel / kernel.sum()).cumsum(0)
     size = torch.searchsorted(edges[:-1], numbers[:, :1].contiguous()) + 1
     rows = numbers[:, 1:].argsort(1).argsort(1) < size
@@ -192,7 +192,7 @@ def _kernel_coalitions(count: int, samples: int, draws: PerImageGenerators, pict
 
 
 def _efficient_fit(z: Tensor, y: Tensor, weights: Tensor, total: Tensor) -> Tensor:
-    """Least squares of y on z without intercept, under Σ values = `total`; minimum-norm around equal values."""
+    """Fit y on z by least squares without intercept, with Σ values = `total`; minimum-norm around equal values."""
     count = z.shape[1]
     even = total / count
     free = z.double() - z.double().mean(1, keepdim=True)
@@ -213,7 +213,7 @@ def shapley_sampling(
     images: Tensor,
     target: TargetLike = None,
     *,
-    masks: Annotated[Masks, Choice(*PARTS, help="parts that are shown or replaced")] = "superpixels",
+    masks: Annotated[Masks, Choice(*PARTS, help="parts to show or replace")] = "superpixels",
     samples: Annotated[int, Range(1, 1000, help="permutations of the parts")] = 30,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces a part; empty: zeros")] = None,
     seed: Seed = 0,
@@ -226,9 +226,9 @@ def shapley_sampling(
 
         φ_i = mean over permutations of f(parts before i, and i) - f(parts before i)
 
-    Permutations are antithetic: every second one is the reverse of the one before. Where all coalitions cost no more
-    than the permutations, the values are exact. The contributions of each complete permutation sum to y(x) -
-    y(baseline), and so do their means.
+    Permutations are antithetic: every second one is the reverse of the previous one. If evaluating all coalitions is
+    not more expensive than the permutations, the values are exact. The contributions of each complete permutation sum
+    to y(x) - y(baseline), and so do their means.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to y(x) - y(baseline)
     Errors   BadTarget, BadOption
@@ -242,13 +242,13 @@ def shapley_sampling(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
         none, full = scorer.empty_and_full()
-        draws = PerImageGenerators(len(images), seed)
+        generators = PerImageGenerators(len(images), seed)
         exhaustive = [2**part.count - 2 <= samples * (part.count - 1) for part in scorer.parts]
         rounds, orders = [], []
         for n, part in enumerate(scorer.parts):
-            orders.append(_antithetic(draws, n, samples, part.count))
-            steps = _first_parts(orders[n]), torch.ones(0)
-            rounds.append(_kernel_coalitions(part.count, 2**part.count, draws, n) if exhaustive[n] else steps)
+            orders.append(_antithetic_permutations(generators, n, samples, part.count))
+            steps = _prefix_coalitions(orders[n]), torch.ones(0)
+            rounds.append(_kernel_coalitions(part.count, 2**part.count, generators, n) if exhaustive[n] else steps)
 
         def heat(n: int, scores: Tensor) -> Tensor:
             z, weights = rounds[n]
@@ -256,7 +256,7 @@ def shapley_sampling(
                 total = full[n] - none[n]
                 values = _efficient_fit(z[: len(scores)], scores - none[n], weights[: len(scores)], total)
             else:
-                values = _mean_gains(orders[n], scores, none[n], full[n])
+                values = _mean_contributions(orders[n], scores, none[n], full[n])
             return scorer.spread(n, values)
 
         maps, _ = scorer.evaluate([z for z, _ in rounds], loop, heat)
@@ -264,26 +264,26 @@ def shapley_sampling(
         return maps
 
 
-def _antithetic(draws: PerImageGenerators, picture: int, samples: int, count: int) -> Tensor:
-    """Permutations [samples, m] of the parts, each followed by its reverse."""
-    orders = draws.permutations(picture, (samples + 1) // 2, count)
+def _antithetic_permutations(generators: PerImageGenerators, index: int, samples: int, count: int) -> Tensor:
+    """Sample permutations [samples, m] of the parts, each followed by its reverse."""
+    orders = generators.permutations(index, (samples + 1) // 2, count)
     return torch.stack([orders, orders.flip(1)], 1).flatten(0, 1)[:samples]
 
 
-def _first_parts(orders: Tensor) -> Tensor:
-    """For each permutation its coalitions of the first 1, 2, … m - 1 parts, [samples * (m - 1), m]."""
-    place = orders.argsort(1)
+def _prefix_coalitions(orders: Tensor) -> Tensor:
+    """Return the coalitions of the first 1, 2, … m - 1 parts of each permutation, [samples * (m - 1), m]."""
+    position = orders.argsort(1)
     steps = torch.arange(1, orders.shape[1])
-    return (place[:, None] < steps[:, None]).flatten(0, 1)
+    return (position[:, None] < steps[:, None]).flatten(0, 1)
 
 
-def _mean_gains(orders: Tensor, scores: Tensor, none: Tensor, full: Tensor) -> Tensor:
-    """Marginal contributions of each part, averaged over the permutations in which they are known."""
+def _mean_contributions(orders: Tensor, scores: Tensor, none: Tensor, full: Tensor) -> Tensor:
+    """Average the marginal contributions of each part over the permutations in which they are known."""
     count = orders.shape[1]
-    total, times = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+    total, counts = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
     for order, steps in zip(orders, scores.split(count - 1), strict=False):
         end = [full[None]] if len(steps) == count - 1 else []
         gains = torch.cat([none[None], steps, *end]).diff()
         total[order[: len(gains)]] += gains
-        times[order[: len(gains)]] += 1
-    return total / times.clamp(min=1)
+        counts[order[: len(gains)]] += 1
+    return total / counts.clamp(min=1)

@@ -1,7 +1,7 @@
-"""The metrics' formulas, a file for each kind; importing this package fills METRICS, in the order of these lines.
+"""Formulas of the metrics, one file for each kind. Importing this package fills METRICS, in the order of these lines.
 
-A function decorated with `@metric` in one of these files is offered by `evaluate` by that alone; a new file needs one
-line here. A formula asks its `Trial` for scores, and never runs the network itself.
+`evaluate` offers every function decorated with `@metric` in one of these files; a new file needs one line here. A
+formula gets scores from its `Trial` and does not run the network directly.
 """
 
 from explainers.metrics.formulas import masking as masking  # isort: skip

@@ -1,0 +1,93 @@
+"""What `explain` knows about the map of one image: the input of its statistics and of the detectors in diagnosis.py.
+
+Both use raw values, before any scaling for display, because scaling makes blank and flat maps look alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One image's map and what is known about it; None if unknown.
+
+    `map` is the map as drawn, `signed` the same before its ReLU, `raw` the result before any ReLU or reduction;
+    `scores` [K] the model's output; `probability_target` says that the target is a softmax probability or its
+    logarithm, `target` is the class index if the target is one; `promised_sum` the sum of the raw values that the
+    method guarantees (completeness, conservation); `relu` the method's option of that name, None if it has none;
+    `reads_class` says whether the map depends on the target; `size` is the shorter side of the image, `trained_size`
+    that of the images that the network was trained on; `correlation` the rank correlation with the map of the class
+    `runner_up`; `earlier_layer` the next earlier stage, for remedies; `broken_layer` the first layer whose output is
+    not finite.
+    """
+
+    map: Tensor
+    signed: Tensor
+    raw: Tensor
+    method: str
+    layer: str | None
+    scores: Tensor | None = None
+    probability_target: bool = False
+    target: int | None = None
+    target_score: float | None = None
+    gradient_norm: float | None = None
+    promised_sum: float | None = None
+    relu: bool | None = None
+    reads_class: bool = True
+    size: int | None = None
+    trained_size: int | None = None
+    correlation: float | None = None
+    runner_up: int | None = None
+    earlier_layer: str | None = None
+    broken_layer: str | None = None
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest value of `signed`."""
+        return float(self.signed.min()), float(self.signed.max())
+
+
+def statistics(evidence: Evidence) -> dict[str, Any]:
+    """Compute summary statistics of a map.
+
+    Returns  `min`, `max`, `sum` of the raw values and `negative_share` (0 to 1), over the finite values (NaN if there
+             are none); `entropy` of the shares of |map|, 0 for a single cell and 1 for an even map, blank maps
+             included; `peak`, (row, column) of the highest value, of the signed map if raw has the map's shape;
+             `non_finite`, the number of raw values that are NaN or infinite; and, if known, `target_score`,
+             `gradient_norm` and `promised_sum`. All are plain Python numbers.
+    """
+    map, raw = evidence.map, evidence.raw
+    values = raw.detach().double().flatten()
+    drawn = raw if raw.shape == map.shape else map
+    finite = values[values.isfinite()]
+    known = {name: getattr(evidence, name) for name in ("target_score", "gradient_norm", "promised_sum")}
+    return {
+        "min": float(finite.min()) if finite.numel() else math.nan,
+        "max": float(finite.max()) if finite.numel() else math.nan,
+        "sum": float(finite.sum()) if finite.numel() else math.nan,
+        "negative_share": float((finite < 0).double().mean()) if finite.numel() else math.nan,
+        "entropy": _entropy(map.detach().double()),
+        "peak": divmod(int(torch.where(drawn.isfinite(), drawn, -math.inf).argmax()), drawn.shape[-1]),
+        "non_finite": int(values.numel() - finite.numel()),
+        **{name: value for name, value in known.items() if value is not None},
+    }
+
+
+def _entropy(map: Tensor) -> float:
+    """Return the Shannon entropy of the shares of |map|, divided by that of an even map."""
+    sizes = map.abs().flatten()
+    if not sizes.isfinite().all():
+        return math.nan
+    if sizes.numel() < 2 or float(sizes.max()) == 0:
+        return 1.0
+    # Divide by the maximum first: the sum of very large values would overflow, and that of tiny ones underflow.
+    shares = sizes / sizes.max()
+    shares = shares / shares.sum()
+    return min(1.0, max(0.0, float(torch.special.entr(shares).sum()) / math.log(sizes.numel())))

@@ -1,0 +1,261 @@
+"""`randomization_test`: randomize the weights of a network and compare its maps with those of the trained network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import BadOption, BadTarget, UnsupportedModel
+from explainers.explanation.run import explain
+from explainers.hooks.locate import find_hook_point, unwrap
+from explainers.hooks.records import map_tensors
+from explainers.layers.blocks.weights import WeightGroup, weight_groups
+from explainers.maps.resize import rank_correlation, reduce_channels, resize
+from explainers.maps.similarity import ssim
+from explainers.metrics.randomization_result import STATISTICS, Randomization
+from explainers.network.eval_view import eval_view
+from explainers.network.randomized_copy import RandomizedCopy
+from explainers.options import Choice, LayerName, Range, Seed, options_of
+from explainers.passes.loop import Loop, Partial, Progress
+from explainers.passes.run import open_run
+from explainers.registry import METHODS, Method, check_images, find
+from explainers.targets import Logit, Target, TargetLike, Unit, as_target, describe_target
+
+ORDERS = ("cascade", "independent", "logit")
+MAX_STEPS = 12
+MapFunction = Callable[[nn.Module, Tensor, Any], Tensor]
+"""(model, images, target) -> maps [N, h, w] or attributions [N, C, H, W]."""
+
+
+def randomization_test(
+    model: nn.Module,
+    images: Tensor,
+    method: str | Method | MapFunction,
+    *,
+    target: TargetLike = None,
+    layer: LayerName | None = None,
+    order: Annotated[str, Choice(*ORDERS, help="which weights are randomized together")] = "cascade",
+    seeds: Annotated[int, Range(1, 100, help="number of randomized networks for each step")] = 3,
+    seed: Seed = 0,
+    progress: Progress | None = None,
+    budget: float | None = None,
+    **options: Any,
+) -> Randomization:
+    """Model parameter randomization test: does the map change when the weights are randomized?
+
+    The weights of a private copy are randomized (see network/randomized_copy.py), block by block from the output to the
+    input in at most `MAX_STEPS` steps, starting with the last layer that has weights. `order` "cascade" keeps earlier
+    blocks randomized, so that no trained weights are left at the end; "independent" randomizes one block at a time;
+    "logit" randomizes only the last layer. Each map, for the class of the trained network and at the same layer, is
+    compared with the map of the trained network: before its final ReLU, by rank correlation with and without sign, and
+    by `ssim` as it is drawn.
+
+    Passing is necessary but not sufficient: a map of pure noise passes, because noise has no rank correlation with any
+    map (Hedström et al. 2024, arXiv:2405.02383). Failing means that the map hardly depends on what the network has
+    learned. The correlation of maps that keep the image's edges, such as magnitudes, decreases slowly; this is not an
+    error if the task depends on edges (Yona & Greenfeld 2021, arXiv:2110.14297).
+
+    `method` is a name in METHODS, or a function (model, images, target) -> maps; `options` are those of the method.
+    Each step uses `seeds` randomized networks, with seeds `seed`, `seed` + 1, ...; `progress` gets the signed
+    correlations [steps, N] so far as the `map` of its `Partial`.
+
+    Returns  a `Randomization`: correlations [steps, N] in [-1, 1], whether the map `passes`, and a summary as `str`
+    Errors   BadOption; UnsupportedModel for compiled graphs and packed weights; those of the method
+    Source   Adebayo et al. 2018, section 3, arXiv:1810.03292; thresholds: docs/metrics.md
+
+    Example
+        >>> result = randomization_test(model, images, "saliency", order="logit", seeds=1)
+        >>> result.steps, result.passes
+        (('fc',), True)
+    """
+    start = time.monotonic()
+    loop = Loop(None, progress, budget)
+    _check({"order": order, "seeds": seeds, "seed": seed}, options)
+    check_images(model, images)
+    view = eval_view(model)
+    maps = _Maps(method, view.model, layer, options)
+    with torch.inference_mode(False), torch.no_grad():
+        copy = RandomizedCopy(view)
+        images = images.detach().clone()
+        fixed = _fixed(copy.network, images, target)
+        groups = weight_groups(copy.network, images, MAX_STEPS)[::-1]
+        if not groups:
+            raise BadOption("The network has no weights to randomize. Give a network with weights.")
+        test = _Test(copy, images, fixed, maps, groups if order != "logit" else groups[:1], order, seeds, seed, loop)
+        test.run()
+    return Randomization(
+        steps=tuple(group.name for group in test.groups),
+        **test.means(),
+        method=maps.name,
+        layer=maps.layer if isinstance(maps.layer, str) else None,
+        target=describe_target(fixed, len(images)),
+        order=order,
+        by_size=maps.by_size,
+        done=test.done,
+        total=test.total,
+        options={**options, "seeds": seeds, "seed": seed},
+        seconds=time.monotonic() - start,
+    )
+
+
+def _check(given: dict[str, Any], options: dict[str, Any]) -> None:
+    for name, option in options_of(randomization_test).items():
+        option.check(given[name])
+    if "compare" in options:
+        raise BadOption("compare= computes a second map, which this test does not use. Omit compare.")
+    if "forward" in options:
+        raise BadOption(
+            "forward= is not supported, because it would run the given model instead of the randomized copy. Wrap the "
+            "model and the function in an nn.Module that takes only images."
+        )
+
+
+def _fixed(network: nn.Module, images: Tensor, target: TargetLike) -> Target:
+    """Return the target with fixed classes: None becomes the top classes of the trained network."""
+    if isinstance(target, Unit):
+        raise BadTarget(
+            f"The target is a unit of {target.layer!r}, which does not depend on the weights after that layer. Give a "
+            "class, or a function of the network's output."
+        )
+    with open_run(network, images, target) as run:
+        run.scoring.score_inputs()
+        assert run.scoring.target is not None, "score_inputs sets it"
+        return run.scoring.target if target is None else as_target(target, len(images))
+
+
+class _Maps:
+    """The method, as a function from a network to its signed maps [N, h, w]."""
+
+    def __init__(
+        self, method: str | Method | MapFunction, model: nn.Module, layer: LayerName | None, options: dict[str, Any]
+    ) -> None:
+        name = method if isinstance(method, str) else getattr(method, "name", getattr(method, "__name__", ""))
+        known = METHODS.get(str(name))
+        if isinstance(method, str) or (known is not None and method in (known, known.function)):
+            self.method: Method | None = find(str(name))
+        elif callable(method):
+            self.method = None
+        else:
+            raise BadOption(f"method={method!r} is not valid. Give a name, or a function of model, images, target.")
+        if self.method is not None and (self.method.planes or self.method.returns == "channels"):
+            raise BadOption(
+                f"{name} does not return a map of the image, but {self.method.returns}. Use another method."
+            )
+        self.function = method
+        self.name = str(name) or type(method).__name__
+        self.by_size = self.method is not None and self.method.by_size
+        self.layer = find_hook_point(unwrap(model), layer).name if isinstance(layer, nn.Module) else layer
+        self.options = options
+        self.grad = torch.is_grad_enabled()
+
+    def __call__(self, network: nn.Module, images: Tensor, target: Target, inside: Progress | None) -> Tensor:
+        if self.method is not None:
+            named: dict[str, Any] = {"progress": inside} if inside is not None and self.method.long else {}
+            found = explain(
+                self.method.name, network, images, target, layer=self.layer, compare=False, **self.options, **named
+            )
+            self.layer = found.layer if self.method.takes_layer else self.layer
+            return found.raw if found.raw.ndim == 3 else found.map
+        given = {} if self.layer is None else {"layer": self.layer}
+        classes = torch.tensor(describe_target(target, len(images))) if isinstance(target, Logit) else target
+        with torch.set_grad_enabled(self.grad):
+            maps = self.function(network, images.clone(), classes, **given, **self.options)  # type: ignore[operator]
+        if not isinstance(maps, Tensor) or maps.ndim not in (3, 4) or len(maps) != len(images):
+            form = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+            raise BadOption(f"{self.name} returned {form}. It must return maps [N, h, w] or [N, C, H, W].")
+        self.by_size = maps.ndim == 4
+        return reduce_channels(maps.detach()) if maps.ndim == 4 else maps.detach()
+
+
+class _Stopped(Exception):
+    """Raised inside a long method if the caller or the budget stops the test."""
+
+
+@dataclass(eq=False)
+class _Test:
+    """The loop over seeds and steps, with its results: `STATISTICS`, [5, seeds, steps, N]."""
+
+    copy: RandomizedCopy
+    images: Tensor
+    target: Target
+    maps: _Maps
+    groups: Sequence[WeightGroup]
+    order: str
+    seeds: int
+    seed: int
+    loop: Loop
+    done: int = 0
+    started: bool = False
+
+    def __post_init__(self) -> None:
+        self.total = self.seeds * len(self.groups)
+        form = len(STATISTICS), self.seeds, len(self.groups), len(self.images)
+        self.found = torch.full(form, torch.nan, dtype=torch.float64)
+
+    def run(self) -> None:
+        """Run all steps, or as many as the time allows."""
+        try:
+            self.original = self._map()
+            self.started = True
+            before = self._outputs()
+            self._randomize(0)
+            after = self._outputs()
+            if before and all(map(torch.equal, before, after)):
+                raise UnsupportedModel(
+                    f"The copy of the network returns the same output after {self.groups[0].name} was randomized, "
+                    "because its forward uses the modules of the original. Give a network whose forward uses self."
+                )
+            self.loop.run(self.total, 1, self._work, lambda: self.means()["signed"])
+        except _Stopped:
+            pass
+
+    def _work(self, chunk: range) -> None:
+        for unit in chunk:
+            self._randomize(unit)
+            s, k = divmod(unit, len(self.groups))
+            self.found[:, s, k] = self._compare(self._map()).cpu()
+            self.done += 1
+
+    def _randomize(self, unit: int) -> None:
+        s, k = divmod(unit, len(self.groups))
+        if k == 0 or self.order == "independent":
+            self.copy.restore()
+        self.copy.randomize(self.groups[k].modules, self.seed + s)
+
+    def _map(self) -> Tensor:
+        is_watched = self.loop.progress is not None or self.loop.budget is not None
+        return self.maps(self.copy.network, self.images, self.target, self._report_method if is_watched else None)
+
+    def _report_method(self, partial: Partial) -> None:
+        """Report progress of a long method within a step. The first step always completes."""
+        fraction = min(1.0, (self.done + partial.fraction) / self.total) if self.started else 0.0
+        whole = Partial(fraction, self.means()["signed"], self.done, self.total)
+        stopped = self.loop.progress is not None and self.loop.progress(whole) is False
+        if stopped or (self.done and not self.loop.affords()):
+            raise _Stopped
+
+    def _outputs(self) -> list[Tensor]:
+        found: list[Tensor] = []
+        map_tensors(self.copy.network(self.images.clone()), lambda tensor: found.append(tensor.clone()))
+        return found
+
+    def _compare(self, randomized: Tensor) -> Tensor:
+        """Return the `STATISTICS` [5, N] of a map of the randomized network."""
+        pair = self.original, randomized
+        shown = [each.abs() if self.maps.by_size else each for each in pair]
+        size = self.images.shape[-2], self.images.shape[-1]
+        full = [each if each.shape[1:] == size else resize(each, size) for each in shown]
+        signed = rank_correlation(*pair)
+        is_signed = any(bool((each < 0).any()) for each in pair)
+        magnitude = rank_correlation(pair[0].abs(), pair[1].abs()) if is_signed else signed
+        absolute = (magnitude if self.maps.by_size else signed).abs()
+        return torch.stack([signed, magnitude, ssim(*full), absolute, signed.isnan().double()])
+
+    def means(self) -> dict[str, Tensor]:
+        """Return the means over the seeds, [steps, N] each."""
+        return {name: values.nanmean(0) for name, values in zip(STATISTICS, self.found, strict=True)}

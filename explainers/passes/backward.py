@@ -1,0 +1,167 @@
+"""Backward passes of one call: gradients of the scores down to the images, or to layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from explainers.errors import UnsupportedModel
+from explainers.findings import note_gradient
+from explainers.hooks.calls import Edit, replaced_outputs
+from explainers.layers.layout import LayerLayout
+from explainers.network.batch_norm import guard_batch_norms
+from explainers.network.fused_copy import channels_last
+from explainers.network.quantized import no_gradient
+from explainers.passes import graph
+from explainers.passes.forward import ForwardPasses
+from explainers.passes.leaf import LayerLeaf
+from explainers.passes.loop import Loop, split_on_out_of_memory
+from explainers.passes.scoring import Scoring
+from explainers.passes.tensors import at_least_float32
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardPasses:
+    """Gradients of the scores. `given` are the caller's images, by which several requests share a graph."""
+
+    forward: ForwardPasses
+    scoring: Scoring
+    given: Tensor
+    loop: Loop | None
+
+    def gradient(
+        self, batch: Tensor, image_indices: Sequence[int] | None = None, *, rule: Callable[[Tensor], Any] | None = None
+    ) -> Tensor:
+        """Return d score / d batch, [B, C, H, W]; `rule` modifies this call's backward graph before it runs."""
+        keep = image_indices is None and rule is None
+        return self.scores_and_gradient(batch, image_indices, rule=rule, keep=keep)[1]
+
+    @split_on_out_of_memory
+    def scores_and_gradient(
+        self,
+        batch: Tensor,
+        image_indices: Sequence[int] | None = None,
+        *,
+        rule: Callable[[Tensor], Any] | None = None,
+        keep: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the scores [B] of the batch and their gradient as `gradient` computes it, from one pass.
+
+        With `keep`, the graph may be reused by the next request for the same images.
+        """
+        network = self.scoring.fast_network() if rule is None and image_indices is not None else None
+
+        def build() -> tuple[Any, list[Tensor]]:
+            leaf = (batch.detach().clone() if network is None else channels_last(batch.detach())).requires_grad_()
+            # The network gets a copy, because its first operation may be in-place, which a leaf does not allow.
+            return self.forward(leaf.clone(), network), [leaf]
+
+        with torch.enable_grad(), self.scoring.autocast():
+            output, leaves = self._graph("input", build) if keep else build()
+            scores = self.scoring.score(output, image_indices)
+            total = scores.sum()
+            if total.requires_grad and rule is not None:
+                rule(total)
+            (gradient,) = self.vjp(total, leaves, note_bypass=rule is None)
+        if image_indices is None:
+            note_gradient(gradient)
+        return at_least_float32(scores), at_least_float32(gradient)
+
+    def at(
+        self,
+        layouts: Sequence[LayerLayout],
+        batch: Tensor,
+        image_indices: Sequence[int] | None = None,
+        *,
+        replacements: Mapping[str, Edit] | None = None,
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return each layer's output A for the batch and d score / dA, in the layer's layout, by layer name."""
+        return self.scores_at(layouts, batch, image_indices, replacements=replacements)[1]
+
+    def scores_at(
+        self,
+        layouts: Sequence[LayerLayout],
+        batch: Tensor,
+        image_indices: Sequence[int] | None = None,
+        *,
+        replacements: Mapping[str, Edit] | None = None,
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+        """Return the scores [B] of the batch and the result of `at`, from one pass.
+
+        The network runs without a graph up to the first of the layers. Its detached output becomes the leaf of the
+        graph; later layers are recorded as nodes of that graph. A single backward pass then serves all layers, and no
+        parameter gradients are computed. `replacements` are functions that edit a layer's output before it is detached.
+        """
+        if self.forward.view.quantized:
+            raise UnsupportedModel(no_gradient(self.forward.view.quantized))
+        if self.loop is not None and image_indices is not None and replacements is None:
+            return self.loop.run_in_halves(
+                lambda part, rows: self.scores_at(layouts, part, rows, replacements={}), batch, image_indices
+            )
+        layouts = list({layout.name: layout for layout in layouts}.values())
+        names = [layout.name for layout in layouts]
+        precision = nullcontext if self.scoring.precision == "float32" else self.scoring.autocast
+
+        def build() -> tuple[Any, list[Tensor]]:
+            leaves = [LayerLeaf(layout, (replacements or {}).get(layout.name)) for layout in layouts]
+            edits = [(leaf.layout, leaf.hook) for leaf in leaves]
+            with torch.no_grad(), precision(), replaced_outputs(self.forward.view.network, edits):
+                # A copy of the images, because the network may modify its input in place.
+                output = self.forward(batch.clone() if batch is self.forward.images else batch)
+            return output, [leaf.single_output() for leaf in leaves]
+
+        own = image_indices is None and replacements is None
+        output, activations = self._graph((*names,), build) if own else build()
+        with torch.enable_grad(), precision():
+            scores = self.scoring.score(output, image_indices)
+            gradients = self.vjp(scores.sum(), activations, layouts=layouts)
+        return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
+
+    def vjp(
+        self, total: Tensor, leaves: Sequence[Tensor], *, layouts: Sequence[LayerLayout] = (), note_bypass: bool = True
+    ) -> list[Tensor]:
+        """Return d total / d leaf for each leaf, or the part that flows through the channels of a `Through` target.
+
+        `layouts` are the layers whose outputs the leaves are; without them the leaves are the images.
+
+        Errors   UnsupportedModel if the score depends on a leaf from which its graph is detached
+        """
+        if not total.requires_grad:
+            self.refuse_detached(layouts)
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        guard_batch_norms(total)
+        if self.forward.through is not None:
+            return self.forward.through.gradients(total, leaves, note_bypass=note_bypass)
+        reusable = self.forward.view.graphs is not None
+        found = torch.autograd.grad(total, leaves, retain_graph=reusable, allow_unused=True)
+        if None in found:
+            self.refuse_detached([layouts[i] for i, gradient in enumerate(found) if layouts and gradient is None])
+        return [torch.zeros_like(a) if g is None else g for a, g in zip(leaves, found, strict=True)]
+
+    def refuse_detached(self, layouts: Sequence[LayerLayout]) -> None:
+        """Raise an error if the score depends on the layers, or on the images if none is given, without a gradient.
+
+        Errors   UnsupportedModel
+        """
+        rows = range(len(self.forward.images))
+        with torch.no_grad():
+            graph.refuse_detached(
+                self.forward.view.network,
+                self.forward.images,
+                lambda x: self.scoring.score(self.forward(x), rows),
+                layouts,
+            )
+
+    def _graph(self, key: Any, build: Callable[[], tuple[Any, list[Tensor]]]) -> tuple[Any, list[Tensor]]:
+        """Return the output of the images' forward pass and the leaves of its graph, cached if the call reuses them."""
+        graphs = self.forward.view.graphs
+        if graphs is None or self.forward.through is not None or self.forward.unit is not None:
+            return build()
+        if key not in graphs or graphs[key][0] is not self.given:
+            graphs[key] = self.given, *build()
+        return graphs[key][1], graphs[key][2]

@@ -1,0 +1,92 @@
+"""Forward passes of one call: whole batches, or up to a layer."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import BadTarget
+from explainers.hooks.calls import replaced_outputs
+from explainers.hooks.records import map_tensors
+from explainers.layers.layout import LayerLayout
+from explainers.network.eval_view import EvalView
+from explainers.network.forward_wrapper import ForwardWrapper
+from explainers.passes.leaf import LayerLeaf
+from explainers.passes.loop import concatenate_outputs
+from explainers.passes.tensors import single_tensor
+from explainers.passes.through import ThroughLayer
+
+
+class _StopForward(Exception):
+    """Stops a forward pass at the last layer whose output is needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardPasses:
+    """Runs the network of `view` on variants of `images`.
+
+    `unit` is the layer of a `Unit` target, where a pass stops; `through` the layer of a `Through` target.
+    """
+
+    view: EvalView
+    images: Tensor
+    unit: LayerLayout | None = None
+    through: ThroughLayer | None = None
+
+    def __call__(self, batch: Tensor, network: nn.Module | None = None) -> Any:
+        """Return what the target scores: the network's output for a batch of variants, or that of a unit's layer.
+
+        If `network`, a copy, is given, it runs instead.
+        """
+        if network is not None:
+            return network(batch)
+        network, through = self.view.network, self.through
+        hook = nullcontext() if through is None else replaced_outputs(network, [(through.layout, through.record)])
+        with hook:
+            if self.unit is not None:
+                return self.unit.to_maps(self.outputs(self.unit, batch))
+            if len(batch) != len(self.images) and self._takes_one_size:
+                return self._in_chunks(batch)
+            return network(batch)
+
+    def outputs(self, layout: LayerLayout, batch: Tensor) -> Tensor:
+        """Return the layer's output for a batch, in the layer's layout; the forward pass stops there."""
+        leaf = LayerLeaf(layout)
+
+        def keep(output: Any) -> None:
+            leaf.outputs.append(single_tensor(layout.name, output).clone())
+            raise _StopForward
+
+        with replaced_outputs(self.view.network, [(layout, keep)]), suppress(_StopForward):
+            self.view.network(batch)
+        return leaf.single_output()
+
+    def refuse_through(self) -> None:
+        """Raise an error if a `Through` target is used with a gradient-free method.
+
+        Errors   BadTarget
+        """
+        if self.through is not None:
+            raise BadTarget(
+                "through=(layer, channels) restricts gradients, but this method only uses scores. Choose a gradient "
+                "method or a gradient-weighted CAM."
+            )
+
+    @property
+    def _takes_one_size(self) -> bool:
+        """Whether a batch needs as many rows as the images: frozen graphs, and `forward=` with a fixed batch size."""
+        network = self.view.network
+        one = isinstance(network, ForwardWrapper) and network.one_by_one
+        return one or self.view.kind in ("traced", "exported")
+
+    def _in_chunks(self, batch: Tensor) -> Any:
+        """Run a batch in chunks of the images' batch size: traced and exported networks may accept no other."""
+        count = len(self.images)
+        rows = [batch[start : start + count] for start in range(0, len(batch), count)]
+        rows[-1] = torch.cat([rows[-1], rows[-1][:1].expand(count - len(rows[-1]), *batch.shape[1:])])
+        whole = concatenate_outputs([self.view.network(chunk) for chunk in rows])
+        return map_tensors(whole, lambda tensor: tensor[: len(batch)])

@@ -1,0 +1,119 @@
+"""Scores of the images and of their variants. Many variants run in a faster copy, and in bfloat16 if requested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explainers.findings import note_option, note_scores
+from explainers.network.forward_wrapper import ForwardWrapper
+from explainers.network.fused_copy import WORTH_TIMING, FusedCopy, channels_last, faster_in_bf16, fused_copy
+from explainers.passes import graph
+from explainers.passes.forward import ForwardPasses
+from explainers.passes.loop import Loop, now, split_on_out_of_memory
+from explainers.passes.tensors import at_least_float32
+from explainers.targets import Target, evaluate, fix
+
+
+@dataclass(eq=False)
+class Scoring:
+    """The scores of one call. The target that the caller `requested` is resolved to `target` by the first scores.
+
+    `many` announces that many variants of the images will run, `precision` is their precision, and `loop` runs them
+    within its budget. `clean_output` is the network's output for the unchanged images, once known.
+    """
+
+    forward: ForwardPasses
+    requested: Target | None
+    loop: Loop | None = None
+    many: bool = False
+    precision: str = "float32"
+    target: Target | None = field(default=None, init=False)
+    clean_output: Any = field(default=None, init=False)
+    _fused: FusedCopy | None = field(default=None, init=False)
+
+    def score(self, output: Any, image_indices: Sequence[int] | None = None, target: Target | None = None) -> Tensor:
+        """Return the score of each row of an output; row b is a variant of image `image_indices[b]`."""
+        count = len(self.forward.images)
+        self.target = self.target or fix(self.requested, output, count)
+        target = target or self.target
+        target = target if image_indices is None else target.rows(image_indices)
+        scores = evaluate(target, output, count if image_indices is None else len(image_indices))
+        if not scores.requires_grad and torch.is_grad_enabled():
+            graph.refuse_target(target, output)
+        if image_indices is not None:
+            return scores
+        named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+        whole = output if isinstance(output, Tensor) else named
+        known = at_least_float32(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
+        note_scores(known, self.target, at_least_float32(scores))
+        return scores
+
+    def score_inputs(self) -> Tensor:
+        """Return the scores [N] of the unchanged images, without a graph, and fix the classes.
+
+        The classes are always determined in full precision. The scores are in the precision of the variants' scores, so
+        that differences between them contain no additional rounding.
+        """
+        images = self.forward.images
+        start = now(images.device)
+        with torch.no_grad():
+            self.clean_output = self.forward(images.clone())
+            scores = at_least_float32(self.score(self.clean_output))
+        if self.loop is not None:
+            self.loop.measure(images, start)
+        if self.precision == "auto":
+            self._choose_precision()
+        if self.loop is not None and self.fast_network() is not None and self._fused is not None:
+            self.loop.note_largest(self._fused.largest // (2 if self.precision == "bf16" else 1))
+        return self.values(images, range(len(scores))) if self.precision == "bf16" else scores
+
+    @split_on_out_of_memory
+    def values(self, batch: Tensor, image_indices: Sequence[int], *, target: Target | None = None) -> Tensor:
+        """Return scores [B] of variants, for `target` if given; row b is a variant of image `image_indices[b]`."""
+        self.forward.refuse_through()
+        network = self.fast_network()
+        with torch.no_grad(), self.autocast():
+            batch = batch if network is None else channels_last(batch)
+            return at_least_float32(self.score(self.forward(batch, network), image_indices, target))
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which variants run: bfloat16 if requested or chosen."""
+        if self.precision == "auto":
+            self._choose_precision()
+        wanted = self.precision == "bf16"
+        return torch.autocast(self.forward.images.device.type, torch.bfloat16) if wanted else nullcontext()
+
+    def fast_network(self, layer: str | None = None) -> nn.Module | None:
+        """Return the faster private copy if many variants will run, else None.
+
+        With `layer`, return it only if the copy computes the same output of that layer as the network.
+        """
+        view, images = self.forward.view, self.forward.images
+        partial = self.forward.through is not None or self.forward.unit is not None
+        late = self._fused is None and self.loop is not None and not self.loop.affords(2 * len(images))
+        if not self.many or partial or late or view.kind is not None or isinstance(view.network, ForwardWrapper):
+            return None
+        if self.clean_output is None:
+            self.score_inputs()
+        if self._fused is None and isinstance(self.clean_output, Tensor):
+            self._fused = fused_copy(view.model, view.network, images, self.clean_output)
+        if self._fused is None:
+            self.many = False
+        elif layer is None or layer.partition("#")[0] not in self._fused.fused:
+            return self._fused.network
+        return None
+
+    def _choose_precision(self) -> None:
+        """Resolve "auto": bfloat16 if the fused copy runs clearly faster in it, else float32."""
+        self.precision = "float32"  # for the clean pass against which the fused copy is checked
+        self.fast_network()
+        worth = self.loop is None or self.loop.affords(WORTH_TIMING)
+        if self._fused is not None and faster_in_bf16(self._fused, self.forward.images, worth):
+            self.precision = "bf16"
+        note_option("precision", self.precision)

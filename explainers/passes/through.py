@@ -1,0 +1,67 @@
+"""Gradients that flow only through chosen channels of a layer, for a `Through` target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from explainers.errors import BadTarget
+from explainers.findings import is_recording, note_finding
+from explainers.layers.layout import LayerLayout
+from explainers.passes.tensors import single_tensor
+from explainers.targets import Through
+
+
+@dataclass(eq=False)
+class ThroughLayer:
+    """The layer of a `Through` target. Its output in the last forward pass is where gradients are restricted."""
+
+    target: Through
+    layout: LayerLayout
+    _output: Tensor | None = field(default=None, init=False)
+
+    def record(self, output: Any) -> Tensor:
+        """Record the layer's output, and return a clone of it for the following layers."""
+        self._output = single_tensor("of through=(layer, channels)", output)
+        if self._output.requires_grad:
+            # A module may return its input (Dropout in eval mode); the view receives only the gradient of this output.
+            self._output = self._output.view_as(self._output)
+        return self._output.clone()
+
+    def gradients(self, total: Tensor, leaves: Sequence[Tensor], *, note_bypass: bool) -> list[Tensor]:
+        """Return the part of d total / d leaf that flows through the chosen channels, for each leaf.
+
+        With `note_bypass`, a finding reports the fraction of the gradient that bypasses the layer.
+
+        Errors   BadTarget if the layer is not between the leaves and the score
+        """
+        passed, self._output = self._output, None
+        if passed is None or not passed.requires_grad:
+            raise BadTarget(
+                f"Layer {self.target.layer!r} of through=(layer, channels) is not between the explained tensor and the "
+                "score, so no gradient flows through it. Choose a layer that runs after the explained one."
+            )
+        (output_gradient,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
+        chosen = self.target.only(output_gradient, self.layout.channel_axis)
+        if note_bypass and is_recording():
+            self._note_bypass(total, passed, output_gradient, leaves)
+        return list(torch.autograd.grad(passed, leaves, chosen, materialize_grads=True))
+
+    def _note_bypass(self, total: Tensor, passed: Tensor, output_gradient: Tensor, leaves: Sequence[Tensor]) -> None:
+        whole = torch.autograd.grad(total, leaves, retain_graph=True, materialize_grads=True)
+        inside = torch.autograd.grad(passed, leaves, output_gradient, retain_graph=True, materialize_grads=True)
+        for a, b in zip(whole, inside, strict=True):
+            size, around = float(a.norm()), float((a - b).norm())
+            share = around / size if size else 0.0
+            if share > 1e-4:
+                note_finding(
+                    "bypass",
+                    f"Not every path passes through layer {self.layout.name!r}: {share:.0%} of the gradient bypasses "
+                    "it and is not in any channel's map.",
+                    layer=self.layout.name,
+                    share=share,
+                )

@@ -1,0 +1,1 @@
+"""The command line: one Typer application, its options and its messages."""

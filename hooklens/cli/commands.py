@@ -1,0 +1,285 @@
+"""The commands of `hooklens`. `hooklens COMMAND --help` shows an example of each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from hooklens import __version__
+from hooklens.cli import masks, messages, serving
+from hooklens.cli.options import ModelOptions, RunOptions, expand, set_offline
+from hooklens.cli.progress import Progress
+from hooklens.errors import Refused
+
+app = typer.Typer(
+    name="hooklens", help=messages.HOOKLENS, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def hooklens(
+    version: Annotated[
+        bool, typer.Option("--version", help=messages.VERSION, callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+class Exit(IntEnum):
+    """Exit codes of the commands. Typer exits with 2 for usage errors."""
+
+    DONE = 0
+    ERROR = 1
+    UNREADABLE = 3
+    INTERRUPTED = 130
+
+
+DETECTOR_METHODS = ("d_rise",)
+"""Methods that do not apply to classifiers."""
+Folder = Annotated[Path, typer.Argument(help=messages.FOLDER)]
+Seed = Annotated[int, typer.Option(min=0, help=messages.SEED)]
+Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
+
+
+@app.command(help=messages.SERVE)
+@expand
+def serve(
+    model: ModelOptions,
+    host: Annotated[str | None, typer.Option(help=messages.HOST)] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
+    run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
+) -> None:
+    overrides = model.overrides()
+    serving.check_address(host, port)
+    serving.serve(model.model, overrides, host, port, run)
+
+
+@app.command(help=messages.EXPLAIN)
+@expand
+def explain(
+    source: Annotated[str, typer.Argument(help=messages.SOURCE)],
+    out: Annotated[Path, typer.Option(help=messages.OUT)],
+    run: RunOptions,
+    model: ModelOptions,
+) -> None:
+    run.check_engine()
+    method_options, overrides = run.method_options(), model.overrides()
+    from hooklens.datasets import run as runs  # torch takes seconds to start
+    from hooklens.datasets import settings as run_settings  # as above
+
+    settings = run_settings.Settings(
+        model.model,
+        overrides,
+        run.method,
+        run.layer,
+        run.target,
+        run.where,
+        method_options,
+        run.batch_size,
+        precision=run.precision,
+        seed=run.seed,
+    )
+    _keep_freed_memory()
+    job = runs.prepare(settings, source, out, limit=run.limit, device=run.device)
+    with Progress(messages.EXPLAINING) as progress:
+        if run.engine == "ray":
+            from hooklens.datasets import ray_engine  # ray is an extra
+
+            workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus)
+            done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=progress)
+        else:
+            done = runs.run(job, decode=_decode(), workers=run.workers, device=run.device, report=progress)
+    typer.echo(messages.explained(done, settings))
+    raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
+
+
+@app.command(help=messages.REPORT)
+def report(
+    folder: Folder,
+    out: Annotated[Path, typer.Option(help=messages.REPORT_OUT)] = Path("report.html"),
+    box: Annotated[str | None, typer.Option(help=messages.BOX)] = None,
+    mask: Annotated[Path | None, typer.Option(help=messages.MASK, exists=True)] = None,
+    link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
+    offline: Offline = False,
+) -> None:
+    from hooklens.datasets import report as reports  # as above
+    from hooklens.datasets import shards  # torch takes seconds to start
+    from hooklens.datasets.finished.finished_run import FinishedRun  # as above
+
+    set_offline(offline)
+    if out.expanduser().is_dir():
+        raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
+    if link is not None and not link.startswith(("http://", "https://")):
+        raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
+    data = shards.open_run(folder)
+    run = FinishedRun(data, _decode())
+    missing: set[str] = set()
+
+    def read(path: str) -> Any:
+        image = run.image(path)
+        if image is None:
+            missing.add(path)
+        return image
+
+    with Progress(messages.REPORTING, messages.NOT_RESUMABLE) as progress:
+        path = reports.write(
+            data,
+            out,
+            read=read,
+            model=run.try_model(),
+            box=_box(box),
+            mask=None if mask is None else masks.find(mask, data.table["path"].to_pylist()),
+            link=link,
+            progress=progress,
+        )
+    typer.echo(messages.reported(path, len(missing)))
+
+
+@app.command(help=messages.EVALUATE)
+def evaluate(
+    folder: Folder,
+    images: Annotated[int, typer.Option(min=1, help=messages.SAMPLE)] = 100,
+    metrics: Annotated[str, typer.Option(help=messages.METRICS)] = "deletion,insertion",
+    steps: Annotated[int, typer.Option(min=2, help=messages.STEPS)] = 20,
+    precision: Annotated[str, typer.Option(help=messages.EVALUATED)] = "auto",
+    seed: Seed = 0,
+    offline: Offline = False,
+    pictures: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
+) -> None:
+    from hooklens.datasets import shards  # torch takes seconds to start
+    from hooklens.datasets.finished import evaluation  # as above
+    from hooklens.datasets.finished.finished_run import FinishedRun  # as above
+
+    set_offline(offline)
+    if pictures is not None:
+        typer.echo(messages.PICTURES_RENAMED, err=True)
+        images = pictures
+    _keep_freed_memory()
+    data = shards.open_run(folder)
+    with Progress(messages.EVALUATING, messages.NOT_RESUMABLE) as progress:
+        result = evaluation.evaluate(
+            FinishedRun(data, _decode()),
+            images=images,
+            metrics=[name.strip() for name in metrics.split(",") if name.strip()] or [metrics],
+            steps=steps,
+            precision=precision,
+            seed=seed,
+            report=progress,
+        )
+    typer.echo(messages.evaluated(result, folder))
+
+
+@app.command(help=messages.MODELS)
+def models() -> None:
+    from hooklens import zoo  # torch takes seconds to start
+
+    for info in zoo.list_models():
+        status = messages.CACHED if info.cached else messages.megabytes(info.megabytes)
+        typer.echo(f"{info.name:40} {info.title:40} {status}{messages.task(info.task)}")
+
+
+@app.command(help=messages.METHODS)
+def methods() -> None:
+    import explainers  # torch takes seconds to start
+
+    for method in explainers.METHODS.values():
+        if method.returns in ("grid", "pixels", "heat") and method.name not in DETECTOR_METHODS:
+            typer.echo(f"{method.name:32} {method.family:14} {method.summary}")
+
+
+@app.command(help=messages.REPLAY)
+@expand
+def replay(bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], model: ModelOptions) -> None:
+    from hooklens.session.bundles import replay as replays  # torch takes seconds to start
+
+    raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=model.overrides()))
+
+
+def _box(text: str | None) -> tuple[float, float, float, float] | None:
+    if text is None:
+        return None
+    try:
+        left, top, right, bottom = (float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(messages.NOT_A_BOX.format(text=text), param_hint="--box") from None
+    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
+        raise typer.BadParameter(messages.NOT_A_BOX.format(text=text), param_hint="--box")
+    return left, top, right, bottom
+
+
+def _decode() -> Any:
+    """Return the decoder of the page, which limits size and time."""
+    from hooklens.images import uploads  # only needed if images are read
+
+    return uploads.open_image
+
+
+def _keep_freed_memory() -> None:
+    import explainers  # torch takes seconds to start
+
+    explainers.keep_freed_memory()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command. Expected errors are printed as one message without a traceback, and set the exit code.
+
+    Errors   SystemExit
+    """
+    for name, value in {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "300000"}.items():
+        os.environ.setdefault(name, value)  # as for the page: see hooklens/page/serving/gradio_setup.py
+    warnings.showwarning = _print_once()
+    try:
+        app(arguments)
+    except KeyboardInterrupt:
+        _exit_interrupted()
+    except SystemExit as end:
+        if end.code == Exit.INTERRUPTED:  # typer converts Ctrl+C to this code
+            _exit_interrupted()
+        raise
+    except Exception as error:
+        if not _is_expected(error):
+            raise
+        typer.echo(str(error), err=True)
+        sys.exit(Exit.ERROR)
+
+
+def _print_once() -> Callable[..., None]:
+    """Return a function that prints each warning once, without the line of code that caused it."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in printed:
+            printed.add(str(message))
+            typer.echo(str(message), err=True)
+
+    return show
+
+
+def _exit_interrupted() -> NoReturn:
+    """Exit at once: finished batches are on the disk, and a worker may be blocked while it passes on its batch."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    sys.exit(Exit.INTERRUPTED)
+
+
+def _is_expected(error: Exception) -> bool:
+    if isinstance(error, Refused):
+        return True
+    from explainers.errors import ExplainerError  # torch takes seconds to start
+    from hooklens.zoo import ModelUnavailable  # as above
+
+    return isinstance(error, (ExplainerError, ModelUnavailable, ImportError))

@@ -1,0 +1,173 @@
+"""The help texts and messages of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hooklens.cli.progress import duration
+from hooklens.datasets.settings import LABEL, WRONG
+
+if TYPE_CHECKING:
+    from hooklens.datasets.run import Summary
+    from hooklens.datasets.settings import Settings
+
+HOOKLENS = """Visualize what an image model looks at, for one image or for a whole dataset.
+
+\b
+    hooklens explain photos/ --out run               predictions and maps of all images, as Parquet
+    hooklens report run --out report.html            HTML report: mistakes, mean maps, clusters of maps
+    hooklens evaluate run                            faithfulness metrics, compared with control maps
+    hooklens serve                                   interactive page for single images
+"""
+EXPLAIN = """Explain every image of SOURCE and write one row per image to Parquet files.
+
+SOURCE is an image, a folder of images, a folder with one folder per class, a CSV, JSON lines or Parquet list (path,
+label), a tar of images (WebDataset) or a Hugging Face dataset folder. It can be a local path or any URL that fsspec
+supports. The model must be a classifier.
+
+To resume a run that was stopped or killed, run the same command again.
+
+\b
+    hooklens explain photos/ --out run
+    hooklens explain val.csv --model resnet50 --method hires_cam --target label --out run
+    hooklens explain val/ --where wrong --method integrated_gradients --option steps=32 --out mistakes
+
+Exit codes: 0 success, 1 error, 2 usage error, 3 some images could not be read, 130 interrupted.
+"""
+REPORT = """Write an HTML report of a run, as one self-contained file.
+
+\b
+    hooklens report run --out report.html
+    hooklens report run --box 0,0.8,0.2,1            also report the share of relevance in the lower left corner
+"""
+EVALUATE = """Evaluate a sample of the maps of a run, compared with control maps (random, image edges, centered blob).
+
+\b
+    hooklens evaluate run --images 200 --metrics deletion,insertion,road
+
+The result is printed and saved as evaluation.json, which the report includes.
+"""
+MODELS = "List the available models. --model also accepts timm:NAME, hf:NAME, hf:FOLDER and file.py:factory."
+METHODS = "List the available methods."
+REPLAY = "Recompute the maps of a saved bundle and compare them. The exit code is 0 if they are equal."
+SERVE = "Start the interactive page. `python app.py` takes the same options."
+
+VERSION = "Show the version and exit."
+NETWORK = "Model"
+MODEL = (
+    "Model name (see: hooklens models), timm:NAME, hf:NAME, hf:FOLDER, package.module:factory or file.py:factory. "
+    "auto: HOOKLENS_MODEL, or the built-in model."
+)
+WEIGHTS = "Weights: a .safetensors file, or a state dict saved with torch.save."
+LABELS = "Class names: a text file with one name per line, or JSON."
+MEAN = "Mean of pixels in [0, 1], one value per channel: 0.485,0.456,0.406."
+STD = "Standard deviation, one value per channel: 0.229,0.224,0.225."
+SIZE = "Input size in pixels: 224, or height x width: 160x224."
+OFFLINE = "Do not download anything."
+SOURCE = "Images to explain."
+OUT = "Folder of the run: a new folder, or an unfinished run to resume."
+METHOD = "Method (see: hooklens methods)."
+LAYER = "Name of the layer. Default: that of the method."
+TARGET = "Class to explain: predicted, label (if the model has this class), or the name or index of a class."
+OPTION = "Option of the method, such as --option samples=50. Can be repeated."
+WHERE = "Only include some images: wrong (mistakes), or label=NAME."
+LIMIT = "Maximum number of images, in order of path."
+BATCH = "Images per forward pass."
+WORKERS = (
+    "Processes that decode images (0: none). Default: half of the processors, at most 4. With ray: the maximum number "
+    "of workers that explain."
+)
+PRECISION = "float32, bf16 or auto, if the method supports it."
+SEED = "Random seed."
+DEVICE = "cpu, cuda, cuda:1 …"
+ENGINE = "local, or ray for several machines (needs the extra ray)."
+ADDRESS = "Address of a Ray cluster. Default: start Ray on this machine."
+GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5."
+FOLDER = "A finished run: the --out folder of hooklens explain."
+REPORT_OUT = "HTML file to write."
+BOX = "left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
+MASK = "A mask image (white is inside), or a folder with one mask per image that has the same name and any suffix."
+LINK = "URL of the page, to open images of the report in it: http://127.0.0.1:7860."
+SAMPLE = "Number of images, randomly sampled."
+METRICS = "Comma-separated metrics: deletion, insertion, road, average_drop, infidelity, mu_fidelity, sparseness …"
+STEPS = "Steps of a curve."
+EVALUATED = "float32, bf16 or auto."
+BUNDLE = "A bundle that was saved on the page."
+HOST = "Address to listen on. Default: this machine only; 0.0.0.0 accepts connections from other machines."
+PORT = "Port. Default: the first free one from 7860."
+RUN = "A run of hooklens explain. The links in its report open its images in this page."
+
+NOT_NUMBERS = "{text!r} is not a list of numbers such as 0.485,0.456,0.406"
+NOT_A_SIZE = "{text!r} is not a size. Use pixels, as in 224 or 160x224 (height x width)"
+NO_MODEL_NAMED = "Name the model with --model, for example package.module:factory or resnet18."
+NOT_A_MASK = "Cannot read the mask {path!r}: it is not an image. Use an image that is white inside."
+NO_MASKS = "None of the images of the run has a mask in {path!r}. A mask needs the name of its image, with any suffix."
+NOT_A_FILE = "{path!r} is a folder. Pass the name of a file, such as report.html."
+NOT_A_URL = "{text!r} is not a URL. Use one that starts with http:// or https://, such as http://127.0.0.1:7860."
+NOT_A_BOX = "{text!r} is not a box. Use left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
+NOT_AN_ENGINE = "Unknown engine {engine!r}. Use local or ray."
+NOT_AN_OPTION = "{text!r} is not an option. Use name=value."
+DEVICE_WITH_RAY = "it is for the local engine. With ray, use --gpus 1."
+ONLY_WITH_RAY = "it needs --engine ray."
+PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
+
+EXPLAINING, REPORTING, EVALUATING = "Explained", "Rendered", "Evaluated"
+NOT_RESUMABLE = "Interrupted. Nothing was written; the same command starts again."
+CACHED = "available"
+
+
+def task(name: str) -> str:
+    """Return a note for a model whose task runs do not support."""
+    return "" if name == "classification" else f" ({name}, only on the page)"
+
+
+def megabytes(size: float) -> str:
+    """Return a note with the size of the download."""
+    return f"{size:.0f} MB download"
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count:,} images"
+
+
+def explained(done: Summary, settings: Settings) -> str:
+    """Return the summary of a run."""
+    counts = done.counts
+    lines = [f"{_images(counts['pictures'])} in {str(done.folder)!r}"]
+    if settings.where == WRONG:
+        wrong = _images(counts["pictures"] - counts["unreadable"])
+        lines[0] = f"{wrong} of {counts['looked_at']:,} with a wrong prediction, in {str(done.folder)!r}"
+    if done.new:
+        speed = f", {done.new / done.seconds:.3g} per second" if done.seconds > 0 else ""
+        what = "checked" if settings.where == WRONG else "new"
+        lines[0] += f": {done.new:,} {what} in {duration(done.seconds)}{speed}."
+    else:
+        lines[0] += ": the run was already finished."
+    if counts["labelled"]:
+        share = counts["correct"] / counts["labelled"]
+        lines.append(f"Accuracy: {share:.1%} of {counts['labelled']:,} labeled images.")
+    unlabeled = counts["looked_at"] - counts["labelled"] - counts["unreadable"]
+    if settings.target == LABEL and unlabeled:
+        lines.append(
+            f"{_images(unlabeled)} without a label that is a class of the model: the predicted class is explained."
+        )
+    if counts["unreadable"]:
+        lines.append(f"{_images(counts['unreadable'])} could not be read; see the column error.")
+    return "\n".join(lines)
+
+
+def reported(path: Path, missing: int) -> str:
+    """Return the summary of a report, for which `missing` images were not available."""
+    line = f"{str(path)!r}: {path.stat().st_size / 1e6:.1f} MB. Open it in a browser."
+    if not missing:
+        return line
+    verb = "is" if missing == 1 else "are"
+    return f"{line}\n{_images(missing)} of the run {verb} not available anymore; only the maps are shown."
+
+
+def evaluated(result: dict[str, Any], folder: Path) -> str:
+    """Return the results of the metrics."""
+    lines = [metric["sentence"] for metric in result["metrics"].values()]
+    path = str(folder / "evaluation.json")
+    return "\n".join([*lines, f"Evaluated {_images(result['pictures'])}. Saved as {path!r}."])

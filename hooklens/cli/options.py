@@ -1,0 +1,150 @@
+"""Options that several commands share, each declared once.
+
+A command takes them as one argument, a dataclass of annotated fields: `expand` replaces it by its fields before typer
+reads the signature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from hooklens.cli import messages
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(messages.NOT_NUMBERS.format(text=text)) from None
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    parts = re.fullmatch(r"([1-9]\d{0,3})(?:x([1-9]\d{0,3}))?", text)
+    if not parts:
+        raise typer.BadParameter(messages.NOT_A_SIZE.format(text=text))
+    height, width = parts.groups()
+    return (int(height), int(width)) if width else int(height)
+
+
+_NETWORK: dict[str, Any] = {"rich_help_panel": messages.NETWORK}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """The model, and the user's settings for it."""
+
+    model: Annotated[str, typer.Option(help=messages.MODEL, **_NETWORK)] = "auto"
+    weights: Annotated[Path | None, typer.Option(help=messages.WEIGHTS, **_NETWORK)] = None
+    labels: Annotated[Path | None, typer.Option(help=messages.LABELS, **_NETWORK)] = None
+    mean: Annotated[Any, typer.Option(help=messages.MEAN, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
+    std: Annotated[Any, typer.Option(help=messages.STD, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
+    size: Annotated[Any, typer.Option(help=messages.SIZE, parser=_size, metavar="PIXELS", **_NETWORK)] = None
+    offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, **_NETWORK)] = False
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the given options except the name of the model, and apply `--offline`."""
+        set_offline(self.offline)
+        values = {"mean": self.mean, "std": self.std, "size": self.size}
+        paths = {"weights": self.weights, "labels": self.labels}
+        values |= {name: path and os.path.expanduser(path) for name, path in paths.items()}
+        options = {name: value for name, value in values.items() if value is not None}
+        if options and self.model == os.environ.get("HOOKLENS_MODEL", "auto") == "auto":
+            flags = ", ".join(f"--{name}" for name in options)
+            raise typer.BadParameter(messages.NO_MODEL_NAMED, param_hint=flags)
+        return options
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """What a run computes, and with which resources."""
+
+    method: Annotated[str, typer.Option(help=messages.METHOD)] = "grad_cam"
+    layer: Annotated[str | None, typer.Option(help=messages.LAYER)] = None
+    target: Annotated[str, typer.Option(help=messages.TARGET)] = "predicted"
+    option: Annotated[list[str] | None, typer.Option(help=messages.OPTION)] = None
+    where: Annotated[str, typer.Option(help=messages.WHERE)] = ""
+    limit: Annotated[int | None, typer.Option(min=1, help=messages.LIMIT)] = None
+    batch_size: Annotated[int, typer.Option(min=1, help=messages.BATCH)] = 16
+    workers: Annotated[int | None, typer.Option(min=0, help=messages.WORKERS)] = None
+    precision: Annotated[str | None, typer.Option(help=messages.PRECISION)] = None
+    seed: Annotated[int, typer.Option(min=0, help=messages.SEED)] = 0
+    device: Annotated[str, typer.Option(help=messages.DEVICE)] = "cpu"
+    engine: Annotated[str, typer.Option(help=messages.ENGINE)] = "local"
+    address: Annotated[str | None, typer.Option(help=messages.ADDRESS)] = None
+    gpus: Annotated[float, typer.Option(min=0, help=messages.GPUS)] = 0
+
+    def check_engine(self) -> None:
+        """Raise an error for options that the engine does not support."""
+        if self.engine not in ("local", "ray"):
+            raise typer.BadParameter(messages.NOT_AN_ENGINE.format(engine=self.engine), param_hint="--engine")
+        if self.engine == "ray" and self.device != "cpu":
+            raise typer.BadParameter(messages.DEVICE_WITH_RAY, param_hint="--device")
+        if self.engine == "local" and (self.address or self.gpus):
+            raise typer.BadParameter(messages.ONLY_WITH_RAY, param_hint="--address" if self.address else "--gpus")
+
+    def method_options(self) -> dict[str, Any]:
+        """Return the values of `--option name=value` as a dictionary; numbers and booleans are converted."""
+        options: dict[str, Any] = {}
+        for text in self.option or []:
+            name, equals, value = text.partition("=")
+            if not equals or not name:
+                raise typer.BadParameter(messages.NOT_AN_OPTION.format(text=text), param_hint="--option")
+            options[name.strip().replace("-", "_")] = _value(value.strip())
+        return options
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def set_offline(offline: bool) -> None:
+    """Forbid downloads for the rest of the process if `offline` is true."""
+    if offline:
+        os.environ["HOOKLENS_OFFLINE"] = "1"
+
+
+def expand(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not dataclasses.is_dataclass(kind):
+            parameters.append(parameter.replace(annotation=kind))
+            continue
+        groups[name] = kind
+        types = get_type_hints(kind, include_extras=True)
+        for field in dataclasses.fields(kind):
+            parameters.append(
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+                )
+            )
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+        command(**values)
+
+    ordered = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
+    return run

@@ -1,0 +1,46 @@
+"""Start the page for `hooklens serve`."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+from typing import Any
+
+from hooklens.errors import Refused
+
+
+def serve(model: str, overrides: dict[str, Any], host: str | None, port: int | None, run: Path | None) -> None:
+    """Serve the page until it is interrupted.
+
+    Errors   Refused if the named model or the run cannot be opened
+    """
+    from hooklens.page import build  # gradio takes seconds to start
+
+    if run is not None:
+        from hooklens.page.batch import finished_runs  # as above
+
+        finished_runs.use_run(str(run))
+    build.serve(build.build(), model=model, own=overrides, host=host, port=port)
+
+
+def check_address(host: str | None, port: int | None) -> None:
+    """Check that the server can listen at an address.
+
+    Errors   Refused if the port is taken or not allowed, or if the host is not an address of this machine
+    """
+    try:
+        addresses = socket.getaddrinfo(host or "127.0.0.1", port or 0, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = addresses[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Refused(f"Port {port} is already in use. Choose another --port, or omit it.") from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise Refused(f"Port {port} is not allowed for this user. Choose a --port above 1023.") from None
+        raise Refused(
+            f"{host!r} is not an address of this machine. Omit --host, or use 0.0.0.0 to accept connections from other "
+            "machines."
+        ) from None

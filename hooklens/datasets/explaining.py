@@ -1,0 +1,195 @@
+"""Compute the rows of a decoded batch: predictions, scores and maps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import explainers
+from hooklens.datasets.decoding import DecodedBatch
+from hooklens.datasets.items import Item
+from hooklens.datasets.settings import LABEL, PREDICTED, WRONG, Classes, Settings
+from hooklens.errors import Refused
+
+if TYPE_CHECKING:
+    from hooklens.zoo import Model
+
+TOP = 5
+ROWS = 16
+"""Rows per pass of a long method. The number is fixed, because another number could change the last bits of a map."""
+LOWEST, HIGHEST = -6, 14
+"""Powers of two between which the largest value of a map is stored without scaling: float16 ends at 65,504, and has its
+full precision of eleven bits only above 6e-5.
+"""
+
+
+@dataclass
+class Explainer:
+    """A network and the settings of a run. Call it with decoded batches."""
+
+    model: Model
+    settings: Settings
+    device: str = "cpu"
+    classes: Classes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.classes = Classes(self.model.labels)
+        try:
+            torch.empty(0, device=self.device)
+        except Exception:  # each backend raises its own types of errors
+            raise Refused(f"Device {self.device!r} is not available. Use cpu, or cuda if there is a GPU.") from None
+        self.network = self.model.network.to(self.device)
+        self.options = self.settings.method_options()
+        long = explainers.METHODS[self.settings.method].long
+        self.steady: dict[str, Any] = {"batch_size": max(1, ROWS // self.settings.batch_size)} if long else {}
+        self.fixed = self._fixed_class()
+
+    def _fixed_class(self) -> int | None:
+        """Return the class that all maps explain, or None if it depends on the image.
+
+        Errors   Refused for a class that the network does not have
+        """
+        name = self.settings.target
+        if name in (PREDICTED, LABEL):
+            return None
+        index = self.classes.find(name)
+        if index is None:
+            near = self.classes.near(name)
+            raise Refused(
+                f"--target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
+            )
+        return index
+
+    def check(self) -> None:
+        """Explain a noise image, so that an unsuitable layer or network is reported before the first image.
+
+        Errors   Refused, and those of `explainers`
+        """
+        if why := explainers.METHODS[self.settings.method].applies(self.network, self.settings.layer):
+            raise Refused(why)
+        shape = 1, self.model.channels, *self.model.size
+        noise = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        short: dict[str, Any] = {"budget": 1e-3} if self.steady else {}
+        explainers.explain(
+            self.settings.method, self.network, noise, self.fixed, compare=False, **self.steady, **self.options, **short
+        )
+
+    def __call__(self, batch: DecodedBatch) -> list[dict[str, Any]]:
+        """Return the rows of a batch in order; with `where="wrong"`, only rows of wrong predictions and of errors.
+
+        Errors   those of `explainers`
+        """
+        start = time.perf_counter()
+        readable = [i for i, error in enumerate(batch.errors) if error is None]
+        items = [batch.items[i] for i in readable]
+        images = batch.images.to(self.device)
+        rows: dict[int, dict[str, Any]] = {}
+        if self.settings.where == WRONG and items:
+            keep = self._wrong_rows(images, items)
+            readable, items, images = [readable[k] for k in keep], [items[k] for k in keep], images[keep]
+        if items:
+            computed = self._rows(images, items)
+            seconds = (time.perf_counter() - start) / len(items)
+            for index, row in zip(readable, computed, strict=True):
+                rows[index] = row | {"seconds": seconds, "sha256": batch.hashes[index]}
+        for index, error in enumerate(batch.errors):
+            if error is not None:
+                item = batch.items[index]
+                known = {"path": item.path, "label": item.label, "sha256": batch.hashes[index], "error": error}
+                rows[index] = known
+        return [rows[index] for index in sorted(rows)]
+
+    def _wrong_rows(self, images: Tensor, items: Sequence[Item]) -> list[int]:
+        with torch.inference_mode():
+            predicted = self._scores(images).argmax(1).tolist()
+        labels = [self.classes.find(item.label) for item in items]
+        pairs = enumerate(zip(predicted, labels, strict=True))
+        return [k for k, (prediction, label) in pairs if label not in (None, prediction)]
+
+    def _scores(self, images: Tensor) -> Tensor:
+        output = self.network(images)
+        return getattr(output, "logits", output).float()
+
+    def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
+        labels = [self.classes.find(item.label) for item in items]
+        if self.settings.target != LABEL or not any(label is not None for label in labels):
+            return self._explain(images, items, labels, self.fixed)
+        known = [k for k, label in enumerate(labels) if label is not None]
+        rows = dict(zip(known, self._explain_part(images, items, labels, known, use_labels=True), strict=True))
+        rest = [k for k in range(len(items)) if k not in rows]
+        if rest:
+            rows |= zip(rest, self._explain_part(images, items, labels, rest, use_labels=False), strict=True)
+        return [rows[k] for k in range(len(items))]
+
+    def _explain_part(
+        self, images: Tensor, items: Sequence[Item], labels: Sequence[int | None], indices: list[int], use_labels: bool
+    ) -> list[dict[str, Any]]:
+        part_labels = [labels[k] for k in indices]
+        target = [label for label in part_labels if label is not None] if use_labels else None
+        return self._explain(images[indices], [items[k] for k in indices], part_labels, target)
+
+    def _explain(
+        self, images: Tensor, items: Sequence[Item], labels: Sequence[int | None], target: int | list[int] | None
+    ) -> list[dict[str, Any]]:
+        explanation = explainers.explain(
+            self.settings.method, self.network, images, target, compare=False, **self.steady, **self.options
+        )
+        scores = explanation.scores
+        if scores is None or scores.ndim != 2:
+            with torch.inference_mode():
+                scores = self._scores(images)
+        scores = scores.float().cpu()
+        probabilities = scores.softmax(1)
+        best = probabilities.topk(min(TOP, scores.shape[1]), dim=1)
+        maps, scales = _to_float16(explanation.map.float().cpu())
+        targets = explanation.target if isinstance(explanation.target, list) else None
+        rows = []
+        for k, item in enumerate(items):
+            top = [
+                {"class": self.classes.name(index), "index": index, "probability": value}
+                for index, value in zip(best.indices[k].tolist(), best.values[k].tolist(), strict=True)
+            ]
+            first, label = top[0]["index"], labels[k]
+            explained = targets[k] if targets else first
+            rows.append(
+                {
+                    "path": item.path,
+                    "label": item.label,
+                    "label_index": label,
+                    "label_probability": None if label is None else float(probabilities[k, label]),
+                    "prediction": top[0]["class"],
+                    "prediction_index": first,
+                    "probability": top[0]["probability"],
+                    "correct": None if label is None else label == first,
+                    "top5": top,
+                    "target": self.classes.name(explained),
+                    "target_index": explained,
+                    "score": float(scores[k, explained]),
+                    "statistics": _numbers(explanation.statistics[k]),
+                    "findings": [finding.code for finding in explanation.findings[k]],
+                    "finding_texts": [finding.sentence for finding in explanation.findings[k]],
+                    "map": maps[k].contiguous().numpy().astype("<f2").tobytes(),
+                    "map_scale": float(scales[k]),
+                    "map_height": maps.shape[1],
+                    "map_width": maps.shape[2],
+                }
+            )
+        return rows
+
+
+def _to_float16(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Return maps [N, h, w] as float16 and their scales: 1, or a power of two for values outside the float16 range."""
+    largest = maps.abs().nan_to_num(0, 0, 0).amax((1, 2))
+    power = torch.where(largest > 0, largest, 1.0).log2().floor()
+    scales = torch.where((power < LOWEST) | (power > HIGHEST), 2.0**power, 1.0)
+    return (maps / scales[:, None, None]).to(torch.float16), scales
+
+
+def _numbers(statistics: dict[str, Any]) -> list[dict[str, Any]]:
+    numbers = ((name, value) for name, value in statistics.items() if isinstance(value, (int, float)))
+    return [{"name": name, "value": float(value)} for name, value in numbers]

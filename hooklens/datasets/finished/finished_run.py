@@ -1,0 +1,105 @@
+"""The images and the network of a finished run, for its report and for metrics of its maps."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from hooklens.datasets.decoding import Decode
+from hooklens.datasets.items import Item, is_local, read
+from hooklens.datasets.run import load
+from hooklens.datasets.settings import Settings, weights_hash
+from hooklens.datasets.shards import RunData
+from hooklens.datasets.sources import list_items
+from hooklens.errors import Refused
+
+if TYPE_CHECKING:
+    from hooklens.zoo import Model
+
+
+class FinishedRun:
+    """A finished run, with access to its images and its network."""
+
+    def __init__(self, data: RunData, decode: Decode) -> None:
+        self.data, self._decode = data, decode
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of the run."""
+        stored = dict(self.data.manifest["settings"])
+        known = {name: stored[name] for name in Settings.__dataclass_fields__ if name in stored}
+        own = dict(known.get("own", {}))
+        if isinstance(own.get("size"), list):
+            own["size"] = tuple(own["size"])
+        own |= {name: self._resolve(own[name]) for name in ("weights", "labels") if isinstance(own.get(name), str)}
+        file, colon, factory = str(known.get("model", "auto")).rpartition(":")
+        if file.endswith(".py"):
+            known["model"] = f"{self._resolve(file)}{colon}{factory}"
+        return Settings(**known | {"own": own})
+
+    @cached_property
+    def source(self) -> str:
+        """The source of the images of the run."""
+        return self._resolve(self.data.manifest.get("source", ""))
+
+    def _resolve(self, path: str) -> str:
+        """Return a path relative to the folder in which the run was started, if it exists there."""
+        directory = self.data.manifest.get("directory")
+        if not is_local(path) or os.path.isabs(os.path.expanduser(path)) or not directory:
+            return path
+        resolved = os.path.join(directory, path)
+        return resolved if os.path.lexists(resolved) else path
+
+    @cached_property
+    def _items(self) -> dict[str, Item]:
+        try:
+            return {item.path: item for item in list_items(self.source).items}
+        except (Refused, OSError):
+            return {}
+
+    def image(self, path: str) -> Image.Image | None:
+        """Return the image of a row, or None if it does not exist anymore or has changed."""
+        data = self.read(path)
+        try:
+            return None if data is None else self._decode(data)
+        except (ValueError, OSError):
+            return None
+
+    def read(self, path: str) -> bytes | None:
+        """Return the encoded bytes of the image of a row, or None if it does not exist anymore or has changed."""
+        item = self._items.get(path)
+        try:
+            data = None if item is None else read(item)
+        except (ValueError, OSError):
+            return None
+        return data if data is not None and self.hashes.get(path) == hashlib.sha256(data).hexdigest() else None
+
+    @cached_property
+    def hashes(self) -> dict[str, Any]:
+        """SHA-256 of the images by path; None for images that could not be read."""
+        table = self.data.table
+        return dict(zip(table["path"].to_pylist(), table["sha256"].to_pylist(), strict=True))
+
+    @cached_property
+    def model(self) -> Model:
+        """The network of the run.
+
+        Errors   Refused if its weights have changed; zoo.ModelUnavailable
+        """
+        model = load(self.settings)
+        if weights_hash(model) != self.data.manifest["weights_sha256"]:
+            raise Refused(f"The weights of {model.name} are not those of this run. Run `hooklens explain` again.")
+        return model
+
+    def try_model(self) -> Model | None:
+        """Return the network of the run, or None if it is not available or has changed."""
+        from hooklens.zoo import ModelUnavailable  # torch takes seconds to start
+
+        try:
+            return self.model
+        except (Refused, ModelUnavailable):
+            return None

@@ -1,0 +1,161 @@
+"""The process that starts the run: it writes the rows that a process connected to the cluster sends.
+
+Ray is only used in that other process. It can therefore be restarted if the cluster has shrunk, and Ray's output stays
+in its own logs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import pickle
+import sys
+import sysconfig
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import explainers
+import hooklens
+from hooklens.datasets.decoding import Decode
+from hooklens.datasets.items import Item
+from hooklens.datasets.ray_engine.driver import LOST, drive
+from hooklens.datasets.ray_engine.task import PATIENCE, Task, Workers
+from hooklens.datasets.run import Job, Report, Summary
+from hooklens.datasets.shards import open_run
+from hooklens.errors import Refused
+
+Batch = tuple[int, int, list[Item]]
+
+
+def run(
+    job: Job,
+    *,
+    decode: Decode,
+    address: str | None = None,
+    workers: Workers | None = None,
+    report: Report | None = None,
+    patience: float = PATIENCE,
+) -> Summary:
+    """Explain all unfinished images of a job on a Ray cluster, and write its manifest.
+
+    `address` is passed to `ray.init`; if it is None, Ray is started on this machine and stopped afterwards. `report` is
+    called after each batch. An exception in it stops the run; finished batches are kept. `patience` is the number of
+    seconds without a result after which the work of a lost machine is given to others.
+
+    Errors   Refused if there is no cluster, if it is too small or cannot read the images, and if the disk is full;
+             those of `explainers`
+    """
+    start = time.perf_counter()
+    if importlib.util.find_spec("ray") is None:
+        raise Refused('--engine ray needs Ray, which is not installed. Install it with: pip install "hooklens[ray]".')
+    todo = [] if job.shards.is_finished else list(job.missing())
+    new = sum(len(items) for _, _, items in todo)
+    workers = _with_threads(workers or Workers())
+    while todo:
+        _write(job, todo, _receive(Task(job.model, job.settings, todo, decode, address, workers, patience)), report)
+        todo = list(job.missing())
+    seconds = time.perf_counter() - start
+    counts = open_run(job.shards.folder).manifest["counts"] if job.shards.is_finished else job.finish(seconds)
+    return Summary(job.shards.folder, dict(counts), new, time.perf_counter() - start)
+
+
+def _with_threads(workers: Workers) -> Workers:
+    import torch  # torch takes seconds to start
+
+    return (
+        workers if workers.cpus is not None else replace(workers, cpus=1 if workers.gpus else torch.get_num_threads())
+    )
+
+
+def _receive(task: Task) -> Iterator[dict[str, Any]]:
+    """Yield what the process sends, until it is done or gives up because machines were lost."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    pickled = _pickle(task)
+    process = context.Process(target=drive, args=(there, pickled), daemon=True)
+    process.start()
+    there.close()
+    try:
+        while True:
+            message = here.recv()
+            if message is None or message == LOST:
+                return
+            if isinstance(message, Exception):
+                raise message
+            yield message
+    except EOFError:
+        process.join()
+        raise Refused(
+            f"The process connected to Ray ended (exit code {process.exitcode}). Finished batches are kept. Run the "
+            "same command again."
+        ) from None
+    finally:
+        here.close()
+        _end(process)
+
+
+def _pickle(task: Task) -> bytes:
+    """Return the pickled task, including the classes of the user's own modules, which workers do not have."""
+    from ray import cloudpickle  # pickle cannot serialize local functions of a network
+
+    modules = _user_modules()
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(task))
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _user_modules() -> list[ModuleType]:
+    """Return the imported modules that are neither installed packages nor part of this project."""
+    paths = sysconfig.get_paths()
+    folders = {Path(paths[kind]).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {Path(str(package.__file__)).resolve().parent for package in (hooklens, explainers)}
+
+    def is_installed(file: Path) -> bool:
+        if not file.is_absolute():  # modules that torch makes, such as torch.ops
+            return True
+        file = file.resolve()  # as the folders: a clone or an environment may be behind a link
+        return not folders.isdisjoint(file.parents) or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name != "__main__"}
+    return [sys.modules[name] for name, file in files.items() if file and not is_installed(Path(file))]
+
+
+def _end(process: Any) -> None:
+    """Let the process end by itself first, so that Ray stops what it started on this machine."""
+    process.join(5)
+    if process.is_alive():
+        process.terminate()
+        process.join(15)
+    if process.is_alive():
+        process.kill()
+        process.join()
+
+
+def _write(job: Job, batches: list[Batch], results: Iterator[dict[str, Any]], report: Report | None) -> None:
+    """Write every batch once, in any order, and close each shard after its last batch."""
+    left: dict[int, set[int]] = defaultdict(set)
+    for shard, index, _ in batches:
+        left[shard].add(index)
+    done = len(job.items) - sum(len(items) for _, _, items in batches)
+    for result in results:
+        shard, index, rows = result["shard"], result["index"], pickle.loads(result["rows"])
+        if isinstance(rows, Exception):
+            raise rows
+        if index not in left[shard]:
+            continue
+        job.shards.write_batch(shard, index, rows)
+        left[shard].discard(index)
+        if not left[shard]:
+            job.shards.close(shard, len(job.batches(shard)))
+        done += result["count"]
+        if report is not None:
+            report(done, len(job.items))

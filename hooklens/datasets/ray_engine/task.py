@@ -1,0 +1,55 @@
+"""The task that is sent to the cluster."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hooklens.datasets.decoding import Decode
+from hooklens.datasets.items import Item
+from hooklens.datasets.settings import Settings
+
+if TYPE_CHECKING:
+    from hooklens.zoo import Model
+
+READING = 0.5
+"""CPUs of a reading task: half of its time is spent waiting for the disk or the network."""
+PATIENCE = 60.0
+"""Seconds without a result after which the work of a lost machine is given to others."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Actors with a network: their maximum number (None: as many as fit), and the CPUs and GPUs of each.
+
+    With fractions, several actors share a device; with GPUs, the network runs on CUDA. `cpus` None means the number of
+    threads of torch on this machine, or 1 with GPUs. An actor has as many threads as CPUs, because sums with another
+    number of threads differ in their last bits.
+    """
+
+    most: int | None = None
+    cpus: float | None = None
+    gpus: float = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to explain, and how: shard, index and images of every batch."""
+
+    model: Model
+    settings: Settings
+    batches: list[tuple[int, int, list[Item]]]
+    decode: Decode
+    address: str | None
+    workers: Workers
+    patience: float = PATIENCE
+
+
+def picklable(error: Exception) -> Exception:
+    """Return the error if it can be pickled, or else a RuntimeError with its message."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

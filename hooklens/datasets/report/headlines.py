@@ -1,0 +1,102 @@
+"""The header of the report, and its highlights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hooklens.datasets.report.analysis import summary
+from hooklens.datasets.report.text import evaluation, percent, plural, title
+from hooklens.datasets.settings import WRONG
+
+if TYPE_CHECKING:
+    from hooklens.datasets.shards import RunData
+
+FEW = 10
+"""Minimum number of images of a class to be reported as the class with the lowest accuracy."""
+
+
+def head(
+    data: RunData, columns: summary.Columns, settings: Mapping[str, Any], rows: list[summary.ClassRow]
+) -> dict[str, Any]:
+    """Return the title, subtitle, tiles and sections."""
+    manifest, rate = data.manifest, summary.accuracy(columns)
+    method, layer = title(settings.get("method", "")), settings.get("layer")
+    images = plural(len(columns.path), "image")
+    heading = f"{method} on {settings.get('model', 'the network')}: {images}"
+    where = f"at layer {layer}" if layer else "at the network's default layer"
+    source = manifest.get("source") or "unknown"
+    tiles = [{"name": "Images", "value": f"{len(columns.path):,}", "note": plural(len(rows), "class")}]
+    if settings.get("where") == WRONG:
+        total = manifest.get("counts", {}).get("looked_at", len(columns.path))
+        tiles[0]["note"] = f"of {total:,}: only wrong predictions"
+    if rate is not None:
+        low, high = rate.interval
+        note = f"{rate.correct:,} of {rate.count:,}; 95% interval {100 * low:.1f} to {100 * high:.1f}%"
+        tiles.append({"name": "Accuracy", "value": f"{100 * rate.value:.1f}%", "note": note})
+    else:
+        tiles.append({"name": "Accuracy", "value": "–", "note": "no label is a class of the network"})
+    broken = len(columns.path) - len(columns.readable)
+    tiles.append(
+        {"name": "Unreadable", "value": f"{broken:,}", "note": "listed at the end of the page" if broken else "none"}
+    )
+    tiles.append({"name": "Explained", "value": _target(settings), "note": f"{method} {where}"})
+    sections = [("summary", "Highlights"), ("classes", "Classes")]
+    sections += [("confusions", "Confusions"), ("mistakes", "Mistakes")] if rate is not None else []
+    sections += [("means", "Mean maps"), ("relevance", "Relevance"), ("findings", "Findings"), ("clusters", "Clusters")]
+    sections += [("metrics", "Metrics")] if evaluation(data.folder) else []
+    sections += [("images", "Images"), ("about", "Details")]
+    subtitle = f"Source {source}. Finished {str(manifest.get('finished', ''))[:16].replace('T', ' ')}."
+    return {
+        "title": f"{heading} – Hooklens",
+        "heading": heading,
+        "subtitle": subtitle,
+        "tiles": tiles,
+        "sections": sections,
+        "labelled": rate is not None,
+    }
+
+
+def _target(settings: Mapping[str, Any]) -> str:
+    target = settings.get("target", "predicted")
+    return {"predicted": "Predicted class", "label": "Labeled class"}.get(target, str(target))
+
+
+def highlights(
+    rows: list[summary.ClassRow],
+    pairs: list[summary.Pair],
+    findings: list[summary.FindingRow],
+    content: Mapping[str, Any],
+    compared: bool = True,
+) -> list[dict[str, Any]]:
+    """Return the first lines of the report: shortcuts, lowest accuracy, top confusion and finding, and regions.
+
+    `compared` is whether any images were available to check for shortcuts.
+    """
+    no_shortcut = "No cluster of maps looks like a shortcut."
+    not_checked = "Shortcuts were not checked, because the images are not available anymore."
+    lines = [
+        _line(f"Possible shortcut: {entry['name']}, {entry['position']}, in {entry['share']} of its images.", True)
+        for entry in content["shortcuts"]
+    ] or [_line(no_shortcut if compared else not_checked)]
+    if worst := [(row.rate.value, row) for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]:
+        share, low = min(worst, key=lambda pair: pair[0])
+        confused = f", most often predicted as {low.confused[0]} ({low.confused[1]})" if low.confused else ""
+        lines.append(
+            _line(f"Lowest accuracy: {low.name}, {percent(share)} of {plural(low.images, 'image')}{confused}.")
+        )
+    for pair in pairs[:1]:
+        detail = f"{plural(pair.count, 'image')}, {percent(pair.share)} of that label"
+        lines.append(_line(f"Most frequent confusion: {pair.label} predicted as {pair.prediction} ({detail})."))
+    for region in content["regions"]:
+        mean, even, count = percent(region["mean"]), region["even_text"], region["count"]
+        partly = f", over {plural(count, 'image')} with one" if region["partly"] else ""
+        where = f"{region['where']}{partly}"
+        lines.append(_line(f"{mean} of the relevance is {where}; for a uniform map it would be {even}."))
+    for row in findings[:1]:
+        lines.append(_line(f"Most frequent finding: {row.title}, {plural(row.count, 'image')} ({percent(row.share)})."))
+    return lines
+
+
+def _line(text: str, strong: bool = False) -> dict[str, Any]:
+    return {"text": text, "strong": strong}

@@ -1,0 +1,81 @@
+"""Write the report as one HTML file that contains the style, script and data and makes no requests."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hooklens.datasets.report.content import Report, gather
+from hooklens.datasets.report.images import Read
+from hooklens.datasets.shards import RunData, refuse_disk_errors
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from hooklens.zoo import Model
+
+STATIC = Path(__file__).parent / "static"
+DRAWING = Path(__file__).resolve().parents[2] / "page" / "static" / "drawing"
+"""The app's code for drawing maps, so that maps look the same in both."""
+SCRIPTS = (*(DRAWING / f"{name}.js" for name in ("constants", "colors", "field", "paint")), STATIC / "report.js")
+
+
+def write(
+    data: RunData,
+    out: str | Path,
+    *,
+    read: Read,
+    model: Model | None = None,
+    box: Sequence[float] | None = None,
+    mask: Image.Image | Callable[[str], Image.Image | None] | None = None,
+    link: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Write the report of a finished run, and return its path.
+
+    `read` returns the image of a path, or None if it is not available anymore; `model` determines the region that the
+    network received, and computes the maps of the expected class of mistakes; `box` (left, top, right, bottom as
+    fractions of that region) and `mask` (white is inside; one for all images, or a function of the path) are regions
+    whose share of the relevance is reported; `link` is the URL of an app; `progress` is called with the number of
+    finished images and the total number.
+
+    Errors   Refused for a run without a readable image, for an invalid box or mask, and for a full disk
+    """
+    report = gather(data, Report(read, model, box, mask, link, progress))
+    path = Path(out).expanduser()
+    with refuse_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(report), encoding="utf-8")
+    return path
+
+
+def render(content: dict[str, Any]) -> str:
+    """Return the page for the result of `gather`; all text in it is escaped."""
+    from jinja2 import Environment, FileSystemLoader  # slow to import, or an extra
+    from markupsafe import Markup  # slow to import, or an extra
+
+    text = script()
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    # In a script element, only "</" and "<!--" have a special meaning.
+    data = json.dumps(content.pop("data"), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    whole = Environment(loader=FileSystemLoader(STATIC), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return whole.get_template("report.html").render(
+        **content,
+        css=Markup((STATIC / "report.css").read_text(encoding="utf-8")),
+        script=Markup(text),
+        script_hash=f"sha256-{digest}",
+        data=Markup(data),
+    )
+
+
+def script() -> str:
+    """Return the scripts as one module, without their imports of each other and their exports."""
+    parts = [path.read_text(encoding="utf-8") for path in SCRIPTS]
+    return "\n".join(
+        re.sub(r"^export ", "", re.sub(r"^import .*$", "", part, flags=re.M), flags=re.M) for part in parts
+    )

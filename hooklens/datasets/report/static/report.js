@@ -1,0 +1,297 @@
+// The report: sorts tables, filters images, draws maps. Scripts of page/static/drawing/ are inserted above.
+
+/** Decode a base64 string to bytes; colors.js calls it. */
+function bytes(b64) {
+  const raw = atob(b64), out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return out;
+}
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const $ = (query, within = document) => within.querySelector(query);
+const $$ = (query, within = document) => [...within.querySelectorAll(query)];
+const percent = (share) => (share === null || share === undefined ? "" : `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)}%`);
+const PAGE = 60;
+
+/** Create an element; strings are always inserted as text. */
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") node.textContent = value;
+    else if (name === "style") node.style.cssText = value;
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children);
+  return node;
+}
+
+// Maps and images
+
+const unpacked = new Map();
+
+/** Return map number k: {h, w, values}. */
+function mapOf(k) {
+  if (!unpacked.has(k)) {
+    const { h, w, m, b } = DATA.maps[k], steps = new Int8Array(bytes(b).buffer);
+    unpacked.set(k, { h, w, values: Float32Array.from(steps, (step) => (step / 127) * m) });
+  }
+  return unpacked.get(k);
+}
+
+const loading = new Map();
+
+/** Return a promise of image number k, or of null if the image is not available. */
+function photo(k) {
+  if (!loading.has(k)) {
+    const source = DATA.images[k].image;
+    loading.set(k, source ? new Promise((done) => {
+      const image = new Image();
+      image.onload = () => done(image);
+      image.onerror = () => done(null);
+      image.src = source;
+    }) : Promise.resolve(null));
+  }
+  return loading.get(k);
+}
+
+/** Draw an image, a map with an opacity, or both, into a canvas. */
+function drawInto(canvas, image, map, { opacity = 1, limit = null, signed = false } = {}) {
+  const { width, height } = canvas, context = canvas.getContext("2d", { willReadFrequently: true });
+  context.fillStyle = "#808080";
+  context.fillRect(0, 0, width, height);
+  if (image) context.drawImage(image, 0, 0, width, height);
+  if (!map || !opacity) return;
+  const under = context.getImageData(0, 0, width, height), over = new ImageData(new Uint8ClampedArray(under.data), width, height);
+  const both = signed || map.values.some((value) => value < 0);
+  draw(over.data, width, height, view(map, { colors: signed ? "signed" : "auto", limits: limit ? [both ? -limit : 0, limit] : null }));
+  for (let p = 0; p < over.data.length; p++) under.data[p] += (over.data[p] - under.data[p]) * opacity;
+  context.putImageData(under, 0, 0);
+}
+
+async function paintCanvas(canvas) {
+  const { map, photo: which, limit, plain, signed } = canvas.dataset;
+  const image = which === undefined ? null : await photo(Number(which));
+  drawInto(canvas, image, map === undefined || plain !== undefined ? null : mapOf(Number(map)), { limit: limit ? Number(limit) : null, signed: signed !== undefined });
+  canvas.dataset.drawn = "";
+}
+
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    seen.unobserve(entry.target);
+    paintCanvas(entry.target);
+  }
+}, { rootMargin: "400px" });
+
+/** Create a canvas of image k, which is drawn when it comes close to the viewport. */
+function canvasOf(k, side, plain = false) {
+  const entry = DATA.images[k], scale = side / Math.max(entry.w, entry.h);
+  const size = entry.image ? [entry.w * scale, entry.h * scale].map(Math.round) : [side, side];
+  const canvas = make("canvas", { width: size[0], height: size[1], "aria-hidden": "true", "data-photo": k });
+  if (entry.map !== undefined) canvas.dataset.map = entry.map;
+  if (plain) canvas.dataset.plain = "";
+  seen.observe(canvas);
+  return canvas;
+}
+
+const describe = (entry) => (entry.label && entry.correct !== null
+  ? `${entry.label}${entry.correct ? ", correct" : `, predicted as ${entry.prediction}`}` : entry.prediction);
+
+for (const button of $$("button.thumb")) {
+  const k = Number(button.dataset.open), plain = "plain" in button.dataset;
+  button.setAttribute("aria-label", `Open ${DATA.images[k].path}: ${describe(DATA.images[k])}`);
+  button.append(canvasOf(k, button.classList.contains("wide") ? 224 : 128, plain));
+}
+for (const canvas of $$("canvas[data-map]:not([aria-hidden])")) seen.observe(canvas);
+
+// Tables
+
+/** Sort the rows of a table by a column, by number or else by text; rows without a value come last. */
+function sortBy(header, index) {
+  const up = header.getAttribute("aria-sort") !== "ascending" && (header.getAttribute("aria-sort") !== null || !header.classList.contains("n"));
+  const body = header.closest("table").tBodies[0];
+  const value = (row) => {
+    const given = row.cells[index].dataset.v;
+    return given === undefined ? row.cells[index].textContent.trim().toLowerCase() : given === "" ? null : Number(given);
+  };
+  const rows = [...body.rows].map((row) => [value(row), row]);
+  rows.sort(([a], [b]) => {
+    if (a === null || b === null) return (a === null) - (b === null);
+    return (up ? 1 : -1) * (typeof a === "string" ? a.localeCompare(b) : a - b);
+  });
+  for (const other of header.parentNode.cells) other.removeAttribute("aria-sort");
+  header.setAttribute("aria-sort", up ? "ascending" : "descending");
+  body.append(...rows.map(([, row]) => row));
+}
+
+for (const table of $$("table.sortable")) {
+  [...table.tHead.rows[0].cells].forEach((header, index) => {
+    if (header.classList.contains("plain")) return;
+    const button = make("button", { type: "button", text: header.textContent });
+    button.addEventListener("click", () => sortBy(header, index));
+    header.replaceChildren(button);
+  });
+}
+
+$("#all-mistakes")?.addEventListener("click", (event) => {
+  for (const card of $$(".mistake[hidden]")) card.hidden = false;
+  event.target.remove();
+});
+
+// Image grid
+
+const form = $("#filters"), grid = $("#grid"), more = $("#more");
+let order = [], drawn = 0;
+
+/** Fill a list of options with names, each with its number of images. */
+function fill(name, counts, titleOf = (each) => each) {
+  const list = form.elements[name];
+  list.closest("label").hidden = !counts.size; // hide a filter without options
+  for (const [each, count] of [...counts].sort((a, b) => titleOf(a[0]).localeCompare(titleOf(b[0])))) {
+    list.append(make("option", { value: each, text: `${titleOf(each)} (${count})` }));
+  }
+}
+
+function countValues(values) {
+  const counts = new Map();
+  for (const value of values) if (value) counts.set(value, (counts.get(value) || 0) + 1);
+  return counts;
+}
+
+const className = (entry) => entry.label || entry.target;
+const ORDERS = {
+  path: null,
+  high: (a, b) => b.probability - a.probability,
+  low: (a, b) => a.probability - b.probability,
+  border: (a, b) => (b.border ?? -1) - (a.border ?? -1),
+};
+
+function matches(entry) {
+  const value = (name) => (form.elements[name] ? form.elements[name].value : "");
+  const text = value("text").trim().toLowerCase();
+  return (!value("class") || className(entry) === value("class"))
+    && (!value("prediction") || entry.prediction === value("prediction"))
+    && (!value("correct") || entry.correct === (value("correct") === "right"))
+    && (!value("finding") || entry.findings.includes(value("finding")))
+    && (!text || [entry.path, entry.label, entry.prediction, entry.target].some((each) => each && each.toLowerCase().includes(text)));
+}
+
+function cell(k) {
+  const entry = DATA.images[k];
+  const button = make("button", { type: "button", class: "cell", "data-open": k, "aria-label": `Open ${entry.path}: ${describe(entry)}` }, canvasOf(k, 160, !form.elements.maps.checked));
+  const verdict = entry.correct === null ? "" : entry.correct ? "✓ " : "✗ ";
+  button.append(make("span", { class: entry.correct === false ? "wrong" : "", text: `${verdict}${entry.prediction} ${percent(entry.probability)}`, title: entry.prediction }),
+    make("span", { class: "path", text: entry.correct === false ? entry.label : entry.path, title: entry.path }));
+  return button;
+}
+
+function extend() {
+  const next = order.slice(drawn, drawn + PAGE);
+  grid.append(...next.map(cell));
+  drawn += next.length;
+  more.hidden = drawn >= order.length;
+  more.textContent = `Show ${Math.min(PAGE, order.length - drawn)} more`;
+}
+
+function filter() {
+  order = DATA.images.map((_, k) => k).filter((k) => matches(DATA.images[k]));
+  const by = ORDERS[form.elements.order.value];
+  if (by) order.sort((a, b) => by(DATA.images[a], DATA.images[b]));
+  grid.replaceChildren();
+  drawn = 0;
+  extend();
+  const correct = order.filter((k) => DATA.images[k].correct).length, known = order.filter((k) => DATA.images[k].correct !== null).length;
+  $("#count").textContent = order.length ? `${order.length.toLocaleString("en")} of ${DATA.images.length.toLocaleString("en")} images${known && form.elements.correct ? `, ${correct.toLocaleString("en")} correct` : ""}`
+    : "No image matches these filters. Reset them, or use fewer filters.";
+}
+
+fill("class", countValues(DATA.images.map(className)));
+fill("prediction", countValues(DATA.images.map((entry) => entry.prediction)));
+fill("finding", countValues(DATA.images.flatMap((entry) => entry.findings)), (code) => DATA.findings[code] || code);
+form.addEventListener("input", filter);
+form.addEventListener("reset", () => setTimeout(filter));
+form.addEventListener("submit", (event) => event.preventDefault());
+more.addEventListener("click", () => {
+  const first = grid.children.length;
+  extend();
+  grid.children[first]?.focus();
+});
+filter();
+
+/** Show the images of a class, a confusion or a finding in the grid. */
+function show(wanted) {
+  form.reset();
+  for (const [name, value] of Object.entries(wanted)) if (value !== undefined && form.elements[name]) form.elements[name].value = value;
+  setTimeout(filter);
+  $("#images").scrollIntoView();
+  form.elements.text.focus({ preventScroll: true });
+}
+
+// Enlarged image
+
+const dialog = $("#large"), stage = $("#stage"), opacity = $("#opacity");
+let open = 0, among = [];
+
+async function redraw() {
+  const k = open, image = await photo(k);
+  if (k !== open) return;
+  const entry = DATA.images[k];
+  drawInto(stage, image, entry.map === undefined ? null : mapOf(entry.map), { opacity: opacity.value / 100 });
+  stage.dataset.shown = k;
+}
+
+function details(entry) {
+  const parts = [make("div", { class: "bars" })];
+  for (const [name, share] of entry.top) {
+    parts[0].append(make("span", { text: name }), make("span", { text: percent(share) }), make("i", { style: `--p:${(100 * share).toFixed(1)}%` }));
+  }
+  const facts = make("dl", { class: "facts" });
+  const rows = [["Path", entry.path], ["Label", entry.label], ["Probability of the label", percent(entry.label_probability)], ["Explained", entry.target],
+    ["Score", entry.score === null ? "" : entry.score.toPrecision(4)], ["Relevance at the border", percent(entry.border)]];
+  for (const [name, value] of rows) if (value) facts.append(make("dt", { text: name }), make("dd", { text: value }));
+  parts.push(facts, ...entry.texts.map((text) => make("p", { class: "note", text })));
+  if (entry.link) {
+    parts.push(make("p", {}, make("a", { href: entry.link, target: "_blank", rel: "noopener", text: "Open in the app" }),
+      ...(entry.known ? [] : [make("span", { class: "small", text: " The app must be started with this run: see the note above the images." })])));
+  }
+  return parts;
+}
+
+function openImage(k) {
+  open = k;
+  const entry = DATA.images[k], scale = Math.max(1, 640 / Math.max(entry.w, entry.h)), index = among.indexOf(k);
+  [stage.width, stage.height] = entry.image ? [Math.round(entry.w * scale), Math.round(entry.h * scale)] : [448, 448];
+  stage.setAttribute("aria-label", `${entry.path} with its map`);
+  $("#large-title").textContent = describe(entry);
+  $("#details").replaceChildren(...details(entry), ...(entry.image ? [] : [make("p", { class: "note", text: "This image was not available when the report was written." })]));
+  $("#previous").disabled = index <= 0;
+  $("#next").disabled = index < 0 || index >= among.length - 1;
+  redraw();
+}
+
+function step(by) {
+  const next = among[among.indexOf(open) + by];
+  if (next !== undefined) openImage(next);
+}
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-open]"), wanted = event.target.closest("[data-class], [data-finding]");
+  if (opener) {
+    // The arrow keys go through the images next to it: the filtered grid, or the typical images of a cluster.
+    among = opener.closest("#grid") ? order : $$("[data-open]", opener.closest(".thumbs") || $("#mistakes") || document).map((each) => Number(each.dataset.open));
+    dialog.showModal();
+    openImage(Number(opener.dataset.open));
+  } else if (wanted) {
+    show({ class: wanted.dataset.class, prediction: wanted.dataset.prediction, finding: wanted.dataset.finding, correct: wanted.dataset.prediction ? "wrong" : undefined });
+  } else if (event.target === dialog) dialog.close();
+});
+dialog.addEventListener("keydown", (event) => {
+  if (event.target === opacity && event.key.startsWith("Arrow")) return;
+  if (event.key === "ArrowRight") step(1);
+  if (event.key === "ArrowLeft") step(-1);
+});
+opacity.addEventListener("input", redraw);
+$("#previous").addEventListener("click", () => step(-1));
+$("#next").addEventListener("click", () => step(1));
+$("#close").addEventListener("click", () => dialog.close());
+document.documentElement.dataset.ready = "";

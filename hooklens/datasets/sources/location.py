@@ -1,0 +1,156 @@
+"""A local or remote file or folder, with the names of the files in it."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from hooklens.datasets.items import file_system, is_local
+from hooklens.errors import Refused
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
+"""Suffixes of the supported formats."""
+
+
+def suffix(name: str) -> str:
+    """Return the last suffix of a name in lower case, with its dot."""
+    return posixpath.splitext(name)[1].lower()
+
+
+def is_image(name: str) -> bool:
+    """Return whether the suffix of a file is that of a supported image format."""
+    return suffix(name) in IMAGE_SUFFIXES
+
+
+@dataclass(frozen=True)
+class Location:
+    """The location of a source: `root` is its folder in the file system, `name` its file if it is a file."""
+
+    source: str
+    fs: Any
+    root: str
+    name: str = ""
+    matches: tuple[str, ...] | None = None
+    """The files that match a pattern with *, relative to the root; None: all files."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the source is a single file."""
+        return bool(self.name)
+
+    @property
+    def local(self) -> bool:
+        """Whether the source is on this machine."""
+        return is_local(self.source)
+
+    def path(self, name: str) -> str:
+        """Return the path of a file in the file system."""
+        return f"{self.root.rstrip('/')}/{name}" if self.root else name
+
+    def url(self, name: str) -> str:
+        """Return the absolute path or the URL of a file."""
+        path = self.path(name)
+        if self.local:
+            return path
+        if "::" not in self.source:
+            return str(self.fs.unstrip_protocol(path))
+        # In zip://folder::file.zip or simplecache::s3://bucket, the first part with a path belongs to this file system.
+        parts = self.source.split("::")
+        own = next((i for i, part in enumerate(parts) if "://" in part), 0)
+        parts[own] = f"{parts[own].partition('://')[0]}://{path.lstrip('/') if own < len(parts) - 1 else path}"
+        return "::".join(parts)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading."""
+        file: IO[bytes] = self.fs.open(self.path(name), "rb")
+        return file
+
+    def start(self, name: str) -> bytes:
+        """Return the first 2048 bytes of a file."""
+        with refuse_errors(self.source), self.open(name) as file:
+            return file.read(2048)
+
+    def files(self) -> list[str]:
+        """Return all files below the root except hidden ones, relative to it and sorted; links are followed."""
+        if self.matches is not None:
+            return list(self.matches)
+        with refuse_errors(self.source):
+            names = _walk(self.root) if self.local else _find(self.fs, self.root)
+            return sorted(name for name in names if not is_hidden(name))
+
+    @staticmethod
+    def to_text(name: str) -> str:
+        """Return a file name as valid UTF-8: other bytes are written as \\udc.., so that a table can contain them."""
+        return name.encode("utf-8", "backslashreplace").decode()
+
+
+def open_location(source: str) -> Location:
+    """Return the file, folder or pattern of files that a source names.
+
+    Errors   Refused if it does not exist
+    """
+    if not source:
+        raise Refused("The source is empty. Pass a folder of images, a list, a tar or a dataset.")
+    if is_local(source):
+        source = os.path.expanduser(source)
+    outer, chained, inner = source.rpartition("::")
+    if chained and not is_local(source) and is_local(inner):
+        source = f"{outer}::{os.path.abspath(os.path.expanduser(inner))}"
+    fs, root = file_system(source)
+    with refuse_errors(source):
+        if fs.isfile(root):
+            folder, _, name = root.rpartition("/")
+            return Location(source, fs, folder or ("/" if root.startswith("/") else ""), name)
+        if fs.isdir(root):
+            return Location(source, fs, root)
+        if glob.has_magic(source) and (matches := [str(path) for path in fs.glob(root) if fs.isfile(path)]):
+            folder = posixpath.commonpath([posixpath.dirname(path) for path in matches])
+            return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in matches))
+    if is_local(source) and os.path.lexists(source):
+        raise Refused(f"{source} is neither a file nor a folder that can be opened.")
+    raise Refused(
+        f"File or folder not found: {source}. Check the spelling"
+        + (f"; the working directory is {os.getcwd()}." if is_local(source) and not os.path.isabs(source) else ".")
+    )
+
+
+@contextlib.contextmanager
+def refuse_errors(source: str) -> Iterator[None]:
+    """Convert errors of a file system to Refused."""
+    try:
+        yield
+    except Refused:
+        raise
+    except PermissionError as error:
+        raise Refused(f"Permission denied: {source}.") from error
+    except Exception as error:  # each file system raises its own types of errors
+        raise Refused(f"Cannot read {source}: {error or type(error).__name__}.") from error
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file is hidden (.git), or one of macOS's extra files (._x.jpg, __MACOSX)."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
+
+
+def _find(fs: Any, root: str) -> list[str]:
+    root = root.rstrip("/")
+    return [str(path)[len(root) :].lstrip("/") for path in fs.find(root)]
+
+
+def _walk(root: str, inside: str = "", above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
+    """Yield the files below a folder. Unlike in fsspec, a link to a parent folder does not cause an endless loop."""
+    status = os.stat(os.path.join(root, inside))
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    with os.scandir(os.path.join(root, inside)) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir():
+                yield from _walk(root, f"{inside}{entry.name}/", (*above, here))
+            elif entry.is_file():
+                yield inside + entry.name

@@ -1,0 +1,76 @@
+"""Limits of uploads, requests, jobs and the gradient lab, shared by the page and its session code.
+
+The values are chosen for a machine with two cores and 16 GB of memory (a free hosted machine). Ordinary photos of a
+local user do not exceed them.
+"""
+
+import os
+
+KB, MB = 1024, 1024 * 1024
+
+# True on a Hugging Face Space with ZeroGPU, where network calls run in another process.
+SHARED_GPU = os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true")
+
+# One upload.
+FILE = 32 * MB  # bytes; a 60-megapixel JPEG is about 15 MB, a 12-megapixel PNG about 25 MB
+PIXELS = 64_000_000  # declared width x height; checked before anything is decoded
+HUGE = 16_000_000  # pixels; larger images are decoded one at a time because each needs up to 0.5 GB
+SIDE = 1536  # pixels of the shorter side after decoding; the largest crop on the page has half of that
+WORK_PIXELS = 12_000_000  # pixels after decoding; only panoramas reach this limit
+RATIO = 20  # longer side / shorter side: resizing 60000x1 to a 256-pixel short side would need 11 GB
+DECODE_SECONDS = 20.0  # files with millions of tiny blocks take minutes to read; photos take less than two seconds
+SCANS = 100  # scans of a progressive JPEG; encoders write about ten, and each costs a pass over all pixels
+BANDS = 512  # bands of a TIFF or NPY image; hyperspectral cameras have about 250
+BAND_VALUES = 40_000_000  # width x height x bands; 160 MB as float32
+PREVIEWS = 64  # PNG previews of the selected bands of one upload
+PREVIEW_SIDE = 512  # pixels of the longer side of a preview; the page shows it at a height of 210
+BAND_BYTES = 80 * MB  # bytes of the same values in the data type of the file
+PROFILE = 4 * MB  # bytes of a color profile; larger ones are ignored
+
+# One request. A multipart envelope adds at most 64 kB to the image.
+BODY = 1 * MB  # any request except an upload; settings take a few kB
+UPLOAD = FILE + 64 * KB
+AGENT = FILE * 4 // 3 + 64 * KB  # agents send images as base64 in JSON
+BODY_SECONDS = 120.0  # time limit for receiving a body
+JSON_DEPTH = 32  # nesting; messages of the page have six levels
+JSON_ITEMS = 50_000  # values in one message
+SESSION_NAME = 64  # characters of a session name; Gradio uses 11 or 36
+
+# Jobs.
+SECONDS = 60.0  # compute time of one job, which then returns its best map so far
+RANKING = (2.0, 60.0)  # range in seconds of the time limit of a ranking
+BATCH = 100  # images in one report
+BATCH_BYTES = 256 * MB  # unpacked size of the images in a zip archive
+BATCH_SECONDS = 240.0  # compute time of one report
+QUEUE = 32  # waiting jobs; further users get a message to try again
+CONCURRENCY = {"model": 20, "lab": 2, "training": 1}  # concurrent jobs by kind; those of "model" take turns
+MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches
+SESSIONS = 256  # users whose state Gradio keeps
+UPDATES = 5  # partial results per second
+
+# Temporary files.
+KEEP = 3600.0  # seconds that an upload stays on disk
+SWEEP = 300.0  # seconds between two cleanups
+
+# The gradient lab: a user-provided expression, and a small network that trains on the server.
+EXPRESSION_LENGTH = 400  # characters
+EXPRESSION_TENSORS = 3  # named tensors with values
+EXPRESSION_STEPS = 24  # operations; each is a line of code and a node of the graph
+EXPRESSION_DEPTH = 16  # nested brackets, powers, signs
+EXPRESSION_NUMBERS = 64  # numbers in one tensor
+EXPRESSION_LARGEST = 1e12  # magnitude of a literal
+TRAINING_STEPS = 500  # steps of one run
+TRAINING_SECONDS = 45.0  # compute time of one run
+TRAINING_LAYERS = 8  # hidden layers of the small network
+TRAINING_POINTS = 120  # points of a curve; longer runs record only every second, third … step
+TRAINING_UPDATES = 3  # updates of the charts per second
+
+
+def body(path: str) -> int:
+    """Return the size limit of a request body for this path.
+
+    Returns  bytes: `UPLOAD` for uploads, `AGENT` for agents (base64 images), `BODY` for everything else
+    """
+    if path.rstrip("/").endswith("/gradio_api/upload"):
+        return UPLOAD
+    return AGENT if path.startswith("/gradio_api/mcp") else BODY

@@ -1,0 +1,1 @@
+"""The web page: Gradio components, event handlers and the server."""

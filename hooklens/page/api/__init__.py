@@ -1,0 +1,1 @@
+"""The API tab, which shows the settings as code."""

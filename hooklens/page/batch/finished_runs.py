@@ -1,0 +1,68 @@
+"""Serve the images of a finished run (`--run FOLDER`), which the links of its report name by their SHA-256."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hooklens.images import run_images, uploads
+
+if TYPE_CHECKING:
+    from hooklens.datasets.finished.finished_run import FinishedRun
+
+FOLDER = "HOOKLENS_RUN"
+"""Environment variable with the folder of the run."""
+
+
+def find(digest: str) -> Path | None:
+    """Return an image of the run as a copy in the upload folder, or None if the run does not have it any more."""
+    folder = os.environ.get(FOLDER)
+    run, paths = _open(folder) if folder else (None, {})
+    if run is None or digest not in paths:
+        return None
+    file = uploads.upload_folder() / digest / ("image" + _suffix(paths[digest]))
+    if not file.is_file():
+        data = run.read(paths[digest])
+        if data is None:
+            return None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{os.getpid()}")
+        temporary.write_bytes(data)
+        temporary.replace(file)
+    return uploads.inside_uploads(file)
+
+
+@lru_cache(maxsize=1)
+def _open(folder: str) -> tuple[FinishedRun, dict[str, str]]:
+    """Return the run, and the paths of its images by SHA-256.
+
+    Errors   Refused for a folder without a finished run
+    """
+    from hooklens.datasets.finished.finished_run import FinishedRun  # only needed with a run
+    from hooklens.datasets.shards import open_run  # as above
+
+    run = FinishedRun(open_run(folder, ["path", "sha256"]), uploads.open_image)
+    return run, {digest: path for path, digest in run.hashes.items() if digest}
+
+
+def use_run(folder: str) -> None:
+    """Make the images of a run available to links.
+
+    Errors   Refused for a folder without a finished run
+    """
+    folder = os.path.abspath(os.path.expanduser(folder))
+    _open(folder)
+    os.environ[FOLDER] = folder
+
+
+def _suffix(path: str) -> str:
+    from hooklens.datasets.sources.location import IMAGE_SUFFIXES  # as above
+
+    suffix = posixpath.splitext(path)[1].lower()
+    return suffix if suffix in IMAGE_SUFFIXES else ".jpg"
+
+
+run_images.register(find)

@@ -1,0 +1,186 @@
+"""Build the page and serve it: theme, styles, queue and guard. The handlers are in the tabs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hooklens.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from hooklens import limits
+from hooklens.errors import Refused
+from hooklens.images import examples
+from hooklens.page.api.tab import Api
+from hooklens.page.batch.tab import Batch
+from hooklens.page.channels.tab import Features
+from hooklens.page.compare.tab import Compare
+from hooklens.page.components.components import canvas
+from hooklens.page.lab.tab import Lab
+from hooklens.page.overlay.tab import Overlay
+from hooklens.page.panel import panel as settings_panel
+from hooklens.page.ranking.tab import Ranking
+from hooklens.page.serving import endpoints
+from hooklens.page.serving.guard import Guard, install_no_links
+from hooklens.page.shared.tab import Page, Tab
+from hooklens.session import messages, model_cache
+from hooklens.session.jobs import runs
+from hooklens.zoo import settings
+
+TABS: tuple[type[Tab], ...] = (Overlay, Compare, Ranking, Features, Batch, Lab, Api)
+STATIC = Path(__file__).resolve().parent / "static"
+ACCENT = "#5b5bd6"
+FONT = ["system-ui", "sans-serif"]
+MONO = ["ui-monospace", "monospace"]
+
+
+def build() -> gr.Blocks:
+    """Build the page without serving it."""
+    install_no_links()
+    with gr.Blocks(title=messages.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(600, 3600)) as demo:
+        gr.HTML(
+            f"<a id='hl-skip' href='#hl-status'>{messages.SKIP}</a><h1>{messages.TITLE}</h1><p>{messages.TAGLINE}</p>",
+            elem_id="hl-head",
+            padding=False,
+        )
+        fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
+        with gr.Row(elem_id="hl-main"):
+            with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
+                panel = settings_panel.build()
+            with gr.Column(scale=2, min_width=320, elem_id="hl-right"):
+                page = Page(demo, panel, canvas("page/status", "hl-status", terms=messages.STATUS), fold)
+                tabs = []
+                with gr.Tabs(elem_id="hl-tabs"):
+                    for kind in TABS:
+                        with gr.Tab(kind.title, id=kind.id):
+                            tabs.append(kind(page))
+        settings_panel.wire(panel)
+        for tab in tabs:
+            tab.wire()
+        endpoints.build()
+        demo.unload(_end_session)
+    for event in demo.fns.values():
+        # By default Gradio sends progress updates to all outputs and copies their values, which takes 0.2 s per click.
+        event.show_progress_on = [page.status]
+    demo.space_id = None  # otherwise a page on a Space fetches fonts and the Space description from other hosts
+    return demo
+
+
+def _end_session(request: gr.Request) -> None:
+    """Stop the jobs of a user who has left."""
+    runs.end(request.session_hash)
+
+
+def theme() -> gr.themes.Base:
+    """Return a theme with neutral grays, one accent color and system fonts, so that nothing is downloaded."""
+    plain = gr.themes.Default(
+        primary_hue=gr.themes.colors.indigo,
+        neutral_hue=gr.themes.colors.zinc,
+        spacing_size=gr.themes.sizes.spacing_md,
+        radius_size=gr.themes.sizes.radius_sm,
+        text_size=gr.themes.sizes.text_md,
+        font=FONT,
+        font_mono=MONO,
+    )
+    both: dict[str, str] = {}
+    for name, (light, dark) in {
+        "body_background_fill": ("#fafafa", "#1b1b1f"),
+        "background_fill_primary": ("#ffffff", "#232328"),
+        "background_fill_secondary": ("#f4f4f5", "#1f1f24"),
+        "block_background_fill": ("#ffffff", "#232328"),
+        "block_label_background_fill": ("#ffffff", "#232328"),
+        "input_background_fill": ("#ffffff", "#2a2a30"),
+        "border_color_primary": ("#e0e0e4", "#3a3a42"),
+        "block_border_color": ("#e0e0e4", "#3a3a42"),
+        "input_border_color": ("#d0d0d6", "#45454e"),
+        "body_text_color": ("#1b1b1f", "#fafafa"),
+        "body_text_color_subdued": ("#5c5c66", "#a9a9b4"),
+        "block_label_text_color": ("#5c5c66", "#a9a9b4"),
+        "block_title_text_color": ("#3a3a42", "#d4d4dc"),
+        "button_primary_background_fill": (ACCENT, ACCENT),
+        "button_primary_background_fill_hover": ("#4a4ac4", "#6d6de0"),
+        "button_primary_text_color": ("#ffffff", "#ffffff"),
+        "button_primary_border_color": (ACCENT, ACCENT),
+        "button_secondary_background_fill": ("#ffffff", "#2a2a30"),
+        "button_secondary_background_fill_hover": ("#f0f0f3", "#34343c"),
+        "button_secondary_border_color": ("#d0d0d6", "#45454e"),
+        "color_accent_soft": ("#ececfb", "#33334d"),
+        "link_text_color": (ACCENT, "#a3a3f0"),
+    }.items():
+        both |= {name: light, f"{name}_dark": dark}
+    return plain.set(
+        **both,
+        color_accent=ACCENT,
+        block_shadow="none",
+        block_shadow_dark="none",
+        block_label_shadow="none",
+        button_primary_shadow="none",
+        button_secondary_shadow="none",
+        input_shadow="none",
+        input_shadow_focus="none",
+    )
+
+
+def style() -> str:
+    """Return the style sheet of the page, followed by those of its features."""
+    sheets = sorted(STATIC.rglob("*.css"), key=lambda path: (path.name != "page.css", path.name))
+    return "\n".join(path.read_text(encoding="utf-8") for path in sheets)
+
+
+def serve(
+    demo: gr.Blocks,
+    *,
+    model: str = "auto",
+    own: Mapping[str, Any] | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    block: bool = True,
+) -> str:
+    """Serve the page, then load torch in the background; `own` has the keyword arguments of `zoo.add`.
+
+    Returns  the address: at once if `block` is False, otherwise when the server stops
+    Errors   OSError if the port is taken; Refused if the named model cannot be loaded
+    """
+    named = bool(own) or model != settings.AUTO
+    if limits.SHARED_GPU or named:
+        model_cache.start(model, 0.0, own)  # on a shared GPU, models must be registered before the server runs
+        model_cache.ready.wait()
+        if named and (error := model_cache.failure()):
+            raise Refused(error)
+    demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
+    _, address, _ = demo.launch(
+        server_name=host,
+        server_port=port,
+        prevent_thread_lock=True,
+        share=False,
+        ssr_mode=False,
+        pwa=False,
+        run_history=False,
+        footer_links=[],
+        enable_monitoring=False,
+        show_error=False,
+        max_file_size=limits.FILE,
+        allowed_paths=[str(examples.ASSETS / "examples")],  # whatever the working directory
+        state_session_capacity=limits.SESSIONS,
+        theme=theme(),
+        css=style(),
+        quiet=True,
+        app_kwargs={
+            "middleware": [Middleware(Guard)],
+            "routes": [Mount("/hl", StaticFiles(directory=STATIC))],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
+    )
+    print(messages.served(address), flush=True)
+    if not (limits.SHARED_GPU or named):
+        model_cache.start(model, own=own)
+    if block:
+        with contextlib.suppress(KeyboardInterrupt):
+            demo.block_thread()
+    return address

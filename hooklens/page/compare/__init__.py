@@ -1,0 +1,1 @@
+"""The Compare tab, which shows up to four maps side by side."""

@@ -1,0 +1,1 @@
+"""Gradio component classes and the wire format of answers."""

@@ -1,0 +1,1 @@
+"""The Gradient lab tab, which shows the effect of hooks on gradients."""

@@ -1,0 +1,1 @@
+"""Maps of the most likely classes and cached maps of the browser."""

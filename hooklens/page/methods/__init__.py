@@ -1,0 +1,1 @@
+"""The method picker and the map guide."""

@@ -1,0 +1,85 @@
+"""The guide next to a map: how to read it, in at most `explanations.MOST` words. `static/methods/guide.js` draws it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from hooklens.page.components.components import Canvas, canvas
+from hooklens.page.methods import picker
+from hooklens.session import messages as page_messages
+from hooklens.session.methods import explanations, messages
+
+if TYPE_CHECKING:
+    import explainers
+    from hooklens.session.answers import Answer, Refining, Settings
+
+NAME = 5  # words of a class name
+
+
+def guide(elem_id: str) -> Canvas:
+    """Create the component, which is collapsed on phones."""
+    return canvas("methods/guide", elem_id, title=messages.GUIDE)
+
+
+def pack(step: Answer | Refining, ident: int) -> dict[str, Any]:
+    """Return the value of the component for a map."""
+    return {"id": ident, "parts": parts(step)}
+
+
+def parts(step: Answer | Refining) -> list[dict[str, Any]]:
+    """Return the text in parts, with layer and class highlighted."""
+    settings, plane = step.settings, step.map
+    assert plane is not None, "no map yet"
+    signed = bool((plane < 0).any())
+    names = {
+        "target": page_messages.strong(_short(page_messages.subject(step))),
+        "layer": page_messages.code(_layer(step)),
+        "grid": {"text": f"{plane.shape[0]} × {plane.shape[1]}"},
+    }
+    pieces = re.split(r"\{(\w+)\}", text(settings.method, signed, settings))
+    return [names[piece] if index % 2 else {"text": piece} for index, piece in enumerate(pieces) if piece]
+
+
+def text(method: explainers.Method, signed: bool, settings: Settings | None = None) -> str:
+    """Return the text with {target}, {layer} and {grid}; for a custom method, its summary and unit."""
+    high, low, limit = explanations.GUIDES.get(method.name) or _from_summary(method)
+    if signed and low and not method.by_size:
+        first = f"Red: {high}; blue: {low}."
+    else:
+        first = f"Bright: {high}."
+        if signed and low:
+            first += f" If signed, blue: {low}."
+    return " ".join(part for part in (first, unit(method, settings), limit) if part)
+
+
+def unit(method: explainers.Method, settings: Settings | None = None) -> str:
+    """Return the description of the unit of the values."""
+    description = explanations.OWN_UNITS.get(method.name) or explanations.UNITS.get(
+        method.unit, f"Values are in {method.unit}."
+    )
+    for word, instead in explanations.TASKS.get(settings.loaded.model.task if settings else "", {}).items():
+        description = description.replace(word, instead)
+    return description
+
+
+def _from_summary(method: explainers.Method) -> tuple[str, str, str]:
+    summary = picker.line(method).rstrip(".")
+    low = "negative values" if method.signed else ""
+    return (
+        " ".join(summary.split()[:30]),
+        low,
+        "This is a custom method. See its documentation for limitations.",
+    )
+
+
+def _layer(step: Answer | Refining) -> str:
+    """Return the layer of the map, which a method may have changed."""
+    explanation = getattr(step, "explanation", None)
+    return (explanation.layer if explanation else None) or step.settings.layer
+
+
+def _short(name: str) -> str:
+    """Truncate a name to a few words."""
+    words = page_messages.short(name).split()
+    return " ".join(words[:NAME]) + ("…" if len(words) > NAME else "")

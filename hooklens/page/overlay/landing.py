@@ -1,0 +1,87 @@
+"""The stored answer for the first example, which the page shows while torch is imported.
+
+It is the answer of the engine with default settings, without the run time. The computed answer replaces it. Run
+`python -m hooklens.page.overlay.landing` to regenerate it; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+from hooklens.images import examples
+from hooklens.page.components import view
+from hooklens.page.maps.view import listed
+from hooklens.page.methods import guide
+from hooklens.page.panel import panel
+from hooklens.session import engine, messages, model_cache
+from hooklens.session.answers import Answer, Settings, Stages
+from hooklens.session.jobs import runs
+from hooklens.session.rail import network
+from hooklens.session.request import NAMES, Request
+from hooklens.zoo import settings as model_settings
+
+FILE = examples.ASSETS / "landing.json"
+
+
+def load_stored(model: str) -> dict[str, Any] | None:
+    """Return the stored answer, or None if another model is requested or this model is not installed or not offered.
+
+    Returns  "status" parts, "choices" of model, layer and method as (label, name), and the contents of the components
+             "view", "classes", "guide", "findings", "strip", "network"
+    """
+    try:
+        answer: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # the page waits for torch
+    wanted = model in (model_settings.AUTO, answer["model"]) and model_settings.offers(answer["model"])
+    installed = importlib.util.find_spec(answer["package"]) is not None
+    first = next(iter(examples.all_examples()))
+    return answer if wanted and installed and answer["example"] == first else None
+
+
+def matches(stored: dict[str, Any], question: Request, example: examples.Example | None) -> bool:
+    """Return whether the stored answer matches a request, that is, its example with default settings."""
+    defaults = {name: choice[1] for name, choice in stored["choices"].items()}
+    names = {name: getattr(question, name) for name in NAMES}
+    same = all(not value or value == defaults.get(name) for name, value in names.items())
+    return example is not None and stored["example"] == example.id and same and not (question.options or question.bands)
+
+
+def compute() -> dict[str, Any]:
+    """Compute the answer for the first example with default settings, in the stored format."""
+    from hooklens.zoo import catalog  # torch takes seconds to start
+
+    example = next(iter(examples.all_examples().values()))
+    model_cache.start()
+    steps: dict[type, Any] = {}
+    with runs.start(None) as run:
+        assert run is not None
+        for step in engine.explain(Request(str(example.path)), run):
+            steps[type(step)] = step
+    settings, answer, stages = steps[Settings], steps[Answer], steps[Stages]
+    loaded = settings.loaded
+    info = next(info for info in model_cache.list_models() if info.name == loaded.name)
+    layer = next(label for label, name in panel.layers(loaded) if name == settings.layer)
+    return {
+        "example": example.id,
+        "model": loaded.name,
+        "package": catalog.source_of(loaded.name).package,
+        "status": messages.answer_parts(answer),
+        "choices": {
+            "model": [messages.model_choice(info), loaded.name],
+            "layer": [layer, settings.layer],
+            "method": [messages.method_choice(settings.method), settings.method.name],
+        },
+        "view": view.answer(answer, 0) | {"record": None, "seconds": None},  # these depend on the machine
+        "classes": view.classes(answer, 0) | listed(answer),
+        "guide": guide.pack(answer, 0),
+        "findings": view.findings(answer, 0),
+        "strip": view.stages(stages, 0),
+        "network": network.drawing(loaded),
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(compute(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,318 @@
+"""The Overlay tab, which shows a map over the image and handles all changes of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from hooklens.errors import Refused
+from hooklens.page.channels import view as channels_view
+from hooklens.page.components import view as page_view
+from hooklens.page.components.components import canvas, update_choice
+from hooklens.page.maps import messages as map_messages
+from hooklens.page.maps.tab import TopClassMaps
+from hooklens.page.maps.view import listed
+from hooklens.page.methods import guide
+from hooklens.page.overlay import landing
+from hooklens.page.panel import panel as settings_panel
+from hooklens.page.rail.tab import Rail
+from hooklens.page.share.tab import Saving
+from hooklens.page.shared.messages import MAP
+from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, error_line, event_data, integer, queue_options, run_job
+from hooklens.page.trust.tab import Trust
+from hooklens.session import engine, messages, model_cache
+from hooklens.session.answers import Answer, Refining, Scene, Settings, Stages, Waiting
+from hooklens.session.bundles import links
+from hooklens.session.bundles.messages import SAVE
+from hooklens.session.jobs.runs import Run
+from hooklens.session.request import NAMES, Request, from_form
+
+
+class Overlay(Tab):
+    """The map, its planes, predictions, findings, and all stages of the network."""
+
+    title, id = messages.OVERLAY, "overlay"
+
+    def build(self) -> None:
+        """Create the layout of the tab."""
+        self.panel, self.status = self.page.panel, self.page.status
+        with gr.Row(elem_id="hl-view"):
+            with gr.Column(scale=3, min_width=320):
+                self.view = canvas(
+                    "overlay/overlay",
+                    "hl-overlay",
+                    empty=messages.SOON,
+                    things=messages.HIDE,
+                    terms=MAP,
+                    save=SAVE,
+                    address=True,
+                )
+                self.planes = canvas("maps/planes", "hl-planes")
+                self.saving = Saving(self.page)
+            with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
+                self.bars = canvas("maps/classes", "hl-bars", terms=map_messages.BARS, events=["answered"])
+                self.guide = guide.guide("hl-guide")
+                self.findings = canvas("panel/findings", "hl-findings")
+                self.trust = Trust(self.page, "hl-overlay")
+        self.top_maps = TopClassMaps(self.page)
+        self.rail = Rail(self.page)
+        self.strip = self.rail.drawing
+
+    def wire(self) -> None:
+        """Connect the events; the latest request of a user replaces the previous ones."""
+        page, panel = self.page, self.panel
+        self.saving.wire()
+        shown = [self.status, self.view, self.planes, self.guide]
+        outputs = [*panel.inputs[1:], panel.notice, panel.stop, page.fold, *shown, self.bars, self.findings]
+        outputs += [*self.rail.outputs, page.question, page.answered, *page.followers, self.trust.strip]
+        shared = queue_options("model", trigger_mode="multiple", show_progress="hidden")
+        # The image is set by a plain handler, because Gradio mixes up a file that only one step of a generator sends.
+        stored: dict[str, Any] = {"inputs": panel.address, "js": links.script("restoreImage")}  # the uploaded image
+        opening = [panel.image, panel.examples, panel.bands, panel.pin]
+        loaded = page.demo.load(self.open_page, outputs=opening, **stored, **UNQUEUED)
+        loaded.then(self.first, outputs=outputs, **stored, **shared)
+        clicked = [panel.bands, panel.examples, panel.options, panel.notice]
+        clicked += [panel.address, self.view, self.bars, self.findings, self.strip, *page.changers]
+        changed = [panel.image, *panel.choices.values()]
+        events = [*(each.input for each in changed), *(each.select for each in clicked)]
+        shown_now = [panel.image, panel.bands, panel.options, panel.pin]
+        change = gr.on(events, self.change, shown_now, panel.outputs, trigger_mode="multiple", **UNQUEUED)
+        numbered: dict[str, Any] = {"inputs": [*panel.inputs, panel.address], "js": links.script("numberRequest")}
+        change.then(self.update, outputs=outputs, **numbered, **shared)
+        panel.explain.click(self.recompute, outputs=outputs, **numbered, **shared)
+        self.planes.select(self.plane, panel.inputs, shown, **shared)
+        self.rail.wire()
+        self.trust.wire()
+        self.top_maps.wire(self.bars)
+
+    def open_page(self, request: gr.Request, stored: Any) -> Updates:
+        """Show the image of the link or the first example when a page is opened, and set the bands."""
+        question, example, _ = links.read(request.query_params, stored)
+        panel, picker = self.panel, {"text": question.bands}
+        preview = {} if example else settings_panel.preview(question.image, None, picker, self.panel)
+        return {
+            panel.image: question.image,
+            panel.examples: {"chosen": example.id if example else None},
+            panel.bands: picker,
+            panel.pin: request.query_params.get("pin") == "1",
+            **preview,
+        }
+
+    def first(self, request: gr.Request, stored_image: Any) -> Iterator[Updates]:
+        """Answer the request of the link, starting with the stored answer if it matches."""
+        question, example, notes = links.read(request.query_params, stored_image)
+        stored = None if notes or model_cache.ready.is_set() else landing.load_stored(model_cache.requested_model())
+        if stored and not landing.matches(stored, question, example):
+            stored = None
+
+        def show_error(message: str) -> Updates:
+            nothing = {} if stored else {self.view: {"id": page_view.number(), "words": {"empty": message}}}
+            return self._show_error(message) | nothing
+
+        def steps(run: Run) -> Iterator[Updates]:
+            yield from self._updates(question, {}, run, notes, stored)
+            if message := links.missing(request.query_params, question):
+                ident = page_view.number()
+                yield {self.status: messages.status("idle", message, ident=ident)}
+
+        yield from run_job(request.session_hash, steps, show_error, question=question.signature)
+
+    def change(self, event: gr.EventData, image: str | None, picker: Any, form: Any, pin: Any) -> Updates:
+        """Apply the change of a click to the settings, without the queue, before the request."""
+        panel = self.panel
+        # Compare ids, because Gradio copies updated components.
+        target = event.target.elem_id if event.target else None
+        nothing = {panel.options: gr.skip()}  # gradio treats an empty dictionary as a value
+        if target == panel.image.elem_id:
+            return settings_panel.new_image(image, form, picker, pin, panel)
+        if target == panel.bands.elem_id:
+            return nothing | settings_panel.preview(image, form, picker, panel)
+        if target in [choice.elem_id for choice in panel.choices.values()]:
+            return nothing
+        return nothing | settings_panel.apply_click(event_data(event), panel, form, pin)
+
+    def update(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
+        """Answer the current settings after a change; the last value of the form is the number of the request."""
+        yield from self._update(request, form[:-1], form[-1])
+
+    def recompute(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
+        """Answer the current settings without the cache when Explain is pressed."""
+        yield from self._update(request, form[:-1], form[-1], again=True)
+
+    def _update(
+        self, request: gr.Request, form: tuple[Any, ...], number: Any, again: bool = False
+    ) -> Iterator[Updates]:
+        question = _question(form)
+
+        def steps(run: Run) -> Iterator[Updates]:
+            if isinstance(question, Refused):
+                raise question
+            yield {self.status: messages.computing(page_view.number())}
+            yield from self._updates(replace(question, use_cache=not again), form[-1], run, picker=form[-2])
+
+        signature = "" if isinstance(question, Refused) else question.signature
+        order: dict[str, Any] = {"again": again, "number": integer(number, 0) or None}
+        yield from run_job(request.session_hash, steps, self._show_error, question=signature, **order)
+
+    def plane(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
+        """Show another plane of the current answer without changing the settings."""
+        number = integer(event_data(event).get("plane"), -1)
+
+        def steps(run: Run) -> Iterator[Updates]:
+            question = from_form(*form)
+            run.questions.add(question.signature)
+            for step in engine.explain(replace(question, plane=number), run, stages=False):
+                if isinstance(step, Answer):
+                    yield self._show_map(step, page_view.number())
+
+        yield from run_job(request.session_hash, steps, lambda message: {self.status: error_line(message)})
+
+    # Steps as updates
+
+    def _updates(
+        self,
+        question: Request,
+        form: Any,
+        run: Run,
+        notes: Iterable[str] = (),
+        stored: dict[str, Any] | None = None,
+        picker: Any = None,
+    ) -> Iterator[Updates]:
+        """Yield the updates of a request: settings, partial maps, the map, and the maps of all stages."""
+        if stored:
+            yield self._show_stored(stored)
+        answer = None
+        for step in engine.explain(question, run):
+            ident = page_view.number()
+            if isinstance(step, Settings):
+                notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
+                run.questions.add(_signature(question, step, step.names))
+                yield self._show_settings(step, question, form)
+            elif isinstance(step, Waiting) and stored:
+                yield {self.status: messages.landed(stored["status"], step.message, ident)}
+            elif isinstance(step, Waiting):
+                line = messages.status("busy", step.message, ident=ident, fraction=step.fraction)
+                yield {self.status: line, self.panel.stop: gr.update(interactive=True)}
+            elif isinstance(step, Scene):
+                yield self._show_objects(step, question, ident)
+            elif isinstance(step, Refining):
+                yield self._show_partial_map(step, ident)
+            elif isinstance(step, Answer):
+                answer = step
+                run.questions.add(_signature(question, step.settings, step.names))
+                yield {
+                    **self._show_answer(step, notes, ident),
+                    **settings_panel.update_bands(step.settings, question, picker, self.panel),
+                    **self.rail.identify_norms(step, question),
+                }
+            elif isinstance(step, Stages):
+                answer = None
+                yield {self.strip: page_view.stages(step, ident)}
+        if answer:
+            yield self.rail.without_stages(answer, page_view.number())
+
+    def _show_settings(self, settings: Settings, question: Request, form: Any) -> Updates:
+        updates = settings_panel.update_settings(settings, question, form, self.panel)
+        updates |= self._update_followers(settings) | self.rail.update_drawing(settings, form)
+        if question.image is None:
+            ident = page_view.number()
+            updates |= dict.fromkeys([self.planes, self.strip, self.bars, self.guide, self.findings])
+            updates[self.status] = messages.status("idle", messages.NO_IMAGE, ident=ident)
+            updates[self.view] = {"id": ident, "words": {"empty": messages.EMPTY_OVERLAY}}
+            updates |= {self.page.answered: page_view.answered(ident)} | self.rail.without_answer(settings)
+        return updates
+
+    def _show_objects(self, step: Scene, question: Request, ident: int) -> Updates:
+        """Show the detected objects, or the image and the reason if there are none."""
+        objects = page_view.objects(step, ident)
+        updates = {self.bars: objects, **settings_panel.update_objects(step, question, self.panel)}
+        if step.chosen is None:
+            updates |= {
+                self.status: messages.nothing(step, ident),
+                self.view: page_view.image_only(step, ident),
+                self.findings: page_view.reason(step, ident),
+                self.planes: None,
+                self.guide: None,
+                self.strip: {"id": page_view.number(), "chosen": step.settings.layer, "stages": []},
+                **self.rail.without_answer(step.settings),
+                **self.trust.without_answer(),
+                self.panel.stop: gr.update(interactive=False),
+                self.page.answered: page_view.answered(ident),
+            }
+        return updates
+
+    def _show_partial_map(self, step: Refining, ident: int) -> Updates:
+        updates = {self.status: messages.refining(step, ident), self.panel.stop: gr.update(interactive=True)}
+        if step.map is None:
+            return updates
+        return {**updates, self.view: page_view.refining(step, ident), self.guide: guide.pack(step, ident)}
+
+    def _show_answer(self, step: Answer, notes: Iterable[str], ident: int) -> Updates:
+        settings = step.settings
+        step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
+        classes = page_view.classes(step, ident) | listed(step)
+        return {
+            **self._show_map(step, ident),
+            self.bars: classes,
+            self.findings: page_view.findings(step, ident),
+            **self.trust.identify_map(step, ident),
+            self.panel.stop: gr.update(interactive=False),
+            self.page.fold: {"text": messages.folded(step)},
+            self.page.answered: page_view.answered(ident),
+            **(self._update_followers(settings) if settings.bands else {}),
+        }
+
+    def _update_followers(self, settings: Settings) -> Updates:
+        """Update the components that follow the settings."""
+        followers = {component: value(settings) for component, value in self.page.followers.items()}
+        return {self.page.question: page_view.question(settings), **followers}
+
+    def _show_map(self, step: Answer, ident: int) -> Updates:
+        """Show the map, its status and its pager."""
+        return {
+            self.status: messages.answered(step, ident),
+            self.view: page_view.answer(step, ident),
+            self.planes: channels_view.planes(step, ident),
+            self.guide: guide.pack(step, ident),
+        }
+
+    def _show_stored(self, stored: dict[str, Any]) -> Updates:
+        """Show the stored answer before the network is loaded."""
+        ident, panel = page_view.number(), self.panel
+        view, classes, findings, strip = (
+            {**stored[name], "id": ident} for name in ("view", "classes", "findings", "strip")
+        )
+        choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
+        return {
+            **{panel.choices[name]: update_choice([tuple(pair)], value=pair[1]) for name, pair in choices.items()},
+            self.status: messages.landed(stored["status"], messages.loading(0), ident),
+            self.view: view,
+            self.guide: {**stored["guide"], "id": ident},
+            self.findings: findings,
+            self.strip: strip,
+            self.rail.network: stored["network"],
+            self.bars: classes,
+        }
+
+    def _show_error(self, message: str) -> Updates:
+        """Show an error in the status line; the old result stays, marked as outdated."""
+        updates = {self.status: error_line(message), self.panel.stop: gr.update(interactive=False)}
+        return updates if model_cache.first_model() else {**settings_panel.update_models(self.panel), **updates}
+
+
+def _question(form: tuple[Any, ...]) -> Request | Refused:
+    """Return the request of the form, or its error."""
+    try:
+        return from_form(*form)
+    except Refused as error:
+        return error
+
+
+def _signature(question: Request, settings: Settings, names: dict[str, str]) -> str:
+    """Return the signature of the request with its names resolved."""
+    bands = settings.bands.text if settings.bands else question.bands
+    resolved: dict[str, Any] = {**names, "options": settings.options, "bands": bands}
+    return replace(question, **resolved).signature

@@ -1,0 +1,1 @@
+"""The left column with the image and the settings."""

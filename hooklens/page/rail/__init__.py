@@ -1,0 +1,1 @@
+"""The network rail, a drawing of the network for layer selection."""

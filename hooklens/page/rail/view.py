@@ -1,0 +1,29 @@
+"""The wire format of the network rail, except for the drawing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hooklens.session.answers import Answer
+from hooklens.session.rail import messages, network
+from hooklens.session.rail.norms import Norms, key_of
+
+
+def identify(step: Answer, image: str) -> dict[str, Any]:
+    """Pack the key of the requested norms, and the current layer."""
+    settings = step.settings
+    note = "" if settings.takes_layer else messages.no_layer(settings.method.title)
+    return {"key": key_of(image, settings, step.names), "chosen": settings.layer, "note": note}
+
+
+def norms(step: Norms) -> dict[str, Any]:
+    """Pack the norms in the layer order of the drawing; None for layers without a finite norm."""
+    layers = network.drawing(step.settings.loaded)["layers"]
+    values = [_rounded(step.norms.get(name)) for name, *_ in layers]
+    return {"key": step.key, "model": step.settings.loaded.name, "name": step.name, "norms": values}
+
+
+def _rounded(value: float | None) -> float | None:
+    """Round to four significant digits."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")

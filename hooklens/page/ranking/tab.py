@@ -1,0 +1,93 @@
+"""The Ranking tab; the same table is also shown below the comparison panels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from hooklens import limits
+from hooklens.errors import Refused
+from hooklens.page.components.components import Canvas, canvas
+from hooklens.page.ranking import view
+from hooklens.page.shared.tab import UNQUEUED, Page, Tab, Updates, event_data, queue_options, run_job
+from hooklens.session.answers import Waiting
+from hooklens.session.jobs import runs
+from hooklens.session.jobs.runs import Run
+from hooklens.session.ranking import engine as ranking_engine
+from hooklens.session.ranking import messages
+from hooklens.session.ranking.engine import Ranking as Ranked
+from hooklens.session.ranking.engine import RankingOptions
+from hooklens.session.request import from_form
+
+GRACE = 5.0
+"""Additional seconds to finish the last map after the time limit."""
+
+
+def table(page: Page, elem_id: str) -> Canvas:
+    """Create a table; all tables show the same ranking, and a click on a row changes the settings."""
+    low, high = limits.RANKING
+    form = {"low": low, "high": high, "seconds": ranking_engine.SECONDS}
+    component = canvas("ranking/ranking", elem_id, terms=messages.TERMS, form=form)
+    page.tables.append(component)
+    page.changers.append(component)
+    return component
+
+
+class Ranking(Tab):
+    """All supported methods in the order of their rank."""
+
+    title, id = messages.RANKING, "ranking"
+
+    def build(self) -> None:
+        """Create the layout of the tab."""
+        self.table = table(self.page, "hl-ranking")
+
+    def wire(self) -> None:
+        """Connect the events; a ranking waits in the queue, but Stop does not."""
+        tables = self.page.tables
+        shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
+        gr.on([component.submit for component in tables], self.rank, self.page.panel.inputs, tables, **shared)
+        gr.on([component.stop for component in tables], self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
+
+    def rank(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
+        """Show the table row by row; a new ranking replaces the previous one of the same user."""
+        options = _options(event_data(event))
+        known: view.Packed = {}
+        current = Run(0.0)
+
+        def steps(run: Run) -> Iterator[Updates]:
+            nonlocal current
+            current = run
+            if isinstance(options, Refused):
+                raise options
+            for step in ranking_engine.rank(from_form(*form), options, run):
+                if isinstance(step, Ranked):
+                    yield self._all(view.ranking(step, known))
+                elif isinstance(step, Waiting):
+                    yield self._all(view.waiting(step))
+
+        def show_error(message: str) -> Updates:
+            return self._all(view.refused(messages.STOPPED if current.cancelled else message))
+
+        seconds = GRACE if isinstance(options, Refused) else options.seconds + GRACE
+        yield from run_job(_name(request), steps, show_error, seconds=seconds, unknown=messages.UNKNOWN)
+
+    def stop(self, request: gr.Request) -> None:
+        """Stop the ranking of this user; its own handler shows the table so far."""
+        runs.stop(_name(request))
+
+    def _all(self, value: dict[str, Any]) -> Updates:
+        return dict.fromkeys(self.page.tables, value)
+
+
+def _name(request: gr.Request) -> str:
+    return f"{request.session_hash}/ranking"
+
+
+def _options(data: dict[str, Any]) -> RankingOptions | Refused:
+    try:
+        return ranking_engine.parse_options(data)
+    except Refused as refusal:
+        return refusal

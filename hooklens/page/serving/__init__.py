@@ -1,0 +1,1 @@
+"""Server setup: Gradio settings, the request guard and the API endpoints."""

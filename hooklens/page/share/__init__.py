@@ -1,0 +1,1 @@
+"""Server part of the bundle download."""

@@ -1,0 +1,1 @@
+"""The base class of tabs and the job runner."""

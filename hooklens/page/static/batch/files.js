@@ -1,0 +1,138 @@
+// Images for a report: selected or dropped, and uploaded one by one to keep each request small.
+import { uploadFile } from "../page/stored_images.js";
+import { make } from "../wire.js";
+
+const AT_ONCE = 3; // parallel uploads
+const MB = 1024 * 1024;
+
+const bytes = (files) => files.reduce((sum, file) => sum + file.size, 0);
+const megabytes = (size) => (size / MB).toFixed(1);
+
+/** A drop area and its file list. */
+export class FileChooser {
+  /**
+   * @param {Record<string, any>} terms
+   * @param {{count: number, bytes: number, file: number}} limits number of files, bytes in total, bytes of one file
+   * @param {(text: string) => void} onMessage called with a validation error, or "" if there is none
+   */
+  constructor(terms, limits, onMessage) {
+    Object.assign(this, { terms, limits, onMessage, entries: [], waiting: [], sending: 0 });
+    const button = (text, onclick, hidden) =>
+      make("button", { type: "button", class: "hl-button", text, onclick, hidden });
+    const input = make("input", { type: "file", multiple: true, hidden: true, accept: "image/*,.zip,application/zip" });
+    this.choose = button(terms.choose, () => input.click());
+    this.clear = button(terms.clear, () => this.empty(), true);
+    this.count = make("p", { class: "hl-quiet", role: "status", text: terms.drop });
+    this.list = make("ul", { class: "hl-many-shown", tabindex: 0, "aria-label": terms.shown });
+    const tools = make("div", { class: "hl-many-tools" }, this.choose, this.clear, this.count);
+    this.box = make("div", { class: "hl-many-files" }, input, tools, this.list);
+    input.addEventListener("change", () => {
+      this.add([...input.files]);
+      input.value = "";
+    });
+    this.listenForDrops();
+  }
+
+  listenForDrops() {
+    const { box } = this;
+    box.addEventListener("dragover", (event) => {
+      event.preventDefault();
+      box.dataset.over = "";
+    });
+    for (const kind of ["dragleave", "drop"]) box.addEventListener(kind, () => delete box.dataset.over);
+    box.addEventListener("drop", (event) => {
+      event.preventDefault(); // drop.js ignores handled events
+      this.add([...(event.dataTransfer?.files || [])]);
+    });
+  }
+
+  /** Number of files that are not uploaded yet. */
+  get left() {
+    return this.entries.filter((entry) => !entry.path).length;
+  }
+
+  /** Wait for all uploads and return [server path, original name] pairs. */
+  async upload() {
+    if (this.left) await new Promise((resolve) => this.waiting.push(resolve));
+    return this.entries.map(({ path, file }) => [path, file.name]);
+  }
+
+  describe() {
+    const { entries, left, terms } = this,
+      all = entries.length;
+    const size = megabytes(bytes(entries.map(({ file }) => file)));
+    this.count.textContent = !all
+      ? terms.drop
+      : left
+        ? terms.sending.replace("{done}", all - left).replace("{all}", all)
+        : terms.selected[all === 1 ? 0 : 1].replace("{count}", all).replace("{size}", size);
+    this.clear.hidden = !all;
+    if (!left) for (const resolve of this.waiting.splice(0)) resolve();
+  }
+
+  /** Return why the files cannot be added, or "". */
+  validate(files) {
+    const { limits, terms } = this,
+      all = [...this.entries.map(({ file }) => file), ...files];
+    const large = files.find((file) => file.size > limits.file);
+    if (large) return terms.heavy.replace("{name}", large.name).replace("{size}", megabytes(large.size));
+    if (all.length > limits.count) return terms.many.replace("{count}", all.length);
+    return bytes(all) > limits.bytes ? terms.large : "";
+  }
+
+  add(files) {
+    const error = this.validate(files);
+    this.onMessage(error);
+    if (error) return;
+    for (const file of files) this.append(file);
+    this.describe();
+    while (this.sending < AT_ONCE && this.nextEntry()) this.send();
+  }
+
+  append(file) {
+    const url = file.type.startsWith("image/") ? URL.createObjectURL(file) : "";
+    const name = make("span", { text: file.name, hidden: Boolean(url) }),
+      node = make("li", { title: file.name }, name);
+    if (url) {
+      const image = make("img", { src: url, alt: file.name, loading: "lazy", decoding: "async" });
+      image.addEventListener("error", () => {
+        image.remove();
+        name.hidden = false;
+      });
+      node.prepend(image);
+    }
+    this.list.append(node);
+    this.entries.push({ file, path: null, url, node });
+  }
+
+  nextEntry() {
+    return this.entries.find((entry) => !entry.path && !entry.started);
+  }
+
+  async send() {
+    this.sending += 1;
+    for (let next; (next = this.nextEntry());) {
+      next.started = true;
+      next.path = await uploadFile({ blob: next.file, name: next.file.name });
+      if (!next.path && this.entries.includes(next)) {
+        this.onMessage(this.terms.failed.replace("{name}", next.file.name));
+        this.remove(next);
+      }
+      this.describe();
+    }
+    this.sending -= 1;
+  }
+
+  remove(entry) {
+    if (entry.url) URL.revokeObjectURL(entry.url);
+    entry.node.remove();
+    this.entries.splice(this.entries.indexOf(entry), 1);
+  }
+
+  empty() {
+    for (const entry of [...this.entries]) this.remove(entry);
+    this.onMessage("");
+    this.describe();
+    this.choose.focus();
+  }
+}

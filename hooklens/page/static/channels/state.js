@@ -1,0 +1,27 @@
+// The Feature maps tab in the state of the page.
+import { change, perform, state } from "../store.js";
+
+/** Return the number of channels, 0 without tiles. */
+export function countChannels() {
+  return state.channels.sheet?.total || 0;
+}
+
+/** Check whether the tiles belong to an earlier request. */
+export function isOutdated() {
+  return (state.question?.id || 0) > state.channels.key;
+}
+
+/** Open a channel; null closes the open one. */
+export function open(number) {
+  change("channels", { number });
+  if (number !== null) perform("requestChannel", number);
+}
+
+/** Return the channel `step` positions further in tile order, or null. */
+export function neighbor(step) {
+  const { order, number } = state.channels,
+    at = order.indexOf(number),
+    total = countChannels();
+  if (at >= 0) return order[(at + step + order.length) % order.length];
+  return total ? ((number ?? -1) + step + total) % total : null;
+}

@@ -1,0 +1,290 @@
+// The comparison board: its panels, their requests, and the shared drawing settings.
+import { bindBoard } from "./address.js";
+import { Panel } from "./panel.js";
+import { Pair } from "./pair.js";
+import { Requests } from "./requests.js";
+import { Tools } from "./tools.js";
+import { isPinned, whenAnswered } from "../gradio.js";
+import { state, subscribe, update } from "../store.js";
+import { make } from "../wire.js";
+
+class Board {
+  constructor(element, props, trigger) {
+    const terms = { ...props.map, ...props.combobox, ...props.terms };
+    Object.assign(this, { element, props, trigger, terms, panels: [], running: new Map(), received: {} });
+    this.number = Date.now(); // larger than the numbers of an earlier board: the server ignores smaller ones
+    this.requests = new Requests();
+    this.grid = make("div", { class: "hl-compare-panels" });
+    this.pair = new Pair(this);
+    this.tools = new Tools(this);
+    element.firstElementChild.replaceChildren(this.tools.element, this.grid, this.pair.element);
+    this.add();
+    this.add({ own: {}, runner: true, classed: true });
+    this.bound = bindBoard(this);
+    this.follow({
+      imagePath: () => this.readImage(),
+      question: () => this.readQuestion(),
+      form: () => this.readForm(),
+      compared: () => this.readAnswers(),
+      comparison: () => this.readPanels(),
+    });
+    new IntersectionObserver(() => this.refreshIfVisible()).observe(element);
+  }
+
+  /** Call each reader after changes of its value in the state, and now if it has one. */
+  follow(readers) {
+    for (const [key, read] of Object.entries(readers)) {
+      const readKnown = () => {
+        if (state[key] !== null && state[key] !== undefined) read();
+      };
+      subscribe([key], readKnown);
+      readKnown();
+    }
+  }
+
+  get page() {
+    return this.requests.page;
+  }
+
+  // Panels
+
+  /** Add a panel that shows what the page shows, or a copy of `from` right after it. */
+  add(from = null, focus = false) {
+    const free = Array.from({ length: this.props.slots }, (_, k) => k).find((k) =>
+      this.panels.every((panel) => panel.slot !== k),
+    );
+    if (free === undefined) return;
+    const panel = new Panel(this, free, from),
+      at = this.panels.indexOf(from);
+    this.panels.splice(at < 0 ? this.panels.length : at + 1, 0, panel);
+    if (at < 0) this.grid.append(panel.element);
+    else from.element.after(panel.element);
+    this.relabel();
+    if (!focus) return;
+    this.refresh();
+    panel.picks.method.field.focus({ preventScroll: true });
+    panel.element.scrollIntoView({ block: "nearest" });
+  }
+
+  duplicate(panel) {
+    this.add(panel, true);
+  }
+
+  remove(panel) {
+    const at = this.panels.indexOf(panel);
+    this.panels.splice(at, 1);
+    panel.end();
+    this.relabel();
+    this.cancelUnused();
+    this.draw();
+    const next = this.panels[Math.min(at, this.panels.length - 1)];
+    (this.panels.length > 1 ? next.removeButton : this.tools.more).focus();
+  }
+
+  /** Show only two panels with common limits: the predicted class and the runner-up. */
+  comparePredictions() {
+    this.tools.limits = "pinned";
+    this.restore([
+      { own: { target: "" }, classed: true },
+      { own: {}, runner: true, classed: true },
+    ]);
+  }
+
+  /** Replace all panels. */
+  restore(panels) {
+    for (const panel of this.panels.splice(0)) panel.end();
+    for (const each of panels) this.add(each);
+    this.refresh();
+  }
+
+  /** Assign letters by position, and enable or disable adding and removing panels. */
+  relabel() {
+    this.panels.forEach((panel, k) => {
+      panel.setLetter(String.fromCharCode(65 + k));
+      panel.removeButton.disabled = this.panels.length === 1;
+      panel.copyButton.disabled = this.panels.length === this.props.slots;
+    });
+    this.tools.more.disabled = this.panels.length === this.props.slots;
+    this.grid.dataset.count = this.panels.length;
+    this.updateButtons();
+  }
+
+  updateButtons() {
+    this.tools.saves.enable();
+    this.tools.stop.disabled = !this.panels.some((panel) => panel.pending);
+  }
+
+  // Requests and answers
+
+  readImage() {
+    this.setImage(state.imagePath);
+    this.stale = true;
+    this.mark();
+    if (!this.page.image) this.refreshIfVisible();
+  }
+
+  readQuestion() {
+    this.requests.settings(state.question);
+    this.stale = true;
+    this.mark();
+    this.refreshIfVisible();
+  }
+
+  readAnswers() {
+    for (const [slot, value] of Object.entries(state.compared)) {
+      if (this.received[slot] === value) continue;
+      this.received[slot] = value;
+      this.take(value);
+    }
+  }
+
+  readPanels() {
+    this.restore(state.comparison);
+    update({ comparison: null });
+    this.element.scrollIntoView({ block: "start" });
+  }
+
+  /** A new image resets the panels' classes, unless the page's class is pinned or an address set both. */
+  setImage(image) {
+    const before = this.page.image;
+    this.requests.setImage(image);
+    if (!before || !this.page.image || before === this.page.image) return;
+    if (!this.coming && !isPinned()) for (const { own } of this.panels) if (own.target) delete own.target;
+    this.coming = false;
+  }
+
+  /** Read the whole form, when the tab is visible and the page has a new answer. */
+  readForm() {
+    this.setImage(state.form[0]?.path || "");
+    this.requests.form(state.form);
+    this.refresh();
+  }
+
+  /** Refresh if the tab is visible and something has changed: the page's own answer may take a minute. */
+  refreshIfVisible() {
+    if (this.stale && this.element.checkVisibility() && (this.page.names.model || this.page.image === ""))
+      this.refresh();
+  }
+
+  changed(panel) {
+    this.refresh();
+    panel.head();
+  }
+
+  listed(panel) {
+    return this.requests.listed(panel);
+  }
+
+  /** Mark the panels whose map no longer matches their settings. */
+  mark() {
+    for (const panel of this.panels) {
+      const shown = panel.pending || panel.answer;
+      panel.old = Boolean(shown && !this.requests.isEqual(shown.request, this.requests.forPanel(panel)));
+      panel.mark();
+    }
+    this.pair.mark();
+    this.updateButtons();
+  }
+
+  /** Request the missing answers; known answers are shown again. */
+  refresh() {
+    this.stale = false;
+    for (const panel of this.panels) {
+      panel.old = false;
+      const request = this.requests.forPanel(panel),
+        { isEqual } = this.requests;
+      if (!this.page.image) panel.empty();
+      else if (panel.answer && isEqual(panel.answer.request, request)) panel.back();
+      else if (!(panel.pending && isEqual(panel.pending.request, request))) {
+        const known = this.requests.find(request),
+          twin = this.panels.find(({ pending }) => pending && isEqual(pending.request, request));
+        if (known) {
+          panel.pending = { request };
+          this.handleAnswer(panel, known);
+        } else if (twin) panel.wait(request, twin.pending.number);
+        else this.sendRequest(panel, request);
+      }
+    }
+    this.cancelUnused();
+    this.updateButtons();
+    this.draw();
+  }
+
+  sendRequest(panel, request = this.requests.forPanel(panel)) {
+    panel.old = false;
+    panel.wait(request, ++this.number);
+    this.running.set(panel.slot, this.number);
+    this.trigger("submit", { slot: panel.slot, number: this.number, ...this.requests.toWire(panel, request) });
+    this.updateButtons();
+  }
+
+  /** Cancel work that no panel waits for, except for panels with a newer request: the server cancels those itself. */
+  cancelUnused() {
+    for (const [slot, number] of this.running) {
+      if (this.panels.some(({ pending }) => pending && pending.number === number)) continue;
+      this.running.delete(slot);
+      this.trigger("stop", { slot });
+    }
+  }
+
+  /** Handle a partial or final answer for every panel that waits for it. */
+  take(value) {
+    const panels = this.panels.filter(({ pending }) => pending && pending.number === value.number);
+    if (!panels.length) return;
+    if (value.state !== "waiting" && value.state !== "partial") this.running.delete(value.slot);
+    for (const panel of panels) {
+      if (value.state !== "passed") this.handleAnswer(panel, { ...value });
+      else {
+        panel.markStale();
+        this.stale = true;
+      }
+    }
+    this.updateButtons();
+  }
+
+  async handleAnswer(panel, value) {
+    const over = panel.pending.request;
+    this.requests.learn(over, value);
+    if (await panel.take(value)) this.requests.keep(over, value);
+    this.updateButtons();
+    this.draw();
+  }
+
+  // Drawing, without a request
+
+  /** Check whether this map is drawn by magnitude. */
+  magnitudes(map) {
+    return this.tools.magnitudes(map);
+  }
+
+  draw() {
+    const panels = this.panels.filter((panel) => panel.mapView.map),
+      whole = panels.filter((panel) => !panel.partial);
+    const { limits, style } = this.tools.resolve(panels.map((panel) => panel.mapView));
+    const styled = ({ mapView }) => ({ ...style, signed: !this.magnitudes(mapView.map) });
+    const ranges =
+      limits === "pinned" && whole.length > 1 ? whole.map((panel) => panel.mapView.range(styled(panel))) : [];
+    const common = ranges.length
+      ? [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))]
+      : null;
+    for (const panel of panels) panel.mapView.draw({ ...styled(panel), limits: panel.partial ? null : common });
+    this.mix();
+    this.pair.refresh({ smooth: style.smooth });
+    this.updateButtons();
+  }
+
+  mix() {
+    this.bound?.();
+    for (const { mapView } of [...this.panels, this.pair]) mapView.mix(this.tools.opacity);
+  }
+
+  /** Point at the same position of the image in all panels. */
+  point(x, y = null) {
+    for (const { mapView } of [...this.panels, this.pair]) mapView.point(x, y);
+  }
+}
+
+export function mount(element, props, trigger) {
+  const board = new Board(element, props, trigger);
+  whenAnswered(element, (key) => board.trigger("answered", { key }));
+}

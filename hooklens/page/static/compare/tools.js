@@ -1,0 +1,119 @@
+// Controls of the comparison: panels, and how all maps are drawn. Drawing needs no request.
+import { ComparisonExport } from "../share/comparison.js";
+import { fill, make, makeButton } from "../wire.js";
+
+const label = (title, ...parts) =>
+  make("label", { title }, ...parts.map((part) => (typeof part === "string" ? make("span", { text: part }) : part)));
+
+export class Tools {
+  constructor(board) {
+    // "pinned" or "free"; null: decided by the units
+    Object.assign(this, { board, limits: null, units: "", message: "" });
+    const { terms } = board,
+      draw = () => board.draw();
+    const tick = (name, checked) => make("input", { type: "checkbox", name, checked, onchange: draw });
+    const radio = (value) =>
+      make("input", {
+        type: "radio",
+        name: "hl-compare-limits",
+        value,
+        onchange: () => {
+          this.limits = value;
+          draw();
+        },
+      });
+    this.more = makeButton(terms.add, () => board.add(null, true));
+    this.two = makeButton(terms.pair, () => board.comparePredictions(), { title: terms.pair_hint });
+    this.stop = makeButton(terms.stop, () => board.trigger("stop", {}));
+    this.saves = new ComparisonExport(board);
+    const slider = { type: "range", min: 0, max: 100, value: 100, name: "opacity" };
+    this.slider = make("input", { ...slider, oninput: () => board.mix() });
+    this.tint = make(
+      "select",
+      { name: "colours", onchange: draw },
+      ...Object.entries(terms.color_maps).map(([value, text]) => make("option", { value, text })),
+    );
+    [this.smooth, this.signed] = [tick("smooth", true), tick("signed", false)];
+    [this.pinned, this.free] = [radio("pinned"), radio("free")];
+    this.note = make("p", { class: "hl-quiet hl-compare-note", role: "status" });
+    this.element = this.arrange();
+  }
+
+  arrange() {
+    const { terms } = this.board;
+    const limits = make(
+      "div",
+      { class: "hl-compare-limits", role: "radiogroup", "aria-label": terms.limits },
+      make("span", { text: terms.limits }),
+      label(terms.pinned_hint, this.pinned, terms.pinned),
+      label(terms.free_hint, this.free, terms.free),
+    );
+    return make(
+      "div",
+      { class: "hl-compare-bar" },
+      make("div", { class: "hl-compare-tools" }, this.more, this.two, this.stop, ...this.saves.buttons),
+      make(
+        "div",
+        { class: "hl-compare-tools" },
+        label("", terms.opacity, this.slider),
+        limits,
+        label("", terms.colours, this.tint),
+        label("", this.smooth, terms.smooth),
+        label(terms.signed_hint, this.signed, terms.signed),
+      ),
+      this.note,
+    );
+  }
+
+  /** Show a message below the controls, after the one on units. */
+  showMessage(text) {
+    this.message = text;
+    this.note.textContent = [this.units, text].filter(Boolean).join(" ");
+  }
+
+  /** Return the settings that differ from the defaults. */
+  toQuery() {
+    const query = new URLSearchParams();
+    const values = {
+      limits: this.limits || "",
+      colours: this.tint.value === "auto" ? "" : this.tint.value,
+      opacity: this.slider.value === "100" ? "" : this.slider.value,
+      smooth: this.smooth.checked ? "" : "0",
+      signed: this.signed.checked ? "1" : "",
+    };
+    for (const [name, value] of Object.entries(values)) if (value) query.set(name, value);
+    return query;
+  }
+
+  restore(query) {
+    const known = (name, values) => (values.includes(query.get(name)) ? query.get(name) : null);
+    this.limits = known("limits", ["pinned", "free"]);
+    this.tint.value = known("colours", Object.keys(this.board.terms.color_maps)) || "auto";
+    this.slider.value = /^\d{1,3}$/.test(query.get("opacity")) ? query.get("opacity") : 100;
+    this.smooth.checked = query.get("smooth") !== "0";
+    this.signed.checked = query.get("signed") === "1";
+    this.board.draw();
+  }
+
+  get opacity() {
+    this.slider.setAttribute("aria-valuetext", fill(this.board.terms.percent, { percent: this.slider.value }));
+    return this.slider.value / 100;
+  }
+
+  /** Check whether this map is drawn by magnitude. */
+  magnitudes(map) {
+    return Boolean(map.by_size) && !this.signed.checked && this.tint.value !== "signed";
+  }
+
+  /** Return how these maps are drawn: {limits, style}; all get the same colors. */
+  resolve(mapViews) {
+    const units = new Set(mapViews.map((mapView) => mapView.unit)),
+      limits = this.limits || (units.size > 1 ? "free" : "pinned");
+    [this.pinned.checked, this.free.checked] = [limits === "pinned", limits === "free"];
+    this.units = limits === "pinned" && units.size > 1 ? this.board.terms.units : "";
+    this.showMessage(this.message);
+    const minus = mapViews.some(({ map }) => map.lo < 0 && !this.magnitudes(map));
+    const colors = this.tint.value === "auto" ? (minus ? "signed" : "magma") : this.tint.value;
+    return { limits, style: { colors, limits: null, smooth: this.smooth.checked } };
+  }
+}

@@ -1,0 +1,48 @@
+// Draws the small map of a class, next to its bar.
+import { unpackMap } from "../drawing/field.js";
+import { draw, view } from "../drawing/paint.js";
+import { make } from "../wire.js";
+
+const SIDE = 44; // CSS pixels of the longer side
+
+/** Create the canvas of a class's map; it is drawn once the map arrives. */
+export function createSlot(index) {
+  return make("canvas", { class: "hl-small", width: 1, height: 1, "data-small": index, "aria-hidden": "true" });
+}
+
+/**
+ * Draw the maps of the classes whose canvases are in `root`.
+ * @param {Element} root
+ * @param {number} id the answer that lists these classes
+ * @param {?{of: number, items: object[]}} maps
+ * @param {?HTMLImageElement} image
+ */
+export function drawSlots(root, id, maps, image) {
+  for (const canvas of root.querySelectorAll("canvas[data-small]")) {
+    const item = maps?.of === id && maps.items.find((each) => String(each.index) === canvas.dataset.small);
+    if (item && canvas.dataset.drawn !== String(id)) paint(canvas, image, item.map, id);
+  }
+}
+
+/** Mark the canvases whose maps were refused. */
+export function refuseSlots(root) {
+  for (const canvas of root.querySelectorAll("canvas[data-small]:not([data-drawn])")) canvas.dataset.drawn = "none";
+}
+
+function paint(canvas, image, packed, id) {
+  const tall = image ? image.naturalHeight / image.naturalWidth : 1,
+    side = SIDE * Math.min(3, window.devicePixelRatio || 1);
+  [canvas.width, canvas.height] = [side * Math.min(1, 1 / tall), side * Math.min(1, tall)].map((each) =>
+    Math.max(1, Math.round(each)),
+  );
+  const context = canvas.getContext("2d", { willReadFrequently: true }),
+    { width, height } = canvas;
+  context.imageSmoothingQuality = "high";
+  context.fillStyle = "#808080";
+  context.fillRect(0, 0, width, height);
+  if (image) context.drawImage(image, 0, 0, width, height);
+  const pixels = context.getImageData(0, 0, width, height);
+  draw(pixels.data, width, height, { ...view(unpackMap(packed)), lines: false }); // too small for contours
+  context.putImageData(pixels, 0, 0);
+  canvas.dataset.drawn = id;
+}

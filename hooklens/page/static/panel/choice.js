@@ -1,0 +1,42 @@
+// A selection from a list of names, with search. Its value is a name, and its prop `names` a list of [label, name]
+// pairs as one JSON string: Gradio copies all props at each update, with one call per number and string of a list.
+import { Combobox } from "./combobox.js";
+
+class Choice {
+  constructor(element, props, chosen) {
+    Object.assign(this, { props, chosen, parsed: "", list: [] });
+    this.combobox = new Combobox(
+      props.words,
+      props.title,
+      () => this.items,
+      (value) => this.select(value),
+    );
+    element.firstElementChild.replaceChildren(this.combobox.element);
+  }
+
+  get items() {
+    const { names } = this.props;
+    if (names !== this.parsed)
+      [this.parsed, this.list] = [names, JSON.parse(names).map(([label, value]) => ({ label, value }))];
+    return this.list;
+  }
+
+  show() {
+    const { title, value } = this.props,
+      item = this.items.find((each) => each.value === value);
+    this.combobox.name(title);
+    this.combobox.set(item ? item.label : value || "", value);
+  }
+
+  select(value) {
+    this.props.value = value;
+    this.show();
+    this.chosen(value);
+  }
+}
+
+export function mount(element, props, trigger, watch) {
+  const choice = new Choice(element, props, (value) => trigger("input", { [props.setting]: value }));
+  watch(["value", "names", "title"], () => choice.show());
+  choice.show();
+}

@@ -1,0 +1,171 @@
+// A combobox: a text field with a filtered list of names, shown above the page while it is open.
+import { fill, make } from "../wire.js";
+
+const SHOWN = 100; // names that are listed at once; typing finds the others
+let ids = 0;
+
+/**
+ * Return the items that contain all typed words: exact match first, then prefixes, then in list order.
+ * @param {{label: string, value: string}[]} items
+ * @param {string} typed
+ */
+export function search(items, typed) {
+  const text = typed.trim().toLowerCase(),
+    parts = text.split(/\s+/).filter(Boolean);
+  if (!parts.length) return items;
+  const rank = ({ label }) => {
+    const name = label.toLowerCase();
+    if (!parts.every((part) => name.includes(part))) return -1;
+    if (name.split(" · ")[0] === text) return 0;
+    return name.startsWith(text) ? 1 : name.split(/[^\p{L}\p{N}]+/u).some((word) => word.startsWith(parts[0])) ? 2 : 3;
+  };
+  return items
+    .map((item, k) => [rank(item), k, item])
+    .filter(([at]) => at >= 0)
+    .sort((a, b) => a[0] - b[0] || a[1] - b[1])
+    .map(([, , item]) => item);
+}
+
+export class Combobox {
+  /**
+   * @param {{no_match: string, more: string}} terms
+   * @param {string} label
+   * @param {() => {label: string, value: string}[]} items
+   * @param {(value: string) => void} pick called with the selected value
+   */
+  constructor(terms, label, items, pick) {
+    Object.assign(this, { terms, items, pick, found: [], at: -1, chosen: null, text: "" });
+    const id = `hl-combobox-list-${ids++}`;
+    this.word = make("span", { class: "hl-combobox-label", id: `${id}-word`, text: label, "aria-hidden": "true" });
+    this.field = make("input", {
+      type: "text",
+      role: "combobox",
+      autocomplete: "off",
+      spellcheck: "false",
+      "aria-label": label,
+      "aria-autocomplete": "list",
+      "aria-expanded": "false",
+      "aria-controls": id,
+    });
+    this.list = make("ul", { id, role: "listbox", class: "hl-combobox-list", popover: "manual", "aria-label": label });
+    this.element = make("div", { class: "hl-combobox" }, this.word, this.field, this.list);
+    this.field.addEventListener("click", () => this.open(""));
+    this.word.addEventListener("click", () => this.field.focus());
+    this.field.addEventListener("input", () => this.open(this.field.value));
+    this.field.addEventListener("blur", () => this.close());
+    this.field.addEventListener("keydown", (event) => this.key(event));
+    this.list.addEventListener("mousedown", (event) => event.preventDefault()); // keep the focus in the field
+    this.ended = new AbortController();
+    const { signal } = this.ended;
+    const move = () => {
+      if (this.shown) this.place();
+    };
+    window.addEventListener("scroll", move, { capture: true, passive: true, signal });
+    window.addEventListener("resize", move, { signal });
+  }
+
+  get shown() {
+    return this.field.getAttribute("aria-expanded") === "true";
+  }
+
+  /** Show a name; `own` if the user has selected it, `off` if it is not used. */
+  set(text, value, { own = false, off = false } = {}) {
+    Object.assign(this, { text, chosen: value });
+    this.field.disabled = off;
+    this.field.title = text;
+    this.element.dataset.own = String(own);
+    if (!this.shown) this.field.value = text;
+  }
+
+  name(label) {
+    this.word.textContent = label;
+    for (const each of [this.field, this.list]) each.setAttribute("aria-label", label);
+  }
+
+  open(typed) {
+    if (this.field.disabled) return;
+    if (!this.shown) this.field.select();
+    const all = search(this.items(), typed);
+    this.found = all.slice(0, SHOWN);
+    const more = all.length - this.found.length,
+      note = (text) => make("li", { role: "option", "aria-disabled": "true", text });
+    this.list.replaceChildren(
+      ...this.found.map((item, k) =>
+        make("li", {
+          role: "option",
+          id: `${this.list.id}-${k}`,
+          "aria-selected": String(item.value === this.chosen),
+          text: item.label,
+          onclick: () => this.take(k),
+        }),
+      ),
+      ...(all.length ? [] : [note(fill(this.terms.no_match, { text: typed.trim().slice(0, 60) }))]),
+      ...(more > 0 ? [note(fill(this.terms.more, { count: more.toLocaleString("en") }))] : []),
+    );
+    this.field.setAttribute("aria-expanded", "true");
+    if (!this.list.matches(":popover-open")) this.list.showPopover();
+    this.place();
+    this.mark(typed.trim() && all.length ? 0 : this.found.findIndex((item) => item.value === this.chosen));
+  }
+
+  /** Position the list below the field, or above it if there is more space; close it if the field is out of view. */
+  place() {
+    const field = this.element.getBoundingClientRect(),
+      below = window.innerHeight - field.bottom;
+    if (field.bottom < 0 || field.top > window.innerHeight) return this.close();
+    const up = below < 180 && field.top > below;
+    const width = Math.min(Math.max(field.width, 240), window.innerWidth - 16);
+    this.list.style.width = `${width}px`;
+    this.list.style.left = `${Math.max(8, Math.min(field.left, window.innerWidth - width - 8))}px`;
+    this.list.style.maxHeight = `${Math.min(320, (up ? field.top : below) - 12)}px`;
+    this.list.style.top = up ? "auto" : `${field.bottom + 2}px`;
+    this.list.style.bottom = up ? `${window.innerHeight - field.top + 2}px` : "auto";
+  }
+
+  mark(at) {
+    this.list.querySelector("[data-at]")?.removeAttribute("data-at");
+    this.at = at;
+    const item = at >= 0 ? this.list.children[at] : null;
+    if (!item) return this.field.removeAttribute("aria-activedescendant");
+    item.dataset.at = "";
+    this.field.setAttribute("aria-activedescendant", item.id);
+    const { offsetTop: top, offsetHeight: high } = item,
+      { scrollTop, clientHeight } = this.list;
+    if (top < scrollTop || top + high > scrollTop + clientHeight) this.list.scrollTop = top - clientHeight / 2;
+  }
+
+  close() {
+    if (!this.shown) return;
+    this.field.setAttribute("aria-expanded", "false");
+    this.field.removeAttribute("aria-activedescendant");
+    if (this.list.matches(":popover-open")) this.list.hidePopover();
+    this.field.value = this.text;
+  }
+
+  take(k) {
+    const item = this.found[k];
+    this.close();
+    if (item && item.value !== this.chosen) this.pick(item.value);
+  }
+
+  key(event) {
+    const { key } = event,
+      last = this.found.length - 1;
+    if (key === "Tab") return this.close(); // otherwise the next control would be the list, which scrolls
+    if (key === "Escape" && this.shown) this.close();
+    else if (key === "Enter" && this.shown) this.take(this.at);
+    else if ((key === "ArrowDown" || key === "ArrowUp") && !this.shown) this.open("");
+    else if (key === "ArrowDown") this.mark(this.at >= last ? 0 : this.at + 1);
+    else if (key === "ArrowUp") this.mark(this.at <= 0 ? last : this.at - 1);
+    else if (this.shown && (key === "PageDown" || key === "PageUp"))
+      this.mark(Math.min(last, Math.max(0, this.at + (key === "PageDown" ? 8 : -8))));
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  remove() {
+    this.close();
+    this.ended.abort();
+  }
+}

@@ -1,0 +1,117 @@
+// The state that several parts of the page share, and the named actions of its components.
+
+/**
+ * The resolved request of the page. It arrives before its answer.
+ * @typedef {object} Question
+ * @property {number} id larger than the ids of all earlier requests and answers
+ * @property {string} key identifies requests with the same answer; empty if nothing is explained
+ * @property {string} subject image and class, for which methods can be ranked
+ * @property {{model: string, layer: string, target: string, method: string}} names
+ * @property {object} options options of the method by name
+ * @property {Object<string, string>} address the request as parameters of the address
+ */
+
+/**
+ * What the network rail shows.
+ * @typedef {object} Rail
+ * @property {?string} chosen name of the selected layer
+ * @property {?string} wanted key of the gradient norms of the current request; empty if nothing is explained
+ * @property {string} note a note on the selected layer
+ * @property {Map<string, {key: string, model: string, name: string, norms: ?number[]}>} norms gradient norms by key
+ */
+
+/**
+ * What the Feature maps tab shows.
+ * @typedef {object} Channels
+ * @property {?object} sheet statistics and tiles of the layer, see channels.js
+ * @property {number} key id of the answer that the tiles belong to
+ * @property {number[]} order listed channels
+ * @property {?number} number the open channel
+ */
+
+/**
+ * @typedef {object} State
+ * @property {?Question} question
+ * @property {string} [imagePath] path of the page's image, "" without one, undefined before it is known
+ * @property {?Array} form the values of the page's form when an answer arrived and the Compare tab was visible
+ * @property {number} explained how often Explain was pressed
+ * @property {string} example id of the selected example image
+ * @property {?{key: string}} answered the newest answer, by its id as text
+ * @property {Object<string, number>} drawn ids of the answers that components show, by component
+ * @property {Object<string, ?{row: number, column: number}>} cells selected cells of maps, by component
+ * @property {Object<string, ?number[]>} fields boxes over maps (left, top, right, bottom from 0 to 1), by component
+ * @property {?object} crop the crop of the image that the network receives, with its position in the image
+ * @property {?{of: number, items: object[], crop: object}} smallMaps maps of the most likely classes
+ * @property {?object} network structure of the network, see hooklens/session/rail/network.py
+ * @property {?object} gradients the newest message on gradient norms: what to measure, norms, or an error
+ * @property {Rail} rail
+ * @property {Channels} channels
+ * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
+ * @property {?object[]} comparison panels that the comparison has yet to show
+ */
+
+/** @type {State} Change it only with `update` and `change`. */
+export const state = {
+  question: null,
+  imagePath: undefined,
+  form: null,
+  explained: 0,
+  example: "",
+  answered: null,
+  drawn: {},
+  cells: {},
+  fields: {},
+  crop: null,
+  smallMaps: null,
+  network: null,
+  gradients: null,
+  rail: { chosen: null, wanted: null, note: "", norms: new Map() },
+  channels: { sheet: null, key: 0, order: [], number: null },
+  compared: {},
+  comparison: null,
+};
+
+const listeners = new Map(); // sets of functions by key
+const actions = new Map();
+
+/**
+ * Set values of the state, and call the listeners of those that differ.
+ * @param {Partial<State>} values
+ */
+export function update(values) {
+  const changed = Object.keys(values).filter((key) => state[key] !== values[key]);
+  Object.assign(state, values);
+  for (const listener of new Set(changed.flatMap((key) => [...(listeners.get(key) || [])]))) listener();
+}
+
+/**
+ * Replace some fields of an object in the state.
+ * @param {keyof State} key
+ * @param {object} fields
+ */
+export function change(key, fields) {
+  update({ [key]: { ...state[key], ...fields } });
+}
+
+/**
+ * Call `listener` after changes of these values.
+ * @param {(keyof State)[]} keys
+ * @param {() => void} listener
+ */
+export function subscribe(keys, listener) {
+  for (const key of keys) listeners.set(key, (listeners.get(key) || new Set()).add(listener));
+}
+
+/**
+ * Offer an action to other components; a component that is mounted again replaces its own.
+ * @param {string} name
+ * @param {Function} action
+ */
+export function provide(name, action) {
+  actions.set(name, action);
+}
+
+/** Run a named action; returns undefined if no component offers it yet. */
+export function perform(name, ...values) {
+  return actions.get(name)?.(...values);
+}

@@ -1,0 +1,1 @@
+"""The faithfulness check in the overlay tab."""

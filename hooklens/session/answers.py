@@ -1,0 +1,268 @@
+"""Data classes of the results that the engine yields for a `Request` (request.py). Nothing here computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+if TYPE_CHECKING:
+    import torch
+
+    import explainers
+    from explainers.targets import Target
+    from hooklens import zoo
+    from hooklens.images.bands import BandChoice
+
+
+TOP = 5  # listed classes
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A loaded network, with everything that the page lists about it."""
+
+    name: str
+    title: str
+    model: zoo.Model
+    names: list[str]
+    """One distinct name per class; classes with the same label get their index appended."""
+    layers: list[explainers.Layer]
+    default: str
+    device: torch.device
+    reasons: dict[tuple[str, str | None], str | None] = field(default_factory=dict)
+    """Cache of the reasons why a method does not support the network at a layer, or None if it does."""
+
+    @property
+    def detects_objects(self) -> bool:
+        """Whether the network detects objects or regions instead of classifying the whole image."""
+        return self.model.task != "classification"
+
+    def name_of(self, label: int) -> str:
+        """Return the name of a class, or its index if it has no name."""
+        return self.names[label] if 0 <= label < len(self.names) else str(label)
+
+
+MIN_SCORE = "min_score"
+"""An option of all detectors: detections below this score are ignored."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of an image that the network sees: left, top, right and bottom as fractions of the image."""
+
+    box: tuple[float, float, float, float]
+    aspect: float
+    """Width of the whole image divided by its height."""
+
+    @classmethod
+    def of(cls, model: zoo.Model, image: Image.Image) -> Window:
+        """Return the window of this network for an image."""
+        return cls(model.preparation.window(*image.size), image.width / image.height)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A request with its names resolved. If `target` is None, the top prediction or first object is explained."""
+
+    loaded: LoadedModel
+    layer: str
+    target: int | None
+    method: explainers.Method
+    options: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    bands: BandChoice | None = None
+    """The bands of a multispectral image, set when it is opened."""
+    rank: int = 0
+    """Which object of that class, starting at 1; 0 for the strongest detection or for all pixels of the class."""
+
+    window: Window | None = None
+    """The part of the image that the network sees, set when the image is opened."""
+    key: str = ""
+    """Equal for requests with the same result, see `hooklens/session/results_cache.py`."""
+    subject: str = ""
+    """Equal for requests about the same target in the same image, see there."""
+
+    unit: tuple[str, int] | None = None
+    """A layer and a channel whose mean is explained instead of a class."""
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The options of the method."""
+        return {name: value for name, value in self.options.items() if name in self.method.options}
+
+    @property
+    def min_score(self) -> float:
+        """The minimum score of detections."""
+        return float(self.options.get(MIN_SCORE, 0.5))
+
+    @property
+    def takes_layer(self) -> bool:
+        """Whether the method takes a layer."""
+        return self.method.takes_layer
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The fields of a `Request` for these settings."""
+        target = "" if self.target is None else ranked(self.loaded.name_of(self.target), self.rank)
+        if self.unit:
+            target = unit_name(*self.unit)
+        return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
+
+
+def ranked(name: str, rank: int) -> str:
+    """Return the name of one of several objects of a class, as in a request: "dog#2"."""
+    return f"{name}#{rank}" if rank else name
+
+
+def unit_name(layer: str, channel: int) -> str:
+    """Return the name of a channel, as in the target of a request: "channel 12 of head"."""
+    return f"channel {channel} of {layer}"
+
+
+@dataclass(frozen=True)
+class DetectedObject:
+    """A detection, or pixels of one class: all of them or a connected region."""
+
+    name: str
+    """The name as the target of a request: "dog", "dog#2"."""
+    label: int
+    rank: int
+    share: float
+    """The score of a detection, or the fraction of the pixels of the image."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom as fractions of the crop."""
+    target: Target = field(repr=False)
+    mask: torch.Tensor | None = field(default=None, repr=False)
+    """The pixels [h, w] of a region; None for a detection."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The objects or regions that a network detects in the image; yielded before any map.
+
+    `chosen` is the object to explain. It is None if nothing was detected; `message` explains why.
+    """
+
+    settings: Settings
+    crop: Image.Image
+    objects: tuple[DetectedObject, ...]
+    chosen: DetectedObject | None
+    message: str = ""
+    remedy: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The explained target: its name, the index of its class, and the target for the library."""
+
+    name: str
+    label: int
+    target: int | Target = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """No result yet: the reason, and the progress if known."""
+
+    message: str
+    fraction: float | None = None
+
+
+@dataclass(frozen=True)
+class Refining:
+    """The partial map of a long method in progress."""
+
+    settings: Settings
+    crop: Image.Image
+    map: torch.Tensor | None
+    fraction: float
+    seconds: float
+    left: float
+    """Seconds until the time limit."""
+    scene: Scene | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the explained target; empty for the top prediction."""
+        return self.scene.chosen.name if self.scene and self.scene.chosen else self.settings.names["target"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A map [h, w] and its explanation. `share` is below 1 if the user or the time limit stopped the run."""
+
+    settings: Settings
+    crop: Image.Image
+    explanation: explainers.Explanation
+    probabilities: torch.Tensor | None
+    """Softmax of the scores, [K]; None if there is a `scene`."""
+    map: torch.Tensor
+    plane: int = 0
+    """Which of `planes` the map is."""
+    share: float = 1.0
+    by_user: bool = False
+    scene: Scene | None = None
+
+    @property
+    def planes(self) -> int:
+        """The number of planes that the method returns; 0 for a single map."""
+        return len(self.explanation.raw[0]) if self.settings.method.planes else 0
+
+    @property
+    def target(self) -> int:
+        """The explained class; the top class if a channel was explained."""
+        if self.probabilities is None:
+            return self.detected_object.label
+        return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The fields of a `Request` for this answer; a target that was not detected is replaced."""
+        names = self.settings.names
+        return {**names, "target": self.name} if self.scene and names["target"] else names
+
+    @property
+    def detected_object(self) -> DetectedObject:
+        """The explained detection or region; only valid if there is a `scene`."""
+        assert self.scene is not None and self.scene.chosen is not None, "an answer without a target"
+        return self.scene.chosen
+
+    @property
+    def name(self) -> str:
+        """The explained target, as in a request."""
+        if self.settings.unit:
+            return unit_name(*self.settings.unit)
+        return self.detected_object.name if self.scene else self.settings.loaded.names[self.target]
+
+    @property
+    def top(self) -> list[tuple[int, float]]:
+        """The most likely classes and their probabilities."""
+        if self.probabilities is None:
+            return []
+        top = self.probabilities.topk(min(TOP, len(self.probabilities)))
+        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+    @property
+    def confidence(self) -> float:
+        """The probability of the target, the score of a detection, or the fraction of the pixels of a region."""
+        return self.detected_object.share if self.probabilities is None else float(self.probabilities[self.target])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the method and the network, including defaults."""
+        own = {name: value for name, value in self.settings.options.items() if name not in self.settings.method.options}
+        return own | {n: value for n, value in self.explanation.options.items() if n in self.settings.method.options}
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Maps of the same image and class at every stage of the network, by layer."""
+
+    settings: Settings
+    crop: Image.Image
+    maps: dict[str, torch.Tensor]
+
+
+Step = Waiting | Scene | Refining | Answer | Stages | Settings

@@ -1,0 +1,95 @@
+"""The server part of a bundle: the image without metadata, hashes and versions. The page adds maps and figures.
+
+The server keeps no state between an answer and its bundle. The page sends back the record of the answer (`record`), and
+its current image must be the explained image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hooklens.errors import Refused
+from hooklens.images import bands, metadata, uploads
+from hooklens.session import engine
+from hooklens.session import messages as page_messages
+from hooklens.session.answers import Settings
+from hooklens.session.bundles import links, messages, record
+from hooklens.session.request import Request, from_api
+
+MOST = 4
+"""Maximum number of maps in a bundle."""
+
+
+def parse_question(question: Any) -> Request:
+    """Return the request of a question in a bundle, which may come from an untrusted file.
+
+    Errors   Refused
+    """
+    if not isinstance(question, dict):
+        raise Refused(messages.NO_QUESTION)
+    names = {name: question.get(name) for name in ("model", "layer", "method", "bands")}
+    return from_api(None, question.get("options"), target=question.get("class"), **names)
+
+
+def request(question: Any, image: str) -> Request:
+    """Return the request of a question for this image.
+
+    Errors   Refused
+    """
+    plane = question.get("plane")
+    return replace(parse_question(question), image=image, plane=plane if type(plane) is int else None)
+
+
+def resolve_settings(question: Any) -> Settings:
+    """Return the settings of a question.
+
+    Errors   Refused for unknown names
+    """
+    parsed = parse_question(question)
+    settings = engine.resolve(parsed)
+    if notes := [*settings.notes, *links.unknown_options(settings, parsed)]:
+        raise Refused(page_messages.without_default(notes[0]))
+    return settings
+
+
+def server_part(records: Any, image: str | None, folder: Path) -> dict[str, Any]:
+    """Return the server part of a bundle for these records; the image is written to the folder.
+
+    Errors   Refused if the image is not the explained image
+    """
+    if image is None or not isinstance(records, list) or not 0 < len(records) <= MOST:
+        raise Refused(messages.NOT_SHOWN)
+    path = str(bands.original(uploads.inside_uploads(image)))
+    weights, channels = {}, 3
+    for entry in records:
+        question = entry.get("question") if isinstance(entry, dict) else None
+        settings = resolve_settings(question)
+        _, full_image, _ = engine.load_input(settings, request(question, path))
+        stored_input = entry.get("input")
+        if not isinstance(stored_input, dict) or stored_input.get("sha256") != record.pixels(
+            settings.loaded.model.crop(full_image)
+        ):
+            raise Refused(messages.NOT_SHOWN)
+        weights[settings.loaded.name] = record.weights(settings.loaded)
+        channels = settings.loaded.model.channels
+    data = Path(path).read_bytes()
+    stripped = metadata.strip_metadata(data, channels)
+    target = folder / f"tmp{secrets.token_hex(32)}{stripped.suffix}"
+    target.write_bytes(stripped.data)
+    return {
+        "format": record.FORMAT,
+        "version": record.VERSION,
+        "photograph": {
+            "file": f"photograph{stripped.suffix}",
+            "sha256": hashlib.sha256(stripped.data).hexdigest(),
+            "uploaded_sha256": hashlib.sha256(data).hexdigest(),
+            "note": messages.SAVED_IMAGE[stripped.same_file],
+        },
+        "weights": weights,
+        "versions": record.versions(),
+        "upload": str(target),
+    }

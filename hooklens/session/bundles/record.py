@@ -1,0 +1,106 @@
+"""The record of a map in a bundle: all parameters, and the hashes of its inputs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import platform
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from hooklens import __version__
+from hooklens.session import messages, model_cache
+from hooklens.session.answers import Answer, LoadedModel
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+FORMAT, VERSION = "hooklens-bundle", 1
+PACKAGES = ("torch", "torchvision", "pillow", "numpy")
+
+
+def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
+    """Return the question that reproduces an answer, and its description; `packed` is the map as sent to the page."""
+    settings = step.settings
+    options = {name: value for name, value in step.options.items() if isinstance(value, (bool, int, float, str))}
+    question = {
+        "model": settings.loaded.name,
+        "layer": settings.layer,
+        "class": step.name,
+        "method": settings.method.name,
+        "options": options,
+        "bands": settings.bands.text if settings.bands else "",
+        "plane": step.plane if step.planes else None,
+    }
+    answer = {
+        "title": settings.method.title,
+        "model": settings.loaded.title,
+        "reads_class": settings.method.reads_class,
+        "takes_layer": settings.takes_layer,
+        "probability": None if settings.unit else step.confidence,
+        "unit": messages.unit(settings),
+        "share": step.share,
+        "seconds": round(step.explanation.seconds, 3),
+    }
+    return {
+        "question": question,
+        "answer": answer,
+        "seed": options.get("seed"),
+        "input": {"sha256": pixels(step.crop), "size": list(step.crop.size)},
+        "shape": [packed["h"], packed["w"]],
+        "sha256": _map_hash(packed),
+    }
+
+
+def pixels(crop: Image.Image) -> str:
+    """Return the hash of the crop that the network sees."""
+    return hashlib.sha256(crop.convert("RGB").tobytes()).hexdigest()
+
+
+def _map_hash(packed: dict[str, Any]) -> str:
+    """Return the hash of the values of the map as the page decodes them, in little-endian float32."""
+    data = base64.b64decode(packed["b64"])
+    if packed["dtype"] == "float16":  # as `floats` in static/wire.js reads them
+        import numpy as np  # takes 0.1 s to import, and only maps larger than 512 x 512 need it
+
+        data = (np.frombuffer(data, "<f2").astype("f8") * packed["scale"]).astype("<f4").tobytes()
+    return hashlib.sha256(data).hexdigest()
+
+
+def weights(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the hash of all parameters and buffers (name, type, shape and bytes), and the number of their values."""
+    return _weights(loaded.name, id(loaded.model.network))
+
+
+@lru_cache(maxsize=8)
+def _weights(name: str, _: int) -> dict[str, Any]:
+    import torch  # torch takes seconds to start
+
+    digest, count = hashlib.sha256(), 0
+    for key, value in sorted(model_cache.load(name).model.network.state_dict().items()):
+        if not isinstance(value, torch.Tensor):
+            continue
+        digest.update(f"{key} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(_bytes(value))
+        count += value.numel()
+    return {"sha256": digest.hexdigest(), "numbers": count}
+
+
+def _bytes(value: torch.Tensor) -> bytes:
+    import torch  # torch takes seconds to start
+
+    dense = value.dequantize() if value.is_quantized else value
+    return bytes(dense.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Hooklens, Python and the relevant packages, and the machine."""
+    result = {"hooklens": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            result[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {**result, "machine": f"{platform.system()} {platform.machine()}"}

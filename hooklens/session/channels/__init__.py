@@ -1,0 +1,1 @@
+"""Channels of a layer: maps, measures, input gradients and receptive fields."""

@@ -1,0 +1,71 @@
+"""Computations of the channel engine; each runs on the device or in the process that `network_calls.run` selects."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from hooklens.session import network_calls
+
+if TYPE_CHECKING:
+    import torch
+
+    from explainers.targets import Target
+
+Span = tuple[float, float]
+Spans = tuple[list[Span], list[Span]]
+"""(top, bottom) of each row's receptive field and (left, right) of each column's, as fractions of the image."""
+SECONDS = 3.0
+"""Limit of the processor time for the receptive fields of a layer."""
+
+
+def contributions(name: str, images: torch.Tensor, target: int | Target, layer: str) -> torch.Tensor:
+    """Return gradient times activation of each channel, summed over the output of the layer, float32 [K].
+
+    The class token is included: the sum is a first-order estimate of the drop when the channel is set to zero.
+    """
+    return network_calls.run(name, _contributions, images, target=target, layer=layer).float()
+
+
+def _contributions(network: Any, images: torch.Tensor, target: int | Target, layer: str) -> torch.Tensor:
+    from explainers.passes.run import open_run  # torch takes seconds to start
+
+    with open_run(network, images, target) as run:
+        location = run.layer_layout(layer)
+        activation, gradient = run.backward.at([location], run.images)[location.name]
+        product = (activation.detach().double() * gradient.double()).movedim(location.channel_axis, 0)
+        return product.flatten(1).sum(1)
+
+
+def cell_gradient(
+    name: str, images: torch.Tensor, layer: str, channel: int, cell: tuple[int, int] | None
+) -> torch.Tensor:
+    """Return the magnitude of the input gradient of one cell of a channel (None for its mean), [H, W]."""
+    import explainers  # torch takes seconds to start
+
+    unit = explainers.unit(layer, channel, cell)
+    return network_calls.explain(name, "saliency", images, target=unit, compare=False).map[0].float().abs()
+
+
+@functools.lru_cache(128)
+def receptive_fields(name: str, layer: str, size: tuple[int, ...]) -> Spans | None:
+    """Return the receptive fields of all cells of a layer for images [C, H, W], or None if they are unknown."""
+    import torch  # torch takes seconds to start
+
+    try:
+        fields = network_calls.run(name, _receptive_fields, torch.zeros(1, *size), layer=layer)
+    except (ValueError, RuntimeError):
+        return None
+    if fields is None:
+        return None
+    rows, columns = fields
+    height, width = size[1:]
+    return [(a / height, b / height) for a, b in rows], [(a / width, b / width) for a, b in columns]
+
+
+def _receptive_fields(network: Any, images: torch.Tensor, layer: str) -> tuple[list[Any], list[Any]] | None:
+    from explainers.layers.receptive import receptive_fields as of_all_cells  # torch takes seconds to start
+    from explainers.passes.run import open_run  # torch takes seconds to start
+
+    with open_run(network, images) as run:
+        return of_all_cells(run.view.network, run.images, run.layer_layout(layer, counted=True), SECONDS)

@@ -1,0 +1,81 @@
+"""Labels and messages of the comparison tab."""
+
+from __future__ import annotations
+
+from hooklens.session import messages
+
+COMPARE = "Compare"
+STOPPED = "Stopped before it started."
+ONE_CLASS = "This network has only one class, so there is no second class to compare."
+NOTHING_ELSE = {
+    "detection": "No second object was detected in this image.",
+    "segmentation": "No second class has a region in this image.",
+}
+NOT_A_PANEL = "This is not a panel of the comparison."
+
+TERMS = {
+    "add": "Add panel",
+    "pair": "Compare top two classes",
+    "pair_hint": "Two panels with the same limits: the predicted class and the runner-up",
+    "stop": "Stop",
+    "figure": "Save figure",
+    "figure_hint": "All panels with color bars and captions as a PNG file at twice the size",
+    "bundle": "Save zip",
+    "bundle_hint": "Image, maps, figures and all parameters, for use with `hooklens replay`",
+    "packing": "Packing…",
+    "left_out": "The zip archive contains only finished maps, because a stopped map cannot be recomputed.",
+    "again": "Recompute",
+    "duplicate": "Duplicate",
+    "remove": "Remove",
+    "opacity": "Opacity",
+    "colours": "Colors",
+    "smooth": "Smooth",
+    "signed": "Signed",
+    "signed_hint": "Show negative values in blue. If off, show magnitudes",
+    "limits": "Limits",
+    "pinned": "Shared",
+    "pinned_hint": "One color range for all panels",
+    "free": "Per panel",
+    "free_hint": "Each panel has its own color range",
+    "method": messages.METHOD_LABEL,
+    "target": messages.CLASS_LABEL,
+    "object": "Object",
+    "region": "Region",
+    "layer": messages.LAYER_LABEL,
+    "model": messages.MODEL_LABEL,
+    "page": "Same as page",
+    "top": messages.TOP_CHOICE,
+    "strongest": messages.STRONGEST["detection"],
+    "largest": messages.STRONGEST["segmentation"],
+    "runner": "Runner-up",
+    "no_layer": "none",
+    "no_class": "class-agnostic",
+    "computing": "Computing …",
+    "empty": messages.EMPTY_OVERLAY,
+    "old": "Outdated: settings have changed",
+    "late": "No response yet.",
+    "outside": "outside the crop of this network",
+    "units": "The maps have different units, so a shared range compares unlike numbers.",
+    "difference": "Difference",
+    "pairs": "Panels",
+    "swap": "Swap",
+    "correlation": "Rank correlation",
+    "constant": "undefined: one map is constant",
+    "constants": "undefined: both maps are constant",
+    "few": "undefined: fewer than two cells have a value",
+    "apart": "The crops of the two networks do not overlap.",
+    "no_map": "no map",
+    "panel": "Panel {letter}",
+    "progress": "Progress",
+    "facts": {"grid": "Grid", "unit": "Unit", "range": "Range", "signs": "Signs", "region": "Region"},
+    "interpolated": "{grid}; {grids} interpolated",
+    "none": "none",
+    "scaled": "none: the units differ ({units}), so each map is divided by its largest magnitude",
+    "range": "{low} to {high}",
+    "magnitudes": "magnitudes for maps with both signs",
+    "common_region": "the part of the image that both models receive",
+    "and": "and",
+    "correlated": "ρ = {rho} over {cells} cells",
+    "waiting": "The difference appears here when both maps are available.",
+}
+"""Labels used by static/compare/compare.js."""

@@ -1,0 +1,1 @@
+"""Jobs of users: tokens, time limits and the queue for the network."""

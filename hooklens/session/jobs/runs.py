@@ -1,0 +1,114 @@
+"""The latest job of each user and part of the page: whether it was stopped, its time limit, and its request.
+
+Gradio's `cancels` only frees the slot in the queue while the function keeps running. A separate token lets the work
+stop by itself and return the best map so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from hooklens import limits
+
+MAX_CACHED = 4 * limits.SESSIONS
+
+
+class Run:
+    """The token of a job. The work checks `stopped()` between two steps."""
+
+    def __init__(self, seconds: float, name: str = "", question: str = "", number: int | None = None) -> None:
+        self.seconds, self.name, self.number = seconds, name, number
+        self.until = time.monotonic() + seconds
+        self.questions = {question} if question else set()
+        """Signatures of the request: as received, and with its names resolved."""
+        self.superseded = False
+        """Whether the user has sent another request since, so that this answer must not be shown."""
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Stop the work at its next check."""
+        self._stop.set()
+
+    def supersede(self) -> None:
+        """Stop the work because the same user sent another request."""
+        self.superseded = True
+        self._stop.set()
+
+    @property
+    def session(self) -> str:
+        """The session of the user."""
+        return self.name.partition("/")[0]
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return max(0.0, self.until - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the user stopped the job; False if only the time limit has passed."""
+        return self._stop.is_set()
+
+    def stopped(self) -> bool:
+        """Return whether the work should stop now."""
+        return self._stop.is_set() or time.monotonic() > self.until
+
+    def __reduce__(self) -> tuple[type[Run], tuple[float]]:
+        # On a shared GPU the work runs in another process, where only the time limit can stop it.
+        return Run, (self.left,)
+
+
+_last: OrderedDict[str, Run] = OrderedDict()
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def start(
+    name: str | None,
+    seconds: float = limits.SECONDS,
+    question: str = "",
+    again: bool = False,
+    number: int | None = None,
+) -> Iterator[Run | None]:
+    """Start a new job of this user and stop the previous one.
+
+    Yields None if the latest job has the same request, even if it is finished or stopped, because selecting with the
+    mouse raises an event twice. `again` starts a job in any case. Also yields None for a request with a smaller
+    `number` than the latest job: two requests in quick succession may start in the wrong order.
+    """
+    run = Run(seconds, name or "", question, number)
+    if name:
+        with _lock:
+            previous = _last.pop(name, None)
+            known = previous is not None and question in previous.questions and not again
+            ignored = known or (previous is not None and (number or math.inf) < (previous.number or 0))
+            _last[name] = previous if previous and ignored else run
+            while len(_last) > MAX_CACHED:
+                _last.popitem(last=False)[1].stop()
+        if ignored:
+            yield None
+            return
+        if previous:
+            previous.supersede()
+    yield run
+
+
+def stop(session: str | None) -> None:
+    """Stop the job of this user."""
+    with _lock:
+        run = _last.get(session or "")
+    if run:
+        run.stop()
+
+
+def end(session: str | None) -> None:
+    """Stop all jobs of a user who has left, including those of single tabs ("session/part")."""
+    with _lock:
+        jobs = [_last.pop(name) for name, run in list(_last.items()) if run.session == session]
+    for run in jobs:
+        run.supersede()

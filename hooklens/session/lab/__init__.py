@@ -1,0 +1,1 @@
+"""Gradient lab: hooks on expressions and on a training run, and gradient norms of a network."""

@@ -1,0 +1,1 @@
+"""Texts, badges, costs and findings of the methods."""

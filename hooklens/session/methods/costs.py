@@ -1,0 +1,91 @@
+"""Estimated run time of each method, from the number of forward passes in costs.json (written by measure.py).
+
+For the network of the table, the times were measured on two idle cores. For any other network, one forward pass is
+timed once, and the methods are assumed to take the same number of passes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hooklens import limits
+from hooklens.session.methods import messages
+
+if TYPE_CHECKING:
+    from hooklens.session.answers import LoadedModel
+
+FILE = Path(__file__).resolve().parent / "costs.json"
+STEPS = ((1.0, messages.INSTANT), (15.0, messages.SECONDS))
+"""Upper limits in seconds and their labels; longer methods get `messages.MINUTE`, the time limit of every run."""
+
+_forward_seconds: dict[str, float] = {}
+_lock = threading.Lock()
+
+
+@cache
+def table() -> dict[str, Any]:
+    """Return the table of costs."""
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def seconds(method: str, loaded: LoadedModel) -> float | None:
+    """Return the estimated time of a method with this network, or None if the method was not measured."""
+    passes = table()["passes"].get(method)
+    return None if passes is None else passes * forward(loaded)
+
+
+def badge(estimate: float | None) -> str:
+    """Return the label for a time, or an empty string if the time is unknown."""
+    if estimate is None:
+        return ""
+    return next((label for limit, label in STEPS if estimate < limit), messages.MINUTE)
+
+
+def is_measured(loaded: LoadedModel) -> bool:
+    """Return whether the table has the times of this network; on a shared GPU they are the best estimate."""
+    return limits.SHARED_GPU or (loaded.name == table()["network"] and loaded.device.type == "cpu")
+
+
+def forward(loaded: LoadedModel) -> float:
+    """Return the seconds of one forward pass."""
+    if is_measured(loaded):
+        return float(table()["forward"])
+    with _lock:
+        if loaded.name not in _forward_seconds:
+            _forward_seconds[loaded.name] = _time_forward(loaded)
+        return _forward_seconds[loaded.name]
+
+
+def _time_forward(loaded: LoadedModel) -> float:
+    """Time one forward pass.
+
+    On the CPU this uses the time of the calling thread, which takes part in every parallel region, so that runs of
+    other users do not count.
+    """
+    import torch  # torch takes seconds to start
+
+    network, images = loaded.model.network, torch.zeros(1, loaded.model.channels, *loaded.model.size)
+    images, clock = images.to(loaded.device), time.thread_time
+    with torch.inference_mode():
+        if loaded.device.type != "cpu":
+            clock = time.perf_counter
+            network(images)  # the first pass also loads kernels
+            _synchronize(loaded)
+        start = clock()
+        network(images)
+        _synchronize(loaded)
+        return clock() - start
+
+
+def _synchronize(loaded: LoadedModel) -> None:
+    """Wait for the accelerator."""
+    import torch  # torch takes seconds to start
+
+    if loaded.device.type == "cuda":
+        torch.cuda.synchronize(loaded.device)

@@ -1,0 +1,194 @@
+"""The loaded networks, and the available models and methods.
+
+torch is imported here in the background after the page is served. Requests wait until `ready` is set.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hooklens.errors import Refused
+from hooklens.session import messages
+from hooklens.session.answers import LoadedModel, Waiting
+from hooklens.session.jobs.runs import Run
+from hooklens.zoo import settings
+
+if TYPE_CHECKING:
+    import explainers
+    from hooklens import zoo
+
+CAPACITY = 3
+MAPS = ("grid", "pixels", "heat", "features")
+DEFAULTS = ("grad_cam", "hires_cam")
+"""The default method for a class, and for an object or region.
+
+Grad-CAM weights whole channels, so its map of one object highlights all objects of that class. HiResCAM uses the
+gradient of each cell.
+"""
+COMPARING = frozenset({"finer_cam"})
+"""Methods that compare the scores of several classes, which do not support objects or regions."""
+
+log = logging.getLogger("hooklens")
+load_requested = threading.Event()
+ready = threading.Event()
+_started = 0.0
+_requested = settings.AUTO
+_own: Mapping[str, Any] = {}
+_errors: list[str] = []
+_failure = ""
+_loaded: OrderedDict[str, LoadedModel] = OrderedDict()
+_lock = threading.RLock()
+
+
+def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any] | None = None) -> None:
+    """Import torch and load the first model in a thread, when a page is opened or after `delay` seconds.
+
+    `model` may also be `timm:`, `hf:` or a custom function; `own` has the keyword arguments of `zoo.add`. A failure to
+    load a model with a name or with `own` is not logged, because the caller reports `failure()`.
+    """
+    global _started, _requested, _own
+    _requested, _own = model or settings.AUTO, own or {}
+
+    def load() -> None:
+        global _started, _failure
+        load_requested.wait(delay)
+        _started = time.monotonic()
+        try:
+            _prepare()
+        except Exception as error:  # the page reports any error
+            log.error("could not load the first model", exc_info=error)
+            _failure = messages.not_loaded(error)
+            _errors.append(_failure)
+        ready.set()
+
+    threading.Thread(target=load, name="engine", daemon=True).start()
+
+
+def _prepare() -> None:
+    global _failure
+    import explainers  # imported here to speed up the first request
+    from hooklens import zoo  # torch takes seconds to start
+
+    explainers.keep_freed_memory()
+    name = ""
+    try:
+        name = zoo.add(settings.first_model(_requested), **_own) if _own else zoo.default_name(_requested)
+        if name == zoo.first_ready() and (missing := zoo.missing_built_in()):
+            _errors.append(missing)
+        _errors.extend(load(name).model.notes)
+    except zoo.ModelUnavailable as error:
+        if _requested == settings.AUTO and not _own:  # otherwise the caller raises `failure()`
+            log.error("%s", error)
+        _failure = messages.plain(str(error))
+        _errors.append(_failure)
+        if (other := zoo.first_ready()) and other != name:
+            load(other)
+
+
+def has(name: str) -> bool:
+    """Return whether this model is loaded."""
+    return name in _loaded
+
+
+def first_model() -> str:
+    """Return the default model, or an empty string if none could be loaded."""
+    return next(iter(_loaded), "")
+
+
+def requested_model() -> str:
+    """Return the model requested by --model or HOOKLENS_MODEL, or "auto"."""
+    return settings.first_model(_requested)
+
+
+def loading_error() -> str:
+    """Return the errors of loading the default model, or an empty string."""
+    return " ".join(_errors)
+
+
+def failure() -> str:
+    """Return why the requested model could not be loaded, or an empty string."""
+    return _failure
+
+
+def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
+    """Yield a status every 0.5 s until torch is imported and the default model is loaded.
+
+    Errors   Refused if no model could be loaded and `model` is empty
+    """
+    load_requested.set()
+    while not ready.wait(0.5):
+        if run and run.cancelled:
+            raise Refused(messages.STOPPED_WAITING)
+        yield Waiting(messages.loading(time.monotonic() - _started if _started else 0.0))
+    if not _loaded and not model:
+        raise Refused(loading_error())
+
+
+def load(name: str, progress: Callable[[int, int], None] | None = None) -> LoadedModel:
+    """Load a model, after a download if needed; the default model and the last few models stay in memory.
+
+    The name may come from a user, so only offered models are loaded.
+    """
+    import torch  # torch takes seconds to start
+
+    import explainers  # torch takes seconds to start
+    from hooklens import zoo  # torch takes seconds to start
+
+    with _lock:
+        if name in _loaded:
+            return _loaded[name]
+    model = zoo.load_offered(name, progress=progress)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = model.network.to(device)
+    images = torch.zeros(1, model.channels, *model.size, device=device)
+    layers = explainers.list_layers(network, images, spatial=True)
+    titles = {info.name: info.title for info in zoo.list_models()}
+    default = explainers.default_layer(network, images)
+    loaded = LoadedModel(name, titles.get(name, name), model, _distinct(model.labels), layers, default, device)
+    with _lock:
+        _loaded[name] = loaded
+        for old in list(_loaded)[1:-CAPACITY]:  # the first is the default and stays
+            del _loaded[old]
+    return loaded
+
+
+def _distinct(labels: list[str]) -> list[str]:
+    counts: dict[str, int] = {}
+    for label in labels:
+        counts[label] = counts.get(label, 0) + 1
+    return [f"{label} ({i})" if counts[label] > 1 else label for i, label in enumerate(labels)]
+
+
+def list_models() -> list[zoo.ModelInfo]:
+    """Return all offered models, the bundled one first."""
+    from hooklens import zoo  # torch takes seconds to start
+
+    return zoo.list_models()
+
+
+def list_methods(loaded: LoadedModel, layer: str | None = None) -> list[explainers.Method]:
+    """Return the methods that return a map for this model at this layer."""
+    import explainers  # torch takes seconds to start
+
+    return [m for m in explainers.METHODS.values() if m.returns in MAPS and why_not(m, loaded, layer) is None]
+
+
+def default_method(loaded: LoadedModel, available: list[str]) -> str:
+    """Return the default method for this model."""
+    default = DEFAULTS[loaded.detects_objects]
+    return default if default in available else available[0]
+
+
+def why_not(method: explainers.Method, loaded: LoadedModel, layer: str | None = None) -> str | None:
+    """Return why the method does not support this model at this layer, or None if it does."""
+    if loaded.detects_objects and method.name in COMPARING:
+        return messages.COMPARES_CLASSES
+    case = method.name, layer or None
+    if case not in loaded.reasons:
+        loaded.reasons[case] = method.applies(loaded.model.network, layer or None)
+    return loaded.reasons[case]

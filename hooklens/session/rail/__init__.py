@@ -1,0 +1,1 @@
+"""Structure and gradient norms of a network for the network rail."""

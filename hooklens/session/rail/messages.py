@@ -1,0 +1,50 @@
+"""Labels and messages of the network rail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TITLE = "Network, input to output"
+GROUP = "Layer: blocks of the network, input to output"
+LEGEND = "Bars: gradient norm (log scale). Arcs: skip connections. Hollow: no meaningful map. Dashed: bypassed."
+LOADING = "The network appears here after it is loaded."
+INSIDE = "Layers inside {name} ({count})"
+INSIDE_GROUP = "Layer: inside {name}"
+NORM = "gradient norm {norm} for {name}"
+NO_GRADIENT = "no gradient of {name} reaches it"
+MEASURING = "gradient norm …"
+IN_BLOCK = "in block {name}"
+CHANNELS = "{count} channels"
+
+WHY = {
+    "no grid": "No map: the output {shape} has no spatial dimensions.",
+    "one cell": "No map: the output is a single cell (1 × 1) without spatial information.",
+    "coarse": "Of little use: {grid} cells are too few to localize anything.",
+    "unused": "Not meaningful: the scores do not depend on this layer.",
+    "class token": "Not meaningful: only the class token of its output is used, and no gradient reaches the patches.",
+    "attention": "Of little use: attention mixes positions, and the output of this layer is added to a residual.",
+    "bypassed": "Incomplete: other paths bypass this layer, so a map shows only its part of the score.",
+}
+"""Why a map is not meaningful at a layer, by `explainers.layers.blocks.partition.Why`."""
+NOT_LISTED = frozenset({"no grid", "one cell"})
+"""Reasons for which no method returns a map, so that the layer cannot be selected."""
+
+
+def why(reason: str, layer: Any) -> str:
+    """Return why a map of the layer is not meaningful, or an empty string."""
+    if not reason:
+        return ""
+    grid = " × ".join(map(str, layer.grid or ()))
+    shape = " × ".join(map(str, layer.shape[1:] or layer.shape))
+    return WHY[reason].format(grid=grid, shape=shape)
+
+
+def no_layer(title: str) -> str:
+    """Return the note for a method that does not take a layer."""
+    return f"{title} explains the whole network. The layer selected here only applies to Feature maps."
+
+
+def terms() -> dict[str, str]:
+    """Return the labels used by rail.js."""
+    names = ("group", "legend", "loading", "inside", "inside_group", "norm", "no_gradient", "measuring", "in_block")
+    return {"title": TITLE, **{name: globals()[name.upper()] for name in names}, "channels": CHANNELS}

@@ -1,0 +1,1 @@
+"""Ranking of all supported methods for one request."""

@@ -1,0 +1,1 @@
+"""Faithfulness check of a map against controls, another class and randomized weights."""

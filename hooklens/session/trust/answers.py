@@ -1,0 +1,74 @@
+"""Data classes of the results of the faithfulness check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+if TYPE_CHECKING:
+    import torch
+
+    import explainers
+    from explainers.metrics.evaluation import Evaluation
+    from explainers.metrics.randomization_result import Randomization
+
+STEPS = 20
+"""Number of steps of the curves."""
+
+
+@dataclass(frozen=True)
+class CheckProgress:
+    """The progress of the check of the map of request `key`."""
+
+    key: str
+    fraction: float
+
+
+@dataclass(frozen=True)
+class ClassSimilarity:
+    """The rank correlation with the map of the runner-up class."""
+
+    other: str
+    correlation: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of the faithfulness check of the map of request `key`.
+
+    `order` [H, W], uint8, is the step at which each pixel is deleted or inserted, starting at 1. `blurred` is the image
+    shown instead of deleted pixels. `unit` is the unit of the curves ("probability", "score") for the target `name`.
+    `similarity` and `weights` are None if they were not measured.
+    """
+
+    key: str
+    method: explainers.Method
+    name: str
+    unit: str
+    evaluation: Evaluation
+    order: torch.Tensor
+    blurred: Image.Image
+    similarity: ClassSimilarity | None = None
+    weights: Randomization | str | None = None
+    """The randomization test, or the message that explains why there is none."""
+    more: bool = False
+    """Whether the randomization test follows."""
+
+    def with_weights(self, weights: Randomization | str) -> Verdict:
+        """Return a copy with the result of the randomization test."""
+        return replace(self, weights=weights, more=False)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The randomization test for request `key`, or the message that explains why there is none."""
+
+    key: str
+    method: explainers.Method
+    test: Randomization | str
+
+
+Controls = tuple[dict[str, Any], str]
+"""The fields of an `Evaluation` about the controls, and the precision that they were measured in."""

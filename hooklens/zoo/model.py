@@ -1,0 +1,212 @@
+"""A network with its preprocessing and class names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as F
+
+MAX_ASPECT = 4
+"""More elongated images are cropped first: resizing the shorter side of a 20,000 x 1 image needs gigabytes."""
+MODES = {1: "L", 3: "RGB"}
+"""The color mode of an image by the number of channels of the network; other numbers of channels need tensors."""
+TOPS = {kind: torch.iinfo(kind).max for kind in (torch.uint8, torch.int8, torch.uint16, torch.int16)}
+"""The largest value of each integer type, by which integer images are divided."""
+
+ImageOrTensor = TypeVar("ImageOrTensor", Image.Image, Tensor, Image.Image | Tensor)
+Task = Literal["classification", "segmentation", "detection"]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Preprocessing as in torchvision: resize, center crop, and (x - mean) / std of x in [0, 1] per channel.
+
+    `resize` is the length of the shorter side, or (height, width) for a fixed size. `side` is the height and width of
+    the input, or (height, width).
+    """
+
+    side: int | tuple[int, int]
+    resize: int | tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: InterpolationMode = InterpolationMode.BILINEAR
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the network input in pixels."""
+        return (self.side, self.side) if isinstance(self.side, int) else self.side
+
+    @property
+    def channels(self) -> int:
+        """Channels of the network input."""
+        return len(self.mean)
+
+    @property
+    def raw(self) -> bool:
+        """Whether `mean` or `std` exceed 1. They then apply to the original values of an image, not to [0, 1]."""
+        return any(abs(value) > 1 for value in (*self.mean, *self.std))
+
+    def tensor(self, image: Image.Image | Tensor) -> Tensor:
+        """Return the network input of an image.
+
+        `image` is a PIL image (for one or three channels), or an array or tensor [channels, height, width], such as the
+        bands of a satellite image. Floats must be in the unit of `mean` and `std`. Integers of 8 or 16 bits are divided
+        by the largest value of their type, unless `mean` and `std` apply to the original values (`raw`).
+
+        Returns  float32 [1, channels, height, width]; for a PIL image, equal to `transforms()` of the weights
+        Errors   ValueError for a PIL image if the network needs another number of channels, and for other shapes
+        """
+        image = limit_aspect(self._checked(image))
+        resize = [self.resize] if isinstance(self.resize, int) else list(self.resize)
+        resized = F.resize(image, resize, interpolation=self.interpolation, antialias=True)
+        cropped = F.center_crop(resized, list(self.size))
+        values = (
+            cropped if isinstance(cropped, Tensor) else F.to_tensor(cropped) * (TOPS[torch.uint8] if self.raw else 1)
+        )
+        return F.normalize(values, list(self.mean), list(self.std))[None]
+
+    def _checked(self, image: Image.Image | Tensor) -> Image.Image | Tensor:
+        """Return a PIL image in the color mode of the network, or a tensor scaled to the unit of mean and std."""
+        if not isinstance(image, Image.Image):
+            bands = _as_tensor(image)
+            if bands.ndim != 3 or len(bands) != self.channels or not (bands.is_floating_point() or bands.dtype in TOPS):
+                raise ValueError(
+                    f"This network needs {self.channels} channels, but the image has {bands.dtype} "
+                    f"{list(bands.shape)}. Pass floats [{self.channels}, height, width] in the unit of mean and std, "
+                    "or integers of 8 or 16 bits."
+                )
+            top = 1 if self.raw else TOPS.get(bands.dtype, 1)
+            return bands.float() / top
+        if self.channels not in MODES:
+            raise ValueError(
+                f"This network needs {self.channels} channels, but the image has mode {image.mode}. Pass a float "
+                f"tensor [{self.channels}, height, width] with the bands."
+            )
+        return image.convert(MODES[self.channels])
+
+    def region(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom of the center crop in pixels of the original image, as floats."""
+        if isinstance(self.resize, int):
+            scale = self.resize / min(width, height)
+            # torchvision rounds the longer side down, and the corner of the crop to integers in the resized image.
+            w, h = (self.resize if side == min(width, height) else int(side * scale) for side in (width, height))
+        else:
+            h, w = self.resize
+        rows, columns = self.size
+        left, top = round((w - columns) / 2), round((h - rows) / 2)
+        scale_x, scale_y = width / w, height / h
+        return left * scale_x, top * scale_y, (left + columns) * scale_x, (top + rows) * scale_y
+
+    def window(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom of the network's field of view as fractions of the whole image.
+
+        The values are below 0 or above 1 if the field of view exceeds the image.
+        """
+        left, top, right, bottom = _middle(width, height)
+        box = self.region(right - left, bottom - top)
+        return (left + box[0]) / width, (top + box[1]) / height, (left + box[2]) / width, (top + box[3]) / height
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """Return the part of an image that the network receives, as RGB at the original resolution.
+
+        Maps are drawn over it. It is square if the input is square and the image is not distorted. If the field of view
+        exceeds the image, the margin is black.
+        """
+        image = limit_aspect(image.convert("RGB"))
+        left, top, right, bottom = box = self.region(*image.size)
+        size = max(1, round(right - left)), max(1, round(bottom - top))
+        scale = (right - left) / self.size[1], (bottom - top) / self.size[0]
+        if abs(scale[0] / scale[1] - 1) < 0.02:
+            # The longer side of the resized image was rounded: one scale for both sides keeps a square crop square.
+            factor = min(image.size) / self.resize if isinstance(self.resize, int) else (scale[0] + scale[1]) / 2
+            size = max(1, round(self.size[1] * factor)), max(1, round(self.size[0] * factor))
+        overhang = max(-left, -top, right - image.width, bottom - image.height)
+        if overhang > 0.01:  # smaller values are rounding errors
+            margin = math.ceil(overhang)
+            padded = Image.new("RGB", (image.width + 2 * margin, image.height + 2 * margin))
+            padded.paste(image, (margin, margin))
+            image, box = padded, (left + margin, top + margin, right + margin, bottom + margin)
+        return image.resize(size, Image.Resampling.BICUBIC, box=box)
+
+
+def _as_tensor(image: Any) -> Tensor:
+    """Return the values of an array with any strides and byte order.
+
+    Errors   ValueError for a value that is not an array of numbers
+    """
+    if isinstance(image, Tensor):
+        return image
+    try:
+        if hasattr(image, "astype"):  # torch rejects NumPy arrays that are big-endian, mirrored or read-only
+            image = image.astype(image.dtype.newbyteorder("="), order="C", copy=True)
+        return torch.as_tensor(image)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"{type(image).__name__} is not an image. Pass a PIL image, or a tensor or array [channels, height, width]."
+        ) from None
+
+
+def limit_aspect(image: ImageOrTensor) -> ImageOrTensor:
+    """Return the image, center-cropped to an aspect ratio of at most MAX_ASPECT."""
+    width, height = image.size if isinstance(image, Image.Image) else (image.shape[2], image.shape[1])
+    left, top, right, bottom = _middle(width, height)
+    if (right - left, bottom - top) == (width, height):
+        return image
+    if isinstance(image, Image.Image):
+        return image.crop((left, top, right, bottom))
+    return image[:, top:bottom, left:right]
+
+
+def _middle(width: int, height: int) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of the center of an image, with an aspect ratio of at most MAX_ASPECT."""
+    longest = MAX_ASPECT * min(width, height)
+    left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
+    return left, top, left + min(width, longest), top + min(height, longest)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A loaded network. Threads may share it if none of them trains it."""
+
+    name: str
+    network: nn.Module = field(repr=False)
+    """In evaluation mode, parameters frozen, float32."""
+    labels: list[str] = field(repr=False)
+    """Class names in the order of the network's outputs; not always distinct."""
+    preparation: Preparation
+    task: Task = "classification"
+    """The kind of output: class scores, class scores at every pixel, or boxes with classes and scores."""
+    notes: tuple[str, ...] = ()
+    """Messages about assumptions made and things ignored while loading."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the network input."""
+        return self.preparation.channels
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the network input in pixels."""
+        return self.preparation.size
+
+    @property
+    def side(self) -> int:
+        """Height and width of the network input in pixels; the longer side if it is not square."""
+        return max(self.preparation.size)
+
+    def crop(self, image: Image.Image) -> Image.Image:
+        """Return the part of the image that the network receives, as RGB at the original resolution."""
+        return self.preparation.crop(image)
+
+    def prepare(self, image: Image.Image | Tensor) -> Tensor:
+        """Return the network input of an image, float32 [1, channels, height, width].
+
+        Errors   ValueError for a PIL image if the network does not have one or three channels, and for other shapes
+        """
+        return self.preparation.tensor(image)

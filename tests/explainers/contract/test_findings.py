@@ -1,0 +1,91 @@
+"""Findings that need the model: each is provoked through `explain`, and absent otherwise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import METHODS, explain
+from explainers.findings import Finding
+from tests.support.nets import plain, random_images, residual, top
+
+
+def found(explanation: explainers.Explanation, code: str, index: int = 0) -> Finding | None:
+    return next((each for each in explanation.findings[index] if each.code == code), None)
+
+
+def test_an_improbable_target_is_a_finding():
+    """With logits a hundred times as large the last class has probability 0; the remedy is the top class."""
+    net, x = plain(), random_images(1)
+    net.head.weight.data *= 100
+    scores = net(x)[0]
+    last, first = int(scores.argmin()), int(scores.argmax())
+
+    finding = found(explain("saliency", net, x, last), "unlikely_target")
+
+    assert finding is not None and finding.remedy == {"target": first}
+    assert "ranks 7 of 7" in finding.sentence and str(first) in finding.sentence
+    assert found(explain("saliency", net, x, first), "unlikely_target") is None
+
+
+@pytest.mark.parametrize(("trained", "reported"), [(32, True), (5, True), (16, False), (None, False)])
+def test_an_unusual_image_size_is_a_finding(trained, reported):
+    """The images' shorter side is 12; half to twice the trained side is usual."""
+    finding = found(explain("saliency", plain(), random_images(1), trained_size=trained), "unusual_size")
+    assert (finding is not None) == reported
+    if reported:
+        assert "12" in finding.sentence and str(trained) in finding.sentence
+
+
+def test_the_trained_size_is_read_from_the_network():
+    net = plain()
+    net.image_size = 64
+    assert found(explain("saliency", net, random_images(1)), "unusual_size")
+    net = plain()
+    net.default_cfg = {"input_size": (3, 64, 64)}
+    assert found(explain("saliency", net, random_images(1)), "unusual_size")
+
+
+class Alike(nn.Module):
+    """Two classes with nearly equal weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = plain()[:4]
+        self.head = nn.Linear(8, 2).double()
+        with torch.no_grad():
+            self.head.weight[1] = self.head.weight[0] * 1.001
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.net(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", ["grad_cam", "hires_cam", "saliency", "input_x_gradient"])
+def test_a_class_insensitive_map_is_a_finding(name):
+    finding = found(explain(name, Alike().eval(), random_images(1), relu=False) if "relu" in METHODS[name].options else
+                    explain(name, Alike().eval(), random_images(1)), "class_insensitive")  # fmt: skip
+    assert finding is not None and "Contrast" in finding.sentence
+    assert found(explain(name, residual(), random_images(1), 1), "class_insensitive") is None
+
+
+def test_no_class_comparison_if_switched_off_or_class_agnostic():
+    assert found(explain("grad_cam", Alike().eval(), random_images(1), compare=False), "class_insensitive") is None
+    for name in ("eigen_cam", "edge_control"):
+        assert found(explain(name, Alike().eval(), random_images(1)), "class_insensitive") is None
+
+
+@pytest.mark.parametrize("layer", ["layer1.conv2", "layer2.bn1", "fc"])
+def test_the_first_non_finite_layer_is_named(layer):
+    net, x = residual(), random_images(1)
+    net.get_submodule(layer).weight.data[0] = torch.inf
+
+    finding = found(explain("saliency", net, x), "non_finite")
+
+    assert finding is not None and repr(layer) in finding.sentence
+
+
+def test_a_good_map_has_no_findings_from_the_model():
+    net, x = residual(), random_images(1)
+    assert explain("hires_cam", net, x, top(net, x)).findings == [[]]

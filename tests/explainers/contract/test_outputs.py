@@ -1,0 +1,165 @@
+"""Outputs that are not scores [N, K]: the refusal names a target function, and that function works."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import BadTarget, explain, grad_cam, occlusion, saliency
+from explainers.outputs import describe_output
+
+Pair = namedtuple("Pair", "classes features")
+
+
+@dataclass
+class Found:
+    """A custom output class of a network."""
+
+    features: Tensor
+    count: int = 3
+
+
+class Tower(nn.Module):
+    """A convolution, followed by `make` of its maps [N, 6, h, w]."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, 2, 1)
+        self.norm, self.head = nn.LayerNorm(6), nn.Linear(6, 5)
+        self.make = make
+
+    def forward(self, x):
+        return self.make(self, self.conv(x))
+
+    def tokens(self, maps):
+        return self.norm(maps.flatten(2).transpose(1, 2))
+
+    def scores(self, maps):
+        return self.head(maps.mean((2, 3)))
+
+
+def tower(make) -> Tower:
+    torch.manual_seed(0)
+    return Tower(make).eval()
+
+
+def detections(maps: Tensor) -> list[dict[str, Tensor]]:
+    return [
+        {"boxes": torch.rand(4, 4), "labels": torch.ones(4).long(), "scores": one.flatten()[:4].sigmoid()}
+        for one in maps
+    ]
+
+
+OUTPUTS = {
+    "features": lambda net, maps: maps,
+    "deep features": lambda net, maps: maps.repeat(1, 40, 1, 1),
+    "tokens": lambda net, maps: net.tokens(maps),
+    "pyramid": lambda net, maps: [maps, maps[:, :, ::2, ::2]],
+    "scores and aux": lambda net, maps: (net.scores(maps), maps),
+    "aux first": lambda net, maps: (maps, net.scores(maps)),
+    "segmentation": lambda net, maps: OrderedDict(out=maps, aux=maps[:, :, ::2]),
+    "maps as logits": lambda net, maps: {"logits": maps},
+    "detections": lambda net, maps: detections(maps),
+    "one number": lambda net, maps: maps.mean((1, 2, 3)),
+    "one cell": lambda net, maps: maps.mean((2, 3), keepdim=True),
+    "named tuple": lambda net, maps: Pair(net.scores(maps), maps),
+    "dataclass": lambda net, maps: Found(maps),
+    "nested": lambda net, maps: {"a": [{"b": (maps, net.tokens(maps))}]},
+    "clips": lambda net, maps: maps[:, None],
+    "queries": lambda net, maps: {"pred_logits": net.tokens(maps), "pred_boxes": net.tokens(maps)[..., :4]},
+    "loss and embedding": lambda net, maps: {"loss": maps.mean(), "image_embeds": maps.mean((2, 3))},
+}
+
+
+def named_function(message: str):
+    """The target function in a refusal, which ends with it."""
+    code = re.fullmatch(r".*(lambda output: .*)\.", message)
+    assert code, message
+    return eval(code[1], {"torch": torch})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("make", OUTPUTS.values(), ids=OUTPUTS)
+def test_the_function_in_the_refusal_works(make, count):
+    net, images = tower(make), torch.randn(count, 3, 10, 14, generator=torch.Generator().manual_seed(1))
+    with pytest.raises(BadTarget, match=r"not scores \[N, K\]") as refused:
+        saliency(net, images)
+    with pytest.raises(BadTarget):
+        occlusion(net, images, 1)
+
+    target = named_function(str(refused.value))
+
+    result = saliency(net, images, target)
+    assert bool(result.abs().amax((1, 2, 3)).gt(0).all()), "the score must depend on each image"
+
+
+def test_the_message_says_what_the_output_contains():
+    net = tower(OUTPUTS["segmentation"])
+    with pytest.raises(BadTarget) as refused:
+        grad_cam(net, torch.randn(1, 3, 10, 14), 1, layer="conv")
+    assert "OrderedDict with output['out'] (1, 6, 5, 7), output['aux'] (1, 6, 3, 7)" in str(refused.value)
+    assert str(refused.value).endswith("lambda output: output['out'][:, 0].mean((1, 2)).")
+
+
+@pytest.mark.parametrize("make", [lambda net, maps: None, lambda net, maps: [], lambda net, maps: maps.long()])
+def test_an_output_without_numbers_is_refused_with_a_message(make):
+    with pytest.raises(BadTarget, match="forward="):
+        saliency(tower(make), torch.randn(1, 3, 10, 14))
+
+
+@pytest.mark.parametrize("kind", ["dict", "attribute"])
+def test_logits_in_a_dict_or_as_an_attribute_are_scores(kind):
+    """As Hugging Face's classifiers return them: classes, scores and findings are those of the bare logits."""
+    named = namedtuple("Output", "logits")
+    inside = tower(lambda net, maps: {"logits": net.scores(maps)} if kind == "dict" else named(net.scores(maps)))
+    bare = tower(lambda net, maps: net.scores(maps))
+    images = torch.randn(2, 3, 10, 14)
+    a, b = (explain("grad_cam", net, images, layer="conv") for net in (inside, bare))
+    torch.testing.assert_close(a.map, b.map)
+    torch.testing.assert_close(a.scores, b.scores)
+    assert a.target == b.target
+    torch.testing.assert_close(occlusion(inside, images, 2, window=5), occlusion(bare, images, 2, window=5))
+
+
+def test_outputs_of_transformers():
+    """Its output classes are dicts with attributes, some of whose entries are None."""
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+    makes = [
+        lambda net, maps: outputs.BaseModelOutput(last_hidden_state=net.tokens(maps)),
+        lambda net, maps: outputs.BaseModelOutputWithPooling(
+            last_hidden_state=maps, pooler_output=maps.mean((2, 3), keepdim=True)
+        ),
+        lambda net, maps: outputs.SemanticSegmenterOutput(logits=maps),
+        lambda net, maps: outputs.BaseModelOutput(
+            last_hidden_state=net.tokens(maps), hidden_states=(maps, net.tokens(maps))
+        ),
+    ]
+    images = torch.randn(2, 3, 10, 14)
+    for make in makes:
+        with pytest.raises(BadTarget) as refused:
+            saliency(tower(make), images)
+        assert "['" not in str(refused.value), "their entries are attributes"
+        assert saliency(tower(make), images, named_function(str(refused.value))).any()
+    pooled = tower(
+        lambda net, maps: outputs.BaseModelOutputWithPooling(
+            last_hidden_state=net.tokens(maps), pooler_output=net.tokens(maps)[:, 0]
+        )
+    )
+    with pytest.raises(BadTarget, match="lambda output: output.last_hidden_state.mean") as refused:  # of every patch
+        grad_cam(pooled, images)
+    assert grad_cam(pooled, images, named_function(str(refused.value)), layer="norm#0", relu=False).all()
+    classifier = tower(lambda net, maps: outputs.ImageClassifierOutput(logits=net.scores(maps)))
+    bare = tower(lambda net, maps: net.scores(maps))
+    torch.testing.assert_close(saliency(classifier, images), saliency(bare, images))
+
+
+def test_a_description_names_three_tensors_and_counts_the_others():
+    tensors = {name: torch.zeros(2) for name in "abcde"}
+    three = {name: tensors[name] for name in "abc"}
+    assert describe_output(three).endswith(" (2,)") and "more" not in describe_output(three)
+    assert describe_output(tensors).endswith(" and 2 more")

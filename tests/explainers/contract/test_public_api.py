@@ -1,0 +1,68 @@
+"""Compare the names and signatures of the public API with the list in public_api.txt.
+
+After an intended change, update the list: `python -m tests.explainers.contract.test_public_api`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import explainers
+from explainers.registry import find
+
+KEPT = Path(__file__).with_name("public_api.txt")
+
+
+def described(name: str, value: object) -> list[str]:
+    """Return a function with its signature, or a class with the signatures of its public methods and properties.
+
+    Tooltips of options are not part of a signature.
+    """
+    if not inspect.isclass(value):
+        return [f"{name}{inspect.signature(value)}"] if callable(value) else [f"{name}: {type(value).__name__}"]
+    lines = [f"class {name}" if issubclass(value, Exception) else f"class {name}{inspect.signature(value)}"]
+    for member, found in sorted(vars(value).items()):
+        if member.startswith("_") and member != "__call__":
+            continue
+        if isinstance(found, property):
+            lines.append(f"    {member}: property")
+        elif inspect.isfunction(found):
+            lines.append(f"    {member}{inspect.signature(found)}")
+    return lines
+
+
+def without_tooltips(text: str) -> str:
+    """Remove the tooltips and the quotes around them, which depend on apostrophes in a tooltip."""
+    text = re.sub(r", help=('[^']*'|\"[^\"]*\")", "", text).replace("\\", "").replace('"', "'")
+    return re.sub(r"Annotated\[bool, '.*?'\]", "Annotated[bool]", text)
+
+
+def public_api() -> list[str]:
+    lines = [line for name in sorted(explainers.__all__) for line in described(name, getattr(explainers, name))]
+    return [*map(without_tooltips, lines), "", "METHODS in order: " + " ".join(explainers.METHODS)]
+
+
+def test_names_and_signatures_are_those_of_the_list() -> None:
+    """After an intended change, run `python -m tests.explainers.contract.test_public_api` and edit CHANGELOG.md."""
+    assert public_api() == without_tooltips(KEPT.read_text(encoding="utf-8")).splitlines()
+
+
+@pytest.mark.parametrize("old", ["NothingSpatial", "Randomisation", "centre_control", "randomisation_test"])
+def test_renamed_objects_are_available_with_a_warning(old: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"explainers.{old} is deprecated; use explainers"):
+        assert getattr(explainers, old).__name__ in explainers.__all__
+
+
+def test_the_renamed_method_and_option_are_available_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="use 'center_control'"):
+        assert find("centre_control").name == "center_control"
+    with pytest.warns(DeprecationWarning, match="use 'normalize'"):
+        assert explainers.METRICS["infidelity"].resolve_options({"normalise": False})["normalize"] is False
+
+
+if __name__ == "__main__":
+    KEPT.write_text("\n".join(public_api()) + "\n", encoding="utf-8")

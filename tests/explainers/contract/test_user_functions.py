@@ -1,0 +1,139 @@
+"""Rule-based methods on networks with custom Functions, user hooks and checkpointed segments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import explainers
+from explainers import UnsupportedOperation, deep_lift, excitation_backprop, lrp
+from tests.explainers.relevance.test_relevance import WithOperation
+from tests.support.nets import plain, random_images, residual, settle
+
+pytestmark = pytest.mark.sample
+
+RULES = [deep_lift, lrp, excitation_backprop, explainers.guided_backprop, explainers.deconvnet]
+each_rule = pytest.mark.parametrize("method", RULES, ids=lambda m: m.__name__)
+
+
+def function(name, style):
+    """A Function that doubles its input, in torch's older or newer form, or returns it unchanged."""
+
+    def double(ctx, x):
+        return x * 2
+
+    forms = {
+        "older": {"forward": double, "backward": lambda ctx, g: g * 2},
+        "newer": {
+            "forward": lambda x: x * 2,
+            "setup_context": lambda ctx, i, o: None,
+            "backward": lambda ctx, g: g * 2,
+        },
+        "identity": {"forward": lambda ctx, x: x.view_as(x), "backward": lambda ctx, g: g},
+    }
+    return type(name, (torch.autograd.Function,), {key: staticmethod(f) for key, f in forms[style].items()})
+
+
+@each_rule
+@pytest.mark.parametrize("style", ["older", "newer", "identity"])
+@pytest.mark.parametrize("name", ["Swish", "Custom", "CustomBackward", "Clone", "Slice", "Relu"])
+def test_a_custom_function_is_refused_by_its_name(method, name, style):
+    """Also a function named like torch's own nodes or those of the rules."""
+    apply = function(name, style).apply
+    for act in (apply, lambda x: x * apply(x)):
+        net = settle(WithOperation(lambda x, act=act: act(x).relu()).double())
+        for n in (1, 2):
+            with pytest.raises(UnsupportedOperation, match=f"'{name}'") as raised:
+                method(net, random_images(n), 1)
+            assert "saliency" in str(raised.value)
+            assert method in RULES[3:] or "in layer 'strange'" in str(raised.value)
+
+
+@each_rule
+def test_a_function_that_the_explained_score_does_not_use_is_accepted(method):
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain()
+
+        def forward(self, x):
+            function("Beside", "older").apply(x)
+            return self.net(x)
+
+    torch.testing.assert_close(method(Beside(), random_images(2), 1), method(plain(), random_images(2), 1))
+
+
+@pytest.mark.parametrize("kind", ["full_backward_hook", "full_backward_pre_hook", "backward_hook"])
+@pytest.mark.parametrize("name", [m.__name__ for m in RULES] + ["saliency", "grad_cam"])
+def test_backward_hooks_of_the_user_neither_run_nor_change_a_map(name, kind):
+    x, net, seen = random_images(2), residual(), []
+
+    def hook(module, *gradients):
+        seen.append(module)
+        return tuple(None if g is None else 3 * g for g in gradients[0])
+
+    handles = [getattr(m, f"register_{kind}")(hook) for m in (net.bn1, net.layer1.conv1)]
+    method = getattr(explainers, name)
+    torch.testing.assert_close(method(net, x, [1, 2]), method(residual(), x, [1, 2]), rtol=0, atol=0)
+    assert not seen
+    if kind == "full_backward_hook":
+        net.layer1.conv1(torch.rand(1, 6, 4, 4, dtype=torch.float64, requires_grad=True)).sum().backward()
+        assert seen == [net.layer1.conv1], "the user's own backward pass still runs it"
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("method", [deep_lift, lrp, excitation_backprop], ids=lambda m: m.__name__)
+def test_hooks_on_tensors_see_no_relevance(method):
+    seen = []
+
+    def watched(x):
+        if x.requires_grad:
+            x.register_hook(lambda g: seen.append(g) or g * 5).remove()
+            x.register_hook(lambda g: seen.append(g) or g * 5)
+        return x.relu()
+
+    x = random_images(2)
+    expected = method(settle(WithOperation(torch.relu).double()), x, 1)
+    torch.testing.assert_close(method(settle(WithOperation(watched).double()), x, 1), expected)
+    assert not seen
+
+
+@each_rule
+def test_hooks_for_all_modules_are_refused_with_their_remedy(method):
+    handle = torch.nn.modules.module.register_module_full_backward_hook(lambda *_: None)
+    try:
+        with pytest.raises(UnsupportedOperation, match=r"all modules.*remove\(\)"):
+            method(plain(), random_images(1), 1)
+    finally:
+        handle.remove()
+
+
+class Segments(nn.Module):
+    """Attention and a rectifier, in a segment or not; `whole` puts the head into it."""
+
+    def __init__(self, reentrant=None, whole=False):
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(3, 8, 4, 4), nn.BatchNorm1d(8), nn.Linear(8, 7)
+        object.__setattr__(self, "options", (reentrant, whole))
+
+    def body(self, x):
+        return self.norm(x).relu().mean(2)
+
+    def forward(self, x):
+        reentrant, whole = self.options
+        x = self.conv(x).flatten(2)
+        run = (lambda v: self.fc(self.body(v))) if whole else self.body
+        x = run(x) if reentrant is None else checkpoint(run, x, use_reentrant=reentrant)
+        return x if whole else self.fc(x)
+
+
+@each_rule
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_segments_get_the_rules_of_their_operations(method, reentrant, whole):
+    x, expected = random_images(2), settle(Segments(whole=whole).double())
+    net = settle(Segments(reentrant, whole).double())
+    torch.testing.assert_close(method(net, x, [1, 2]), method(expected, x, [1, 2]))

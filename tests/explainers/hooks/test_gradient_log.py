@@ -1,0 +1,382 @@
+"""The log of `record_gradients`: statistics, steps, size limit, export formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import GradientLog, clip_gradients, edit_gradients, record_gradients, replace_gradient
+from explainers.training.log import Row
+from tests.support.nets import Twice, curved, plain, random_images, settle
+from tests.support.traces import nothing_left
+
+VALUES = torch.tensor([3.0, -4, 0, 0, 12]).double()
+
+
+def once(values: torch.Tensor, **options: object) -> Row:
+    """The row of a leaf that gets `values` as its gradient."""
+    v = nn.Parameter(torch.zeros_like(values))
+    with record_gradients([v], **options) as log:  # type: ignore[arg-type]
+        v.backward(values)
+    (row,) = log.rows
+    return row
+
+
+def test_each_statistic_by_hand():
+    """Mean 11/5; the squares add up to 169, so the variance is (169 - 121/5) / 4."""
+    found = once(VALUES)
+    assert (found.step, found.name, found.kind, found.size) == (0, "0", "parameter", 5)
+    assert found.statistics == pytest.approx(
+        {"norm": 13, "mean": 2.2, "std": (144.8 / 4) ** 0.5, "max": 12, "zero_fraction": 0.4}
+    )
+    assert once(-VALUES).statistics["max"] == 12, "the largest magnitude"
+    assert found.histogram is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_statistics_equal_torchs_in_every_dtype(dtype):
+    values = torch.randn(999, generator=torch.Generator().manual_seed(0)).to(dtype)
+    values[::7] = 0
+    exact = values.double()
+    assert once(values).statistics == pytest.approx(
+        {
+            "norm": float(exact.norm()),
+            "mean": float(exact.mean()),
+            "std": float(exact.std()),
+            "max": float(exact.abs().max()),
+            "zero_fraction": 143 / 999,
+        },
+        rel=1e-9,
+    )
+
+
+def test_squares_of_large_values_do_not_overflow():
+    assert once(torch.full((4,), 1e30)).statistics["norm"] == pytest.approx(2e30)
+    assert once(torch.full((4,), 60000.0).half()).statistics["norm"] == pytest.approx(120000, rel=1e-3)
+
+
+def test_non_finite_values_propagate():
+    for bad in (torch.nan, torch.inf):
+        found = once(torch.tensor([1.0, bad])).statistics
+        assert all(not torch.isfinite(torch.tensor(found[name])) for name in ("norm", "mean", "std", "max"))
+
+
+def test_empty_single_constant_and_complex_gradients():
+    assert set(once(torch.zeros(0)).statistics.values()) == {0}
+    assert once(torch.tensor([5.0])).statistics["std"] == 0
+    assert once(torch.full((1000,), 0.1)).statistics["std"] == pytest.approx(0, abs=1e-7)
+    assert once(torch.tensor([3 + 4j])).statistics["norm"] == 5
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 100])
+def test_large_gradients_are_summed_block_by_block(monkeypatch, block):
+    monkeypatch.setattr("explainers.training.log.BLOCK", block)
+    assert once(VALUES).statistics == pytest.approx(
+        {"norm": 13, "mean": 2.2, "std": (144.8 / 4) ** 0.5, "max": 12, "zero_fraction": 0.4}
+    )
+    assert all(value != value for value in list(once(torch.tensor([1.0, 2, torch.nan])).statistics.values())[:4])
+
+
+def test_only_the_requested_statistics_are_recorded():
+    assert dict(once(VALUES, statistics=["max", "mean"]).statistics) == pytest.approx({"max": 12, "mean": 2.2})
+
+
+def test_histogram_counts_finite_values_between_its_edges():
+    found = once(torch.tensor([0.0, 1, 2, 3, 4, 4, torch.nan, torch.inf]), histograms=4)
+    assert found.histogram == (1, 1, 1, 3) and found.edges == (0, 1, 2, 3, 4)
+    assert sum(once(torch.full((6,), 2.0), histograms=5).histogram or ()) == 6
+    assert once(torch.full((6,), torch.nan), histograms=5).histogram == (0,) * 5
+    assert sum(once(torch.randn(50).bfloat16(), histograms=7).histogram or ()) == 50
+
+
+def train(net: nn.Module, x: torch.Tensor, passes: int, log: GradientLog | None = None) -> None:
+    for _ in range(passes):
+        net.zero_grad()
+        net(x).sum().backward()
+        if log is not None:
+            log.step()
+
+
+def test_every_parameter_gradient_equals_autograds():
+    net, x = plain(), random_images()
+    with record_gradients(net) as log:
+        train(net, x, 3)
+    assert log.names == tuple(dict(net.named_parameters()))
+    assert len(log.rows) == 3 * len(log.names) and {row.step for row in log.rows} == {0, 1, 2}
+    for row in log.rows:
+        gradient = net.get_parameter(row.name).grad
+        assert row.statistics["norm"] == pytest.approx(float(gradient.norm())) and row.size == gradient.numel()
+    net.zero_grad()
+
+
+def test_recording_leaves_gradients_unchanged():
+    net, x = plain(), random_images()
+    train(net, x, 1)
+    expected = [p.grad.clone() for p in net.parameters()]
+    with record_gradients(net, activations=["relu1", "conv2"], histograms=3):
+        train(net, x, 1)
+    assert all(torch.equal(p.grad, want) for p, want in zip(net.parameters(), expected, strict=True))
+
+
+def test_every_tenth_step():
+    net, x = plain(), random_images(1)
+    with record_gradients(net, every=10) as log:
+        train(net, x, 25)
+    assert sorted({row.step for row in log.rows}) == [0, 10, 20]
+
+
+def test_a_step_ends_by_call_or_by_a_second_gradient():
+    """Both give the same steps; `step()` counts a step without gradients too."""
+    net, x = plain(), random_images(1)
+    with record_gradients(net) as by_itself:
+        train(net, x, 3)
+    with record_gradients(net) as called:
+        train(net, x, 3, called)
+        called.step()
+        train(net, x, 1, called)
+    assert [row.step for row in called.rows[:18]] == [row.step for row in by_itself.rows]
+    assert called.rows[-1].step == 4
+    with record_gradients(net) as accumulated:
+        net(x).sum().backward()
+        net(x).sum().backward()
+    assert {row.step for row in accumulated.rows} == {0, 1}
+
+
+def test_patterns_select_parameters_by_name():
+    net, x = plain(), random_images(1)
+    with record_gradients(net, patterns=["conv?.weight", "head.*"]) as log:
+        train(net, x, 1)
+    assert log.names == ("conv1.weight", "conv2.weight", "head.weight", "head.bias")
+    assert {row.name for row in log.rows} == set(log.names)
+
+
+def test_frozen_parameters_are_skipped():
+    net, x = plain(), random_images(1)
+    net.conv1.requires_grad_(False)
+    with record_gradients(net) as log:
+        train(net, x, 1)
+    assert "conv1.weight" not in log.names and len(log.rows) == 4
+
+
+def test_activation_gradients_are_recorded_under_the_layer_name():
+    net, x = curved(), random_images()
+    h = net[:1](x).detach().requires_grad_()
+    (expected,) = torch.autograd.grad(net[1:](h).sum(), h)
+    with nothing_left(net, x), record_gradients(net, activations=["conv1"]) as log:
+        net(x).sum().backward()
+        net.zero_grad()
+    (row,) = [each for each in log.rows if each.kind == "activation"]
+    assert (row.name, row.size) == ("conv1", expected.numel())
+    assert row.statistics["norm"] == pytest.approx(float(expected.norm()))
+
+
+def test_each_call_of_a_layer_has_its_own_name():
+    net, x = settle(Twice().double()), random_images()
+    with record_gradients(net, activations=["conv", "stem", "relu#1"]) as log:
+        train(net, x, 2)
+    found = {(row.step, row.name) for row in log.rows if row.kind == "activation"}
+    assert found == {(step, name) for step in (0, 1) for name in ("conv#0", "conv#1", "stem", "relu#1")}
+
+
+def test_activation_gradients_of_a_frozen_model():
+    net, x = plain().requires_grad_(False), random_images().requires_grad_()
+    with record_gradients(net, activations=["conv2"]) as log:
+        net(x).sum().backward()
+    assert [row.name for row in log.rows] == ["conv2"]
+
+
+def test_a_backward_after_the_block_is_not_recorded():
+    net, x = plain(), random_images(1)
+    with record_gradients(net, activations=["conv2"], patterns="conv1.*") as log:
+        loss = net(x).sum()
+    loss.backward()
+    assert log.rows == []
+
+
+def test_one_tensor_given_twice_is_recorded_once():
+    v = nn.Parameter(torch.zeros(2))
+    with record_gradients([v, v]) as log:
+        v.sum().backward()
+    assert len(log.rows) == 1
+
+
+def test_hook_handles_of_earlier_forwards_are_released(monkeypatch):
+    from explainers.hooks import edit
+
+    lists = []
+    real = edit._observe_output
+    monkeypatch.setattr(
+        edit, "_observe_output", lambda path, see, handles: (lists.append(handles), real(path, see, handles))[1]
+    )
+    net, x = plain(), random_images(1)
+    with record_gradients(net, activations=["relu1", "relu2"]):
+        train(net, x, 20)
+        assert len(lists[0]) <= 4
+    assert len(lists) == 2
+
+
+def test_the_log_is_bounded_and_drops_the_oldest():
+    net, x = plain(), random_images(1)
+    with record_gradients(net, limit=10) as log:
+        train(net, x, 4)
+        for step in range(20):
+            log.note(step, loss=step)
+    assert len(log.rows) == 10 and log.dropped == 4 * 6 - 10
+    assert log.rows[-1].step == 3 and log.rows[0].step == 2
+    assert list(log.notes) == list(range(10, 20))
+
+
+def test_pending_statistics_are_bounded(monkeypatch):
+    monkeypatch.setattr("explainers.training.log.WAITING", 12)
+    net, x = plain(), random_images(1)
+    with record_gradients(net) as log:
+        for _ in range(10):
+            train(net, x, 1)
+            assert len(log._waiting) <= 12 + 6
+    assert len(log.rows) == 60
+
+
+def test_rows_can_be_read_during_training():
+    net, x = plain(), random_images(1)
+    with record_gradients(net, activations=["relu1"]) as log:
+        train(net, x, 1)
+        assert len(log.rows) == 7
+        train(net, x, 1)
+        assert len(log.rows) == 14
+    assert [row.step for row in log.rows] == [0] * 7 + [1] * 7
+
+
+def recorded(**options: object) -> GradientLog:
+    net, x = plain(), random_images(1)
+    with record_gradients(net, **options) as log:  # type: ignore[arg-type]
+        train(net, x, 2)
+    return log
+
+
+def test_flat_rows_and_csv_contain_the_same_values(tmp_path):
+    log = recorded(histograms=3)
+    log.note(1, loss=0.5, updates={"head.bias": 1e-3})
+    rows = log.to_rows()
+    text = log.to_csv(tmp_path / "log.csv")
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8") == text
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert len(read) == len(rows) == 12
+    for row, line in zip(rows, read, strict=True):
+        assert (int(line["step"]), line["name"], line["kind"]) == (row["step"], row["name"], row["kind"])
+        assert float(line["norm"]) == row["norm"], "in full precision"
+        assert tuple(map(int, line["histogram"].split())) == row["histogram"]
+    last = next(row for row in rows if (row["step"], row["name"]) == (1, "head.bias"))
+    assert (last["loss"], last["update"]) == (0.5, 1e-3)
+    assert rows[0]["loss"] is None and read[0]["loss"] == ""
+
+
+def test_an_empty_log_is_a_csv_header():
+    assert GradientLog().to_csv() == "step,name,kind,size,norm,mean,std,max,zero_fraction\n"
+
+
+class Writer:
+    """A fake of TensorBoard's SummaryWriter."""
+
+    def __init__(self, logdir: str) -> None:
+        self.calls: list[tuple[object, ...]] = [("open", logdir)]
+        LAST.append(self)
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.calls.append((tag, value, step))
+
+    def add_histogram_raw(self, tag: str, *, global_step: int, **bins: object) -> None:
+        self.calls.append((tag, bins, global_step))
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+LAST: list[Writer] = []
+
+
+def test_tensorboard_gets_every_value(monkeypatch, tmp_path):
+    stub = types.ModuleType("torch.utils.tensorboard")
+    stub.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)
+    log = recorded(histograms=3)
+    log.note(1, loss=0.25, updates={"head.bias": 0.125})
+
+    log.to_tensorboard(tmp_path)
+
+    calls = LAST[-1].calls
+    assert calls[0] == ("open", str(tmp_path)) and calls[-1] == ("close",)
+    assert ("loss", 0.25, 1) in calls and ("head.bias/update", 0.125, 1) in calls
+    for row in log.rows:
+        assert all((f"{row.name}/{name}", value, row.step) in calls for name, value in row.statistics.items())
+    bins = [call for call in calls if call[0] == "conv1.weight/gradient"]
+    assert len(bins) == 2 and bins[0][1]["num"] == 6 * 3 * 9 == sum(bins[0][1]["bucket_counts"])
+    assert len(bins[0][1]["bucket_limits"]) == len(bins[0][1]["bucket_counts"]) == 3
+
+
+def test_without_tensorboard_the_error_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ImportError, match="pip install tensorboard.*to_csv"):
+        GradientLog().to_tensorboard(tmp_path)
+
+
+def test_tensorboard_reads_the_written_events(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = recorded(histograms=3)
+    log.to_tensorboard(tmp_path)
+    read = EventAccumulator(str(tmp_path), size_guidance={"histograms": 0})
+    read.Reload()
+    events = read.Scalars("head.bias/norm")
+    expected = [row.statistics["norm"] for row in log.rows if row.name == "head.bias"]
+    assert [event.value for event in events] == pytest.approx(expected, rel=1e-6)
+    assert len(read.Histograms("conv1.weight/gradient")) == 2
+
+
+# Changes by hooks
+
+
+def test_the_statistics_before_the_hooks_are_kept_if_a_hook_changed_the_gradient():
+    """Oracle: by hand. The norm is 13 before hooks, 26 after a factor of 2, and 1 after a clip."""
+    for block, norm in (
+        (lambda v: replace_gradient(v, lambda g: g * 2), 26),
+        (lambda v: clip_gradients([v], norm=1.0), 1),
+        (lambda v: replace_gradient(v, lambda g: None), None),
+    ):
+        v = nn.Parameter(torch.zeros_like(VALUES))
+        with block(v), record_gradients([v]) as log:
+            v.backward(VALUES)
+            v.grad = None
+            v.backward(VALUES)
+        for row in log.rows:
+            assert row.arrived["norm"] == pytest.approx(13) and row.arrived["zero_fraction"] == pytest.approx(0.4)
+            assert row.statistics["norm"] == pytest.approx(13 if norm is None else norm)
+            assert (row.unedited is None) == (norm is None)
+    v = nn.Parameter(torch.zeros_like(VALUES))
+    with record_gradients([v]) as log, replace_gradient(v, lambda g: g * 2):
+        v.backward(VALUES)
+    assert log.rows[0].unedited is None and log.rows[0].statistics["norm"] == pytest.approx(13), "entered later"
+
+
+def test_the_statistics_before_the_hooks_of_a_layers_output():
+    net, x = plain(), random_images()
+    with edit_gradients({(net, "conv2"): lambda g: g * 3}), record_gradients(net, activations=["conv2"]) as log:
+        net(x).sum().backward()
+    row = next(row for row in log.rows if row.name == "conv2")
+    assert row.unedited is not None and row.statistics["norm"] == pytest.approx(3 * row.unedited["norm"])
+    assert all(other.unedited is None for other in log.rows if other is not row)
+
+
+def test_a_recorded_gradient_becomes_grad_without_a_copy():
+    """The engine reuses a gradient if there is no other reference to it."""
+    v, seen = nn.Parameter(torch.zeros(9)), []
+    with record_gradients([v]):
+        v.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+        (v * torch.ones(9)).sum().backward()
+    assert [v.grad.data_ptr()] == seen

@@ -1,0 +1,153 @@
+"""Twelve networks of other packages and handwritten ones, as checked by `benchmarks.zoo`, and its oracles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.zoo import checks
+from benchmarks.zoo.attributions import CHECKS
+from benchmarks.zoo.networks import networks, own
+from benchmarks.zoo.runner import Limits, Row, examine, examine_all, is_refusal
+from benchmarks.zoo.subject import Network, Subject
+from benchmarks.zoo.table import table
+
+SAMPLE = """
+timm edgenext_xx_small, timm tiny_vit_5m_224, timm coat_lite_tiny, timm gcvit_xxtiny, timm swinv2_cr_tiny_224,
+timm hiera_tiny_224, timm levit_128s, timm cait_xxs24_224, transformers ConvNextForImageClassification,
+transformers SwinForImageClassification, smp Unet resnet18, smp Segformer mit_b0
+"""
+LARGE = {"timm tiny_vit_5m_224", "timm coat_lite_tiny", "timm gcvit_xxtiny", "timm hiera_tiny_224"}
+PACKAGES = {"timm": "timm", "transformers": "transformers", "smp": "segmentation_models_pytorch"}
+SMALL = (160, 128)
+OWN = {network.name: replace(network, sizes=((96, 64),)) for network in own()}
+NO_GRADIENT = {"grad_cam", "integrated_gradients", "deep_lift", "lrp"}
+REFUSED = {
+    "own quantized linear layers": NO_GRADIENT,
+    "own autograd.Function": {"deep_lift", "lrp"},
+}
+"""Unsupported methods besides attention rollout, which none of them supports."""
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def found(name: str) -> Network:
+    pytest.importorskip(PACKAGES[name.partition(" ")[0]])
+    network = next(each for each in networks() if each.name == name)
+    return network if network.fixed else replace(network, sizes=(SMALL,))
+
+
+def failures(rows: Iterator[Row]) -> list[str]:
+    return [f"{row.check}: {row.verdict}: {row.words} {row.trace}" for row in rows if row.verdict != "right"]
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in map(str.strip, SAMPLE.split(","))],
+)
+def test_default_layer_layout_and_grad_cam_are_those_of_oracles(name: str) -> None:
+    """Oracles: layers frozen, axes that rotate with the image and lit patches, a hook and autograd in float64."""
+    rows = examine(found(name), checks.FOR_EVERY_SIZE, Limits(check=60))
+
+    assert not failures(rows)
+
+
+@pytest.mark.parametrize("name", list(OWN))
+def test_handwritten_networks_are_correct_in_every_method_or_refused(name: str) -> None:
+    """Two inputs, a dict, checkpoints, quantized layers, an own autograd.Function, repeated calls, permutations."""
+    rows = list(examine(OWN[name], list(CHECKS), Limits(check=60)))
+
+    assert not failures(row for row in rows if row.verdict != "refused")
+    refused = {row.check for row in rows if row.verdict == "refused"}
+    assert refused == REFUSED.get(name, set()) | {"attention_rollout"}
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject(OWN["own channels last in a block"], (96, 64))
+
+
+@pytest.mark.parametrize("layout, grid", [("NHWC", (40, 12)), ("tokens", (12, 8)), ("NCHW", (8, 12)), ("", None)])
+def test_a_wrong_layout_is_found(subject: Subject, layout: str, grid: tuple[int, int] | None) -> None:
+    """The layout check detects errors: the true one is [1, 40, 12, 8], channels first."""
+    layers = subject.layers
+    place = next(i for i, layer in enumerate(layers) if layer.name == "end")
+    layers[place] = replace(layers[place], layout=layout, grid=grid)
+
+    with pytest.raises(checks.Wrong, match="end"):
+        checks.layout(subject)
+
+
+@pytest.mark.parametrize("name, why", [("stem", "early|on every path and later"), ("last", "later|path|early")])
+def test_a_wrong_default_layer_is_found(subject: Subject, name: str, why: str) -> None:
+    """The default-layer check detects errors: a layer that is too early, and one that a residual path bypasses."""
+    subject.__dict__["default"] = name
+
+    with pytest.raises(checks.Wrong, match=why):
+        checks.default_layer(subject)
+
+
+def test_a_wrong_map_is_found(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Grad-CAM check detects a deviation of one thousandth."""
+    right = checks.explainers.grad_cam
+    monkeypatch.setattr(checks.explainers, "grad_cam", lambda *given, **named: right(*given, **named) * 1.001)
+
+    with pytest.raises(checks.Wrong, match="off by 0.001"):
+        checks.grad_cam(subject)
+
+
+def test_only_messages_of_the_library_with_a_remedy_are_refusals() -> None:
+    """Errors of torch, and messages without advice, count as crashes."""
+    network = OWN["own autograd.Function"]
+    rows = {row.check: row for row in examine(network, ["lrp"], Limits())}
+
+    assert rows["lrp"].verdict == "refused" and "Use " in rows["lrp"].words
+    for error in (ValueError("Give another."), RuntimeError("Use a larger one.")):
+        try:
+            raise error
+        except Exception as raised:
+            assert not is_refusal(raised)
+
+
+def _no_network(size: tuple[int, int]) -> torch.nn.Module:
+    raise RuntimeError("cannot be made")
+
+
+def _endless(size: tuple[int, int]) -> torch.nn.Module:
+    while True:
+        pass
+
+
+def test_a_network_that_fails_or_never_ends_only_affects_its_own_cells() -> None:
+    """A crash, the time limit of a check, and the rows of the others; one cell for each check."""
+    small = OWN["own repeated block"]
+    chosen = [replace(small, name="none", make=_no_network), replace(small, name="endless", make=_endless), small]
+
+    rows = list(examine_all(chosen, ["layout"], 2, Limits(check=0.5, network=20)))
+
+    assert {row.network: row.verdict for row in rows} == {"none": "crash", "endless": "slow", small.name: "right"}
+
+
+def test_the_table_has_a_row_per_network_with_the_worst_of_its_sizes() -> None:
+    """Refusals are numbered once however many cells they have."""
+    cells = [
+        Row("a", (8, 6), "default_layer", "right", "layer4 7 × 5 at 100%", 1.0),
+        Row("a", (8, 6), "layout", "right", "", 1.0),
+        Row("a", (8, 8), "layout", "wrong", "turned", 1.0),
+        Row("b", (8, 8), "layout", "refused", "No. Use c.", 1.0),
+        Row("b", (8, 8), "lrp", "refused", "No. Use c.", 1.0),
+    ]
+
+    page = table(cells, "python -m benchmarks.zoo", "torch 2.14")
+
+    assert "| a | `layer4` 7 × 5 at 100% | ✓ | **wrong** 1 |  |" in page
+    assert "| b *(fixed: 8 × 8)* |  |  | unsupported 2 | unsupported 2 |" in page
+    assert page.endswith("1. turned\n2. No. Use c.\n")
+    assert "2 correct, 2 unsupported, 0 slow, 1 wrong, 0 crash." in page

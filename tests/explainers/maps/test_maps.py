@@ -1,0 +1,207 @@
+"""Maps: oracles are hand computations, identities of interpolation, and ranks counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from explainers.maps.resize import blur, enlarge, rank_correlation, reduce_channels, resize
+
+
+def test_bilinear_keeps_cell_centers_in_place():
+    """Oracle: by hand. Output pixel i lies at (i + 0.5) / 2 - 0.5 of the cells, so 0 and 4 give 0 1 3 4."""
+    row = torch.tensor([[[0.0, 4.0]]])
+
+    actual = resize(row, (1, 4))
+
+    assert actual[0, 0].tolist() == [0, 1, 3, 4]
+
+
+def test_bilinear_keeps_axes_and_negative_values():
+    """Oracle: by hand. Values increase along the height and include negatives, to detect clipping or transposition."""
+    column = torch.tensor([[[-4.0], [0.0]]])
+
+    actual = resize(column, (4, 3))
+
+    assert actual.shape == (1, 4, 3)
+    assert actual[0].tolist() == [[-4.0] * 3, [-3.0] * 3, [-1.0] * 3, [0.0] * 3]
+
+
+def test_nearest_gives_each_pixel_the_cell_that_covers_it():
+    """Oracle: by hand. Five pixels over two cells: the center of the third lies on the border, all others inside."""
+    actual = resize(torch.tensor([[[1.0, 2.0]]]), (1, 5), "nearest")[0, 0].tolist()
+
+    assert (actual[:2], actual[3:]) == ([1, 1], [2, 2])
+    three = resize(torch.tensor([[[1.0, 2.0, 3.0, 4.0, 5.0]]]), (1, 3), "nearest")[0, 0].tolist()
+    assert three == [1, 3, 5], "torch's own 'nearest' gives 1, 2, 4"
+
+
+def test_enlarged_map_stays_between_its_cells():
+    """Identity: every pixel lies within the two by two cells around it; so no new peak, and zero between zeros."""
+    map = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0))
+    map[:, 2:4] = 0
+
+    actual = enlarge(map, (60, 50))
+
+    rows, columns = ((torch.arange(n * 10) + 0.5) / 10 - 0.5 for n in (6, 5))
+    corners = torch.stack(
+        [
+            map[:, (rows.floor() + i).clamp(0, 5).long()][:, :, (columns.floor() + j).clamp(0, 4).long()]
+            for i in (0, 1)
+            for j in (0, 1)
+        ]
+    )
+    assert (actual <= corners.amax(0) + 1e-6).all() and (actual >= corners.amin(0) - 1e-6).all()
+    assert (actual[:, 25:35] == 0).all() and actual.std() > 0.1
+
+
+def test_enlarged_map_passes_through_its_cells_smoothly():
+    """By hand: an odd factor puts a pixel on each cell's center; straight lines stay straight."""
+    map = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(enlarge(map, (12, 18))[:, 1::3, 1::3], map)
+
+    ramp = enlarge(torch.arange(6.0)[None, None], (1, 60))[0, 0]
+    torch.testing.assert_close(ramp[15:45], (torch.arange(15, 45) + 0.5) / 10 - 0.5)
+
+    kinks = enlarge(torch.tensor([[[0.0, 0.0, 1.0, 2.0, 2.0]]]), (1, 500))[0, 0].diff().diff().abs()
+    assert kinks.max() < 0.001, "no corners: a slope of at most 0.03 a pixel changes bit by bit"
+
+
+def test_enlarging_by_hand():
+    """By hand: cell 1 has the slope (1 + 2) / 2, the outer ones none; between them the cubic with those slopes."""
+    middle = enlarge(torch.tensor([[[0.0, 1.0, 3.0]]]), (1, 9))[0, 0]
+
+    assert middle[[1, 4, 7]].tolist() == [0, 1, 3]
+    t, start, end = 1 / 3, 1.5, 0.0  # from cell 1 to cell 2, beyond which nothing rises
+    expected = 1 + t * (start + t * (3 * 2 - 2 * start - end + t * (start + end - 2 * 2)))
+    assert float(middle[5]) == pytest.approx(expected)
+
+
+def test_enlarge_averages_when_downsampling_and_propagates_nan():
+    """By hand: one side grows while the other shrinks; a NaN covers all pixels up to the neighboring centers."""
+    map = torch.tensor([[[1.0, 3.0, 5.0, 7.0]]])
+    assert enlarge(map, (3, 2))[0].tolist() == [[2, 6]] * 3
+
+    row = enlarge(torch.tensor([[[1.0, torch.nan, 1.0, 1.0, 1.0]]]), (1, 50))[0, 0]
+    assert row.isnan().nonzero().flatten().tolist() == list(range(5, 25))
+    assert (row[25:] == 1).all()
+
+
+def test_enlarge_can_repeat_cells():
+    """By hand: the center of the second of four pixels over six cells lies on the border of cells 1 and 2."""
+    six = torch.arange(6.0)[None, None]
+
+    assert enlarge(six, (2, 12), smooth=False)[0].tolist() == [[i // 2 for i in range(12)]] * 2
+    assert enlarge(six, (1, 4), smooth=False)[0].tolist() == [[0, 2, 3, 5]]
+
+
+def test_blur_of_a_point_is_the_kernel_and_keeps_constant_maps():
+    """By hand: weights exp(-d^2 / 2 sigma^2) up to three sigma, normalized; replicated borders keep a constant."""
+    point = torch.zeros(1, 9, 9)
+    point[0, 4, 4] = 1
+
+    actual = blur(point, 0.7)[0]
+
+    weights = torch.exp(-(torch.arange(-3.0, 4) ** 2) / (2 * 0.49))
+    weights /= weights.sum()
+    torch.testing.assert_close(actual[1:8, 1:8], weights[:, None] * weights)
+    torch.testing.assert_close(blur(torch.full((1, 4, 5), 2.5), 2.0), torch.full((1, 4, 5), 2.5))
+
+
+@pytest.mark.parametrize("call", [
+    lambda: enlarge(torch.rand(3, 3), (6, 6)), lambda: enlarge(torch.rand(1, 3, 3), (0, 6)),
+    lambda: blur(torch.rand(3, 3), 1), lambda: blur(torch.rand(1, 3, 3), 0), lambda: blur(torch.rand(1, 3, 3), -1),
+])  # fmt: skip
+def test_enlarge_and_blur_refuse_wrong_shapes_and_sizes(call):
+    with pytest.raises(ValueError, match=r"\[N, h, w\]"):
+        call()
+
+
+def test_area_keeps_the_mean():
+    """Identity: an average of equal areas keeps the mean of the whole."""
+    maps = torch.randn(2, 6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    actual = resize(maps, (2, 3), "area")
+
+    torch.testing.assert_close(actual.mean((1, 2)), maps.mean((1, 2)), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(torch.float64, torch.float64), (torch.bfloat16, torch.float32), (torch.float16, torch.float32)],
+)
+def test_resize_widens_half_precision(given, wanted):
+    """Half precision would show as steps; double precision must not be lost."""
+    assert resize(torch.ones(1, 2, 2, dtype=given), (3, 3)).dtype == wanted
+
+
+@pytest.mark.parametrize(
+    ("maps", "size", "mode", "word"),
+    [
+        (torch.ones(2, 2), (4, 4), "bilinear", r"m\[None\]"),
+        (torch.ones(1, 2, 2), (0, 4), "bilinear", "at least 1"),
+        (torch.ones(1, 2, 2), (4, 4), "bicubic", "bilinear, nearest, area"),
+    ],
+)
+def test_resize_refuses_with_the_remedy(maps, size, mode, word):
+    with pytest.raises(ValueError, match=word):
+        resize(maps, size, mode)
+
+
+def test_reductions_by_hand():
+    """Oracle: by hand. Channels 3 and -4: sum -1, largest magnitude 4, norm 5."""
+    pixels = torch.tensor([3.0, -4.0]).view(1, 2, 1, 1)
+
+    assert reduce_channels(pixels, "sum").item() == -1
+    assert reduce_channels(pixels, "abs_max").item() == 4
+    assert reduce_channels(pixels, "norm").item() == 5
+    assert reduce_channels(pixels.expand(2, 2, 3, 5)).shape == (2, 3, 5)
+    with pytest.raises(ValueError, match="sum, abs_max, norm"):
+        reduce_channels(pixels, "mean")
+    with pytest.raises(ValueError, match="N, C, H, W"):
+        reduce_channels(pixels[0])
+
+
+def test_rank_correlation_with_ties_by_hand():
+    """Oracle: by hand. Ranks 1.5 1.5 3 4 against 1 2 3 4: covariance 4.5, norms sqrt(4.5) and sqrt(5)."""
+    a = torch.tensor([[[1.0, 1.0], [2.0, 9.0]]])
+    b = torch.tensor([[[10.0, 20.0], [30.0, 40.0]]])
+
+    actual = rank_correlation(a, b)
+
+    torch.testing.assert_close(actual, torch.tensor([4.5 / (4.5 * 5) ** 0.5], dtype=torch.float64))
+
+
+def test_rank_correlation_depends_on_order_only():
+    """Identity: an increasing function keeps it at 1, a decreasing one gives -1; maps are compared pair by pair."""
+    maps = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    other = torch.stack([maps[0].exp(), -(maps[1] ** 3), maps[2] * 1e-6 + 5e-6])
+
+    actual = rank_correlation(maps, other)
+
+    torch.testing.assert_close(actual, torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64))
+
+
+def test_rank_correlation_of_constant_and_nan_maps_is_nan():
+    """A constant map and one with NaN have no order; a finite number would hide that."""
+    good = torch.arange(4.0).view(1, 2, 2)
+    broken = good.clone()
+    broken[0, 0, 0] = torch.nan
+
+    assert rank_correlation(good, torch.ones_like(good)).isnan().all()
+    assert rank_correlation(broken, good).isnan().all()
+    with pytest.raises(ValueError, match="same shape"):
+        rank_correlation(good, torch.ones(1, 3, 3))
+
+
+def test_rank_correlation_agrees_with_scipy():
+    """Peer: scipy's spearmanr, on values with many ties."""
+    stats = pytest.importorskip("scipy.stats")
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(0, 6, (2, 5, 7), generator=generator).float() for _ in range(2))
+
+    actual = rank_correlation(a, b)
+
+    pairs = zip(a.flatten(1).tolist(), b.flatten(1).tolist(), strict=True)
+    expected = [stats.spearmanr(x, y).statistic for x, y in pairs]
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64))

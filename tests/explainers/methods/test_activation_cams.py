@@ -1,0 +1,388 @@
+"""CAM under linear heads, principal-component CAMs, FEM, matrix factorization."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import explainers
+from explainers import (
+    UnsupportedModel,
+    cam,
+    deep_feature_factorization,
+    eigen_cam,
+    eigen_grad_cam,
+    explain,
+    feature_factors,
+    feature_maps,
+    fem,
+    grad_cam,
+    hires_cam,
+    kpca_cam,
+    seg_eigen_cam,
+)
+from explainers.maps.resize import resize
+from tests.support.nets import Activated, Residual, act_grad, curved, plain, random_images, rel, residual, settle
+from tests.support.oracles.cams import component, kernel_component, with_sign_of
+
+CLASSES = [2, 0, 5]
+
+
+# CAM
+
+
+def test_cam_is_grad_cam_times_the_number_of_cells():
+    net, images = plain(), random_images()
+
+    actual = cam(net, images, CLASSES, layer="relu2")
+
+    torch.testing.assert_close(actual, 48 * grad_cam(net, images, CLASSES, layer="relu2", relu=False))
+    assert (actual < 0).any(), "Zhou et al. have no ReLU"
+    assert torch.equal(cam(net, images, CLASSES, layer="relu2", relu=True), actual.relu())
+
+
+def test_cam_averages_to_the_logit_without_bias():
+    net, images = residual(), random_images()
+    logits = net(images)[range(3), CLASSES].detach() - net.fc.bias[CLASSES].detach()
+    torch.testing.assert_close(cam(net, images, CLASSES).mean((1, 2)), logits, rtol=1e-12, atol=1e-14)
+
+
+class Head(nn.Module):
+    """The body of `plain` under any head."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.body = plain()[:4]
+        self.head = head
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def heads():
+    pool = lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())  # noqa: E731
+    return {
+        "hidden layer": nn.Sequential(pool(), nn.Linear(8, 8, bias=False), nn.ReLU(), nn.Linear(8, 7)),
+        "smooth hidden layer": nn.Sequential(pool(), nn.Linear(8, 8), nn.Hardswish(), nn.Linear(8, 7)),
+        "layer norm": nn.Sequential(pool(), nn.LayerNorm(8), nn.Linear(8, 7)),
+        "places": nn.Sequential(nn.Flatten(), nn.Linear(8 * 48, 7)),
+        "maximum": nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8, 7)),
+        "late activation": nn.Sequential(nn.Hardtanh(), pool(), nn.Linear(8, 7)),
+    }
+
+
+@pytest.mark.parametrize("name", heads())
+def test_cam_refuses_nonlinear_heads_with_the_reason(name):
+    net = settle(Head(heads()[name]).double())
+    with pytest.raises(UnsupportedModel, match=r"At layer 'body' the score's gradient (differs|depends).*hires_cam"):
+        cam(net, random_images(), CLASSES, layer="body")
+
+
+def test_cam_detects_a_nonlinear_head_despite_tiny_activations():
+    """Near zero every smooth head is linear within float32 rounding."""
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8), nn.Hardswish(), nn.Linear(8, 7))
+    net = settle(Head(head).float())
+    net.head[2].bias.data.zero_()
+    for parameter in net.body[2].parameters():
+        parameter.data *= 1e-9
+    with pytest.raises(UnsupportedModel, match="depends on the activations"):
+        cam(net, random_images().float(), CLASSES, layer="body")
+
+
+def test_cam_accepts_a_head_of_one_by_one_convolutions():
+    """Pooling and the linear layer commute; CAM at the class maps is the class map itself."""
+    head = nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net, images = settle(Head(head).double()), random_images()
+    a = net.body(images).detach()
+    expected = torch.einsum("nk,nkhw->nhw", net.head[1].weight[CLASSES, :, 0, 0].detach(), a)
+    torch.testing.assert_close(cam(net, images, CLASSES, layer="body"), expected, rtol=1e-12, atol=1e-14)
+    scores = net.head[1](a)[range(3), CLASSES].detach()
+    torch.testing.assert_close(cam(net, images, CLASSES, layer="head.1"), scores, rtol=1e-12, atol=1e-14)
+
+
+def test_cam_default_layer_is_the_pooled_one():
+    """SqueezeNet's head: convolution to classes, ReLU, pool; CAM reads the layer that is pooled."""
+    head = nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net, images = settle(Head(head).double()), random_images()
+    e = explain("cam", net, images, CLASSES)
+    assert e.layer == "head.1"
+    torch.testing.assert_close(e.raw, net.head[:2](net.body(images))[range(3), CLASSES].detach())
+
+
+def test_cam_refuses_a_probability_and_accepts_a_contrast():
+    net, images = plain(), random_images()
+    with pytest.raises(UnsupportedModel, match="depends on the activations"):
+        cam(net, images, explainers.Probability(CLASSES), layer="relu2")
+    both = cam(net, images, 3, layer="relu2") - cam(net, images, 1, layer="relu2")
+    torch.testing.assert_close(cam(net, images, explainers.Contrast(3, 1), layer="relu2"), both)
+
+
+def test_cam_runs_one_forward():
+    net, images, count = plain(), random_images(), []
+    cam(net, images, CLASSES, layer="relu2")
+    handle = net.conv1.register_forward_hook(lambda *a: count.append(1))
+    cam(net, images, CLASSES, layer="relu2")
+    handle.remove()
+    assert len(count) == 1
+
+
+def test_cam_with_a_head_of_fixed_batch_size():
+    class Fixed(nn.Module):
+        def forward(self, x):
+            return x.reshape(3, 8, -1).mean(2)
+
+    net, images = settle(Head(nn.Sequential(Fixed(), nn.Linear(8, 7))).double()), random_images()
+    expected = 48 * grad_cam(net, images, CLASSES, layer="body", relu=False)
+    torch.testing.assert_close(cam(net, images, CLASSES, layer="body"), expected)
+
+
+def test_cam_of_a_channels_last_layer():
+    import torchvision
+
+    net = settle(torchvision.models.swin_transformer.SwinTransformer([4, 4], 8, [1, 1], [1, 2], [2, 2], num_classes=5))
+    images = torch.randn(2, 3, 32, 48)
+    e = explain("cam", net, images, [3, 1])
+    assert e.layer == "norm" and tuple(e.map.shape) == (2, 4, 6)
+    assert rel(e.raw, 24 * hires_cam(net, images, [3, 1], layer="norm")) < 1e-5
+
+
+# Principal components
+
+
+def with_permuted_channels(net: nn.Sequential, order: list[int]) -> nn.Sequential:
+    """The same network with the channels of `relu2` in another order."""
+    other = plain()
+    other.load_state_dict(net.state_dict())
+    for tensor in (other.conv2.weight, other.conv2.bias):
+        tensor.data = tensor.data[order]
+    other.head.weight.data = other.head.weight.data[:, order]
+    return other
+
+
+@pytest.mark.parametrize("method", [eigen_cam, eigen_grad_cam, seg_eigen_cam, kpca_cam], ids=lambda m: m.__name__)
+def test_p40_the_sign_depends_on_neither_channel_order_nor_batch(method):
+    """The sign of a map is invariant to the order of channels and to the rest of the batch."""
+    net, images = plain(), random_images(6)
+    maps = method(net, images, 1, layer="relu2")
+    for order in ([7, 6, 5, 4, 3, 2, 1, 0], [3, 1, 7, 0, 2, 6, 5, 4]):
+        torch.testing.assert_close(
+            method(with_permuted_channels(net, order), images, 1, layer="relu2"), maps, rtol=1e-8, atol=1e-10
+        )
+    for n in range(6):
+        torch.testing.assert_close(method(net, images[n : n + 1], 1, layer="relu2")[0], maps[n], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", [eigen_cam, kpca_cam], ids=lambda m: m.__name__)
+def test_p40_the_component_correlates_positively_with_activation(method):
+    for seed in range(4):
+        net, images = settle(plain(), seed), random_images(5, seed=seed)
+        maps = method(net, images, layer="relu2").flatten(1)
+        strength = net[:4](images).detach().sum(1).flatten(1)
+        agreement = ((strength - strength.mean(1, keepdim=True)) * maps).sum(1)
+        assert (agreement > 0).all()
+        torch.testing.assert_close(maps.mean(1), torch.zeros(5, dtype=maps.dtype), rtol=0, atol=1e-9)
+
+
+def test_sign_of_a_component_uncorrelated_with_activation():
+    from explainers.methods.cams.activation_cams import principal_component
+
+    wave = torch.tensor([[1.0, -3.0], [1.0, 1.0]], dtype=torch.float64)
+    found = principal_component(torch.stack([wave, -wave]))
+    assert found[0, 1] == found.max() > 0
+
+
+def test_components_of_constant_activations_are_zero():
+    class Even(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Identity()
+
+        def forward(self, x):
+            return self.layer(x).mean((2, 3))
+
+    x = torch.full((1, 3, 4, 5), 0.7, dtype=torch.float64)
+    for method in (eigen_cam, eigen_grad_cam, seg_eigen_cam, kpca_cam):
+        assert method(Even(), x, 0, layer="layer").abs().max() < 1e-12, method.__name__
+
+
+def test_eigen_cam_stops_the_forward_pass_at_the_layer():
+    net, images = residual(), random_images()
+    eigen_cam(net, images, layer="layer1")
+    net.fuse.light(AssertionError("continued"), 0)
+    eigen_cam(net, images, layer="layer1")
+    fem(net, images, layer="layer1")
+
+
+@pytest.mark.parametrize("gamma", [None, 0.3])
+def test_kpca_cam_with_the_rbf_kernel(gamma):
+    net, images = plain(), random_images(2)
+    width = 1 / 8 if gamma is None else gamma
+
+    def kernel(p, q):
+        return torch.exp(-width * ((p - q) ** 2).sum())
+
+    expected = [with_sign_of(kernel_component(a, kernel), a.sum(0)) for a in net[:4](images).detach()]
+    actual = kpca_cam(net, images, layer="relu2", kernel="rbf", gamma=gamma)
+    torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-6, atol=1e-8)
+
+
+def test_kpca_cam_power_iteration_equals_the_eigendecomposition():
+    """Above 800 cells the eigenvector is found by power iteration."""
+    from explainers.methods.cams.activation_cams import _kernel_component, _largest_eigenpair
+
+    planes = feature_maps(plain(), random_images(1, 3, 28, 32), layer="relu1")[0]
+    state = torch.get_rng_state()
+
+    found = _kernel_component(planes, "sigmoid", 1 / 6)
+
+    assert torch.equal(torch.get_rng_state(), state)
+    rows = planes.flatten(1).T
+    rows = rows - rows.mean(0)
+    alike = torch.tanh(rows @ rows.T / 6 + 1)
+    alike = alike - alike.mean(0) - alike.mean(1, keepdim=True) + alike.mean()
+    values, vectors = torch.linalg.eigh(alike)
+    expected = with_sign_of((vectors[:, -1] * values[-1].sqrt()).view(28, 32), planes.sum(0))
+    assert len(alike) > 800 and rel(found, expected) < 1e-6
+    assert float(_largest_eigenpair(alike)[0]) == pytest.approx(float(values[-1]), rel=1e-9)
+
+
+def test_kpca_cam_refuses_a_kernel_matrix_too_large_for_memory():
+    with pytest.raises(explainers.BadOption, match=r"90x100.*eigen_cam"):
+        kpca_cam(plain(), random_images(1, 3, 90, 100), layer="relu1")
+
+
+# FEM
+
+
+def test_fem_in_the_papers_form_by_hand():
+    net, images = plain(), random_images(2)
+    a = net[:4](images).detach()
+    expected = torch.zeros_like(a[:, 0])
+    for n in range(2):
+        for plane in a[n]:
+            limit = plane.mean() + 1.5 * plane.std(correction=0)
+            expected[n] += plane.mean() * (plane > limit)
+    actual = fem(net, images, layer="relu2", threshold=1.5, form="cells")
+    torch.testing.assert_close(actual, expected)
+    assert (expected == 0).any() and (expected > 0).any()
+
+
+# Factors
+
+
+def test_nmf_recovers_known_factors():
+    """Three factors with disjoint supports and channels are recovered, the largest first."""
+    from explainers.methods.cams.nmf import factors_of
+
+    places = torch.zeros(3, 4, 6, dtype=torch.float64)
+    places[0, :2, :3], places[1, 2:, :3], places[2, :, 4:] = 1.0, 4.0, 2.0
+    directions = torch.tensor([[1.0, 2, 0, 0, 0], [0, 0, 3, 1, 0], [0, 0, 0, 0, 2]], dtype=torch.float64)
+    planes = torch.einsum("fhw,fk->khw", places, directions)
+    maps, found = factors_of(planes, 3, seed=0)
+    torch.testing.assert_close(torch.einsum("fhw,fk->khw", maps, found), planes, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(3, dtype=torch.float64))
+    sizes = maps.flatten(1).norm(dim=1)
+    assert (sizes[:-1] >= sizes[1:]).all()
+    torch.testing.assert_close(found[0], torch.tensor([0, 0, 3, 1, 0.0]).double() / 10**0.5, rtol=1e-3, atol=1e-3)
+
+
+def test_more_factors_fit_better_and_stay_nonnegative():
+    net, images = plain(), random_images(1)
+    a = net[:4](images).detach()
+    left = []
+    for count in (1, 2, 4, 8):
+        found = feature_factors(net, images, 1, layer="relu2", components=count)
+        assert (found.maps >= 0).all() and (found.directions >= 0).all()
+        fit = torch.einsum("nfhw,nfk->nkhw", found.maps, found.directions)
+        left.append(float((a - fit).norm() / a.norm()))
+    assert left == sorted(left, reverse=True) and left[-1] < 0.05
+
+
+def test_factor_effects_plus_residual_are_the_logit_without_bias():
+    net, images = plain(), random_images()
+    logits = net(images)[range(3), CLASSES].detach() - net.head.bias[CLASSES].detach()
+    found = feature_factors(net, images, CLASSES, layer="relu2", components=3)
+    torch.testing.assert_close(found.effects.sum(1) + found.rest, logits, rtol=1e-10, atol=1e-12)
+    # Under a pooled linear head a factor's effect is its mean times w · direction.
+    weights = torch.einsum("nk,nfk->nf", net.head.weight[CLASSES].detach(), found.directions)
+    torch.testing.assert_close(found.effects, found.maps.mean((2, 3)) * weights, rtol=1e-10, atol=1e-12)
+
+
+def test_factors_of_a_layer_with_negative_values():
+    net, images = curved(), random_images(2)
+    a = feature_maps(net, images, layer="conv2")
+    assert (a < 0).any()
+    found = feature_factors(net, images, 1, layer="conv2", components=8)
+    fit = torch.einsum("nfhw,nfk->nkhw", found.maps, found.directions) + a.amin((2, 3), keepdim=True).clamp(max=0)
+    assert rel(fit, a) < 0.1
+    assert torch.equal(deep_feature_factorization(net, images, layer="conv2", components=8), found.maps)
+
+
+def test_factors_of_an_all_zero_layer_are_zero():
+    found = deep_feature_factorization(Activated(nn.ReLU()).eval(), torch.full((1, 3, 6, 8), -1e3), layer="act#0")
+    assert tuple(found.shape) == (1, 5, 6, 8) and found.isfinite().all()
+    from explainers.methods.cams.nmf import factors_of
+
+    maps, directions = factors_of(torch.zeros(4, 3, 5), 2, 0)
+    assert not maps.any() and not directions.any()
+
+
+def test_zero_factors_are_refused():
+    with pytest.raises(explainers.BadOption, match="components=0"):
+        feature_factors(plain(), random_images(), 1, components=0)
+
+
+# Agreement with other libraries
+
+
+def scaled(maps, size):
+    """pytorch-grad-cam's normalization: ReLU, min-max, bilinear, min-max."""
+
+    def stretch(m):
+        low, high = m.amin((1, 2), keepdim=True), m.amax((1, 2), keepdim=True)
+        return (m - low) / (high - low)
+
+    return stretch(resize(stretch(maps.relu()), size))
+
+
+@pytest.mark.parametrize(
+    ("room", "theirs", "ours"),
+    [
+        ("eigen_cam", "EigenCAM", eigen_cam),
+        ("eigen_grad_cam", "EigenGradCAM", eigen_grad_cam),
+        ("kpca_cam", "KPCA_CAM", kpca_cam),
+        ("fem", "FEM", fem),
+        ("seg_eigen_cam", "SegEigenCAM", seg_eigen_cam),
+    ],
+)
+def test_maps_agree_with_grad_cam_package_up_to_sign(room, theirs, ours):
+    pytest.importorskip("pytorch_grad_cam")
+    module = pytest.importorskip(f"pytorch_grad_cam.{room}")
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    net, images = settle(Residual(width=12)), random_images(1).float()
+    signed = ours(net, images, 3, layer="layer2")
+    with getattr(module, theirs)(net, [net.layer2]) as extractor:
+        found = torch.from_numpy(extractor(images, [ClassifierOutputTarget(3)]))
+    apart = min(float((scaled(sign * signed, images.shape[2:]) - found).abs().max()) for sign in (1, -1))
+    assert apart < 1e-4
+
+
+def test_cam_agrees_with_torchcam():
+    torchcam = pytest.importorskip("torchcam.methods")
+    net, images = settle(Residual(width=8)), random_images(1).float()
+    with torchcam.CAM(net, "layer2", fc_layer="fc", input_shape=(3, 12, 16)) as extractor:
+        net(images)
+        expected = extractor(3, normalized=False)[0]
+    assert rel(cam(net, images, 3, layer="layer2"), expected) < 1e-5
+
+
+def test_component_by_covariance_and_by_gradients_differ():
+    """The oracles of Eigen- and Eigen-Grad-CAM must tell the two methods apart."""
+    net, images = curved(), random_images()
+    a, g, _ = act_grad(net, net.act2, images, CLASSES)
+    first = torch.stack([with_sign_of(component(each), each.sum(0)) for each in a])
+    assert rel(eigen_cam(net, images, layer="act2"), first) < 1e-9
+    assert rel(eigen_grad_cam(net, images, CLASSES, layer="act2"), first) > 0.5
+    assert g.any()

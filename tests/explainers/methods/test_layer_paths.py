@@ -1,0 +1,209 @@
+"""Path integrals at a layer: captum, completeness, identities between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import (
+    BadOption,
+    LayerNotFound,
+    explain,
+    integrated_gradients,
+    internal_influence,
+    layer_conductance,
+    layer_integrated_gradients,
+)
+from tests.support.nets import ClassToken, curved, random_images, rel, residual, settle
+from tests.support.oracles.gradients import conductance_by_hand
+
+CLASSES = [2, 0, 5]
+ALL = [layer_integrated_gradients, layer_conductance, internal_influence]
+
+
+class Skip(nn.Module):
+    """Smooth, with a skip connection around `inner`."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.inner = nn.Conv2d(4, 4, 3, padding=1)
+        self.head = nn.Linear(4, 7)
+
+    def forward(self, x):
+        x = torch.tanh(self.stem(x))
+        return self.head(torch.tanh(x + self.inner(x)).mean((2, 3)))
+
+
+def skip():
+    return settle(Skip().double())
+
+
+@pytest.mark.parametrize(("make", "layer"), [(curved, "conv2"), (curved, "act1"), (residual, "layer1.conv2")])
+@pytest.mark.parametrize(
+    ("method", "peer"),
+    [(layer_integrated_gradients, "LayerIntegratedGradients"), (internal_influence, "InternalInfluence")],
+)
+def test_agrees_with_captum_at_the_same_points(method, peer, make, layer):
+    captum = pytest.importorskip("captum.attr")
+    net, x = make(), random_images()
+    there = getattr(captum, peer)(net, net.get_submodule(layer))
+    theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=12, method="gausslegendre").detach()
+    assert rel(method(net, x, CLASSES, layer=layer, steps=12), theirs) < 1e-6
+
+
+@pytest.mark.parametrize("layer", ["conv1", "act2"])
+def test_conductance_agrees_with_captum_as_steps_grow(layer):
+    """captum uses a left Riemann sum without the path's ends: it converges with more points."""
+    captum = pytest.importorskip("captum.attr")
+    net, x = curved(), random_images()
+    there = captum.LayerConductance(net, net.get_submodule(layer))
+    distances = []
+    for steps in (10, 300):
+        theirs = there.attribute(x, torch.zeros_like(x), target=CLASSES, n_steps=steps).detach()
+        distances.append(rel(layer_conductance(net, x, CLASSES, layer=layer, steps=300), theirs))
+    assert distances[1] < 0.01 < distances[0]
+
+
+@pytest.mark.parametrize("layer", ["conv1", "act1", "conv2", "act2"])
+def test_layer_integral_and_conductance_are_complete_without_a_bypass(layer):
+    net, x = curved(), random_images()
+    expected = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
+    straight = layer_integrated_gradients(net, x, CLASSES, layer=layer, steps=60)
+    torch.testing.assert_close(straight.sum((1, 2, 3)), expected, rtol=1e-8, atol=1e-10)
+    conductance = layer_conductance(net, x, CLASSES, layer=layer, steps=500)
+    torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_conductance_converges_quadratically_in_the_steps():
+    net, x = curved(), random_images(height=6, width=8)
+    limit = conductance_by_hand(net, x, CLASSES, 4)
+    errors = [rel(layer_conductance(net, x, CLASSES, layer="act2", steps=steps), limit) for steps in (10, 100)]
+    assert errors[1] < errors[0] / 50
+
+
+def test_conductance_of_a_linear_layer_equals_its_layer_integral():
+    """Its output moves along a straight line with the input, so both integrals are the same."""
+    net, x = curved(), random_images()
+    straight = layer_integrated_gradients(net, x, CLASSES, layer="conv1", steps=60)
+    assert rel(layer_conductance(net, x, CLASSES, layer="conv1", steps=800), straight) < 1e-4
+
+
+def test_layer_integral_excludes_the_skip_connection():
+    net, x = skip(), random_images()
+    begin = net.inner(torch.tanh(net.stem(torch.zeros_like(x)))).detach()
+    handle = net.inner.register_forward_hook(lambda m, i, o: begin)
+    without = net(x)[range(3), CLASSES].detach()
+    handle.remove()
+    expected = net(x)[range(3), CLASSES].detach() - without
+    e = explain("layer_integrated_gradients", net, x, CLASSES, layer="inner", steps=40)
+    torch.testing.assert_close(e.raw.sum((1, 2, 3)), expected, rtol=1e-9, atol=1e-11)
+    assert not any(each.code == "incomplete" for row in e.findings for each in row)
+
+
+def test_influence_before_a_linear_head_is_the_gradient():
+    """A pooled linear head: the gradient is w / (h w) at every point of the path."""
+    net, x = skip(), random_images()
+    net.forward = lambda x, net=net: net.head(net.inner(net.stem(x)).mean((2, 3)))
+    expected = net.head.weight.detach()[CLASSES][:, :, None, None].expand(3, 4, 12, 16) / (12 * 16)
+    torch.testing.assert_close(internal_influence(net, x, CLASSES, layer="inner"), expected, rtol=1e-10, atol=1e-14)
+
+
+def test_influence_default_layer_has_a_spatially_varying_gradient():
+    """At the last stage, before pooling and a linear head, the map is constant; the default is the stage before."""
+    net, x = residual(), random_images()
+    drawn = explain("internal_influence", net, x, CLASSES, steps=4)
+    assert drawn.layer == "pause1" and drawn.options["reduce"] == "norm"
+    asked = internal_influence(net, x, CLASSES, layer="pause1", steps=4)
+    torch.testing.assert_close(drawn.raw, asked, rtol=0, atol=0)
+    torch.testing.assert_close(drawn.map, asked.norm(dim=1), rtol=1e-12, atol=0)
+    last = internal_influence(net, x, CLASSES, layer="layer2", steps=4)
+    torch.testing.assert_close(last, last[..., :1, :1].expand_as(last), rtol=1e-9, atol=1e-15)
+    assert float(asked.flatten(2).std(2).min()) > 0
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+def test_tokens_are_returned_as_a_grid_without_the_class_token(method):
+    net = settle(ClassToken().double())
+    found = method(net, random_images(2, 3, 32, 128), [1, 2], layer="blocks.0", steps=6)
+    assert found.shape == (2, 8, 2, 8) and found.any()
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_batch_size_does_not_change_the_result(method, size):
+    net, x = residual(), random_images()
+    expected = method(net, x, 1, layer="layer1", steps=9)
+    found = method(net, x, 1, layer="layer1", steps=9, batch_size=size)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+def test_stopped_early_the_partial_sum_estimates_the_whole(method):
+    net, x = curved(), random_images()
+    told = []
+
+    def watch(partial):
+        told.append(partial)
+        return partial.fraction < 0.5
+
+    stopped = method(net, x, CLASSES, layer="conv2", steps=40, batch_size=4, progress=watch)
+    assert 0.5 <= told[-1].fraction < 0.65
+    drawn = stopped.norm(dim=1) if method is internal_influence else stopped.sum(1)
+    torch.testing.assert_close(told[-1].map, drawn)
+    if method is not layer_conductance:
+        assert rel(stopped, method(net, x, CLASSES, layer="conv2", steps=40)) < 0.1
+    else:
+        share = (told[-1].done - 1) / 40
+        part = (net(share * x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
+        torch.testing.assert_close(stopped.sum((1, 2, 3)) * share, part, rtol=1e-2, atol=1e-4)
+
+
+def test_explain_map_is_the_sum_over_channels():
+    net, x = curved(), random_images()
+    e = explain("layer_conductance", net, x, CLASSES, layer="conv2", steps=10)
+    assert e.layer == "conv2" and e.raw.shape == (3, 8, 6, 8)
+    torch.testing.assert_close(e.map, e.raw.sum(1))
+
+
+@pytest.mark.parametrize("baseline", [0.3, "blur", "mean"])
+def test_other_baselines(baseline):
+    """By completeness both sum to the integrated gradients of the input."""
+    net, x = curved(), random_images()
+    whole = integrated_gradients(net, x, CLASSES, steps=40, baseline=baseline).sum((1, 2, 3))
+    for method, bound in ((layer_integrated_gradients, 1e-8), (layer_conductance, 1e-2)):
+        found = method(net, x, CLASSES, layer="act2", steps=200, baseline=baseline).sum((1, 2, 3))
+        assert rel(found, whole) < bound
+
+
+@pytest.mark.parametrize("method", ALL, ids=lambda m: m.__name__)
+def test_wrong_layers_and_options_are_refused(method):
+    with pytest.raises(LayerNotFound, match="conv2"):
+        method(curved(), random_images(), 1, layer="conv3")
+    with pytest.raises(BadOption, match="steps"):
+        method(curved(), random_images(), 1, layer="conv2", steps=1)
+
+
+class Joined(Skip):
+    """The skip is concatenated, so the batch of one cannot broadcast against the expanded batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 7)
+
+    def forward(self, x):
+        x = torch.tanh(self.stem(x))
+        return self.head(torch.tanh(torch.cat([x, self.inner(x)], 1)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("make", [Skip, Joined])
+def test_the_layers_before_run_once_per_chunk_if_the_suffix_allows(make):
+    net, x = settle(make().double()), random_images(1)
+    expected = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=1)
+    rows = []
+    handle = net.stem.register_forward_hook(lambda m, i, o: rows.append(len(o)))
+    found = layer_integrated_gradients(net, x, 1, layer="inner", steps=6, batch_size=6)
+    handle.remove()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
+    assert max(rows) == (6 if make is Joined else 1)

@@ -1,0 +1,354 @@
+"""Path methods: completeness, closed forms, limits, reported completeness gaps, captum, SciPy."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from explainers import (
+    BadOption,
+    blur_integrated_gradients,
+    explain,
+    forgrad,
+    gradient_shap,
+    guided_integrated_gradients,
+    integrated_gradients,
+    saliency,
+    smooth_grad,
+)
+from explainers.methods.gradients.filtered_gradients import low_pass
+from explainers.methods.gradients.path_integrals import spread
+from tests.support.nets import Cubic, Weighted, curved, random_images, rel, residual, settle
+from tests.support.oracles.gradients import blurred, filtered, gradient, guided_path, straight_integral
+
+CLASSES = [2, 0, 5]
+
+
+def score_difference(net, x, start, classes=CLASSES):
+    return (net(x) - net(start))[range(len(x)), classes].detach()
+
+
+def quadratic():
+    net = settle(Cubic((3, 12, 16), 6).double())
+    net.a.data.zero_()
+    return net
+
+
+def linear():
+    return settle(Weighted((3, 12, 16), 6).double())
+
+
+# Blur
+
+
+@pytest.mark.parametrize("blur", [0.7, 3.0, None])
+def test_blur_integrated_gradients_sum_to_the_difference_from_the_blurred_image(blur):
+    net, x = curved(), random_images()
+    start = torch.stack([blurred(each, 3.0 if blur is None else blur) for each in x])
+    found = blur_integrated_gradients(net, x, CLASSES, steps=60, blur=blur)
+    torch.testing.assert_close(found.sum((1, 2, 3)), score_difference(net, x, start), rtol=1e-9, atol=1e-11)
+
+
+def test_blur_integrated_gradients_of_a_linear_model_are_weight_times_image_minus_blurred():
+    net, x = linear(), random_images()
+    took = x - torch.stack([blurred(each, 2.0) for each in x])
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * took
+    torch.testing.assert_close(
+        blur_integrated_gradients(net, x, CLASSES, steps=20, blur=2.0), expected, rtol=1e-8, atol=1e-11
+    )
+
+
+def test_a_strong_blur_leaves_the_mean_of_each_channel():
+    net, x = curved(), random_images()
+    start = x.mean((2, 3), keepdim=True).expand_as(x)
+    found = blur_integrated_gradients(net, x, CLASSES, steps=150, blur=40.0)
+    torch.testing.assert_close(found.sum((1, 2, 3)), score_difference(net, x, start), rtol=1e-5, atol=1e-7)
+
+
+def test_blur_integrated_gradients_of_a_constant_image_are_zero():
+    x = torch.full((1, 3, 12, 16), 0.4, dtype=torch.float64)
+    assert blur_integrated_gradients(curved(), x, 1).abs().max() < 1e-12
+
+
+def test_the_blur_is_near_scipys_gaussian():
+    """SciPy samples the Gaussian at pixels, which differs a little from the heat equation on the grid."""
+    ndimage = pytest.importorskip("scipy.ndimage")
+    net, x = linear(), random_images()
+    theirs = torch.from_numpy(ndimage.gaussian_filter(x.numpy(), (0, 0, 2.5, 2.5), mode="reflect"))
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * (x - theirs)
+    assert rel(blur_integrated_gradients(net, x, CLASSES, steps=20, blur=2.5), expected) < 0.02
+
+
+# Guided
+
+
+def test_guided_paths_are_complete_on_a_smooth_network():
+    net, x = curved(), random_images()
+    expected = score_difference(net, x, torch.zeros_like(x))
+    for steps, bound in ((60, 1e-2), (500, 1e-3)):
+        found = guided_integrated_gradients(net, x, CLASSES, steps=steps).sum((1, 2, 3))
+        assert (found - expected).abs().max() < bound * expected.abs().max(), steps
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 30])
+@pytest.mark.parametrize("anchors", [0, 3])
+def test_guided_paths_are_complete_for_quadratic_scores_with_any_steps(steps, anchors):
+    """On a straight segment the gradient of a quadratic is linear: the trapezoidal rule is exact."""
+    net, x = quadratic(), random_images()
+    found = guided_integrated_gradients(net, x, CLASSES, steps=max(2, steps), anchors=anchors)
+    torch.testing.assert_close(
+        found.sum((1, 2, 3)), score_difference(net, x, torch.zeros_like(x)), rtol=1e-10, atol=1e-11
+    )
+
+
+def test_guided_paths_of_a_linear_model_are_weight_times_image():
+    net, x = linear(), random_images()
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * x
+    torch.testing.assert_close(guided_integrated_gradients(net, x, CLASSES), expected, rtol=1e-10, atol=1e-13)
+
+
+def test_a_guided_path_with_fraction_one_is_straight():
+    net, x = curved(), random_images()
+    points = [k / 8 for k in range(9)]
+    weights = [(0.5 if k in (0, 8) else 1) / 8 for k in range(9)]
+    for n, c in enumerate(CLASSES):
+        expected = sum(w * gradient(net, t * x[n], c) * x[n] for t, w in zip(points, weights, strict=True))
+        found = guided_integrated_gradients(net, x[n : n + 1], c, steps=8, fraction=1.0, anchors=0)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_guided_paths_with_many_anchors_approach_integrated_gradients():
+    net, x = curved(), random_images(1)
+    straight = integrated_gradients(net, x, 1)
+    near, far = (
+        rel(guided_integrated_gradients(net, x, 1, steps=400, anchors=anchors), straight) for anchors in (100, 0)
+    )
+    assert near < 0.02 < far
+
+
+def test_the_guided_path_changes_the_smallest_gradients_first_and_ends_at_the_image():
+    """Oracle: a slow implementation. Nothing overshoots; each step reduces the L1 distance to the image evenly."""
+    net, x = curved(), random_images(1, height=6, width=8)[0]
+    expected, path = guided_path(net, x, 1, 6, 0.1, 0)
+    lengths = [float((x - point).abs().sum()) for point in path]
+    assert lengths == pytest.approx([lengths[0] * (1 - k / 6) for k in range(7)], abs=1e-9)
+    found = guided_integrated_gradients(net, x[None], 1, steps=6, fraction=0.1, anchors=0)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert rel(found, straight_integral(net, x, 1, torch.zeros_like(x))) > 0.05, "the path must not be straight"
+
+
+def test_guided_paths_from_another_baseline_and_from_the_image_itself():
+    net, x = curved(), random_images()
+    start = random_images(seed=3)
+    found = guided_integrated_gradients(net, x, CLASSES, steps=400, baseline=start).sum((1, 2, 3))
+    torch.testing.assert_close(found, score_difference(net, x, start), rtol=5e-3, atol=1e-4)
+    assert not guided_integrated_gradients(net, x, CLASSES, baseline=x).any()
+
+
+# Gradient SHAP
+
+
+def test_gradient_shap_of_a_linear_model_is_exact_if_each_baseline_is_sampled_equally_often():
+    net, x, some = linear(), random_images(), random_images(4, seed=2)
+    expected = net.fc.weight.detach()[CLASSES].view_as(x) * (x - some.mean(0))
+    found = gradient_shap(net, x, CLASSES, samples=8, baselines=some)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
+
+
+def test_gradient_shap_tends_to_the_mean_of_integrated_gradients_and_is_complete():
+    net, x, some = curved(), random_images(1), random_images(3, seed=2)
+    limit = torch.stack([straight_integral(net, x[0], 1, start) for start in some]).mean(0)
+    errors = [rel(gradient_shap(net, x, 1, samples=n, baselines=some)[0], limit) for n in (30, 3000)]
+    assert errors[1] < 0.02 < errors[0]
+    found = gradient_shap(net, x, 1, samples=3000, baselines=some)
+    expected = (net(x) - net(some).mean(0))[0, 1].detach()
+    assert float(found.sum()) == pytest.approx(float(expected), rel=0.02)
+
+
+def test_gradient_shap_with_one_baseline_is_nearly_complete_after_few_samples():
+    """α is sampled systematically, not independently: the gap falls as 1 / samples, not as 1 / √samples."""
+    net, x = curved(), random_images()
+    found = gradient_shap(net, x, CLASSES, samples=50, baseline=None).sum((1, 2, 3))
+    expected = score_difference(net, x, torch.zeros_like(x))
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_gradient_shap_agrees_with_captum_in_the_mean():
+    captum = pytest.importorskip("captum.attr")
+    numpy = pytest.importorskip("numpy")
+    net, x, some = curved(), random_images(1), random_images(3, seed=2)
+    torch.manual_seed(0)
+    numpy.random.seed(0)
+    theirs = captum.GradientShap(net).attribute(x, some, target=1, n_samples=1000, stdevs=0.0).detach()
+    assert rel(gradient_shap(net, x, 1, samples=1000, baselines=some), theirs) < 0.1
+
+
+def test_p99_the_seed_determines_the_map():
+    """Global generators, torch's or NumPy's, have no influence and keep their state."""
+    numpy = pytest.importorskip("numpy")
+    net, x = residual(), random_images()
+    maps = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        numpy.random.seed(seed)
+        before = torch.get_rng_state(), numpy.random.get_state()[1].copy()
+        maps.append(gradient_shap(net, x, 1, samples=6, seed=11, sigma=0.1, baselines=random_images(4, seed=5)))
+        assert torch.equal(before[0], torch.get_rng_state()) and (before[1] == numpy.random.get_state()[1]).all()
+    assert torch.equal(*maps)
+    assert (
+        rel(gradient_shap(net, x, 1, samples=6, seed=12, sigma=0.1, baselines=random_images(4, seed=5)), maps[0]) > 0.01
+    )
+
+
+def incomplete_findings(e):
+    """The findings of a completeness gap, one list per image."""
+    return [[each for each in row if each.code == "incomplete"] for row in e.findings]
+
+
+def reported_gaps(told):
+    return sum(float(re.search(r"a gap of ([^ ]+) ", each.sentence)[1]) for row in told for each in row)
+
+
+def test_p99_the_completeness_gap_of_few_samples_is_reported_with_its_size():
+    net, x, some = curved(), random_images(), random_images(4, seed=2)
+    e = explain("gradient_shap", net, x, CLASSES, samples=4, baselines=some)
+    expected = (net(x) - net(some).mean(0))[range(3), CLASSES].detach()
+    gaps = (e.raw.sum((1, 2, 3)) - expected).abs() / expected.abs()
+    for row, gap, whole in zip(incomplete_findings(e), gaps.tolist(), expected.tolist(), strict=True):
+        assert bool(row) == (gap > 0.01)
+        if row:
+            assert f"({gap:.1%})" in row[0].sentence and f"{whole:.4g}" in row[0].sentence
+            assert row[0].remedy == {"samples": 16}
+    assert any(incomplete_findings(e))
+
+
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [
+        ("integrated_gradients", {"steps": 2}),
+        ("blur_integrated_gradients", {"steps": 2}),
+        ("forgrad", {"steps": 2, "base": "integrated_gradients"}),
+        ("guided_integrated_gradients", {"steps": 2, "anchors": 0}),
+        ("layer_integrated_gradients", {"steps": 2, "layer": "layer1"}),
+        ("xrai", {"steps": 2}),
+    ],
+)
+def test_p100_the_completeness_gap_is_reported_and_its_remedy_reduces_it(name, few):
+    net, x = residual(), random_images()
+    coarse = explain(name, net, x, 1, **few)
+    told = incomplete_findings(coarse)
+    assert any(told)
+    first = next(row[0] for row in told if row)
+    assert first.remedy["steps"] > few["steps"] and "%" in first.sentence
+    fine = incomplete_findings(explain(name, net, x, 1, **{**few, "steps": 150}))
+    assert reported_gaps(fine) < reported_gaps(told) / 2
+
+
+def test_p100_no_gap_is_reported_for_complete_maps_or_with_through():
+    net, x = curved(), random_images()
+    for name in ("integrated_gradients", "blur_integrated_gradients", "layer_integrated_gradients", "xrai"):
+        assert not any(incomplete_findings(explain(name, net, x, CLASSES))), name
+    part = explain("integrated_gradients", net, x, CLASSES, steps=2, through=("conv1", [0]))
+    assert not any(incomplete_findings(part)), "through some channels only a part passes"
+
+
+def test_only_explain_computes_the_gap():
+    net, x = curved(), random_images(1)
+    seen = []
+    handle = net.register_forward_hook(lambda m, i, o: seen.append(len(o)))
+    integrated_gradients(net, x, 1, steps=10)
+    direct = sum(seen)
+    explain("integrated_gradients", net, x, 1, steps=10)
+    handle.remove()
+    assert sum(seen) in (0, 2 * direct + 1), "0 where a private copy ran"
+
+
+# Stopping, order, FORGrad, wrong use
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 50, 64])
+def test_path_points_are_visited_once_each_and_far_apart_first(count):
+    order = spread(count).tolist()
+    assert sorted(order) == list(range(count))
+    if count > 4:
+        assert max(order[:4]) - min(order[:4]) >= count / 2
+
+
+@pytest.mark.parametrize("method", [integrated_gradients, blur_integrated_gradients], ids=lambda m: m.__name__)
+def test_a_quarter_of_the_steps_approximates_the_map(method):
+    net, x = curved(), random_images()
+    whole = method(net, x, CLASSES, steps=64)
+    stopped = method(net, x, CLASSES, steps=64, batch_size=4, progress=lambda partial: partial.done < 16)
+    assert 0 < rel(stopped, whole) < 0.15
+
+
+def test_a_guided_path_stopped_early_approximates_the_map():
+    net, x = curved(), random_images()
+    told = []
+
+    def watch(partial):
+        told.append(partial)
+        return partial.fraction < 0.4
+
+    stopped = guided_integrated_gradients(net, x, CLASSES, steps=60, batch_size=2, progress=watch)
+    assert told[-1].fraction == pytest.approx(0.4, abs=0.05)
+    assert rel(stopped, guided_integrated_gradients(net, x, CLASSES, steps=60)) < 0.5
+    torch.testing.assert_close(told[-1].map, stopped.sum(1))
+
+
+def test_forgrad_cutoff_above_all_frequencies_is_the_identity_and_zero_gives_the_mean():
+    net, x = curved(), random_images()
+    sizes = saliency(net, x, CLASSES).abs().amax(1)
+    torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=50.0), sizes, rtol=1e-10, atol=1e-13)
+    flat = sizes.mean((1, 2), keepdim=True).expand_as(sizes)
+    torch.testing.assert_close(forgrad(net, x, CLASSES, base="saliency", cutoff=0.0), flat, rtol=1e-10, atol=1e-13)
+
+
+def test_forgrad_filters_the_magnitude_of_its_base():
+    net, x = curved(), random_images()
+    noisy = smooth_grad(net, x, CLASSES, samples=6, seed=3).abs().amax(1)
+    told = []
+    found = forgrad(net, x, CLASSES, cutoff=4.0, samples=6, seed=3, batch_size=2, progress=told.append)
+    torch.testing.assert_close(found, filtered(noisy, 4.0).abs(), rtol=1e-9, atol=1e-12)
+    assert len(told) == 3 and torch.equal(told[-1].map, found)
+    path = integrated_gradients(net, x, CLASSES, steps=20).sum(1).abs()
+    found = forgrad(net, x, CLASSES, base="integrated_gradients", cutoff=4.0, steps=20, progress=told.append)
+    torch.testing.assert_close(found, filtered(path, 4.0).abs(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(told[-1].map, found)
+
+
+def test_the_filter_is_isotropic_keeps_the_sum_and_removes_a_checkerboard():
+    tall = random_images().transpose(2, 3)
+    torch.testing.assert_close(low_pass(tall, 4.0), filtered(tall, 4.0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(low_pass(tall, 4.0).sum((2, 3)), tall.sum((2, 3)), rtol=1e-9, atol=1e-12)
+    board = (torch.arange(12)[:, None] + torch.arange(16)) % 2 * 2.0 - 1
+    assert low_pass(board, 5.0).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        (forgrad, {"base": "occlusion"}),
+        (forgrad, {"cutoff": -1}),
+        (blur_integrated_gradients, {"blur": 0}),
+        (blur_integrated_gradients, {"steps": 1}),
+        (guided_integrated_gradients, {"fraction": 1.5}),
+        (guided_integrated_gradients, {"anchors": -1}),
+        (gradient_shap, {"baseline": "grey"}),
+        (gradient_shap, {"baselines": random_images(2, height=4)}),
+    ],
+)
+def test_impossible_options_are_refused(method, wrong):
+    with pytest.raises(BadOption, match=next(iter(wrong))):
+        method(curved(), random_images(), 1, **wrong)
+
+
+@pytest.mark.parametrize(
+    "method", [integrated_gradients, blur_integrated_gradients, gradient_shap], ids=lambda m: m.__name__
+)
+def test_bf16_stays_near_float32(method):
+    net, x = curved().float(), random_images().float()
+    found = method(net, x, 1, precision="bf16")
+    assert found.dtype == torch.float32 and rel(found, method(net, x, 1)) < 0.05

@@ -1,0 +1,195 @@
+"""RISE and its variants: the exact expectation over all masks, colors, detectors."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import METHODS, BadOption, BadTarget, BoxScores, d_rise, mc_rise, rise
+from explainers.methods.perturbation.random_masks import _BalancedNumbers
+from tests.support.nets import Weighted, curved, random_images
+from tests.support.oracles.masks import enlarged_by_hand
+
+
+class Product(nn.Module):
+    """The product of two pixels, and a single third one."""
+
+    def forward(self, x):
+        return torch.stack([x[:, 0, 0, 0] * x[:, 0, 3, 3], x[:, 0, 1, 2]], 1)
+
+
+def test_rise_converges_to_the_expectation_over_all_masks():
+    """Oracle: all 16 masks of 2 x 2 cells in all 4 shifts, each with its probability."""
+    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+    weighted, seen, mean = torch.zeros(4, 4).double(), torch.zeros(4, 4).double(), 0.0
+    for cells in itertools.product((0, 1), repeat=4):
+        chance = 0.7 ** sum(cells) * 0.3 ** (4 - sum(cells)) / 4
+        for shift in itertools.product((0.0, 0.5), repeat=2):
+            mask = enlarged_by_hand(torch.tensor(cells).view(2, 2), shift, 4, 4)
+            score = float(mask[0, 0] * mask[3, 3])
+            weighted += chance * score * mask
+            seen += chance * mask
+            mean += chance * score
+    torch.testing.assert_close(seen, torch.full((4, 4), 0.7, dtype=torch.float64))
+
+    found = rise(Product(), x, 0, samples=6000, cells=2, p=0.7)[0]
+
+    torch.testing.assert_close(found, weighted / seen - mean, rtol=0, atol=0.02)
+    assert (weighted / seen - mean)[0, 0] > 0.1
+
+
+@pytest.mark.parametrize("p", [0.5, 0.3])
+def test_each_mask_has_the_probability_of_the_paper(p):
+    """Oracle: the chance p^seen (1 - p)^covered of every pattern of 3 cells, over many seeds' first and later rows."""
+    patterns = torch.zeros(8)
+    for seed in range(3000):
+        numbers, shifts = _BalancedNumbers(3, seed).next(6)
+        for row in (0, 5):
+            patterns[int(((numbers[row] < p).long() * torch.tensor([4, 2, 1])).sum())] += 1
+        assert bool(((numbers >= 0) & (numbers < 1)).all()) and shifts.shape == (6, 2)
+    chances = torch.tensor([p ** bin(k).count("1") * (1 - p) ** (3 - bin(k).count("1")) for k in range(8)])
+    torch.testing.assert_close(patterns / 6000, chances, rtol=0, atol=0.025)
+
+
+def test_masks_are_balanced_within_a_block():
+    """Every cell is seen in half of a block of 64, any two in all four combinations 16 times; blocks differ."""
+    stream = _BalancedNumbers(49, 7)
+    blocks = [stream.next(64)[0] < 0.5 for _ in range(2)]
+    for shown in blocks:
+        both = shown.double().T @ shown.double()
+        assert (both.diagonal() == 32).all() and (both[~torch.eye(49, dtype=torch.bool)] == 16).all()
+    assert not torch.equal(*blocks)
+
+
+def test_chunks_do_not_change_the_masks():
+    whole = _BalancedNumbers(9, 3).next(40)
+    stream = _BalancedNumbers(9, 3)
+    parts = [stream.next(count) for count in (1, 7, 16, 16)]
+    assert all(torch.equal(torch.cat(some), all_) for some, all_ in zip(zip(*parts, strict=True), whole, strict=True))
+
+
+def test_balanced_masks_have_less_variance_than_independent_ones(monkeypatch):
+    """On a score that is a sum over pixels. The noise of a map is its standard deviation over seeds."""
+    net, x = Weighted((1, 12, 12), 2).double(), torch.ones(1, 1, 12, 12, dtype=torch.float64)
+
+    def deviation():
+        maps = torch.stack([rise(net, x, 0, samples=64, cells=4, seed=seed)[0] for seed in range(8)])
+        return float(maps.std(0).mean())
+
+    balanced = deviation()
+    dice = torch.Generator().manual_seed(0)
+    monkeypatch.setattr(
+        _BalancedNumbers, "_block", lambda self: torch.rand(self._rows, self._size, generator=dice) < 0.5
+    )
+    assert balanced < 0.8 * deviation()
+
+
+def test_rise_masks_have_no_fixed_borders():
+    """Without the random shift, all pixels of a cell would see the same masks and have the same value."""
+    found = rise(Product(), torch.ones(1, 1, 4, 4, dtype=torch.float64), 0, samples=500, cells=2)[0]
+    assert len(found.flatten().unique()) == 16
+
+
+def test_rise_finds_the_only_pixel_that_matters():
+    x = torch.ones(2, 1, 12, 16, dtype=torch.float64)
+    for found in rise(Product(), x, 1, samples=800, cells=6):
+        assert divmod(int(found.argmax()), 16) in [(y, z) for y in range(3) for z in range(1, 5)]
+        assert found[1, 2] > 0.15 and found[8:, 8:].abs().max() < 0.5 * found[1, 2]
+
+
+class Detector(nn.Module):
+    """Two boxes per image, scored by the brightness inside; the second one has another label."""
+
+    def forward(self, x):
+        boxes = torch.tensor([[2.0, 2.0, 6.0, 6.0], [10.0, 6.0, 15.0, 11.0]], dtype=x.dtype)
+        scores = torch.stack([x[:, :, 2:6, 2:6].mean((1, 2, 3)), x[:, :, 6:11, 10:15].mean((1, 2, 3))], 1)
+        return [{"boxes": boxes, "scores": each, "labels": torch.tensor([1, 7])} for each in scores]
+
+
+def test_d_rise_localizes_each_detection():
+    """Each of two boxes in one image has its own map."""
+    x = torch.ones(1, 3, 12, 16, dtype=torch.float64)
+    for box, label, inside in (([2, 2, 6, 6], 1, (4, 4)), ([10, 6, 15, 11], 7, (8, 12))):
+        target = BoxScores(torch.tensor([box]).double(), (label,), overlap=0)
+        found = d_rise(Detector(), x, target, samples=600, cells=8)[0]
+        top, left, bottom, right = box[1] - 1, box[0] - 1, box[3], box[2]
+        y, z = divmod(int(found.argmax()), 16)
+        assert top <= y <= bottom and left <= z <= right and found[inside] > 0.7 * found.max()
+
+
+def test_d_rise_without_a_target_says_what_a_detector_needs():
+    with pytest.raises(BadTarget, match="target"):
+        d_rise(Detector(), torch.ones(1, 3, 12, 16).double())
+
+
+@pytest.mark.parametrize(
+    "name", ["fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"]
+)
+def test_d_rise_is_offered_for_detectors(name):
+    torchvision = pytest.importorskip("torchvision")
+    with torch.device("meta"):
+        net = torchvision.models.get_model(name, weights=None, weights_backbone=None)
+    assert METHODS["d_rise"].applies(net) is None and METHODS["d_rise"].applies(nn.DataParallel(net)) is None
+
+
+def test_d_rise_is_not_offered_for_classifiers_but_accepts_them():
+    assert "Use rise" in METHODS["d_rise"].applies(curved())
+    assert METHODS["d_rise"].applies(Detector()) is None
+    assert d_rise(curved(), random_images(1), 1, samples=4).isfinite().all()
+
+
+def test_d_rise_is_rise_for_a_classifier():
+    net, x = curved(), random_images(1)
+    same = {"samples": 20, "cells": 7, "batch_size": 20}  # a busy machine divides batches, and rounding, otherwise
+    assert torch.equal(d_rise(net, x, 1, **same), rise(net, x, 1, **same))
+
+
+class Redness(nn.Module):
+    """How red the upper left quarter is: the first channel less the mean of the others."""
+
+    def forward(self, x):
+        quarter = x[:, :, :6, :8].mean((2, 3))
+        return torch.stack([quarter[:, 0] - quarter[:, 1:].mean(1), quarter[:, 0]], 1)
+
+
+def test_mc_rise_distinguishes_colors():
+    """A red quarter masked with red keeps its score; masked with black it loses its red; with green most of all."""
+    x = torch.zeros(1, 3, 12, 16, dtype=torch.float64)
+    x[:, 0, :6, :8] = 1
+    x[:, :, 6:, 8:] = 1
+    dark, light, red, green, blue = (mc_rise(Redness(), x, 0, samples=6000, colour=k)[0, 2, 3] for k in range(5))
+    assert red.abs() < 0.05 * green and 0 < dark < green
+    torch.testing.assert_close(light, dark, rtol=0.2, atol=0)
+    torch.testing.assert_close(blue, green, rtol=0.2, atol=0)
+
+
+def test_mc_rise_without_a_color_is_the_mean_of_all():
+    net, x = curved(), random_images(2)
+    alone = [mc_rise(net, x, 1, samples=30, colour=k) for k in range(5)]
+    torch.testing.assert_close(mc_rise(net, x, 1, samples=30), torch.stack(alone).mean(0), rtol=1e-9, atol=1e-12)
+
+
+def test_mc_rise_takes_colors_in_the_models_units():
+    """With black as the only color a cell is either visible or black: the masking of RISE."""
+    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+    black = mc_rise(Product(), x, 1, samples=3000, cells=2, colours=torch.zeros(1, 1))
+    seen = rise(Product(), x, 1, samples=3000, cells=2)
+    # Mean score with the cell visible minus with it masked; RISE subtracts the mean of both, half of it at p = 1/2.
+    torch.testing.assert_close(black / 2, seen, rtol=0, atol=0.03)
+    assert seen.max() > 0.1
+
+
+def test_mc_rise_with_one_channel_has_dark_and_light():
+    x = torch.rand(1, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert mc_rise(Product(), x, 0, samples=20, colour=1).isfinite().all()
+    with pytest.raises(BadOption, match="colour=2"):
+        mc_rise(Product(), x, 0, samples=20, colour=2)
+
+
+@pytest.mark.parametrize("colors", [torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)])
+def test_colors_of_another_shape_are_refused(colors):
+    with pytest.raises(BadOption, match="colours"):
+        mc_rise(curved(), random_images(1), 1, samples=4, colours=colors)

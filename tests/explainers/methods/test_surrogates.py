@@ -1,0 +1,194 @@
+"""LIME and Shapley values: closed forms, exact enumeration, captum where it is correct."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import feature_ablation, kernel_shap, lime, shapley_sampling
+from explainers.perturbation.segments import grid
+from tests.support.nets import Weighted, curved, random_images, settle
+from tests.support.oracles.masks import cells_of, over_area, shapley_map, value_of
+
+CLASSES = [2, 0, 5]
+
+
+class Corners(nn.Module):
+    """Row P103's linear model on 4 pixels, in any unit of the score."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        terms = x.flatten(1) * x.new_tensor([1.0, 2.0, -3.0, 4.0]) * self.scale
+        return torch.stack([terms.sum(1), -terms.sum(1)], 1)
+
+
+class Pairs(nn.Module):
+    """Sums of products of cells: no interaction has more than two of them."""
+
+    def forward(self, x):
+        cells = x.mean(1).reshape(-1, 4, 3, 4, 4).mean((2, 4)).flatten(1)
+        weights = torch.linspace(-1, 2, 16, dtype=x.dtype)
+        return torch.stack([(cells * cells.roll(3, 1) * weights).sum(1) + (cells * weights).sum(1), cells.sum(1)], 1)
+
+
+def rows_through(net, work):
+    """Number of images that passed `net` while `work` ran."""
+    seen = []
+    handle = net.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    work()
+    handle.remove()
+    return sum(seen)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01, 1e-6, 300.0])
+@pytest.mark.parametrize("samples", [1000, 12])
+def test_p103_lime_is_exact_on_a_linear_model_at_every_scale(scale, samples):
+    """Row P103: a peer's lasso shrinks the coefficients, and at 0.01 gives 0, 0, 0, 0 without a warning."""
+    x = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+    expected = scale * torch.tensor([[[1.0, 2.0], [-3.0, 4.0]]], dtype=torch.float64)
+    torch.testing.assert_close(lime(Corners(scale), x, 0, masks=(2, 2), samples=samples), expected, rtol=1e-3, atol=0)
+
+
+def test_p103_lime_in_float32_and_on_many_parts():
+    net, x = settle(Weighted((3, 12, 16), 6).double()), random_images()
+    terms = (net.fc.weight[CLASSES].view_as(x) * x).sum(1).detach()
+    labels = grid(12, 16, 6, 8)
+    expected = torch.stack([over_area(torch.stack([t[labels == k].sum() for k in range(48)]), labels) for t in terms])
+    torch.testing.assert_close(lime(net, x, CLASSES, masks=labels), expected, rtol=1e-3, atol=1e-4)
+    single = lime(net.float(), x.float(), CLASSES, masks=labels)
+    torch.testing.assert_close(single, expected.float(), rtol=2e-3, atol=2e-4)
+
+
+def test_lime_by_weighted_least_squares_on_all_coalitions():
+    """Oracle: rows scaled by the root of their weight, an intercept, and torch's lstsq."""
+    net, x, width = curved(), random_images(), 0.4
+    labels = cells_of(12, 16, 2, 3)
+    found = lime(net, x, CLASSES, masks=(2, 3), kernel_width=width, ridge=0.0)
+    for n, c in enumerate(CLASSES):
+        everything = [s for size in range(7) for s in itertools.combinations(range(6), size)] + [tuple(range(6))]
+        z = torch.tensor([[float(k in s) for k in range(6)] for s in everything]).double()
+        y = torch.tensor([value_of(net, x[n], c, labels, s) for s in everything]).double()
+        # Cosine distance to the full coalition.
+        cosine = torch.tensor([(len(s) / 6) ** 0.5 for s in everything]).double()
+        root = torch.exp(-((1 - cosine) ** 2) / width**2).sqrt()[:, None]
+        design = torch.cat([z, torch.ones(len(z), 1).double()], 1)
+        solved = torch.linalg.lstsq(root * design, root * y[:, None]).solution[:6, 0]
+        torch.testing.assert_close(found[n], over_area(solved, labels), rtol=1e-6, atol=1e-9)
+
+
+def test_lime_ridge_shrinkage_does_not_depend_on_the_units_of_the_score():
+    net, x = settle(Weighted((3, 12, 16), 6).double()), random_images(1)
+    plain, shrunk = (lime(net, x, 1, masks=(2, 3), ridge=ridge) for ridge in (0.0, 1.0))
+    assert 0.2 < float(shrunk.norm() / plain.norm()) < 0.8
+    net.fc.weight.data *= 1000
+    net.fc.bias.data *= 1000
+    torch.testing.assert_close(lime(net, x, 1, masks=(2, 3), ridge=1.0), 1000 * shrunk, rtol=1e-9, atol=1e-9)
+
+
+def test_p102_kernel_shap_is_exact_if_all_coalitions_are_evaluated():
+    """Row P102: 4 features, 16 evaluations; a peer draws 25 and is 20% off."""
+    net, x = curved(), random_images()
+    expected = shapley_map(net, x, CLASSES, 2, 2)
+    torch.testing.assert_close(kernel_shap(net, x, CLASSES, masks=(2, 2)), expected, rtol=1e-9, atol=1e-12)
+    single = kernel_shap(curved().float(), x.float(), CLASSES, masks=(2, 2))
+    torch.testing.assert_close(single, expected.float(), rtol=1e-4, atol=1e-5)
+    assert rows_through(net, lambda: kernel_shap(net, x[:1], 2, masks=(2, 2))) <= 16
+    assert (expected > 0).any() and (expected < 0).any()
+
+
+@pytest.mark.parametrize("samples", [50, 63, 500])
+def test_kernel_shap_is_efficient_with_any_number_of_samples(samples):
+    net, x = curved(), random_images()
+    lost = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
+    for masks in ((2, 3), (3, 4), "superpixels"):
+        found = kernel_shap(net, x, CLASSES, masks=masks, samples=samples)
+        torch.testing.assert_close(found.sum((1, 2)), lost, rtol=1e-9, atol=1e-12)
+
+
+def test_kernel_shap_with_paired_coalitions_is_exact_for_pairwise_interactions():
+    """Covert and Lee 2021: with each coalition its complement, a game without third-order interactions has no error."""
+    x = random_images(1)
+    found = kernel_shap(Pairs(), x, 0, masks=(4, 4), samples=400)
+    exact = shapley_sampling(Pairs(), x, 0, masks=(4, 4), samples=2)
+    torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-11)
+
+
+def test_kernel_shap_approaches_the_exact_values():
+    """Six players in 40 samples: the mean over seeds is near, nearer than each run."""
+    net, x = curved(), random_images(1)
+    expected = shapley_map(net, x, CLASSES[:1])
+    each = torch.stack([kernel_shap(net, x, 2, masks=(2, 3), samples=40, seed=seed) for seed in range(20)])
+    errors = (each - expected).flatten(1).norm(dim=1) / expected.norm()
+    assert errors.max() < 0.5 and (each.mean(0) - expected).norm() / expected.norm() < 0.05
+
+
+def test_shapley_sampling_is_exact_if_all_coalitions_cost_no_more():
+    net, x = curved(), random_images()
+    expected = shapley_map(net, x, CLASSES)
+    torch.testing.assert_close(shapley_sampling(net, x, CLASSES, masks=(2, 3)), expected, rtol=1e-9, atol=1e-12)
+    # 13 permutations of 5 steps cost 65 evaluations, all coalitions but two 62.
+    found = shapley_sampling(net, x, CLASSES, masks=(2, 3), samples=13)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_shapley_sampling_is_unbiased_on_six_players():
+    """Oracle: exact enumeration. The mean over seeds lies within four of its standard errors."""
+    net, x = curved(), random_images(1)
+    expected = shapley_map(net, x, CLASSES[:1])
+    for samples in (1, 2):
+        each = torch.stack([shapley_sampling(net, x, 2, masks=(2, 3), samples=samples, seed=s) for s in range(60)])
+        error = each.std(0) / 60**0.5
+        assert error.min() > 0, "it must have been sampled, not enumerated"
+        assert ((each.mean(0) - expected).abs() <= 4 * error).all()
+
+
+def test_a_permutation_and_its_reverse_are_exact_for_pairwise_interactions():
+    """Mitchell et al. 2022: a pairwise interaction goes to one player in a permutation, to the other in its reverse."""
+    net, x = Pairs(), random_images(1)
+    first, second = (shapley_sampling(net, x, 0, masks=(4, 4), samples=2, seed=seed) for seed in (1, 2))
+    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(first, shapley_sampling(net, x, 0, masks=(4, 4), samples=1, seed=1))
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_shapley_sampling_is_efficient(samples):
+    net, x = curved(), random_images()
+    lost = (net(x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
+    found = shapley_sampling(net, x, CLASSES, masks=(3, 4), samples=samples)
+    torch.testing.assert_close(found.sum((1, 2)), lost, rtol=1e-9, atol=1e-12)
+
+
+def test_shapley_values_agree_with_captum():
+    captum = pytest.importorskip("captum.attr")
+    net, x = curved(), random_images()
+    labels = grid(12, 16, 2, 2)
+    theirs = captum.ShapleyValues(net).attribute(x, target=CLASSES, feature_mask=labels[None, None].contiguous())[:, 0]
+    for method in (kernel_shap, shapley_sampling):
+        ours = method(net, x, CLASSES, masks=labels) * 48
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-4, atol=1e-6)
+
+
+def test_feature_ablation_agrees_with_captum():
+    captum = pytest.importorskip("captum.attr")
+    net, x = curved(), random_images()
+    labels = grid(12, 16, 3, 4)
+    mask = labels[None, None].contiguous()
+    theirs = captum.FeatureAblation(net).attribute(x, target=CLASSES, feature_mask=mask)[:, 0]
+    ours = feature_ablation(net, x, CLASSES, masks=labels) * 16
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-4, atol=1e-6)
+
+
+def test_feature_ablation_with_overlapping_masks():
+    """Each mask's score drop divided by its weight; where two overlap their values add."""
+    net, x = settle(Weighted((1, 2, 2), 2).double()), random_images(1, 1, 2, 2)
+    masks = torch.tensor([[[1.0, 1.0], [0.0, 0.0]], [[0.5, 0.0], [0.5, 0.0]]])
+    terms = (net.fc.weight[1].view(2, 2) * x[0, 0]).detach()
+    first, second = terms[0].sum() / 2, (terms[:, 0] / 2).sum() / 1
+    expected = torch.stack([torch.stack([first + second / 2, first]), torch.stack([second / 2, 0 * first])])
+    torch.testing.assert_close(feature_ablation(net, x, 1, masks=masks)[0], expected, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,262 @@
+"""`evaluate`: all kinds of maps, the controls, the comparisons with them, and the summary."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import Tensor
+
+import explainers
+from explainers import Contrast, Evaluation, Probability, evaluate, explain
+from explainers.maps.resize import resize
+from explainers.methods.controls import center_map, edge_map, random_map
+from explainers.metrics.evaluation import mean_and_error, t_test
+from explainers.metrics.run import evaluator
+from explainers.metrics.settings import EvaluationSettings
+from tests.explainers.metrics.test_metrics_masking import IMAGES, Linear
+from tests.support.nets import random_images, residual
+
+BOTH = ("deletion", "insertion")
+
+
+def same(a: Evaluation, b: Evaluation) -> None:
+    for name in a.values:
+        torch.testing.assert_close(a.values[name], b.values[name], rtol=1e-12, atol=1e-12)
+
+
+def test_settings_are_the_keywords_of_evaluate_with_the_same_defaults():
+    keywords = [each for each in inspect.signature(evaluate).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    assert {each.name: each.default for each in keywords} == {
+        each.name: each.default for each in fields(EvaluationSettings)
+    }
+
+
+def test_every_form_of_maps_gives_the_same_numbers():
+    model, images = residual(), random_images()
+    target = [1, 2, 3]
+    explanation = explain("input_x_gradient", model, images, target)
+    raw = explainers.input_x_gradient(model, images, target)
+    first = evaluate(model, images, explanation, steps=4)
+    assert first.target == target and first.method == "input_x_gradient"
+    same(first, evaluate(model, images, raw, target=target, steps=4))
+    same(first, evaluate(model, images, raw.sum(1), target=target, steps=4))
+    same(first, evaluate(model, images, "input_x_gradient", target=target, steps=4))
+    same(
+        first, evaluate(model, images, lambda x: explainers.input_x_gradient(model, x, target), target=target, steps=4)
+    )
+    cam = explain("grad_cam", model, images, target)
+    same(
+        evaluate(model, images, cam, steps=4),
+        evaluate(model, images, resize(cam.map, (12, 16)), target=target, steps=4),
+    )
+
+
+def test_a_function_runs_in_the_callers_gradient_mode():
+    model, images = residual(), random_images()
+
+    def gradient(x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(model(x)[:, 1].sum(), x)[0]
+
+    expected = explainers.saliency(model, images, 1)
+    same(evaluate(model, images, gradient, target=1), evaluate(model, images, expected, target=1))
+
+
+def test_magnitude_ranks_by_size():
+    model, images = residual(), random_images()
+    maps = torch.randn(3, 12, 16, generator=torch.Generator().manual_seed(0))
+    same(evaluate(model, images, maps, magnitude=True), evaluate(model, images, maps.abs()))
+
+
+def test_what_curves_contain():
+    """Probability for classes, the score for other targets; both ends are the scores of the image and its baseline."""
+    model, images = residual(), random_images()
+    maps = torch.rand(3, 12, 16)
+    targets = {
+        "probability": (1, {}, lambda y: y.softmax(1)[:, 1]),
+        "logit": (1, {"score": "logit"}, lambda y: y[:, 1]),
+        "top": (None, {}, lambda y: y.softmax(1).gather(1, model(images).argmax(1)[:, None])[:, 0]),
+        "given": (Probability(1), {"score": "logit"}, lambda y: y.softmax(1)[:, 1]),
+        "contrast": (Contrast(1, 2), {}, lambda y: y[:, 1] - y[:, 2]),
+        "function": (lambda y: y.mean(1), {}, lambda y: y.mean(1)),
+    }
+    for target, options, score in targets.values():
+        found = evaluate(model, images, maps, target=target, baseline="mean", controls=False, **options)
+        ends = torch.stack([found.curves["deletion"][:, 0], found.curves["deletion"][:, -1]])
+        mean = images.mean((2, 3), keepdim=True).expand_as(images)
+        expected = torch.stack([score(model(images)), score(model(mean))]).detach()
+        torch.testing.assert_close(ends, expected)
+        torch.testing.assert_close(found.curves["insertion"][:, [-1, 0]].T, expected)
+
+
+def test_an_explanation_with_a_text_target_needs_the_target_again():
+    model, images = residual(), random_images()
+    explanation = explain("saliency", model, images, Contrast(1, 2))
+    with pytest.raises(explainers.BadOption, match="Give target= again"):
+        evaluate(model, images, explanation)
+    assert evaluate(model, images, explanation, target=Contrast(1, 2)).target == "Contrast(class_=1, against=2)"
+
+
+def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
+    """12 x 16 pixels in 4 steps: the curve of a negated map is the reversed curve, bit for bit."""
+    model, images = residual(), random_images()
+    found = evaluate(model, images, "saliency", target=1, steps=4, seed=5)
+    for name, heat in (("edge", edge_map(images)), ("centre", center_map(images))):
+        alone = evaluate(model, images, heat, target=1, steps=4, seed=5, controls=False)
+        for metric in BOTH:
+            torch.testing.assert_close(found.controls[metric][name], alone.values[metric])
+            torch.testing.assert_close(found.control_curves[metric][name], alone.curves[metric])
+    drawn = [random_map(images, seed=seed) for seed in (5, 6)]
+    several = [
+        evaluate(model, images, h, target=1, steps=4, controls=False) for each in drawn for h in (each, 1 - each)
+    ]
+    for metric in BOTH:
+        values = torch.stack([each.values[metric] for each in several])
+        # Ties within a cell are in another random order here than in the mirrored ranks.
+        torch.testing.assert_close(found.controls[metric]["random"], values.mean(0), rtol=0.02, atol=0)
+        torch.testing.assert_close(found.spread[metric], values.std(0), rtol=0.3, atol=1e-4)
+        curves = torch.stack([each.curves[metric] for each in several]).mean(0)
+        torch.testing.assert_close(found.control_curves[metric]["random"], curves, rtol=0.05, atol=0)
+        assert bool((curves[:, 0] - curves[:, -1]).abs().max() > 0.3 * curves.max()), (
+            "a reversed curve would be detected"
+        )
+
+
+def test_controls_are_computed_once_for_several_maps_of_the_images():
+    model, images, rows = residual(), random_images(), []
+    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    with evaluator(model, images, EvaluationSettings(target=1, steps=4)) as judge:
+        first = judge("saliency")
+        ran = sum(rows)
+        second = judge("grad_cam")
+        assert sum(rows) - ran < ran / 3
+    same(second, evaluate(model, images, "grad_cam", target=1, steps=4))
+    assert torch.equal(first.controls["deletion"]["edge"], second.controls["deletion"]["edge"])
+
+
+def test_forward_passes_are_few():
+    """Steps - 1 a curve and shared ends: of one map 2 x 19, the baseline, and the image twice, once for its class."""
+    model, images, rows = residual(), random_images(1), []
+    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    evaluate(model, images, torch.rand(1, 12, 16), controls=False)
+    assert sum(rows) == 38 + 3
+    rows.clear()
+    evaluate(model, images, torch.rand(1, 12, 16))
+    assert sum(rows) == 3 + 38 * 3 + 19 * 4, "random maps come in pairs that share their curves"
+
+
+def test_an_exact_map_is_better_and_its_negative_worse():
+    model = Linear().eval()
+    exact = (model.weight * IMAGES)[:, 0].detach()
+    best = evaluate(model, IMAGES, exact, target=0, score="logit", baseline=None)
+    for metric in BOTH:
+        assert {place.verdict for place in best.comparisons[metric].values()} == {"better"}
+        assert {place.verdict for place in best[0].comparisons[metric].values()} == {"better"}
+    assert str(best[0]).splitlines()[0].endswith(": better than random maps, edge maps and the center-bias baseline")
+    worst = evaluate(model, IMAGES, -exact, target=0, score="logit", baseline=None)
+    assert {place.verdict for metric in BOTH for place in worst.comparisons[metric].values()} == {"worse"}
+
+
+@pytest.mark.parametrize("kind", ["constant", "shuffled", "random"])
+def test_uninformative_maps_are_not_significantly_different_from_random_maps(kind):
+    """On 30 images of a linear model, whose exact maps beat them all."""
+    model, generator = Linear().eval(), torch.Generator().manual_seed(0)
+    images = torch.randn(30, 1, 12, 12, generator=generator, dtype=torch.float64)
+    exact = (model.weight * images)[:, 0].detach()
+    shuffled = exact.flatten(1)[:, torch.randperm(144, generator=generator)].view_as(exact)
+    noise = torch.rand(30, 12, 12, generator=generator)
+    maps = {"constant": torch.ones_like(exact), "shuffled": shuffled, "random": noise}[kind]
+    found = evaluate(model, images, maps, target=0, score="logit", baseline=None, metrics=(*BOTH, "road"), steps=12)
+    assert {found.compare(metric, "random").verdict for metric in found.values} == {"level"}
+    best = evaluate(model, images, exact, target=0, score="logit", baseline=None, metrics=(*BOTH, "road"), steps=12)
+    for metric, values in best.values.items():
+        better = values < found.values[metric] if metric == "deletion" else values > found.values[metric]
+        assert bool(better.all())
+
+
+@pytest.mark.parametrize(("t", "freedom"), [(12.706, 1), (4.303, 2), (2.776, 4), (2.571, 5), (2.262, 9), (1.984, 99)])
+def test_the_t_test_has_the_critical_values_of_the_tables(t, freedom):
+    """Two-sided 5% points of Student's distribution."""
+    count = freedom + 1
+    values = torch.linspace(-1, 1, count, dtype=torch.float64)
+    values = values / values.std() + t / math.sqrt(count)
+    assert t_test(values) == pytest.approx(0.05, abs=5e-5) and t_test(-values) == pytest.approx(t_test(values))
+
+
+def test_the_t_test_at_its_limits():
+    assert math.isnan(t_test(torch.tensor([1.0]))) and math.isnan(t_test(torch.tensor([])))
+    assert t_test(torch.zeros(4)) == 1.0 and t_test(torch.ones(4)) == 0.0
+    assert mean_and_error(torch.tensor([1.0, 2.0, 3.0, 4.0])) == pytest.approx((2.5, math.sqrt(5 / 3) / 2))
+
+
+def made(values: list[float], controls: dict[str, list[float]], spread: list[float]) -> Evaluation:
+    """An evaluation by deletion, for which lower is better."""
+    return Evaluation(
+        values={"deletion": torch.tensor(values)},
+        controls={"deletion": {name: torch.tensor(each) for name, each in controls.items()}},
+        spread={"deletion": torch.tensor(spread)},
+        curves={},
+        control_curves={},
+        reasons={"deletion": [""] * len(values)},
+        maps=torch.zeros(len(values), 2, 2),
+        method=None,
+        layer=None,
+        target=None,
+    )
+
+
+def test_one_image_is_compared_in_standard_deviations_of_random_maps():
+    found = made([0.40], {"random": [0.61], "edge": [0.59], "centre": [0.15]}, [0.1])
+    assert str(found) == (
+        "Deletion 0.4: better than random maps, not significantly different from edge maps, "
+        "worse than the center-bias baseline"
+    )
+    place = found.comparisons["deletion"]["centre"]
+    assert (place.difference, place.in_spreads) == pytest.approx((-0.25, -2.5)) and math.isnan(place.p)
+    row = found.to_rows()[0]
+    assert (row["value"], row["edge"], row["beside_random"]) == pytest.approx(
+        (0.40, 0.59, "better"), nan_ok=True
+    ) or row
+
+
+def test_several_images_are_compared_by_the_paired_t_test():
+    values, edges = [0.1, 0.2, 0.3, 0.4], [0.3, 0.41, 0.5, 0.61]
+    found = made(values, {"random": [0.2, 0.1, 0.4, 0.3], "edge": edges}, [10.0] * 4)
+    place = found.comparisons["deletion"]["edge"]
+    expected = mean_and_error(torch.tensor([0.2, 0.21, 0.2, 0.21]))
+    assert (place.difference, place.error) == pytest.approx(expected, rel=1e-4) and place.p < 1e-4
+    assert (
+        str(found)
+        == "Deletion 0.25 ± 0.065 over 4 images: better than edge maps, not significantly different from random maps"
+    )
+    assert [each.comparisons["deletion"]["edge"].verdict for each in found] == ["level"] * 4
+
+
+def test_images_without_a_value_are_excluded():
+    found = made([0.1, math.nan, 0.3], {"edge": [0.2, 0.5, 0.4]}, [0.1] * 3)
+    assert found.comparisons["deletion"]["edge"].difference == pytest.approx(0.1)
+    assert "over 2 images" in str(found) and len(list(found)) == 3
+    none = made([math.nan], {"edge": [0.2]}, [0.1])
+    assert none.comparisons["deletion"]["edge"].verdict == "unknown"
+    with pytest.raises(IndexError):
+        found[3]
+
+
+def test_a_call_that_ends_during_the_controls_is_not_complete():
+    """Rows of the caller's maps come first, so their values are not affected."""
+    net, images = residual(), random_images(1)
+    asked = {"metrics": "deletion", "steps": 4, "batch_size": 3}
+    seen: list[bool] = []
+
+    def first(partial: explainers.metrics.run.PartialEvaluation) -> bool:
+        seen.append(partial.evaluation.is_complete)
+        return False
+
+    ended = evaluate(net, images, explainers.grad_cam(net, images), progress=first, **asked)
+    assert ended.values["deletion"].isfinite().all() and ended.controls["deletion"]["centre"].isnan().all()
+    assert not ended.is_complete and seen == [False]
+    assert evaluate(net, images, explainers.grad_cam(net, images), **asked).is_complete

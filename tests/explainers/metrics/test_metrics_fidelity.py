@@ -1,0 +1,373 @@
+"""Infidelity, µFidelity and the completeness gap: closed forms, loops, captum, and the sums that methods promise."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import evaluate, explain, full_gradients, saliency
+from explainers.metrics.formulas.fidelity import _boxes
+from explainers.metrics.run import evaluator
+from explainers.metrics.settings import EvaluationSettings
+from explainers.perturbation.baselines import baseline_of
+from explainers.perturbation.segments import grid, superpixels
+from tests.support.nets import curved, plain, random_images, residual
+
+CLASSES = [0, 1, 2]
+GENERATOR = torch.Generator().manual_seed(3)
+IMAGES, BASELINE = random_images(), random_images(seed=8)
+MAPS = torch.rand(3, 12, 16, generator=GENERATOR, dtype=torch.float64)
+
+
+class Linear(nn.Module):
+    """Two scores of 3 x 12 x 16 images, the sum of w x and zero, in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(random_images(1, seed=5)[0])
+
+    def forward(self, x):
+        score = (x * self.weight).sum((1, 2, 3))
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+
+def measure(metric, net, maps, x=IMAGES, *, baseline=BASELINE, target=0, controls=False, **options):
+    """The values of one metric."""
+    same = {name: options.pop(name) for name in ("seed", "batch_size", "progress", "precision") if name in options}
+    found = evaluate(
+        net, x, maps, target=target, metrics=metric, baseline=baseline, controls=controls,
+        options={metric: options}, **same,
+    )  # fmt: skip
+    return found if controls else found.values[metric]
+
+
+def squares(samples, seed=0):
+    """The squares of infidelity as masks [samples, 12, 16]."""
+    masks = torch.zeros(samples, 12, 16, dtype=torch.float64)
+    for mask, (top, left, bottom, right) in zip(masks, _boxes(12, 16, samples, seed).tolist(), strict=True):
+        mask[top:bottom, left:right] = 1
+    return masks
+
+
+def draws(kind, samples, seed=0):
+    """Numbers of each sample as documented: its generator's seed is the next number of the first generator."""
+    first = torch.Generator().manual_seed(seed)
+    seeds = [int(torch.randint(2**31 - 1, (), generator=first)) for _ in range(samples)]
+    return [kind(3, 12, 16, generator=torch.Generator().manual_seed(each)) for each in seeds]
+
+
+def change(net, x, start):
+    """y(x) - y(start) of each image's class, computed with only the network."""
+    return (net(x) - net(start))[range(len(x)), CLASSES].detach().tolist()
+
+
+def promises(name, net, x, **options):
+    e = explain(name, net, x, CLASSES, compare=False, **options)
+    return [row["promised_sum"] for row in e.statistics], e.raw.flatten(1).sum(1).tolist()
+
+
+# The sums that methods guarantee
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("integrated_gradients", {"steps": 64, "baseline": "blur"}),
+        ("guided_integrated_gradients", {"steps": 400, "baseline": "blur"}),
+        ("gradient_shap", {"samples": 64, "baseline": "blur"}),
+        ("deep_lift", {"baseline": "blur"}),
+        ("deep_lift_shap", {"baseline": "blur"}),
+        ("kernel_shap", {"baseline": "blur", "masks": "grid", "samples": 200}),
+        ("shapley_sampling", {"baseline": "blur", "masks": "grid", "samples": 2}),
+    ],
+)
+def test_complete_methods_promise_the_change_of_the_score_from_their_baseline(name, options):
+    net, x = curved(), random_images()
+    promised, sums = promises(name, net, x, **options)
+    assert promised == pytest.approx(change(net, x, baseline_of(x, "blur")), rel=1e-9)
+    assert sums == pytest.approx(promised, rel=0.05), "and nearly reach it"
+
+
+def test_deep_lift_shap_promises_the_change_from_the_mean_score_of_its_baselines():
+    net, x, some = curved(), random_images(), random_images(5, seed=2)
+    expected = (net(x) - net(some).mean(0))[range(3), CLASSES].tolist()
+    for name, keyword in (("deep_lift_shap", "baseline"), ("gradient_shap", "baselines")):
+        promised, sums = promises(name, net, x, samples=5, **{keyword: some})
+        assert promised == pytest.approx(expected, rel=1e-9)
+    promised, sums = promises("deep_lift_shap", net, x, baseline=some, batch_size=2)
+    assert sums == pytest.approx(promised, rel=1e-9)
+
+
+def test_xrai_promises_the_change_from_black_and_white_where_it_sums_the_channels():
+    net, x = curved(), random_images()
+    ends = [x.amin((2, 3), keepdim=True).expand_as(x), x.amax((2, 3), keepdim=True).expand_as(x)]
+    expected = torch.stack([torch.tensor(change(net, x, end)) for end in ends]).mean(0).tolist()
+    promised, sums = promises("xrai", net, x, channels="sum")
+    assert promised == pytest.approx(expected, rel=1e-5) and sums == pytest.approx(expected, rel=0.05)
+    assert "promised_sum" not in explain("xrai", net, x, CLASSES, compare=False).statistics[0]
+
+
+def test_lrp_and_full_grad_promise_the_score():
+    net, x = plain(), random_images()
+    scores = net(x)[range(3), CLASSES].detach()
+    assert promises("lrp", net, x)[0] == pytest.approx(scores.tolist(), rel=1e-9)
+    elsewhere = full_gradients(net, x, CLASSES).elsewhere
+    promised, sums = promises("full_grad", net, x, magnitude=False)
+    assert promised == pytest.approx((scores - elsewhere).tolist(), rel=1e-9) == sums
+
+
+@pytest.mark.parametrize("name", ["grad_cam", "saliency", "input_x_gradient", "occlusion", "full_grad", "edge_control"])
+def test_other_methods_promise_no_sum(name):
+    assert "promised_sum" not in explain(name, plain(), random_images(), CLASSES, compare=False).statistics[0]
+
+
+def test_the_promise_is_the_methods_own_and_of_the_whole_score():
+    """Neither that of a method inside it, nor of a map through some channels."""
+    net, x = residual(), random_images()
+    inside = explain("forgrad", net, x, 1, base="integrated_gradients", steps=4, compare=False)
+    part = explain("lrp", net, x, 1, through=("layer1", [0]), compare=False)
+    assert not any("promised_sum" in row for row in inside.statistics + part.statistics)
+
+
+# Infidelity
+
+
+def test_m09_squares_are_random_inside_and_of_all_sizes_and_positions():
+    boxes = _boxes(28, 40, 4000, 0)
+    top, left, bottom, right = boxes.unbind(1)
+    sides = bottom - top
+    assert torch.equal(sides, right - left) and sides.unique().tolist() == list(range(1, 11))
+    assert (int(top.min()), int(left.min()), int(bottom.max()), int(right.max())) == (0, 0, 28, 40)
+    assert not torch.equal(boxes, _boxes(28, 40, 4000, 1))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_infidelity_by_a_loop_over_squares(normalize):
+    """A second, slow implementation, in float64 on a network that is not linear."""
+    net, expected = curved(), []
+    for n, x in enumerate(IMAGES):
+        pairs = []
+        for mask in squares(7):
+            lost = net(x[None])[0, 0] - net((x * (1 - mask) + BASELINE[n] * mask)[None])[0, 0]
+            pairs.append((float((MAPS[n] * mask).sum()), float(lost.detach())))
+        above, below = sum(a * d for a, d in pairs), sum(a * a for a, _ in pairs)
+        beta = max(0.0, above / below) if normalize else 1.0
+        expected.append(sum((beta * a - d) ** 2 for a, d in pairs) / 7)
+    found = measure("infidelity", net, MAPS, samples=7, normalize=normalize)
+    assert found.tolist() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_m05_infidelity_is_captums_but_for_maps_against_the_score(normalize, sign):
+    """captum scales by a factor of any sign, so a map and its negative have the same infidelity."""
+    metrics = pytest.importorskip("captum.metrics")
+    net, masks = curved(), squares(20)[:, None].expand(-1, 3, -1, -1)
+
+    def perturb(x, baselines):
+        each = masks.repeat(3, 1, 1, 1)
+        return each, x * (1 - each) + baselines * each
+
+    attributions = sign * saliency(net, IMAGES, 0) * (IMAGES - BASELINE)
+    theirs = metrics.infidelity(
+        net, perturb, IMAGES, attributions, baselines=BASELINE, target=0, n_perturb_samples=20, normalize=normalize
+    )
+    ours = measure("infidelity", net, attributions, samples=20, normalize=normalize)
+    if normalize and sign < 0:
+        nothing = measure("infidelity", net, torch.zeros_like(MAPS), samples=20)
+        torch.testing.assert_close(ours, nothing, rtol=1e-9, atol=0)
+        assert bool((theirs < 0.8 * ours).all()), "as low as for the map itself"
+    else:
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_infidelity_under_noise_is_captums(normalize):
+    metrics = pytest.importorskip("captum.metrics")
+    net, spans = curved(), (IMAGES.amax((1, 2, 3)) - IMAGES.amin((1, 2, 3)))[:, None, None, None, None]
+    noise = (0.1 * spans * torch.stack(draws(torch.randn, 9)).double()).flatten(0, 1)
+    slopes = saliency(net, IMAGES, 0)
+    theirs = metrics.infidelity(
+        net, lambda x: (noise, x - noise), IMAGES, slopes, target=0, n_perturb_samples=9, normalize=normalize
+    )
+    options = {"perturbation": "noise", "samples": 9, "sigma": 0.1, "normalize": normalize}
+    ours = measure("infidelity", net, slopes, **options)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
+    by_name = measure("infidelity", net, "saliency", **options)
+    torch.testing.assert_close(by_name, ours, rtol=1e-12, atol=0)
+
+
+def test_infidelity_under_noise_asks_for_slopes():
+    net = curved()
+    options = {"infidelity": {"perturbation": "noise", "samples": 3}}
+    for maps, why in ((MAPS, "attributions [N, C, H, W]"), ("input_x_gradient", "contributions, not derivatives")):
+        found = evaluate(net, IMAGES, maps, target=0, metrics="infidelity", options=options)
+        assert bool(found.values["infidelity"].isnan().all()) and why in found.reasons["infidelity"][1]
+        assert all(bool(each.isnan().all()) for each in found.controls["infidelity"].values())
+
+
+def test_a_map_that_predicts_nothing_has_the_mean_squared_loss():
+    net, masks = curved(), squares(12)[:, None]
+    shown = [x * (1 - masks) + BASELINE[n] * masks for n, x in enumerate(IMAGES)]
+    lost = net(IMAGES)[:, :1] - torch.stack([net(each)[:, 0] for each in shown])
+    found = measure("infidelity", net, torch.zeros(3, 4, 5), samples=12)
+    assert found.tolist() == pytest.approx(lost.detach().square().mean(1).tolist(), rel=1e-10)
+
+
+# µFidelity
+
+
+@pytest.mark.parametrize("correlation", ["pearson", "spearman"])
+@pytest.mark.parametrize("parts", ["grid", "superpixels"])
+def test_mu_fidelity_by_a_loop_over_subsets(parts, correlation):
+    """A second, slow implementation: subsets pixel by pixel, correlations from torch; Spearman's of distinct values."""
+    net, expected = curved(), []
+    for n, x in enumerate(IMAGES):
+        labels = grid(12, 16, 4, 4) if parts == "grid" else superpixels(IMAGES)[n]
+        generator, count = torch.Generator().manual_seed(0), int(labels.max()) + 1
+        sums, losses = [], []
+        for _ in range(11):
+            hidden = torch.rand(count, generator=generator).argsort().argsort()[labels] < round(0.35 * count)
+            sums.append(MAPS[n][hidden].sum())
+            losses.append((net(x[None]) - net(torch.where(hidden, BASELINE[n], x)[None]))[0, 0].detach())
+        both = torch.stack([torch.stack(sums), torch.stack(losses)])
+        both = both if correlation == "pearson" else both.argsort(1).argsort(1).double()
+        expected.append(float(torch.corrcoef(both)[0, 1]))
+    options = {"parts": parts, "cells": 4, "samples": 11, "correlation": correlation}
+    assert measure("mu_fidelity", net, MAPS, **options).tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_m11_every_subset_has_the_same_number_of_parts():
+    """Bhatt et al. fix |S|; xplique draws each cell with a probability, so the area causes a correlation."""
+    seen = []
+
+    class Count(nn.Module):
+        def forward(self, x):
+            seen.extend((x == 7).flatten(1).sum(1).tolist())
+            return x.flatten(1)
+
+    measure("mu_fidelity", Count(), torch.rand(1, 3, 3), torch.rand(1, 1, 20, 20), baseline=7.0, cells=10, samples=30)
+    assert set(seen) == {0, 0.35 * 100 * 4}
+
+
+def test_a_constant_map_and_a_constant_score_have_no_correlation():
+    net = curved()
+    found = measure("mu_fidelity", net, torch.ones(3, 5, 5), controls=True, samples=6)
+    assert found.reasons["mu_fidelity"] == ["the map is constant"] * 3
+
+
+@pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
+@pytest.mark.parametrize("change", [0, 1e-15])
+def test_no_map_predicts_a_constant_score(metric, change):
+    found = measure(metric, curved(), MAPS, controls=True, samples=6, baseline=IMAGES + change)
+    assert bool(found.values[metric].isnan().all())
+    assert found.reasons[metric] == ["the score does not change under any perturbation"] * 3
+
+
+# Both
+
+
+@pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
+def test_m12_contributions_of_a_linear_model_win_against_100_random_maps(metric):
+    """Closed form: the sum over a part of w (x - baseline) is the score that the part's loss costs."""
+    net = Linear()
+    exact = (net.weight * (IMAGES - BASELINE)).detach()
+    with evaluator(net, IMAGES, EvaluationSettings(target=0, metrics=metric, baseline=BASELINE)) as judge:
+        best = judge(exact).values[metric]
+        generator = torch.Generator().manual_seed(4)
+        others = [judge(torch.rand(3, 12, 16, generator=generator)).values[metric] for _ in range(100)]
+        shuffled = judge(exact.flatten(1)[:, torch.randperm(576, generator=generator)].view_as(exact)).values[metric]
+    sign = -1 if metric == "infidelity" else 1
+    assert best.tolist() == pytest.approx([1.0 if sign > 0 else 0.0] * 3, abs=1e-12)
+    assert all(bool((sign * best > sign * each + 0.1).all()) for each in (*others, shuffled))
+    assert bool((sign * measure(metric, net, -exact) < sign * torch.stack(others).mean(0)).all()), "signs count"
+
+
+def test_scale_does_not_matter():
+    net = curved()
+    for metric in ("infidelity", "mu_fidelity"):
+        torch.testing.assert_close(measure(metric, net, 1e3 * MAPS), measure(metric, net, MAPS), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "options"),
+    [("infidelity", {}), ("infidelity", {"perturbation": "noise"}), ("mu_fidelity", {"parts": "superpixels"})],
+)
+def test_batches_equal_single_images_in_chunks_of_any_size(metric, options):
+    net, maps = residual(), saliency(residual(), IMAGES, 0)
+    whole = measure(metric, net, maps, samples=10, batch_size=7, seed=3, **options)
+    for n in range(3):
+        one = slice(n, n + 1)
+        alone = measure(
+            metric, net, maps[one], IMAGES[one], baseline=BASELINE[one], samples=10, batch_size=64, seed=3, **options
+        )
+        torch.testing.assert_close(alone, whole[one], rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(whole, measure(metric, net, maps, samples=10, seed=4, **options), rtol=1e-3)
+
+
+@pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
+def test_losses_are_measured_once_for_all_maps_of_the_images(metric):
+    passed = []
+    net = curved()
+    net.register_forward_hook(lambda module, inputs, output: passed.append(len(output)))
+    settings = EvaluationSettings(target=0, metrics=metric, options={metric: {"samples": 20}}, precision="float32")
+    with evaluator(net, IMAGES, settings) as judge:
+        first, rows = judge(MAPS), sum(passed)
+        again = judge(MAPS)
+    assert 3 * 20 <= rows <= 3 * 20 + 4 * 3 and sum(passed) == rows, "for the map, six controls, and the map again"
+    assert torch.equal(first.values[metric], again.values[metric])
+
+
+@pytest.mark.parametrize("metric", ["infidelity", "mu_fidelity"])
+def test_a_stopped_call_returns_the_value_so_far(metric):
+    net = curved()
+
+    part = measure(metric, net, MAPS, samples=30, batch_size=5, progress=lambda p: False, controls=True)
+    assert bool(part.values[metric][1:].isnan().all())
+    assert part.reasons[metric][1:] == ["the call was stopped"] * 2
+    five = measure(metric, net, MAPS, samples=5)
+    torch.testing.assert_close(part.values[metric][0], five[0], rtol=1e-9, atol=0)
+
+
+# Completeness
+
+
+def test_the_gap_is_that_of_the_raw_values():
+    net, x = curved(), IMAGES
+    e = explain("integrated_gradients", net, x, 0, steps=3, baseline=BASELINE)
+    expected = (net(x) - net(BASELINE))[:, 0].detach()
+    gap = evaluate(net, x, e, metrics="completeness_gap", controls=False).values["completeness_gap"]
+    torch.testing.assert_close(gap, (e.raw.sum((1, 2, 3)) - expected).abs() / expected.abs(), rtol=1e-9, atol=0)
+    assert bool((gap > 1e-4).all())
+    norm = explain("integrated_gradients", net, x, 0, steps=3, baseline=BASELINE, reduce="norm")
+    again = evaluate(net, x, norm, metrics="completeness_gap", controls=False).values["completeness_gap"]
+    torch.testing.assert_close(again, gap, rtol=1e-9, atol=0)
+
+
+def test_m10_exact_methods_have_no_gap_and_lrp_has_what_biases_absorb():
+    net = plain()
+    gaps = {
+        name: evaluate(net, IMAGES, name, target=CLASSES, metrics="completeness_gap").values["completeness_gap"]
+        for name in ("deep_lift", "deep_lift_shap", "lrp")
+    }
+    assert bool((gaps["deep_lift"] < 1e-9).all()) and bool((gaps["deep_lift_shap"] < 1e-9).all())
+    scores = net(IMAGES)[range(3), CLASSES].detach()
+    sums = explain("lrp", net, IMAGES, CLASSES).raw.sum((1, 2, 3))
+    torch.testing.assert_close(gaps["lrp"], (1 - sums / scores).abs(), rtol=1e-9, atol=0)
+
+
+def test_the_reason_says_that_no_sum_is_guaranteed():
+    net, reasons = curved(), {}
+    for maps in ("input_x_gradient", MAPS, partial(saliency, net, target=0)):
+        found = evaluate(net, IMAGES, maps, target=0, metrics="completeness_gap")
+        assert bool(found.values["completeness_gap"].isnan().all())
+        reasons[str(maps)[:9]] = found.reasons["completeness_gap"][2]
+        assert not found.controls.get("completeness_gap")
+    assert reasons.pop("input_x_g") == "input_x_gradient does not guarantee a sum"
+    assert all("give the Explanation" in each for each in reasons.values())
+    same = explain("deep_lift", net, IMAGES, 0, baseline=IMAGES, compare=False)
+    told = evaluate(net, IMAGES, same, metrics="completeness_gap").reasons["completeness_gap"]
+    assert told == ["the expected sum is 0: the score does not change"] * 3

@@ -1,0 +1,194 @@
+"""Deletion and insertion: by hand, against a loop, and the optimal map of a linear model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import evaluate
+from explainers.metrics.formulas.masking import area
+from explainers.metrics.metric import ranks
+from explainers.perturbation import imputation
+from tests.explainers.metrics.test_imputation import by_hand
+
+
+class Linear(nn.Module):
+    """Two classes of 12 x 12 images: the sum of w x, and zero; in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(1, 12, 12, generator=generator, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = (x * self.weight).sum((1, 2, 3))
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+
+IMAGES = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+BASELINE = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return Linear().eval()
+
+
+def measured(model: nn.Module, maps: Tensor, images: Tensor = IMAGES, baseline: Tensor = BASELINE, **options):
+    settings = {"score": "logit", "steps": 12, "controls": False} | options
+    return evaluate(model, images, maps, target=0, baseline=baseline, **settings)
+
+
+def test_areas_by_hand():
+    """Pixels of 4, 3, 2, 1, sum 10: deletion leaves 6, 3, 1, 0, insertion restores 4, 7, 9, 10."""
+
+    class Total(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sum((1, 2, 3))[:, None]
+
+    image = torch.tensor([[[[1.0, 3.0], [4.0, 2.0]]]])
+    found = measured(Total(), image[:, 0], image, torch.zeros(1, 1, 2, 2), steps=4)
+    assert found.curves["deletion"].tolist() == [[10, 6, 3, 1, 0]]
+    assert found.curves["insertion"].tolist() == [[0, 4, 7, 9, 10]]
+    assert found.values["deletion"].item() == pytest.approx((10 / 2 + 6 + 3 + 1) / 4)
+    assert found.values["insertion"].item() == pytest.approx((4 + 7 + 9 + 10 / 2) / 4)
+    lowest_first = measured(Total(), -image[:, 0], image, torch.zeros(1, 1, 2, 2), steps=4)
+    assert lowest_first.curves["deletion"].tolist() == [[10, 9, 7, 4, 0]]
+    assert lowest_first.curves["insertion"].tolist() == [[0, 1, 3, 6, 10]]
+
+
+@pytest.mark.parametrize("score", ["probability", "logit"])
+@pytest.mark.parametrize("steps", [7, 12])
+def test_curves_equal_a_loop_over_the_exact_top_pixels(model, score, steps):
+    """A second, slow implementation: sort the pixels, replace them one by one, stop at floor(k n / s)."""
+    maps = torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    found = measured(model, maps, score=score, steps=steps)
+    for n in range(3):
+        order = sorted(range(144), key=lambda pixel: -float(maps[n].flatten()[pixel]))
+        for k in range(steps + 1):
+            removed, shown = IMAGES[n].clone(), BASELINE[n].clone()
+            for pixel in order[: k * 144 // steps]:
+                row, column = divmod(pixel, 12)
+                removed[:, row, column] = BASELINE[n, :, row, column]
+                shown[:, row, column] = IMAGES[n, :, row, column]
+            logits = model(torch.stack([removed, shown]))
+            expected = (logits.softmax(1) if score == "probability" else logits)[:, 0].tolist()
+            assert found.curves["deletion"][n, k].item() == pytest.approx(expected[0], abs=1e-12)
+            assert found.curves["insertion"][n, k].item() == pytest.approx(expected[1], abs=1e-12)
+
+
+def test_contributions_of_a_linear_model_are_the_optimal_order(model):
+    """Closed form: after k pixels, no order inserts more than the k largest of w (x - baseline)."""
+    contributions = (model.weight * (IMAGES - BASELINE))[:, 0].detach()
+    best = measured(model, contributions)
+    ordered = contributions.flatten(1).sort(descending=True).values
+    cumulative = torch.cat([torch.zeros(3, 1, dtype=torch.float64), ordered.cumsum(1)], 1)[:, ::12]
+    low, high = model(BASELINE)[:, 0].detach(), model(IMAGES)[:, 0].detach()
+    gained = torch.trapezoid(cumulative, dx=1 / 12)
+    torch.testing.assert_close(best.values["insertion"], low + gained, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(best.values["deletion"], high - gained, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["deletion", "insertion", "road", "average_drop", "average_gain"])
+def test_the_exact_map_of_a_linear_model_wins_against_100_random_maps(model, name):
+    """The image has a mean of zero: a pixel's neighbors, which ROAD replaces it by, say nothing about it."""
+    generator = torch.Generator().manual_seed(4)
+    image, baseline = IMAGES[:1] - IMAGES[:1].mean(), torch.zeros(1, 1, 12, 12, dtype=torch.float64)
+    contributions = (model.weight * image)[:, 0].detach()
+    target = (lambda logits: logits[:, 0].sigmoid()) if name.startswith("average") else 0
+    maps = torch.cat([contributions, torch.rand(100, 12, 12, generator=generator, dtype=torch.float64)])
+    options = {"baseline": baseline, "controls": False, "score": "logit", "steps": 12}
+    found = evaluate(model, image.expand(101, -1, -1, -1), maps, target=target, metrics=name, **options)
+    values = found.values[name] * (-1 if explainers.METRICS[name].higher is False else 1)
+    assert bool((values[0] > values[1:]).all() if name != "average_drop" else (values[0] >= values[1:]).all())
+    assert values[1:].unique().numel() > 1
+
+
+def test_ties_are_ranked_in_random_order():
+    places = ranks(torch.zeros(40, 40)).double()
+    assert torch.equal(places.flatten().sort().values, torch.arange(1600).double())
+    assert abs(float(places[:20].mean() - places[20:].mean())) < 60
+    assert torch.equal(places, ranks(torch.zeros(40, 40)).double())
+    assert not torch.equal(places, ranks(torch.zeros(40, 40), seed=1).double())
+    heat = torch.zeros(40, 40)
+    heat[30, 7] = 1.0
+    assert ranks(heat)[30, 7] == 0
+
+
+def test_area_is_the_trapezoidal_rule():
+    assert area(torch.tensor([1.0, 0.0, 4.0])).item() == pytest.approx((0.5 + 2.0) / 2)
+
+
+def test_both_metrics_are_in_the_table():
+    assert list(explainers.METRICS)[:2] == ["deletion", "insertion"]
+    assert [each.higher for each in list(explainers.METRICS.values())[:2]] == [False, True]
+
+
+def test_road_by_hand(model, monkeypatch):
+    """A loop: without the highest and the lowest of each level, imputed by the dense system; half the difference."""
+    monkeypatch.setattr(imputation, "TOLERANCE", 1e-12)
+    maps = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    found = measured(model, maps, metrics="road", options={"road": {"levels": 3, "noise": 0.0}})
+    for n in range(3):
+        order = maps[n].flatten().argsort(descending=True)
+        for level in range(3):
+            count = (level + 1) * 144 // 4
+            scores = []
+            for pixels in (order[:count], order[144 - count :]):
+                removed = torch.zeros(144, dtype=torch.bool)
+                removed[pixels] = True
+                scores.append(model(by_hand(IMAGES[n], removed.view(12, 12))[None])[0, 0].item())
+            assert found.curves["road"][n, level].item() == pytest.approx((scores[1] - scores[0]) / 2, abs=1e-8)
+    torch.testing.assert_close(found.values["road"], found.curves["road"].mean(1))
+    opposite = measured(model, -maps, metrics="road", options={"road": {"levels": 3, "noise": 0.0}})
+    torch.testing.assert_close(opposite.values["road"], -found.values["road"], rtol=0, atol=1e-8)
+
+
+def test_the_noise_of_road_is_a_share_of_the_range_and_seeded(model):
+    maps = torch.randn(3, 12, 12, generator=torch.Generator().manual_seed(5))
+    runs = [
+        measured(model, maps, metrics="road", options={"road": {"noise": noise}}, seed=seed).values["road"]
+        for noise, seed in ((0.1, 0), (0.1, 0), (0.1, 1), (0.0, 0))
+    ]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2]) and not torch.equal(runs[0], runs[3])
+
+
+class Bright(nn.Module):
+    """The probability of class 0 is the mean of the image, which lies in [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean((1, 2, 3))
+        return torch.stack([mean, 1 - mean], 1).log()
+
+
+def test_average_drop_increase_and_gain_by_hand():
+    """Image of 0.5, map of 1 in a quarter: L x has the mean 1/8, so 3/4 of 1/2 is lost and nothing gained."""
+    image, heat = torch.full((1, 1, 4, 4), 0.5), torch.zeros(1, 4, 4)
+    heat[0, :2, :2] = 3.0
+    metrics = ("average_drop", "average_increase", "average_gain")
+    found = evaluate(Bright(), image, heat - 1, target=0, metrics=metrics, controls=False)
+    assert [found.values[name].item() for name in metrics] == pytest.approx([0.75, 0.0, 0.0])
+    image[0, :, 2:, 2:] = -0.4  # the network takes any values; without the dark quarter the mean rises
+    brighter = image.mean().item()
+    heat = torch.ones(1, 4, 4)
+    heat[0, 2:, 2:] = 0.0
+    found = evaluate(Bright(), image, heat, target=0, metrics=metrics, controls=False)
+    dimmed = 0.5 * 12 / 16
+    assert [found.values[name].item() for name in metrics] == pytest.approx(
+        [0.0, 1.0, (dimmed - brighter) / (1 - brighter)]
+    )
+
+
+def test_meaningless_shares_are_nan_with_a_reason(model):
+    metrics = ("average_drop", "average_increase", "average_gain")
+    flat = measured(model, torch.ones(3, 12, 12), metrics=metrics)
+    assert all(bool(flat.values[name].isnan().all()) for name in metrics)
+    assert all("constant" in reason for name in metrics for reason in flat.reasons[name])
+    logits = model(IMAGES)[:, 0]
+    maps = torch.rand(3, 12, 12)
+    found = measured(model, maps, metrics=metrics)
+    assert found.values["average_drop"].isnan().tolist() == (logits <= 0).tolist() and bool((logits <= 0).any())
+    assert not found.values["average_increase"].isnan().any()

@@ -1,0 +1,224 @@
+"""Sensitivity-max, local Lipschitz constant, stability under noise and shifts: closed forms, captum, loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from explainers import BadOption, Probability, edge_control, evaluate, explain, grad_cam, input_x_gradient, saliency
+from explainers.maps.resize import rank_correlation
+from tests.support.nets import curved, random_images, residual
+
+IMAGES = random_images()
+NOISY = ("sensitivity_max", "local_lipschitz", "noise_stability")
+ALL = (*NOISY, "shift_stability")
+
+
+def measure(metric, net, maps, x=IMAGES, *, target=0, seed=0, **options):
+    return evaluate(
+        net, x, maps, target=target, metrics=metric, controls=False, seed=seed, options={metric: options}
+    ).values[metric]
+
+
+def noises(samples, radius, x=IMAGES, seed=0):
+    """The changes of the images [samples, N, C, H, W], as documented: uniform within the radius, a generator each."""
+    first = torch.Generator().manual_seed(seed)
+    seeds = [int(torch.randint(2**31 - 1, (), generator=first)) for _ in range(samples)]
+    span = (x.amax((1, 2, 3)) - x.amin((1, 2, 3)))[:, None, None, None]
+    uniform = [torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(each)).double() for each in seeds]
+    return torch.stack([radius * span * (2 * each - 1) for each in uniform])
+
+
+def size(values):
+    return values.flatten(1).norm(dim=1)
+
+
+# Under noise
+
+
+def test_sensitivity_max_is_captums():
+    metrics = pytest.importorskip("captum.metrics")
+    net = curved()
+    changes = noises(6, 0.1).transpose(0, 1).flatten(0, 1)
+
+    def explained(x):
+        return (input_x_gradient(net, x[0] if isinstance(x, tuple) else x, 0),)
+
+    theirs = metrics.sensitivity_max(explained, IMAGES, lambda x: x + changes, n_perturb_samples=6)
+    ours = measure("sensitivity_max", net, "input_x_gradient", radius=0.1, samples=6)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
+
+
+def test_m14_numbers_under_noise_by_a_loop():
+    net, before = curved(), input_x_gradient(curved(), IMAGES, 0)
+    worst, steepest, ranked = torch.zeros(3), torch.zeros(3), []
+    for change in noises(5, 0.2):
+        after = input_x_gradient(net, IMAGES + change, 0)
+        relative = size(after - before) / size(before)
+        worst, steepest = torch.maximum(worst, relative), torch.maximum(steepest, relative / size(change))
+        ranked.append(rank_correlation(before.sum(1), after.sum(1)))
+    found = [measure(each, net, "input_x_gradient", radius=0.2, samples=5) for each in NOISY]
+    for value, expected in zip(found, (worst, steepest, torch.stack(ranked).mean(0)), strict=True):
+        torch.testing.assert_close(value, expected.double(), rtol=1e-9, atol=0)
+
+
+def test_a_map_in_proportion_to_the_image_has_the_images_own_change():
+    """Closed form: Φ(x) = 3x has relative change ‖d‖ / ‖x‖, and the Lipschitz constant 1 / ‖x‖ after division."""
+    changes = torch.stack([size(each) for each in noises(4, 0.02)]).amax(0)
+    found = evaluate(
+        curved(), IMAGES, lambda x: 3 * x, target=0, metrics=NOISY, options={name: {"samples": 4} for name in NOISY}
+    ).values
+    torch.testing.assert_close(found["sensitivity_max"], changes / size(IMAGES), rtol=1e-9, atol=0)
+    torch.testing.assert_close(found["local_lipschitz"], 1 / size(IMAGES), rtol=1e-9, atol=0)
+
+
+def test_the_class_is_that_of_the_clean_image():
+    """Noise may change the top class; the map compared is still that of the class explained."""
+    net = residual()
+    classes = net(IMAGES).argmax(1)
+    free = measure("sensitivity_max", net, "saliency", target=None, radius=1.0, samples=8)
+    fixed = measure("sensitivity_max", net, "saliency", target=classes, radius=1.0, samples=8)
+    assert bool((net((IMAGES + noises(8, 1.0)).flatten(0, 1)).argmax(1) != classes.repeat(8)).any()), "it does"
+    torch.testing.assert_close(free, fixed, rtol=1e-9, atol=0)
+
+
+# Under shifts
+
+
+def test_a_map_that_moves_with_the_image_is_stable_and_one_that_stays_is_not():
+    stays = torch.rand(12, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert measure("shift_stability", curved(), lambda x: x[:, 0], pixels=3).tolist() == pytest.approx([1] * 3)
+    fixed = measure("shift_stability", curved(), lambda x: stays.expand(3, -1, -1), pixels=3)
+    parts = [(stays[:, 3:], stays[:, :-3])] * 2 + [(stays[3:], stays[:-3])] * 2
+    expected = torch.stack([rank_correlation(a[None], b[None]) for a, b in parts]).mean()
+    torch.testing.assert_close(fixed, expected.expand(3), rtol=1e-9, atol=0)
+    assert abs(expected) < 0.3
+
+
+def test_shifts_by_a_loop_over_pixels():
+    """A second, slow implementation: the image is moved pixel by pixel, with its border repeated."""
+    net, step, (h, w) = curved(), 2, IMAGES.shape[-2:]
+    before, expected = saliency(net, IMAGES, 0).abs().amax(1), []
+    for down, right in ((0, step), (0, -step), (step, 0), (-step, 0)):
+        rows = [min(max(row - down, 0), h - 1) for row in range(h)]
+        columns = [min(max(column - right, 0), w - 1) for column in range(w)]
+        after = saliency(net, IMAGES[:, :, rows][..., columns], 0).abs().amax(1)
+        both = [(r, c) for r in range(h) for c in range(w) if 0 <= r + down < h and 0 <= c + right < w]
+        first = torch.stack([before[:, r, c] for r, c in both], 1)
+        second = torch.stack([after[:, r + down, c + right] for r, c in both], 1)
+        expected.append(rank_correlation(first, second))
+    found = measure("shift_stability", net, "saliency", pixels=step)
+    torch.testing.assert_close(found, torch.stack(expected).mean(0), rtol=1e-9, atol=0)
+
+
+def test_the_default_shift_is_a_28th_of_the_shorter_side():
+    x = random_images(1, 1, 57, 90)
+    seen = []
+
+    def remember(images):
+        seen.append(images.clone())
+        return images[:, 0]
+
+    measure("shift_stability", torch.nn.Flatten(), remember, x)
+    assert torch.equal(seen[1][..., 2:], x[..., :-2]) and torch.equal(seen[4][:, :, :-2], x[:, :, 2:])
+    with pytest.raises(BadOption, match="is too large for images of 57 x 90"):
+        measure("shift_stability", torch.nn.Flatten(), remember, x, pixels=57)
+
+
+def test_the_edge_control_moves_with_the_image_and_the_center_does_not():
+    x = functional.interpolate(random_images(3, 3, 6, 8), (48, 64), mode="bicubic")
+    found = evaluate(curved(), x, lambda x: edge_control(curved(), x), target=0, metrics=("shift_stability",))
+    controls = found.controls["shift_stability"]
+    torch.testing.assert_close(found.values["shift_stability"], controls["edge"])
+    assert bool((controls["edge"] > 0.97).all()) and bool((controls["random"] < 0.9).all())
+
+
+# All
+
+
+def test_controls_that_ignore_the_image_cannot_be_beaten_under_noise():
+    """Yeh et al. 2019: the optimum of sensitivity is a constant explanation."""
+    found = evaluate(curved(), IMAGES, "saliency", target=0, metrics=NOISY, options={n: {"samples": 3} for n in NOISY})
+    for control in ("random", "centre"):
+        assert found.controls["sensitivity_max"][control].tolist() == [0, 0, 0]
+        assert found.controls["noise_stability"][control].tolist() == pytest.approx([1, 1, 1])
+    assert found.comparisons["sensitivity_max"]["centre"].verdict == "worse"
+
+
+@pytest.mark.parametrize("metric", ALL)
+def test_names_explanations_and_functions_are_rerun_equally(metric):
+    """With layer, options and class of the explanation."""
+    net, options = residual(), {"layer": "layer1"}
+    e = explain("grad_cam", net, IMAGES, [2, 0, 1], **options)
+    again = measure(metric, net, lambda x: grad_cam(net, x, [2, 0, 1], **options), target=[2, 0, 1])
+    torch.testing.assert_close(measure(metric, net, e, target=None), again, rtol=1e-9, atol=0)
+    by_name = measure(metric, net, "grad_cam", target=[2, 0, 1])
+    assert not torch.allclose(by_name, again, rtol=1e-4), "the default layer is another"
+    by_default = explain("grad_cam", net, IMAGES, [2, 0, 1])
+    torch.testing.assert_close(by_name, measure(metric, net, by_default, target=None))
+    torch.testing.assert_close(by_name, measure(metric, net, by_default, target=0), msg="the map's own classes")
+    with pytest.raises(BadOption, match=f"{metric} runs the method again, which is not possible for a tensor"):
+        measure(metric, net, e.map)
+
+
+@pytest.mark.parametrize("metric", ALL)
+def test_batches_equal_single_images(metric):
+    net, options = residual(), {} if metric == "shift_stability" else {"samples": 4}
+    whole = measure(metric, net, "smooth_grad", target=[0, 1, 2], seed=3, **options)
+    for n in range(3):
+        alone = measure(metric, net, "smooth_grad", IMAGES[n : n + 1], target=n, seed=3, **options)
+        torch.testing.assert_close(alone, whole[n : n + 1], rtol=1e-9, atol=1e-12)
+    other = measure(metric, net, "smooth_grad", target=[0, 1, 2], seed=4, **options)
+    assert torch.allclose(other, whole, rtol=1e-4) == (metric == "shift_stability"), "shifts are not random"
+
+
+@pytest.mark.parametrize("metric", ALL)
+def test_a_map_of_zeros_or_a_constant_map_has_no_value(metric):
+    found = evaluate(curved(), IMAGES, lambda x: 0 * x[:, 0], target=0, metrics=metric)
+    assert bool(found.values[metric].isnan().all())
+    why = "the map is zero everywhere" if metric in NOISY[:2] else "the map is constant"
+    assert found.reasons[metric] == [why] * 3
+
+
+def test_noise_is_shared_by_the_metrics_and_stops_after_a_run():
+    runs = []
+
+    def heat(x):
+        runs.append(len(x))
+        return x[:, 0]
+
+    settings = {"metrics": NOISY, "options": {name: {"samples": 5} for name in NOISY}, "target": 0}
+    whole = evaluate(curved(), IMAGES, heat, **settings).values
+    assert runs == [3] * 6, "the images, and five changes of them"
+    runs.clear()
+    part = evaluate(curved(), IMAGES, heat, progress=lambda partial: False, **settings)
+    assert len(runs) == 2 and bool((part.values["sensitivity_max"] < whole["sensitivity_max"]).any())
+    assert part.reasons["noise_stability"] == ["the call was stopped"] * 3
+    with pytest.raises(ZeroDivisionError):
+        evaluate(curved(), IMAGES, heat, progress=lambda partial: 1 / 0, **settings)
+
+
+def test_other_targets_and_gradient_modes():
+    net = curved()
+    with torch.inference_mode():
+        found = measure("sensitivity_max", net, "saliency", target=Probability(1), samples=3)
+    torch.testing.assert_close(found, measure("sensitivity_max", net, "saliency", target=Probability(1), samples=3))
+    assert not torch.allclose(found, measure("sensitivity_max", net, "saliency", target=1, samples=3), rtol=1e-3)
+
+
+@pytest.mark.parametrize("metric", ALL)
+def test_maps_of_changed_images_that_are_constant_or_broken(metric):
+    def after(change):
+        return lambda x: x[:, 0] if torch.equal(x, IMAGES) else change(x[:, 0].clone())
+
+    def broken(maps):
+        maps[1, 2, 3] = torch.inf
+        return maps
+
+    blank = measure(metric, curved(), after(torch.zeros_like))
+    if metric != "local_lipschitz":
+        assert blank.tolist() == pytest.approx([1.0 if metric == "sensitivity_max" else 0.0] * 3)
+    found = evaluate(curved(), IMAGES, after(broken), target=0, metrics=metric)
+    assert found.values[metric].isnan().tolist() == [False, True, False]
+    assert found.reasons[metric][1] == "the map of a changed image is not finite"

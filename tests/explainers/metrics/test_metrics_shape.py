@@ -1,0 +1,206 @@
+"""Sparseness, complexity, pointing game, relevance mass and rank: by hand, by slow implementations, at limits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from explainers import METRICS, BadOption, evaluate
+from explainers.metrics.formulas.shape import within
+from tests.support.nets import curved, random_images
+
+REGIONAL = ("pointing_game", "relevance_mass", "relevance_rank")
+BOX = torch.tensor([[10, 5, 16, 9]])
+"""Columns 10 to 15, rows 5 to 8: 24 pixels."""
+
+
+def measure(metric, heat, region=None, **options):
+    """The metric of maps [n, h, w] on images of their size, or of 24 x 40."""
+    heat = torch.as_tensor(heat, dtype=torch.float64)
+    maps = heat if heat.ndim == 3 else heat[None]
+    x = random_images(len(maps), height=24, width=40)
+    x = x if maps.shape[1:] == (24, 40) else random_images(len(maps), height=maps.shape[1], width=maps.shape[2])
+    found = evaluate(
+        curved(), x, maps, target=0, metrics=metric, region=region, controls=False, options={metric: options}
+    )
+    return found.values[metric], found.reasons[metric]
+
+
+def random_maps(count=3, seed=0):
+    """Signed maps of 24 x 40."""
+    return torch.randn(count, 24, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# Without a region
+
+
+def test_sparseness_is_the_mean_difference_of_all_pairs():
+    """Oracle: the Gini index is Σ_ij |a_i - a_j| / (2 n Σ a), of magnitudes."""
+    maps = random_maps()
+    a = maps.flatten(1).abs()
+    pairs = (a[:, :, None] - a[:, None]).abs().sum((1, 2))
+    expected = pairs / (2 * a.shape[1] * a.sum(1))
+    torch.testing.assert_close(measure("sparseness", maps)[0], expected, rtol=1e-12, atol=0)
+
+
+def test_complexity_by_a_loop():
+    maps = random_maps()
+    for value, heat in zip(measure("complexity", maps)[0].tolist(), maps.flatten(1).abs().tolist(), strict=True):
+        shares = [each / sum(heat) for each in heat]
+        assert value == pytest.approx(-sum(share * math.log(share) for share in shares), rel=1e-12)
+
+
+def test_m13_limits_of_sparseness_and_complexity():
+    one, even = torch.zeros(24, 40), -2 * torch.ones(24, 40)
+    one[3, 4] = -5
+    (first, second), _ = measure("sparseness", torch.stack([one, even]))
+    assert first.item() == pytest.approx(1 - 1 / 960) and second.item() == pytest.approx(0, abs=1e-12)
+    (first, second), _ = measure("complexity", torch.stack([one, even]))
+    assert first.item() == 0 and second.item() == pytest.approx(math.log(960))
+    assert math.exp(measure("complexity", (torch.arange(960) < 96).view(24, 40).float())[0]) == pytest.approx(96)
+
+
+@pytest.mark.parametrize("metric", ["sparseness", "complexity"])
+def test_a_map_of_zeros_has_neither(metric):
+    values, reasons = measure(metric, torch.stack([torch.zeros(24, 40), torch.ones(24, 40)]))
+    assert values.isnan().tolist() == [True, False]
+    assert reasons == ["the map is zero everywhere", ""]
+
+
+def test_m13_neither_scale_nor_sign_matters():
+    maps = random_maps()
+    for metric in ("sparseness", "complexity"):
+        torch.testing.assert_close(measure(metric, -1e-9 * maps)[0], measure(metric, maps)[0], rtol=1e-10, atol=0)
+
+
+# Pointing game
+
+
+@pytest.mark.parametrize("reach", [0, 1, 1.5, 3, 7.3, 15, 60])
+@pytest.mark.parametrize("size", [(9, 23), (30, 1), (1, 40)])
+def test_reach_is_euclidean(reach, size):
+    """Oracle: all distances between pixels."""
+    masks = torch.rand(2, *size, generator=torch.Generator().manual_seed(1)) < 0.04
+    masks[0, 0, 0] = True
+    masks[1] = False
+    rows, columns = torch.meshgrid(*map(torch.arange, size), indexing="ij")
+    places = torch.stack([rows, columns], -1).double().view(-1, 2)
+    near = (torch.cdist(places, places[masks[0].flatten()]) <= reach + 1e-9).any(1).view(size)
+    found = within(masks, reach)
+    assert torch.equal(found[0], near) and not bool(found[1].any())
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "tolerance", "hit"),
+    [
+        (6, 12, 0, 1),  # inside
+        (8, 15, 0, 1),  # the last pixel inside
+        (9, 15, 0, 0),
+        (9, 15, 1, 1),
+        (6, 18, 2.9, 0),  # three pixels right of the last column
+        (6, 18, 3, 1),
+        (11, 19, 4.9, 0),  # three down, four right
+        (11, 19, 5, 1),
+    ],
+)
+def test_a_hit_is_inside_or_within_the_tolerance(row, column, tolerance, hit):
+    heat = -random_maps(1)[0].abs() - 1
+    heat[row, column] = -0.5
+    assert measure("pointing_game", heat, BOX, tolerance=tolerance)[0].item() == hit
+
+
+def test_the_tolerance_is_15_pixels_by_default():
+    assert METRICS["pointing_game"].options["tolerance"].default == 15
+    for column, hit in ((30, 1), (31, 0)):
+        heat = torch.zeros(24, 40)
+        heat[6, column] = 1
+        assert measure("pointing_game", heat, BOX)[0].item() == hit
+
+
+def test_m06_tied_maxima_count_as_one_picked_at_random():
+    """Quantus 0.6 calls it a hit where any of them is inside."""
+    heat = torch.zeros(24, 40)
+    heat[6, 12] = heat[0, 0] = heat[23, 0] = 1
+    assert measure("pointing_game", heat, BOX, tolerance=0)[0].item() == pytest.approx(1 / 3)
+    assert measure("pointing_game", torch.ones(24, 40), BOX, tolerance=0)[0].item() == pytest.approx(24 / 960)
+
+
+# Relevance mass and rank
+
+
+def test_m07_relevance_mass_by_hand():
+    """Quantus divides signed sums: 2 inside, 1 and -2.9 outside make 20."""
+    peak = torch.zeros(24, 40)
+    peak[6, 12], peak[0, 0], peak[20, 30] = 2, 1, -2.9
+    assert measure("relevance_mass", peak, BOX)[0].item() == pytest.approx(2 / 3)
+    heat = torch.tensor([[3.0, 1.0, -7.0], [2.0, -1.0, 4.0]])
+    inside = torch.tensor([[[True, True, True], [False, False, False]]])
+    assert measure("relevance_mass", heat, inside)[0].item() == pytest.approx(4 / 10)
+    assert measure("relevance_mass", -heat, inside)[0].item() == pytest.approx(7 / 8)
+    values, reasons = measure("relevance_mass", -heat.abs(), inside)
+    assert bool(values.isnan()) and reasons == ["the map has no positive values"]
+
+
+def test_relevance_rank_by_hand():
+    heat = torch.tensor([[3.0, 1.0, -7.0], [2.0, -1.0, 4.0]])
+    inside = torch.tensor([[[True, True, True], [False, False, False]]])
+    assert measure("relevance_rank", heat, inside)[0].item() == pytest.approx(1 / 3), "of 4, 3, 2 the 3 is inside"
+    assert measure("relevance_rank", -heat, inside)[0].item() == pytest.approx(2 / 3), "of 7, 1, -1 the 7 and the -1"
+
+
+def test_m08_ties_at_the_last_rank_count_by_their_share():
+    """Three ranks: 5 takes one, and four pixels of 2 share the other two; one of them is inside with the 5.
+
+    Quantus assigns the ranks in memory order.
+    """
+    heat = torch.tensor([[5.0, 2.0, 0.0], [2.0, 2.0, 2.0]])
+    inside = torch.tensor([[[True, True, True], [False, False, False]]])
+    assert measure("relevance_rank", heat, inside)[0].item() == pytest.approx((1 + 2 / 4) / 3)
+    assert measure("relevance_rank", torch.ones(2, 3), inside)[0].item() == pytest.approx(3 / 6)
+
+
+@pytest.mark.parametrize("metric", ["relevance_mass", "relevance_rank"])
+def test_a_map_of_the_region_is_perfect_and_its_inverse_is_the_worst(metric):
+    mask = torch.zeros(24, 40)
+    mask[5:9, 10:16] = 1
+    assert measure(metric, mask, BOX)[0].item() == 1
+    assert measure(metric, 1 - mask, BOX)[0].item() == 0
+    assert measure(metric, torch.ones(24, 40), BOX)[0].item() == pytest.approx(24 / 960)
+
+
+# All
+
+
+def test_boxes_and_masks_are_the_same_region():
+    maps, boxes = random_maps(), torch.tensor([[10, 5, 16, 9], [0, 0, 40, 3], [30, 20, 40, 24]])
+    masks = torch.zeros(3, 24, 40, dtype=torch.bool)
+    for mask, (left, top, right, bottom) in zip(masks, boxes.tolist(), strict=True):
+        mask[top:bottom, left:right] = True
+    for metric in REGIONAL:
+        torch.testing.assert_close(measure(metric, maps, boxes)[0], measure(metric, maps, masks)[0])
+        alone = torch.cat([measure(metric, maps[n], boxes[n : n + 1])[0] for n in range(3)])
+        torch.testing.assert_close(measure(metric, maps, boxes)[0], alone)
+
+
+@pytest.mark.parametrize("metric", REGIONAL)
+def test_a_region_is_required(metric):
+    with pytest.raises(BadOption, match=f"{metric} compares the map with a region. Give region="):
+        measure(metric, random_maps())
+    with pytest.raises(BadOption, match="covers no pixel"):
+        measure(metric, random_maps(1), torch.zeros(1, 24, 40))
+
+
+def test_no_shape_metric_runs_the_network_itself():
+    passed = []
+    net = curved()
+    net.register_forward_hook(lambda *_: passed.append(1))
+    names = ("sparseness", "complexity", *REGIONAL)
+    found = evaluate(
+        net, random_images(1, height=24, width=40), random_maps(1), metrics=names, region=BOX, precision="float32"
+    )
+    assert len(passed) <= 2, "the scores of the image, which fix the class"
+    assert all(bool(found.values[name].isfinite()) and set(found.controls[name]) == {"random", "edge", "centre"}
+               for name in names)  # fmt: skip
+    assert METRICS["sparseness"].higher is None and METRICS["relevance_mass"].higher is True

@@ -1,0 +1,410 @@
+"""`recommend`: which methods are tried in which order, their ranking, the time limit, and the messages."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+from torch import Tensor, nn
+
+import explainers
+from explainers import METHODS, BadOption, LayerNotFound, Recommendation, evaluate, explain, recommend
+from explainers.maps.resize import resize
+from explainers.metrics.evaluation import Evaluation
+from explainers.metrics.recommendation import PartialRecommendation, RankedMap, rank_maps
+from hooklens.zoo import load_model
+from tests.support.nets import plain, random_images, residual
+from tests.support.traces import nothing_left
+
+ASSETS = Path(__file__).parents[3] / "assets" / "examples"
+
+CAMS = ["grad_cam", "layer_cam", "hires_cam"]
+
+
+def net_and_images(n: int = 1) -> tuple[nn.Module, Tensor]:
+    return residual().float(), random_images(n, 3, 24, 32).float()
+
+
+def measured(deletion: float, insertion: float, control: float = 0.5) -> Evaluation:
+    """Return an evaluation of one image with these values, and with controls that all have the same value."""
+    values = {"deletion": torch.tensor([deletion]), "insertion": torch.tensor([insertion])}
+    controls = {name: {each: torch.tensor([control]) for each in ("random", "edge", "centre")} for name in values}
+    return Evaluation(
+        values=values,
+        controls=controls,
+        spread={name: torch.tensor([0.01]) for name in values},
+        curves={},
+        control_curves={},
+        reasons={name: [""] for name in values},
+        maps=torch.zeros(1, 4, 4),
+        method=None,
+        layer=None,
+        target=[0],
+    )
+
+
+def tried(name: str, deletion: float, insertion: float, steps: int = 20, **more: Any) -> RankedMap:
+    return RankedMap(name, None, 0.1, steps, measured(deletion, insertion), **more)
+
+
+def found(*rows: RankedMap) -> Recommendation:
+    metrics = ("deletion", "insertion")
+    return Recommendation(rank_maps(rows, metrics), metrics, total=len(rows))
+
+
+# The ranking
+
+
+def test_rows_are_ordered_by_their_mean_rank_by_hand():
+    """Ranks by deletion (low first) 1, 2.5, 2.5, 4; by insertion (high first) 3, 1, 4, 2."""
+    rows = [tried("a", 0.1, 0.6), tried("b", 0.2, 0.9), tried("c", 0.2, 0.5), tried("d", 0.4, 0.7)]
+
+    order = found(*rows).rows
+
+    assert [(row.method, row.rank) for row in order] == [("b", 1.75), ("a", 2.0), ("d", 3.0), ("c", 3.25)]
+
+
+def test_longer_curves_come_first_and_rows_without_a_value_last():
+    rows = [tried("short", 0.0, 1.0, 5), tried("nan", math.nan, 0.9), tried("full", 0.5, 0.5)]
+
+    result = found(*rows)
+
+    assert [row.method for row in result.rows] == ["full", "nan", "short"]
+    assert [row.method for row in result.compared] == ["full", "nan"]
+
+
+def test_agreement_is_spearmans_correlation_of_the_orders_and_winners_are_those_of_one_metric():
+    values = [(0.1, 0.6), (0.25, 0.9), (0.2, 0.5), (0.4, 0.7), (0.3, 0.65)]
+    rows = [tried(name, *value) for name, value in zip("abcde", values, strict=True)]
+
+    result = found(*rows, tried("same", 0.1, 0.6, same_as="a"))
+
+    rho = stats.spearmanr([-d for d, _ in values], [i for _, i in values]).statistic
+    assert result.agreement == {("deletion", "insertion"): pytest.approx(rho)}
+    assert {name: row.method for name, row in result.winners.items()} == {"deletion": "a", "insertion": "b"}
+    assert "disagree on the order" in str(result) and "Best by deletion: a; by insertion: b." in str(result)
+    assert math.isnan(found(*rows[:2]).agreement["deletion", "insertion"])
+
+
+def test_the_message_says_if_no_map_is_better_than_the_controls():
+    good = found(tried("a", 0.3, 0.8), tried("b", 0.2, 0.4))
+    bad = found(tried("a", 0.3, 0.5), tried("b", 0.2, 0.4))
+
+    assert "trust none" not in str(good) and good.rows[0].beats("edge")
+    assert "No map is better than every control by every metric" in str(bad)
+    assert "no map to recommend" in str(found()) and found().best is None and found().winners == {}
+
+
+# Which methods are tried
+
+
+def test_numbers_are_those_of_evaluate_for_the_methods_own_map():
+    net, images = net_and_images(2)
+
+    result = recommend(
+        net,
+        images,
+        methods=[*CAMS, "saliency"],
+        layers=["layer1", "layer2"],
+        seconds=60,
+        steps=6,
+        baseline="mean",
+        precision="float32",
+    )
+
+    assert len(result) == result.total == 7 and result.target == net(images).argmax(1).tolist()
+    full = [row for row in result.rows if row.steps == 6]
+    assert full
+    for row in result.rows:
+        own = explain(row.method, net, images, compare=False, **({"layer": row.layer} if row.layer else {}))
+        expected = evaluate(net, images, own, steps=row.steps, baseline="mean", precision="float32")
+        torch.testing.assert_close(row.evaluation.maps, resize(own.map, (24, 32)), rtol=1e-4, atol=1e-6)
+        for name in ("deletion", "insertion"):
+            torch.testing.assert_close(row.evaluation.values[name], expected.values[name], rtol=1e-3, atol=1e-5)
+            assert row.evaluation.compare(name, "edge").verdict == expected.compare(name, "edge").verdict
+
+
+def test_cheapest_methods_come_first_and_late_layers_before_early_ones():
+    net, images = net_and_images()
+    seen: list[str] = []
+
+    def look(partial: explainers.Partial) -> None:
+        assert isinstance(partial, PartialRecommendation) and 0 <= partial.fraction <= 1
+        seen.extend(row.name for row in partial.recommendation.rows if row.name not in seen)
+
+    names = ["occlusion", "eigen_cam", "fem", "saliency", "layer_cam", "grad_cam"]
+    result = recommend(net, images, methods=names, seconds=60, steps=5, progress=look)
+
+    layers = list(explainers.sweep("grad_cam", net, images))[::-1]
+    assert len(layers) > 1
+    assert seen == [
+        *(f"{name} at {layer}" for layer in layers for name in ("layer_cam", "grad_cam")),
+        "saliency",
+        *(f"{name} at {layer}" for layer in layers for name in ("eigen_cam", "fem")),
+        "occlusion",
+    ]
+    assert {row.name for row in result.rows} == set(seen)
+
+
+def test_a_map_that_is_the_same_is_measured_once():
+    """At the last layer before a linear head on a pooled layer, Grad-CAM, HiResCAM and XGrad-CAM are one map."""
+    net, images = plain().float(), random_images(1, 3, 24, 32).float()
+
+    result = recommend(net, images, methods=[*CAMS, "xgrad_cam"], layers=["relu2"], seconds=60, steps=8)
+
+    rows = {row.method: row for row in result.rows}
+    assert [rows[name].same_as for name in ("grad_cam", "hires_cam", "xgrad_cam")] == [
+        "",
+        "grad_cam at relu2",
+        "grad_cam at relu2",
+    ]
+    assert rows["hires_cam"].evaluation is rows["grad_cam"].evaluation and rows["layer_cam"].same_as == ""
+    assert rows["hires_cam"].steps == rows["grad_cam"].steps and len(result.compared) <= 2
+
+
+class Linear(nn.Module):
+    """Logits that are linear in the image, with a different weight for each pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("nchw,kchw->nk", x, self.weight)
+
+
+def test_the_exact_map_of_a_linear_model_is_recommended():
+    """If the logit is Σ w x, input x gradient orders pixels by contribution, which is optimal for deletion."""
+    net, images = Linear(), random_images(2, 3, 16, 16)
+    methods = ["saliency", "smooth_grad", "input_x_gradient", "occlusion", "guided_backprop"]
+    methods = [name for name in methods if METHODS[name].applies(net) is None]
+
+    result = recommend(net, images, methods=methods, target=0, seconds=60, baseline=0.0, score="logit")
+
+    best = result.best
+    assert best is not None and best.rank == 1 and best.method == "input_x_gradient"
+    assert all(best.beats(control) for control in ("random", "edge", "centre"))
+    assert not next(row for row in result.rows if row.method == "saliency").beats("random")
+
+
+def test_on_the_default_network_the_best_map_of_a_dog_is_better_than_random_maps():
+    model = load_model("auto")
+    with Image.open(ASSETS / "dog.jpg") as dog:
+        image = model.prepare(dog)
+
+    result = recommend(
+        model.network, image, methods=["grad_cam", "layer_cam"], layers=["stages.0", "head"], seconds=60, steps=10
+    )
+
+    best = result.best
+    assert best is not None and best.name == "grad_cam at head"
+    assert best.evaluation.compare("insertion", "random").verdict == "better"
+    assert result.rows[-1].name == "grad_cam at stages.0" and not result.rows[-1].beats("random")
+
+
+def test_metrics_that_run_the_method_again_get_the_method():
+    net, images = net_and_images()
+
+    result = recommend(net, images, methods=CAMS, layers=["layer2"], metrics=["sensitivity_max"], seconds=60)
+
+    assert len(result) == 3 and all(math.isfinite(row.values["sensitivity_max"]) for row in result.rows)
+    assert result.agreement == {} and result.best is not None
+
+
+def test_refused_methods_are_listed_with_their_reason():
+    net, images = net_and_images()
+
+    result = recommend(net, images, methods=["cam", "grad_cam"], layers=["layer1", "layer2"], seconds=60, steps=4)
+
+    assert set(result.refused) == {"cam at layer1"} and "linear" in result.refused["cam at layer1"]
+    assert len(result) == 3 and "tried all 4" in str(result)
+
+
+def test_networks_without_spatial_layers_get_input_methods():
+    linear, images = nn.Sequential(nn.Flatten(), nn.Linear(192, 5)).eval(), random_images(1, 3, 8, 8).float()
+    scripted = torch.jit.script(plain().float())
+
+    names = ["grad_cam", "saliency", "input_x_gradient"]
+    without = recommend(linear, images, methods=names, seconds=60, steps=5)
+    frozen = recommend(scripted, images, seconds=1, steps=5)
+
+    assert {row.method for row in without.rows} == {"saliency", "input_x_gradient"}
+    assert "larger than 1x1" in without.refused["grad_cam"]
+    assert frozen.best is not None and all(row.layer is None for row in frozen.rows)
+
+
+# Time limit
+
+
+class Slow(nn.Module):
+    """A network that takes two milliseconds a row."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.002 * len(x))
+        return self.net(x)
+
+
+def test_the_time_limit_is_kept_and_long_methods_share_the_remaining_time():
+    net, images = net_and_images()
+
+    began = time.monotonic()
+    result = recommend(Slow(net).eval(), images, methods=["grad_cam", "rise", "kernel_shap"], seconds=1)
+    took = time.monotonic() - began
+
+    assert took < 3 and result.best is not None
+    assert all(row.cut == METHODS[row.method].long for row in result.rows) and any(row.cut for row in result.rows)
+    least = recommend(net, images, methods=CAMS, seconds=1e-6)
+    assert len(least) <= 1
+
+
+def test_progress_can_stop_with_partial_results_or_raise():
+    net, images = net_and_images()
+    counts: list[int] = []
+
+    def stop(partial: PartialRecommendation) -> bool:
+        counts.append(len(partial.recommendation))
+        return len(partial.recommendation) < 3
+
+    result = recommend(net, images, methods=CAMS, seconds=60, progress=stop)
+
+    assert len(result) == 3 < result.total and counts[-1] == 3 and result.best is not None
+    assert "3 of " in str(result)
+
+    def fail(partial: PartialRecommendation) -> None:
+        raise KeyError("mine")
+
+    with nothing_left(net, images), pytest.raises(KeyError):
+        recommend(net, images, methods=CAMS, seconds=60, progress=fail)
+
+
+def test_a_long_method_is_stopped_inside():
+    net, images = net_and_images()
+    calls: list[float] = []
+
+    def stop(partial: PartialRecommendation) -> bool:
+        calls.append(partial.fraction)
+        return len(calls) < 2
+
+    result = recommend(net, images, methods=["rise"], seconds=60, progress=stop)
+
+    assert len(calls) == 2 and len(result) == 0 and "There is no map" in str(result)
+
+
+@pytest.mark.parametrize("mode", ["train", "inference", "float64"])
+def test_there_are_no_side_effects(mode):
+    net, images = net_and_images(2)
+    if mode == "train":
+        net.train()
+    elif mode == "float64":
+        net, images = net.double(), images.double()
+    given: dict[str, Any] = {
+        "methods": [*CAMS, "saliency", "smooth_grad"],
+        "seconds": 60,
+        "steps": 6,
+        "precision": "float32",
+    }
+    with nothing_left(net, images), torch.inference_mode(mode == "inference"):
+        result = recommend(net, images, **given)
+
+    again = recommend(residual().to(images.dtype), images, **given)
+    assert [row.name for row in again.rows] == [row.name for row in result.rows] and len(again) > len(CAMS)
+    for one, other in zip(again.rows, result.rows, strict=True):
+        assert one.values == pytest.approx(other.values, rel=1e-4)
+
+
+# The table and refusals
+
+
+def test_the_table_has_a_line_for_each_map():
+    net, images = net_and_images()
+
+    result = recommend(net, images, methods=CAMS, layers=["layer1", "layer2"], seconds=60, steps=6)
+
+    rows = result.to_rows()
+    assert len(rows) == 6 and rows[0]["method"] == result.best.method and rows[0]["layer"] == result.best.layer
+    for key in ("rank", "seconds", "deletion", "insertion", "deletion_beside_random", "insertion_beside_edge", "steps"):
+        assert key in rows[0]
+    assert str(result).count("\n") >= 6 + 3 and result.best.name in str(result).splitlines()[0]
+
+
+def test_refusals_name_what_was_given_and_what_to_do():
+    net, images = net_and_images()
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (BadOption, "seconds=0 is not valid", {"seconds": 0}),
+        (BadOption, "seconds=True is not valid", {"seconds": True}),
+        (BadOption, "Unknown metric 'deletoin'.*deletion", {"metrics": ["deletoin"]}),
+        (BadOption, "metrics=\\[\\] is not valid", {"metrics": []}),
+        (BadOption, "complexity has no better direction", {"metrics": ["complexity"]}),
+        (BadOption, "Unknown method 'grad_camm'.*grad_cam", {"methods": ["grad_camm"]}),
+        (BadOption, "methods='grad_cam' is not valid", {"methods": "grad_cam"}),
+        (BadOption, "Cannot use attention_rollout", {"methods": ["attention_rollout"]}),
+        (BadOption, "Cannot use feature_maps. It returns features", {"methods": ["feature_maps"]}),
+        (BadOption, "layers='layer1' is not valid", {"layers": "layer1"}),
+        (LayerNotFound, "no layer 'layer9'", {"layers": ["layer9"]}),
+        (BadOption, "no option 'stepz'.*steps", {"stepz": 4}),
+        (BadOption, "steps=1 is not valid", {"steps": 1}),
+    ]
+    for error, words, keywords in cases:
+        with nothing_left(net, images), pytest.raises(error, match=words):
+            recommend(net, images, **keywords)
+
+
+# Values that belong to one map
+
+
+def test_a_map_reuses_a_value_only_if_it_would_be_the_same() -> None:
+    """Of one map up to a factor all have one deletion; a completeness gap is each method's own."""
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(576, 5, bias=False)).double().eval()
+    methods = ["input_x_gradient", "integrated_gradients", "deep_lift"]
+    gaps = recommend(linear, random_images(1), metrics="completeness_gap", methods=methods)
+    assert {row.method: row.same_as for row in gaps.rows} == dict.fromkeys(methods, "")
+    by_method = {row.method: row.values["completeness_gap"] for row in gaps.rows}
+    assert math.isnan(by_method["input_x_gradient"]) and by_method["integrated_gradients"] < 1e-9
+    assert "better than every control" not in str(gaps)
+
+    net, images = residual(), random_images(1)
+    settings: dict[str, Any] = {"methods": ["hires_cam", "cam"], "layers": ["layer2"], "metrics": "infidelity"}
+    exact = {"options": {"infidelity": {"normalize": False}}}
+    assert any(row.same_as for row in recommend(net, images, **settings).rows)
+    for row in recommend(net, images, **settings, **exact).rows:
+        alone = evaluate(net, images, explain(row.method, net, images, layer="layer2"), metrics="infidelity", **exact)
+        assert row.values["infidelity"] == pytest.approx(float(alone.values["infidelity"]), rel=1e-6)
+
+
+def test_means_of_other_images_do_not_compare() -> None:
+    """A row without a value for an image is ranked after a row with one."""
+    nan = math.nan
+
+    def row(name: str, values: list[float]) -> RankedMap:
+        one = measured(0.5, 0.5)
+        both = {"deletion": torch.tensor(values), "insertion": torch.tensor(values)}
+        return RankedMap(name, None, 0.1, 20, replace(one, values=both))
+
+    rows = [row("partly", [nan, 0.0, nan]), row("good", [0.2, 0.3, nan]), row("bad", [0.8, 0.9, nan])]
+
+    assert [each.method for each in rank_maps(rows, ["deletion"])] == ["good", "bad", "partly"]
+
+
+def test_a_layer_without_height_and_width_does_not_exclude_others() -> None:
+    found = recommend(
+        residual(), random_images(1), layers=["layer2", "avgpool"], methods=["grad_cam", "layer_cam", "saliency"]
+    )
+    assert {row.name for row in found.rows} == {"grad_cam at layer2", "layer_cam at layer2", "saliency"}
+    assert set(found.refused) == {"grad_cam at avgpool", "layer_cam at avgpool"}
+
+
+def test_the_reason_for_the_end_of_the_search_is_reported() -> None:
+    stopped = recommend(residual(), random_images(1), methods=["rise"], progress=lambda step: False)
+    assert stopped.is_stopped and "was stopped before the first map." in str(stopped)

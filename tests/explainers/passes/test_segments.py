@@ -1,0 +1,188 @@
+"""Grids, superpixels, and what `masks=` may be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from explainers import BadOption
+from explainers.perturbation.segments import Parts, blend, grid, parts_of, superpixels
+from tests.support.nets import random_images
+
+
+def connected_pieces(labels):
+    """Number of 4-connected pieces of each label, by flood fill."""
+    height, width = labels.shape
+    cells = labels.tolist()
+    seen, pieces = set(), {}
+    for start in ((y, x) for y in range(height) for x in range(width)):
+        if start in seen:
+            continue
+        label = cells[start[0]][start[1]]
+        pieces[label] = pieces.get(label, 0) + 1
+        todo = [start]
+        seen.add(start)
+        while todo:
+            y, x = todo.pop()
+            for near in ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)):
+                inside = 0 <= near[0] < height and 0 <= near[1] < width
+                if inside and near not in seen and cells[near[0]][near[1]] == label:
+                    seen.add(near)
+                    todo.append(near)
+    return pieces
+
+
+def test_grid_by_hand():
+    assert grid(3, 5, 2, 2).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [2, 2, 2, 3, 3]]
+    assert torch.equal(grid(4, 6, 4, 6).flatten(), torch.arange(24))
+    sizes = torch.bincount(grid(7, 16, 3, 5).flatten())
+    assert len(sizes) == 15 and sizes.min() >= 2 * 3 and sizes.max() <= 3 * 4
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 2), (13, 2), (2, 17)])
+def test_impossible_grids_are_refused(rows, columns):
+    with pytest.raises(BadOption, match="12 x 16"):
+        grid(12, 16, rows, columns)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 6])
+@pytest.mark.parametrize("count", [1, 6, 40])
+def test_superpixels_are_connected_and_numbered_without_gaps(channels, count):
+    """Noise is the hardest image: nearly every pixel has another nearest center than its neighbor."""
+    labels = superpixels(random_images(2, channels, 24, 30), count)
+    assert labels.dtype == torch.long and labels.shape == (2, 24, 30)
+    for each in labels:
+        pieces = connected_pieces(each)
+        assert sorted(pieces) == list(range(len(pieces))), "a gap"
+        assert set(pieces.values()) == {1}, "a region in pieces"
+        assert abs(len(pieces) - count) <= max(2, count // 2)
+        first = [int((each.flatten() == label).nonzero()[0]) for label in range(len(pieces))]
+        assert first == sorted(first), "labels follow the reading order"
+
+
+def test_small_pieces_join_a_neighbor():
+    labels = superpixels(random_images(1, 3, 30, 30), 9)
+    assert torch.bincount(labels.flatten()).min() >= 900 / 9 / 4
+
+
+def test_superpixels_follow_an_edge():
+    """Two colors whose border crosses the cells: no region has pixels of both."""
+    image = torch.zeros(1, 3, 32, 32)
+    image[:, :, :, 13:] = 1
+    labels = superpixels(image, 16, 0.2)[0]
+    left, right = set(labels[:, :13].flatten().tolist()), set(labels[:, 13:].flatten().tolist())
+    assert left and right and not left & right
+    assert set(grid(32, 32, 4, 4)[:, :13].flatten().tolist()) & set(grid(32, 32, 4, 4)[:, 13:].flatten().tolist())
+
+
+def test_superpixels_depend_on_neither_units_nor_batch():
+    x = random_images(3, 3, 20, 28)
+    expected = superpixels(x, 12)
+    assert torch.equal(superpixels(x * 64 - 3, 12), expected)
+    assert torch.equal(superpixels(x / 1024, 12), expected)
+    assert torch.equal(torch.cat([superpixels(each[None], 12) for each in x]), expected)
+    assert torch.equal(superpixels(x.to(memory_format=torch.channels_last), 12), expected)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (2, 5), (5, 40)])
+def test_superpixels_of_small_and_long_images(size):
+    for x in (torch.zeros(1, 3, *size), random_images(1, 3, *size)):
+        labels = superpixels(x, 50)
+        assert labels.min() == 0 and len(connected_pieces(labels[0])) == int(labels.max()) + 1
+
+
+def test_a_constant_image_has_equal_cells():
+    assert torch.equal(superpixels(torch.full((1, 3, 12, 16), 0.4), 12)[0], grid(12, 16, 3, 4))
+
+
+@pytest.mark.parametrize(("count", "compactness"), [(0, 0.2), (5, 0.0), (2.5, 0.2)])
+def test_impossible_superpixels_are_refused(count, compactness):
+    with pytest.raises(BadOption, match="count"):
+        superpixels(random_images(1), count, compactness)
+
+
+def test_a_map_of_parts_sums_to_their_values():
+    values = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)
+    overlapping = torch.rand(4, 12, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for given in (2, grid(12, 16, 2, 2), overlapping, overlapping > 0.5):
+        (parts,) = parts_of(given, random_images(1))
+        assert parts.count == 4
+        torch.testing.assert_close(parts.spread(values).sum(), values.sum())
+    (cell,) = parts_of(2, random_images(1))
+    torch.testing.assert_close(cell.spread(values)[0, 0], values[0] / 48)
+
+
+def test_pixels_of_an_absent_part_are_hidden():
+    """Three overlapping masks on a row of four pixels; the last pixel belongs to none and is always shown."""
+    masks = torch.tensor([[[1.0, 1, 0, 0]], [[0, 1, 1, 0]], [[0, 0.5, 0, 0]]])
+    present = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 0], [0, 0, 0]]).bool()
+    shown = Parts(3, masks=masks).shown(present)[:, 0]
+    torch.testing.assert_close(shown, torch.tensor([[1.0, 1, 1, 1], [0, 0, 1, 1], [1, 0.5, 1, 1], [0, 0, 0, 1]]))
+
+
+def test_masks_that_do_not_overlap_are_labels():
+    labels = grid(12, 16, 2, 3)
+    masks = torch.stack([labels == label for label in range(6)])
+    present = torch.rand(5, 6, generator=torch.Generator().manual_seed(1)) < 0.5
+    a, b = Parts(6, labels), Parts(6, masks=masks.double())
+    assert torch.equal(a.shown(present).double(), b.shown(present))
+    torch.testing.assert_close(a.spread(torch.arange(6.0).double()), b.spread(torch.arange(6.0).double()))
+
+
+def test_blend_is_exact_at_zero_and_one():
+    x, cover = random_images(2).float()
+    shown = torch.tensor([0.0, 1.0, 0.25]).view(3, 1, 1).expand(3, 12, 16)
+    found = blend(x, cover, shown)
+    assert torch.equal(found[0], cover) and torch.equal(found[1], x)
+    torch.testing.assert_close(found[2], cover + 0.25 * (x - cover))
+    assert torch.equal(blend(x, cover, shown > 0.5)[1], x) and torch.equal(blend(x, cover, shown > 0.5)[2], cover)
+
+
+def test_p104_masks_of_any_strides():
+    """Row P104: a feature mask made by `expand` breaks a peer's `view`."""
+    x = random_images(2)
+    labels = (torch.arange(12) // 3)[:, None].expand(12, 16)
+    assert 0 in labels.stride()
+    (first, _), (second, _) = parts_of(labels, x), parts_of(labels.contiguous(), x)
+    assert torch.equal(first.labels, second.labels)
+    masks = torch.stack([labels == each for each in range(4)])
+    turned = masks.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    for one in (turned, masks[None].expand(2, 4, 12, 16), masks[:, ::1]):
+        assert all(torch.equal(parts.masks, masks.double()) for parts in parts_of(one, x))
+
+
+def test_labels_may_have_gaps_and_differ_by_image():
+    x = random_images(2)
+    labels = torch.stack([7 * grid(12, 16, 2, 2) - 3, grid(12, 16, 1, 3)])
+    first, second = parts_of(labels, x)
+    assert (first.count, second.count) == (4, 3)
+    assert torch.equal(first.labels, grid(12, 16, 2, 2))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "superpixel",
+        True,
+        0,
+        (2, 3, 4),
+        (13, 2),
+        3.5,
+        torch.zeros(2, 12, 15),
+        torch.full((1, 12, 16), 2.0),
+        torch.full((1, 12, 16), torch.nan),
+        torch.zeros(1, 12, 16),
+        torch.zeros(5, 12, 16).long(),
+        torch.zeros(12, 16),
+        torch.zeros(3, 1, 12, 16),
+    ],
+    ids=str,
+)
+def test_impossible_masks_are_refused(given):
+    with pytest.raises(BadOption):
+        parts_of(given, random_images(2))
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(BadOption, match="'superpixels'"):
+        parts_of("superpixel", random_images(1))

@@ -1,0 +1,108 @@
+"""Rows P57 to P60: guided backpropagation and its variants on real networks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+from explainers import ExplainerError, deconvnet, grad_cam, guided_backprop, guided_grad_cam, saliency
+from tests.support.nets import Activated, plain, random_images, rel, residual, settle
+
+
+def noise_images(n=2, height=64, width=64):
+    return torch.randn(n, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def guided_by_hand(net, x, classes):
+    """Clamp the gradient that leaves every ReluBackward0 node of the graph."""
+    leaf = x.clone().requires_grad_()
+    scores = net(leaf * 1)
+    total = sum(scores[i, c] for i, c in enumerate(classes))
+    waiting, seen = [total.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "ReluBackward0":
+            node.register_hook(lambda inputs, outputs: tuple(None if g is None else g.clamp(min=0) for g in inputs))
+        waiting.extend(each for each, _ in node.next_functions)
+    return torch.autograd.grad(total, leaf)[0]
+
+
+@pytest.mark.parametrize("method", [guided_backprop, deconvnet], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("act", [F.relu, torch.relu], ids=["F.relu", "torch.relu"])
+def test_p57_functional_relus_are_guided(method, act):
+    x = random_images()
+    expected = method(settle(Activated(nn.ReLU()).double()), x, 1)
+    assert torch.equal(method(settle(Activated(act).double()), x, 1), expected)
+    assert rel(expected, saliency(settle(Activated(act).double()), x, 1)) > 0.1
+
+
+@pytest.mark.parametrize(
+    "act", [F.silu, F.gelu, F.hardswish, F.leaky_relu], ids=["SiLU", "GELU", "Hardswish", "LeakyReLU"]
+)
+@pytest.mark.parametrize("method", [guided_backprop, deconvnet, guided_grad_cam], ids=lambda m: m.__name__)
+def test_p57_other_activations_are_refused_by_name(method, act):
+    name = {F.silu: "SiLU", F.gelu: "GELU", F.hardswish: "Hardswish", F.leaky_relu: "LeakyReLU"}[act]
+    with pytest.raises(ExplainerError, match=name):
+        method(settle(Activated(act).double()), random_images(), 1)
+
+
+@pytest.mark.parametrize(("build", "name"), [("efficientnet_b0", "SiLU"), ("mobilenet_v3_small", "Hardswish")])
+def test_p57_networks_of_other_activations_are_refused(build, name):
+    net = settle(getattr(torchvision.models, build)(weights=None))
+    with pytest.raises(ExplainerError, match=name):
+        guided_backprop(net, noise_images(1), 1)
+
+
+def test_p57_mobilenet_v2_is_guided_at_its_relu6_or_refused():
+    net, x = settle(torchvision.models.mobilenet_v2(weights=None)), noise_images(1)
+    try:
+        found = guided_backprop(net, x, 1)
+    except ExplainerError as refusal:
+        assert "6" in str(refusal)
+    else:
+        assert rel(found, saliency(net, x, 1)) > 0.1
+
+
+@pytest.mark.parametrize("build", ["densenet121", "resnet18"])
+def test_p58_every_relu_of_a_network_is_guided(build):
+    net, x = settle(getattr(torchvision.models, build)(weights=None)), noise_images()
+    expected = guided_by_hand(net, x, [1, 2])
+    assert rel(guided_backprop(net, x, [1, 2]), expected) < 1e-5
+    assert rel(saliency(net, x, [1, 2]), expected) > 0.1
+
+
+def test_p59_three_images_give_three_maps():
+    net, x = residual(), random_images(3)
+    batch = guided_backprop(net, x)
+    assert batch.shape == x.shape
+    for i in range(3):
+        torch.testing.assert_close(batch[i : i + 1], guided_backprop(net, x[i : i + 1]), rtol=1e-10, atol=1e-14)
+
+
+def test_p60_the_interpolation_is_named_and_matters():
+    net, x = residual(), random_images()
+    nearest = guided_grad_cam(net, x, 1, layer="layer2", interpolate="nearest")
+    bilinear = guided_grad_cam(net, x, 1, layer="layer2", interpolate="bilinear")
+    assert rel(nearest, bilinear) > 0.05
+    cam = grad_cam(net, x, 1, layer="layer2")[:, None]
+    expected = F.interpolate(cam, x.shape[2:], mode="nearest") * guided_backprop(net, x, 1)
+    torch.testing.assert_close(nearest, expected, rtol=1e-12, atol=1e-16)
+    with pytest.raises(ValueError, match="triilinear.*bilinear"):
+        guided_grad_cam(net, x, 1, layer="layer2", interpolate="triilinear")
+
+
+def test_p60_agrees_with_captum_at_nearest():
+    captum = pytest.importorskip("captum.attr")
+    net, x = plain(), random_images()
+    module = plain()
+    expected = (
+        captum.GuidedGradCam(module, module.relu2).attribute(x.clone(), [2, 0, 5], interpolate_mode="nearest").detach()
+    )
+    actual = guided_grad_cam(net, x, [2, 0, 5], layer="relu2", interpolate="nearest")
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)

@@ -1,0 +1,577 @@
+"""Rows P45 to P56 and P69 to P85: in-place operations, repeated modules, unusual outputs, wrappers, transformers."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+from explainers import (
+    METHODS,
+    ExplainerError,
+    UnsupportedModel,
+    capture,
+    default_layer,
+    explain,
+    feature_maps,
+    grad_cam,
+    guided_backprop,
+    hires_cam,
+    integrated_gradients,
+    list_layers,
+    occlusion,
+    saliency,
+    smooth_grad,
+)
+from tests.support.calls import NAMES, OF_INPUTS, OF_LAYERS, call
+from tests.support.nets import (
+    ClassToken,
+    DictNet,
+    TupleNet,
+    Twice,
+    act_grad,
+    cam_by_hand,
+    plain,
+    random_images,
+    rel,
+    residual,
+    settle,
+    top,
+)
+
+pytestmark = pytest.mark.sample
+
+
+def noise_images(n=2, height=64, width=96, seed=0, channels=3):
+    return torch.randn(n, channels, height, width, generator=torch.Generator().manual_seed(seed))
+
+
+@functools.cache
+def network(name):
+    """Only the features of VGG are needed; its 120 M parameters of classifier are not."""
+    if name == "vgg11":
+        net = torchvision.models.VGG(
+            torchvision.models.vgg11(weights=None, init_weights=False).features, num_classes=9, init_weights=False
+        )
+        net.classifier = nn.Sequential(nn.Linear(512 * 49, 9))
+        return settle(net)
+    return settle(getattr(torchvision.models, name)(weights=None))
+
+
+# D. In-place operations
+
+IN_PLACE = {
+    "p45": ("resnet18", "layer4.1.bn2"),
+    "p46": ("resnet18", "bn1"),
+    "p47": ("resnet18", "layer4.0.bn1"),
+    "p48": ("densenet121", "features"),
+    "p48_norm5": ("densenet121", "features.norm5"),
+    "p49": ("vgg11", "features.18"),
+    "p50": ("mobilenet_v2", "features.18.1"),
+    "p51": ("squeezenet1_1", "classifier.1"),
+}
+
+
+def half_active(net, layer, x):
+    """Classes whose own channel is positive in some cells and negative in others."""
+    a = feature_maps(net, x, layer=layer)
+    return ((a > 0).float().mean((2, 3)) * (a < 0).float().mean((2, 3))).argmax(1).tolist()
+
+
+def in_place(row):
+    """The captured activation is bit-equal to a cloning hook's, the map right, the network's output untouched."""
+    name, layer = IN_PLACE[row]
+    net, x = network(name), noise_images()
+    classes = half_active(net, layer, x) if row == "p51" else top(net, x)
+    a, g, scores = act_grad(net, net.get_submodule(layer), x, classes)
+    assert a.min() < 0, "the following in-place operation would remove the negative values"
+    with capture(net, layer) as seen:
+        unhooked = net(x)
+    assert torch.equal(seen.outputs[layer], a)
+    assert torch.equal(unhooked, net(x)) and torch.equal(unhooked.detach(), scores)
+    assert torch.equal(feature_maps(net, x, layer=layer), a)
+    expected = (g.mean((2, 3), keepdim=True) * a).sum(1)
+    assert rel(grad_cam(net, x, classes, layer=layer, relu=False), expected) < 1e-5
+    assert rel(hires_cam(net, x, classes, layer=layer), (g * a).sum(1)) < 1e-5
+    overwritten = (g.mean((2, 3), keepdim=True) * a.relu()).sum(1)
+    assert rel(overwritten, expected) > 1e-3, "the case must tell the tensor from its own ReLU"
+
+
+def test_p45_resnet_last_batch_norm():
+    in_place("p45")
+
+
+def test_p46_resnet_first_batch_norm():
+    in_place("p46")
+
+
+def test_p47_resnet_batch_norm_inside_a_block():
+    in_place("p47")
+
+
+@pytest.mark.parametrize("row", ["p48", "p48_norm5"])
+def test_p48_densenet_features(row):
+    in_place(row)
+
+
+def test_p49_vgg_last_convolution():
+    in_place("p49")
+
+
+def test_p50_mobilenet_last_batch_norm():
+    in_place("p50")
+
+
+def test_p51_squeezenet_classifier_convolution():
+    in_place("p51")
+
+
+def test_p52_a_convolution_called_twice_has_a_map_for_each_call():
+    net, x = settle(Twice().double()), random_images()
+    boxes, grads = [], []
+
+    def hook(module, inputs, output):
+        boxes.append(output)
+        return output.clone()
+
+    handle = net.conv.register_forward_hook(hook)
+    scores = net(x.clone().requires_grad_())
+    handle.remove()
+    grads = torch.autograd.grad(scores[:, 1].sum(), boxes)
+    maps = [grad_cam(net, x, 1, layer=f"conv#{k}", relu=False) for k in (0, 1)]
+    for found, a, g in zip(maps, boxes, grads, strict=True):
+        torch.testing.assert_close(found, (g.mean((2, 3), keepdim=True) * a).sum(1).detach(), rtol=1e-10, atol=1e-13)
+    assert maps[0].shape != maps[1].shape
+    with pytest.raises(ExplainerError, match="conv#0.*conv#1"):
+        grad_cam(net, x, 1, layer="conv")
+    with pytest.raises(ExplainerError, match="conv#0.*conv#1"):
+        grad_cam(net, x, 1, layer=net.conv)
+
+
+def test_p53_a_relu_called_three_times_has_a_map_for_each_call():
+    net, x = settle(Twice().double()), random_images()
+    shapes = [tuple(grad_cam(net, x, 1, layer=f"relu#{k}").shape) for k in range(3)]
+    assert shapes == [(3, 12, 16), (3, 12, 16), (3, 6, 8)]
+    with pytest.raises(ExplainerError, match="relu#2"):
+        grad_cam(net, x, 1, layer="relu")
+
+
+def test_p53_a_resnets_block_relu():
+    net, x = network("resnet18"), noise_images()
+    names = [layer.name for layer in list_layers(net, x)]
+    assert "layer4.1.relu#0" in names and "layer4.1.relu#1" in names and "layer4.1.relu" not in names
+    assert torch.equal(feature_maps(net, x, layer="layer4.1.relu#1"), feature_maps(net, x, layer="layer4"))
+    assert not torch.equal(feature_maps(net, x, layer="layer4.1.relu#0"), feature_maps(net, x, layer="layer4"))
+    torch.testing.assert_close(grad_cam(net, x, 1, layer="layer4.1.relu#1"), grad_cam(net, x, 1, layer="layer4"))
+
+
+@pytest.mark.parametrize("name", [name for name in OF_LAYERS if name != "cam"])  # CAM explains only the last layer
+def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
+    net, x = settle(TupleNet().double()), random_images()
+    with pytest.raises((TypeError, ExplainerError), match="pair.*tuple|tuple.*pair"):
+        call(name, net, x, 1, layer="pair")
+    assert call(name, net, x, 1, layer="pair.conv").isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("cam", "finer_cam")])  # they need a class
+def test_p55_dictionary_output_reaches_the_target_raw(name):
+    net, x = settle(DictNet().double()), random_images()
+    layer = {"layer": "net.conv2"} if name in OF_LAYERS else {}
+    seen = []
+
+    def target(output):
+        seen.append(sorted(output))
+        return output["out"][:, 2].mean((1, 2))
+
+    result = call(name, net, x, target, **layer)
+    assert result.isfinite().all() and all(each == ["aux", "out"] for each in seen)
+    if METHODS[name].reads_class:
+        assert seen
+        with pytest.raises(ValueError, match="dict"):
+            call(name, net, x, 1, **layer)
+
+
+def test_p55_target_is_called_once_per_forward():
+    net, x, seen = settle(DictNet().double()), random_images(), []
+    grad_cam(net, x, lambda output: (seen.append(1), output["out"][:, 2].mean((1, 2)))[1], layer="net.conv2")
+    assert len(seen) == 1
+
+
+def test_p56_googlenet_with_auxiliary_outputs_in_train_mode():
+    net = settle(torchvision.models.googlenet(weights=None, aux_logits=True, init_weights=False, num_classes=9))
+    x = noise_images(1, 64, 64)
+    expected = grad_cam(net, x, 3, layer="inception5b")
+    slope = saliency(net, x, 3)
+    net.train()
+    assert rel(grad_cam(net, x, 3, layer="inception5b"), expected) < 1e-5
+    assert rel(saliency(net, x, 3), slope) < 1e-5
+    assert net.training and net.inception5b.training
+
+
+def test_p56_a_named_tuple_with_logits_is_understood():
+    from collections import namedtuple
+
+    Outputs = namedtuple("Outputs", "logits aux")
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain()
+
+        def forward(self, x):
+            y = self.net(x)
+            return Outputs(y, y * 2)
+
+    x = random_images()
+    assert torch.equal(grad_cam(Named().eval(), x, 1, layer="net.relu2"), grad_cam(plain(), x, 1, layer="relu2"))
+    e = explain("grad_cam", Named().eval(), x, layer="net.relu2")
+    assert e.target == plain()(x).argmax(1).tolist() and torch.equal(e.scores, plain()(x).detach())
+
+
+# F. Modes, dtypes, wrappers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p69_inside_no_grad(name):
+    net, x = residual(), random_images()
+    expected = call(name, net, x)
+    with torch.no_grad():
+        actual = call(name, net, x)
+        assert not torch.is_grad_enabled()
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p70_inside_inference_mode_and_on_inference_tensors(name):
+    net, x = residual(), random_images()
+    expected = call(name, net, x)
+    with torch.inference_mode():
+        born = x * 1
+        torch.testing.assert_close(call(name, net, x), expected)
+        torch.testing.assert_close(call(name, net, born), expected)
+        assert torch.is_inference_mode_enabled()
+    torch.testing.assert_close(call(name, net, born), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p70_model_whose_parameters_are_inference_tensors(name):
+    expected = call(name, residual(), random_images())
+    with torch.inference_mode():
+        net = residual()
+    torch.testing.assert_close(call(name, net, random_images()), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p71_all_parameters_frozen(name):
+    net, x = residual(), random_images()
+    expected = call(name, net, x)
+    torch.testing.assert_close(call(name, net.requires_grad_(False), x), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p72_bfloat16_gives_float32(name):
+    net, x = plain().to(torch.bfloat16), random_images().to(torch.bfloat16)
+    layer = {"layer": "relu2"} if name in OF_LAYERS else {}
+    result = call(name, net, x, [2, 0, 5], **layer)
+    assert result.dtype == torch.float32 and result.isfinite().all() and result.any()
+    assert result.numpy().dtype == "float32"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p73_float64_in_float64_precision_out(name):
+    net, x = residual(), random_images()
+    wide = call(name, net, x, [2, 0, 5])
+    assert wide.dtype == torch.float64
+    drawn = name == "random_control"  # its values are drawn in float32, and nothing is computed from them
+    assert drawn or not torch.equal(wide, wide.float().double()), "more than float32 can hold"
+    layer = {"layer": "relu2"} if name in OF_LAYERS else {}
+    half = call(name, plain().half(), x.half(), [2, 0, 5], **layer)
+    assert half.isfinite().all() and half.dtype == torch.float32
+
+
+@pytest.mark.parametrize("channels", [1, 6])
+def test_p74_layers_are_found_with_the_real_input(channels):
+    net, x = residual(channels), random_images(2, channels)
+    by_default = grad_cam(net, x)
+    assert by_default.shape == (2, 6, 8)
+    torch.testing.assert_close(by_default, grad_cam(net, x, layer=default_layer(net, x)))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("vgg11", "features"), ("squeezenet1_1", "features"), ("densenet121", "features"), ("mobilenet_v2", "features")],
+)
+def test_p75_default_layer_is_the_last_spatial_stage(name, expected):
+    assert default_layer(network(name), noise_images(1, 128, 160)) == expected
+
+
+def test_p75_default_layer_of_transformers():
+    swin = settle(torchvision.models.SwinTransformer([4, 4], 16, [1, 1, 1], [2, 2, 2], [4, 4], num_classes=7))
+    assert default_layer(swin, noise_images(1)) == "norm"
+    vit = settle(torchvision.models.VisionTransformer(64, 16, 3, 2, 16, 32, num_classes=7))
+    assert default_layer(vit, noise_images(1, 64, 64)) == "encoder.layers.encoder_layer_2.ln_1"
+
+
+FROZEN = {
+    "traced": lambda: torch.jit.trace(residual(), random_images(), check_trace=False),
+    "scripted": lambda: torch.jit.script(plain()),
+    "exported": lambda: torch.export.export(residual(), (random_images(),)).module(),
+}
+
+
+@functools.cache
+def frozen(kind):
+    return FROZEN[kind]()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["scripted", "traced"])
+def test_p76_p77_guided_is_refused_or_correct_never_the_plain_gradient(kind):
+    net, original, x = frozen(kind), plain() if kind == "scripted" else residual(), random_images()
+    for name in ("guided_backprop", "deconvnet", "guided_grad_cam"):
+        try:
+            found = call(name, net, x, 1)
+        except ExplainerError as refusal:
+            assert kind in str(refusal) and "saliency" in str(refusal)
+        else:
+            torch.testing.assert_close(found, call(name, original, x, 1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_p77_guided_on_exported_models_is_refused_or_correct():
+    x = random_images()
+    try:
+        found = guided_backprop(frozen("exported"), x, 1)
+    except ExplainerError as refusal:
+        assert "exported" in str(refusal)
+    else:
+        torch.testing.assert_close(found, guided_backprop(residual(), x, 1))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["scripted", "traced", "exported"])
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_p76_p77_layer_methods_refuse_naming_what_works(kind, name):
+    net = frozen(kind)
+    layer = {"layer": "conv1"}
+    for where in ({}, layer):
+        refusals = ExplainerError if name == "guided_grad_cam" else UnsupportedModel
+        with pytest.raises(refusals, match=f"{kind}.*saliency"):
+            call(name, net, random_images(), 1, **where)
+    assert kind in METHODS[name].applies(net)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["scripted", "traced", "exported"])
+def test_p77_input_gradient_methods_and_occlusion_work(kind):
+    net, x = frozen(kind), random_images()
+    original = plain() if kind == "scripted" else residual()
+    for name in OF_INPUTS:
+        if METHODS[name].needs is not None:
+            continue  # methods with special requirements give the reason: test_applies_gives_the_reason
+        options = {"batch_size": 3} if kind == "exported" and METHODS[name].long else {}
+        torch.testing.assert_close(call(name, net, x, 1, **options), call(name, original, x, 1), rtol=1e-8, atol=1e-10)
+        assert METHODS[name].applies(net) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_p77_exported_models_of_a_fixed_batch_size_are_explained():
+    """Default options work too: no batch size is chosen that the export does not accept."""
+    net, x = frozen("exported"), random_images()
+    for method, options in (
+        (integrated_gradients, {"steps": 8}),
+        (smooth_grad, {"samples": 4}),
+        (occlusion, {"window": 4}),
+    ):
+        try:
+            found = method(net, x, 1, **options)
+        except ExplainerError as refusal:
+            assert "batch" in str(refusal), "a refusal says what is wrong"
+        else:
+            torch.testing.assert_close(found, method(residual(), x, 1, **options), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("before", [False, True], ids=["fresh", "compiled before"])
+def test_p78_compiled_models_are_unwrapped(before):
+    """`aot_eager` builds the graphs that hide hooks without needing a C++ compiler."""
+    net, x = residual(), random_images()
+    expected = {name: call(name, net, x, 1) for name in ("grad_cam", "guided_backprop", "channel_effects", "saliency")}
+    compiled = torch.compile(net, backend="aot_eager")
+    if before:
+        compiled(x)
+        with torch.no_grad():
+            compiled(x)
+    for name, wanted in expected.items():
+        torch.testing.assert_close(call(name, compiled, x, 1), wanted)
+    torch.testing.assert_close(grad_cam(compiled, x, 1, layer="layer1"), grad_cam(net, x, 1, layer="layer1"))
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_p78_module_compiled_in_place_and_compiled_inner_parts():
+    net, x = residual(), random_images()
+    cam, guided = grad_cam(net, x, 1), guided_backprop(net, x, 1)
+    net.compile(backend="aot_eager")
+    net(x)
+    torch.testing.assert_close(grad_cam(net, x, 1), cam)
+    torch.testing.assert_close(guided_backprop(net, x, 1), guided)
+    inner = residual()
+    inner.layer2 = torch.compile(inner.layer2, backend="aot_eager")
+    inner(x)
+    torch.testing.assert_close(grad_cam(inner, x, 1, layer="layer2"), grad_cam(residual(), x, 1, layer="layer2"))
+    torch.testing.assert_close(guided_backprop(inner, x, 1), guided)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_p79_data_parallel_is_unwrapped(name):
+    net, x = residual(), random_images()
+    layer = {"layer": "layer2"} if name in OF_LAYERS else {}
+    torch.testing.assert_close(call(name, nn.DataParallel(net), x, 1, **layer), call(name, net, x, 1, **layer))
+
+
+def test_p79_distributed_data_parallel_is_unwrapped(tmp_path):
+    if not torch.distributed.is_available() or torch.distributed.is_initialized():
+        pytest.skip("no process group here")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net, x = residual(), random_images()
+        wrapped = nn.parallel.DistributedDataParallel(net)
+        torch.testing.assert_close(grad_cam(wrapped, x, 1, layer="layer2"), grad_cam(net, x, 1, layer="layer2"))
+        torch.testing.assert_close(guided_backprop(wrapped, x, 1), guided_backprop(net, x, 1))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_p80_a_refused_model_fails_once_and_prints_nothing():
+    code = (
+        "import torch, explainers\n"
+        "net = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())\n"
+        "net = torch.jit.script(net)\n"
+        "try:\n    explainers.grad_cam(net, torch.rand(1, 3, 4, 4))\n"
+        "except explainers.UnsupportedModel:\n    pass\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "" and done.stderr == ""
+
+
+# G. Transformers
+
+
+def tokens_by_hand(net, layer, x, classes, grid, extra=1):
+    """Grad-CAM from tokens: the mean over patch tokens, the class token left out."""
+    a, g, _ = act_grad(net, layer, x, classes)
+    a, g = a[:, extra:], g[:, extra:]
+    return (g.mean(1, keepdim=True) * a).sum(2).unflatten(1, grid)
+
+
+def vit(size=64, patch=16):
+    return settle(torchvision.models.VisionTransformer(size, patch, 3, 2, 16, 32, num_classes=7))
+
+
+def test_p81_vit_blocks_give_the_grid_of_their_patches():
+    net, x = vit(), noise_images(2, 64, 64)
+    layer = "encoder.layers.encoder_layer_1"
+    found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
+    assert found.shape == (2, 4, 4)
+    expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (4, 4))
+    assert rel(found, expected) < 1e-5
+    assert feature_maps(net, x, layer=layer).shape == (2, 16, 4, 4)
+
+
+def test_p82_the_last_block_has_no_gradient_on_patches_and_the_default_has():
+    net, x = vit(), noise_images(2, 64, 64)
+    last = "encoder.layers.encoder_layer_2"
+    _, g, _ = act_grad(net, net.get_submodule(last), x, [1, 2])
+    assert g[:, 1:].abs().max() == 0 and g[:, 0].abs().max() > 0
+    assert default_layer(net, x) == f"{last}.ln_1"
+    assert grad_cam(net, x, [1, 2], relu=False).abs().max() > 0
+    expected = tokens_by_hand(net, net.get_submodule(f"{last}.ln_1"), x, [1, 2], (4, 4))
+    assert rel(grad_cam(net, x, [1, 2], relu=False), expected) < 1e-5
+    e = explain("grad_cam", net, x, [1, 2], layer=last)
+    assert e.layer == f"{last}.ln_1" and e.findings[0][0].code == "token_only_gradient"
+
+
+@pytest.mark.parametrize(("size", "patch"), [(64, 16), (48, 8), (224, 32)])
+def test_p83_the_grid_is_read_from_the_network(size, patch):
+    found = grad_cam(vit(size, patch), noise_images(1, size, size), 1)
+    assert found.shape == (1, size // patch, size // patch)
+
+
+def test_p84_sixteen_tokens_of_two_by_eight():
+    net, x = settle(ClassToken()), noise_images(2, 32, 128)
+    for layer in ("blocks.0", "blocks.1.ln_1"):
+        found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
+        assert found.shape == (2, 2, 8)
+        expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (2, 8))
+        assert rel(found, expected) < 1e-5
+
+
+def test_p84_a_tall_image_is_eight_by_two():
+    net, x = settle(ClassToken((8, 2))), noise_images(1, 128, 32)
+    assert grad_cam(net, x, 1).shape == (1, 8, 2)
+
+
+def nhwc_by_hand(net, layer, x, classes):
+    a, g, _ = act_grad(net, layer, x, classes)
+    return (g.mean((1, 2), keepdim=True) * a).sum(3)
+
+
+def test_p85_swins_channels_last_layers():
+    net, x = (
+        settle(torchvision.models.SwinTransformer([4, 4], 16, [1, 2], [2, 2], [4, 4], num_classes=7)),
+        noise_images(1),
+    )
+    for layer in ("features.1", "features.3", "norm"):
+        expected = nhwc_by_hand(net, net.get_submodule(layer), x, [5])
+        found = grad_cam(net, x, 5, layer=layer, relu=False)
+        assert found.shape == expected.shape and rel(found, expected) < 1e-5
+    permuted = grad_cam(net, x, 5, layer="permute", relu=False)
+    assert rel(permuted, grad_cam(net, x, 5, layer="norm", relu=False)) < 1e-6
+    assert default_layer(net, x) == "norm"
+    maps = feature_maps(net, x, layer="norm")
+    assert maps.shape == (1, 32, 8, 12) and torch.equal(maps, feature_maps(net, x, layer="permute"))
+
+
+def test_p85_the_layer_norm_inside_convnext_blocks():
+    config = torchvision.models.convnext.CNBlockConfig
+    net = settle(torchvision.models.ConvNeXt([config(8, 16, 1), config(16, None, 2)], num_classes=7))
+    x, layer = noise_images(1), "features.3.1.block.2"
+    expected = nhwc_by_hand(net, net.get_submodule(layer), x, [5])
+    found = grad_cam(net, x, 5, layer=layer, relu=False)
+    assert found.shape == (1, 8, 12) and rel(found, expected) < 1e-5
+    outer = cam_by_hand(net, net.features[3], x, [5])
+    assert rel(grad_cam(net, x, 5, layer="features.3", relu=False), outer) < 1e-5
+
+
+def test_p85_perturbations_of_channels_act_on_the_channel_axis():
+    """A channels-last layer has as many effects as channels, each by hand."""
+
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 5, 3, padding=1)
+            self.norm = nn.LayerNorm(5)
+            self.fc = nn.Linear(5, 4)
+
+        def forward(self, x):
+            y = self.norm(self.conv(x).permute(0, 2, 3, 1))
+            return self.fc(F.gelu(y).mean((1, 2)))
+
+    net, x = settle(Last().double()), random_images(2)
+    a = net.norm(net.conv(x).permute(0, 2, 3, 1)).detach()
+    full = net(x).detach()[:, 1]
+    expected = []
+    for k in range(5):
+        off = a.clone()
+        off[..., k] = 0
+        expected.append(full - net.fc(F.gelu(off).mean((1, 2))).detach()[:, 1])
+    found = call("channel_effects", net, x, 1, layer="norm")
+    torch.testing.assert_close(found, torch.stack(expected, 1), rtol=1e-9, atol=1e-12)

@@ -1,0 +1,272 @@
+"""Attention methods either follow every attention layer of a network, or raise an error that names the reason.
+
+Each network here differs in a single block from one whose map is known, so a map that ignores that block is not caused
+by the architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from explainers import METHODS, UnsupportedModel, attention_heads, attention_rollout, le_grad, transformer_attribution
+from tests.support.nets import random_images, settle
+from tests.support.oracles.attention import wide_images
+from tests.support.token_nets import Attention, PlainViT, plain_vit
+
+METHODS_OF_ATTENTION = [attention_rollout, transformer_attribution, le_grad, attention_heads]
+FOLLOWING = METHODS_OF_ATTENTION[:3]
+
+
+class Spelled(Attention):
+    """The attention of `token_nets` with `weigh` for the softmax and its product with the values."""
+
+    weigh: Callable[[Tensor, Tensor], Tensor]
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, count, width = x.shape
+        q, k, v = self.qkv(x).reshape(n, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = self.weigh(q * q.shape[-1] ** -0.5 @ k.mT, v)
+        return self.proj(mixed.transpose(1, 2).reshape(n, count, width))
+
+
+def respelled(weigh: Callable[[Tensor, Tensor], Tensor], blocks: tuple[int, ...] = (0, 1), **form: object) -> nn.Module:
+    """`plain_vit` with the same weights, in which some blocks compute their attention with `weigh`."""
+    net = plain_vit(1, fused=False, **form)
+    for i in blocks:
+        old = net.blocks[i].attn
+        net.blocks[i].attn = type("Spelled", (Spelled,), {"weigh": staticmethod(weigh)})(8, 2, False).double().eval()
+        net.blocks[i].attn.load_state_dict(old.state_dict())
+    return net
+
+
+softmax = nn.Softmax(dim=-1)
+
+
+def one_by_one(scores: Tensor, v: Tensor) -> Tensor:
+    """Three dimensions, [N heads, T, T]."""
+    return torch.bmm(scores.flatten(0, 1).softmax(2), v.flatten(0, 1)).unflatten(0, scores.shape[:2])
+
+
+SPELLINGS = {
+    "torch.softmax": lambda s, v: torch.softmax(s, -1) @ v,
+    "F.softmax": lambda s, v: F.softmax(s, dim=3, dtype=torch.float64) @ v,
+    "Tensor.softmax": lambda s, v: s.softmax(dim=-1).matmul(v),
+    "nn.Softmax": lambda s, v: torch.matmul(softmax(s), v),
+    "special": lambda s, v: torch.special.softmax(s, -1) @ v,
+    "dropout and dtype": lambda s, v: F.dropout(s.softmax(-1), 0.1, training=False).to(v.dtype) @ v,
+    "einsum": lambda s, v: torch.einsum("bhij,bhjd->bhid", s.softmax(-1), v),
+    "einsum the other way round": lambda s, v: torch.einsum("bhjd,bhij->bhid", v, s.softmax(-1)),
+    "transposed": lambda s, v: (v.mT @ s.softmax(-1).transpose(-2, -1)).mT,
+    "product and sum": lambda s, v: (s.softmax(-1).unsqueeze(-1) * v.unsqueeze(2)).sum(3),
+    "three dimensions": one_by_one,
+}
+
+
+@pytest.mark.parametrize("spelling", list(SPELLINGS))
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_implementation_gives_the_same_map(spelling, count):
+    x = wide_images()[:count]
+    net = respelled(SPELLINGS[spelling])
+    for method in METHODS_OF_ATTENTION:
+        expected = method(plain_vit(1, fused=False), x, 1)
+        torch.testing.assert_close(method(net, x, 1), expected, rtol=1e-9, atol=1e-12)
+
+
+def by_hand(scores: Tensor, v: Tensor) -> Tensor:
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def linear(scores: Tensor, v: Tensor) -> Tensor:
+    return v.softmax(-2) * scores.mean()
+
+
+def talking(scores: Tensor, v: Tensor) -> Tensor:
+    """Heads are mixed after the softmax."""
+    mix = torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=scores.dtype)
+    return F.linear(scores.softmax(-1).permute(0, 2, 3, 1), mix).permute(0, 3, 1, 2) @ v
+
+
+def scaled(scores: Tensor, v: Tensor) -> Tensor:
+    return scores.softmax(-1) * 0.5 @ v
+
+
+def reduced(scores: Tensor, v: Tensor) -> Tensor:
+    """Queries attend only to every second key."""
+    return scores[..., ::2].softmax(-1) @ v[..., ::2, :]
+
+
+def in_windows(scores: Tensor, v: Tensor) -> Tensor:
+    """Tokens 1 to 16 in two windows; the first token attends to itself."""
+    rows = [v[:, :, :1]]
+    for start in (1, 9):
+        part = slice(start, start + 8)
+        rows.append(scores[:, :, part, part].softmax(-1) @ v[:, :, part])
+    return torch.cat(rows, 2)
+
+
+def among_channels(scores: Tensor, v: Tensor) -> Tensor:
+    """Weights [N, heads, d, d]."""
+    return ((v.mT @ v).softmax(-1) @ v.mT).mT + scores.mean()
+
+
+def head_by_head(scores: Tensor, v: Tensor) -> Tensor:
+    return torch.stack([scores[:, h].softmax(-1) @ v[:, h] for h in range(v.shape[1])], 1)
+
+
+def of_queries(scores: Tensor, v: Tensor) -> Tensor:
+    """Normalized over the queries: columns sum to 1, rows do not."""
+    return scores.mT.softmax(-1).mT @ v
+
+
+REFUSED = {
+    "by hand": (by_hand, "'blocks.0.attn' .* does not call a softmax"),
+    "linear": (linear, "'blocks.0.attn' .* does not call a softmax"),
+    "talking heads": (talking, "'blocks.0.attn' modifies its weights after the softmax .linear."),
+    "scaled": (scaled, "'blocks.0.attn' modifies its weights after the softmax .mul."),
+    "reduced keys": (reduced, "'blocks.0.attn' has 17 queries and 9 keys"),
+    "windows": (in_windows, "'blocks.0.attn' has 8 by 8 weights that are not between all tokens"),
+    "channels": (among_channels, "'blocks.0.attn' has 4 by 4 weights that are not between all tokens"),
+    "head by head": (head_by_head, "'blocks.0.attn' and 'blocks.0.attn' in parallel"),
+    "of queries": (of_queries, "'blocks.0.attn' modifies its weights after the softmax"),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("kind", list(REFUSED))
+@pytest.mark.parametrize("method", FOLLOWING)
+def test_one_block_that_cannot_be_followed_refuses_the_network(method, kind, count):
+    """The other block is unchanged, and would give a map by itself."""
+    weigh, words = REFUSED[kind]
+
+    with pytest.raises(UnsupportedModel, match=words):
+        method(respelled(weigh, (0,)), wide_images()[:count], 1)
+
+
+def test_a_block_that_is_not_called_attention():
+    """It has the class of a module in which attention was detected."""
+
+    class Mixer(Spelled):
+        plain = True
+
+        def weigh(self, scores: Tensor, v: Tensor) -> Tensor:
+            return scores.softmax(-1) @ v if self.plain else by_hand(scores, v)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.mix = nn.LayerNorm(8), Mixer(8, 2, False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.mix(self.norm(x))
+
+    net = PlainViT(1)
+    net.blocks = nn.Sequential(Block(), Block())
+    net = settle(net.double())
+    assert attention_rollout(net, wide_images(), 1).any()
+    net.blocks[0].mix.plain = False
+
+    for method in FOLLOWING:
+        with pytest.raises(UnsupportedModel, match=r"'blocks.0.mix' .*softmax"):
+            method(net, wide_images(), 1)
+
+
+def test_a_softmax_outside_attention_is_ignored():
+    """A gate over the channels, and probabilities of each token."""
+
+    class Gated(PlainViT):
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = torch.cat([self.tokens.expand(len(x), -1, -1), self.patch(x).flatten(2).mT], 1)
+            tokens = self.norm(self.blocks(tokens * tokens.softmax(-1)))
+            return self.head(tokens).softmax(-1)[:, 0]
+
+    class Plain(Gated):
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = torch.cat([self.tokens.expand(len(x), -1, -1), self.patch(x).flatten(2).mT], 1)
+            scores = (tokens - tokens.amax(-1, keepdim=True)).exp()
+            tokens = self.norm(self.blocks(tokens * (scores / scores.sum(-1, keepdim=True))))
+            return self.head(tokens)[:, 0].log_softmax(-1).exp()
+
+    gated, plain = (settle(kind(1, fused=False).double()) for kind in (Gated, Plain))
+    for method in METHODS_OF_ATTENTION:
+        torch.testing.assert_close(method(gated, wide_images(), 1), method(plain, wide_images(), 1))
+
+
+def test_a_network_without_attention_is_reported():
+    """Tokens are mixed by a linear layer: a mixer, which the names of its modules do not show."""
+
+    class Mixed(PlainViT):
+        def __init__(self) -> None:
+            super().__init__(0, "patches")
+            self.blocks, self.mix = nn.Sequential(), nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.norm(self.patch(x).flatten(2))
+            return self.head(self.mix(tokens).mT.mean(1))
+
+    net = Mixed()
+    net.norm = nn.LayerNorm(16)
+    for method in METHODS_OF_ATTENTION:
+        with pytest.raises(UnsupportedModel, match="Mixed has no attention between tokens"):
+            method(settle(net.double()), wide_images(), 1)
+
+
+AMONG, PARTS, KEYS = "not between all tokens", "within groups of", "queries and"
+TIMM = {
+    "pvt_v2_b0": "256 queries and 4 keys", "xcit_nano_12_p16_224": AMONG, "edgenext_xx_small": AMONG,
+    "cait_xxs24_224": "after the softmax .linear.", "volo_d1_224": PARTS, "coat_lite_tiny": "does not call a softmax",
+    "convit_tiny": "modifies its weights after the softmax", "nest_tiny": PARTS, "mvitv2_tiny": KEYS,
+    "levit_128s": KEYS, "hiera_tiny_224": f"{KEYS}|{PARTS}", "tnt_s_legacy_patch16_224": PARTS,
+    "mobilevit_xxs": f"{PARTS}|{AMONG}|number of tokens differs", "mixer_s16_224": "no attention between tokens",
+    "swin_tiny_patch4_window7_224": "windowed attention", "vit_tiny_patch16_224": None, "beit_base_patch16_224": None,
+    "deit_tiny_distilled_patch16_224": None,
+}  # fmt: skip
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", list(TIMM))
+def test_timm(name):
+    timm, words, size = pytest.importorskip("timm"), TIMM[name], 224 if "mixer" in name else 64
+    torch.manual_seed(0)
+    sized = {} if size == 224 else {"img_size": size}
+    try:
+        net = timm.create_model(name, num_classes=5, **sized)
+    except TypeError:  # a network that takes any size
+        net = timm.create_model(name, num_classes=5)
+    net, x = net.eval(), random_images(1, 3, size, size).float()
+    for method in FOLLOWING:
+        if words is None:
+            assert method(net, x, 1).any()
+        else:
+            with pytest.raises(UnsupportedModel, match=words):
+                method(net, x, 1)
+
+
+def test_segformer_of_segmentation_models():
+    smp = pytest.importorskip("segmentation_models_pytorch")
+    torch.manual_seed(0)
+    net = smp.Segformer("mit_b0", encoder_weights=None, classes=3).eval()
+
+    with pytest.raises(UnsupportedModel, match=r"queries and .* keys"):
+        attention_rollout(net, random_images(1, 3, 64, 64).float(), lambda output: output[:, 1].mean((1, 2)))
+
+
+def test_every_attention_of_hugging_face():
+    """Both implementations record the same weights."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    maps = []
+    for implementation in ("eager", "sdpa"):
+        config = transformers.ViTConfig(image_size=64, patch_size=16, num_labels=5, **sizes)
+        config._attn_implementation = implementation
+        net = settle(transformers.ViTForImageClassification(config)).float()
+        maps.append(attention_rollout(net, random_images(2, 3, 64, 64).float(), 1))
+    assert maps[0].any()
+    torch.testing.assert_close(maps[0], maps[1])
+    assert METHODS["attention_rollout"].applies(net) is None

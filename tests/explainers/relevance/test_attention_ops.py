@@ -1,0 +1,168 @@
+"""Oracle: torch's attention functions, for every kind of mask and both modes that decompose them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from explainers import deep_lift, lrp
+from explainers.backward.decompositions import multi_head
+from explainers.backward.operations import STRUCTURE, Interception
+from explainers.passes.attention.operations import scaled_dot_product_attention
+from explainers.passes.attention.watch import AttentionTrace, _Watch
+from tests.support.nets import random_images, settle
+
+N, HEADS, T, S, C = 2, 2, 5, 6, 8
+
+
+def tensor(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+def hidden(*shape):
+    """Return a boolean mask, True for masked keys; the first key is never masked."""
+    mask = tensor(*shape) > 0.3
+    mask[..., 0] = False
+    return mask
+
+
+# softmax(q k) v
+
+MASKS = {
+    "none": {},
+    "bool": {"attn_mask": ~hidden(T, S)},
+    "bool by image": {"attn_mask": ~hidden(N, 1, T, S)},
+    "float": {"attn_mask": tensor(T, S)},
+    "float by head": {"attn_mask": tensor(N, HEADS, T, S)},
+    "no key": {"attn_mask": torch.arange(T)[:, None].expand(T, S) != 2},
+    "no key, added": {"attn_mask": torch.zeros(T, S).double().index_fill(0, torch.tensor([2]), -torch.inf)},
+    "causal": {"is_causal": True},
+    "scale": {"scale": 0.3},
+    "scale and mask": {"scale": 0.3, "attn_mask": ~hidden(T, S)},
+}
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["", "grouped heads"])
+@pytest.mark.parametrize("name", MASKS)
+def test_decomposed_attention_equals_the_fused_kernel(name, grouped):
+    heads = 1 if grouped else HEADS
+    inputs = [
+        tensor(N, HEADS, T, C).requires_grad_(),
+        tensor(N, heads, S, C).requires_grad_(),
+        (2 * tensor(N, heads, S, C)).requires_grad_(),
+    ]
+    options = {**MASKS[name], "enable_gqa": grouped}
+    expected = F.scaled_dot_product_attention(*inputs, **options)
+
+    actual = scaled_dot_product_attention(*inputs, **options)
+
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
+    towards = tensor(*expected.shape)
+    for mine, its in zip(*(torch.autograd.grad(y, inputs, towards) for y in (actual, expected)), strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-13)
+
+
+# Multi-head attention
+
+ATTENTION_MASKS = {
+    "none": None,
+    "bool": hidden(T, T),
+    "float": tensor(T, T),
+    "bool by head": hidden(N * HEADS, T, T),
+    "float by head": tensor(N * HEADS, T, T),
+    "causal": torch.ones(T, T, dtype=torch.bool).triu(1),
+}
+PADDING = {"none": None, "bool": hidden(N, T), "float": tensor(N, T)}
+
+
+def watch():
+    """The mode that records attention weights."""
+    return _Watch(AttentionTrace(), N, leaves=False)
+
+
+def intercept():
+    """The mode of LRP and DeepLIFT."""
+    mode = Interception(nn.Identity(), "a test", STRUCTURE)
+    mode.rules = {"multi_head_attention_forward": multi_head}
+    return mode
+
+
+def both_agree(attention, *inputs, **options):
+    """Output and weights in either mode equal torch's."""
+    expected = attention(*inputs, **options)
+    for mode in (watch(), intercept()):
+        with mode:
+            actual = attention(*inputs, **options)
+        for mine, its in zip(actual, expected, strict=True):
+            assert (mine is None) == (its is None)
+            if its is not None:
+                torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
+@pytest.mark.parametrize(("mask", "padding", "weights"), [*product(ATTENTION_MASKS, PADDING, [False, True])])
+def test_multi_head_attention_with_every_mask(mask, padding, weights):
+    """The functional form, since the module converts boolean masks to additive ones before it calls it."""
+    module = settle(nn.MultiheadAttention(C, HEADS).double())
+    matrices = (module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0)
+    out = (module.out_proj.weight, module.out_proj.bias)
+    options = {
+        "attn_mask": ATTENTION_MASKS[mask],
+        "key_padding_mask": PADDING[padding],
+        "need_weights": weights,
+        "is_causal": mask == "causal",
+    }
+
+    inputs = [tensor(T, N, C) + k for k in range(3)]
+    both_agree(F.multi_head_attention_forward, *inputs, C, HEADS, *matrices, *out, **options)
+
+
+@pytest.mark.parametrize(
+    "built", [{"batch_first": True}, {"bias": False}, {"kdim": 3, "vdim": 4}, {}], ids=["batch", "bias", "kdim", "one"]
+)
+@pytest.mark.parametrize("averaged", [True, False])
+def test_multi_head_attention_in_every_configuration(built, averaged):
+    module = settle(nn.MultiheadAttention(C, HEADS, **built).double().train())
+    shapes = [(T, N, C), (S, N, built.get("kdim", C)), (S, N, built.get("vdim", C))]
+    inputs = [tensor(*shape) for shape in shapes]
+    if "batch_first" in built:
+        inputs = [x.transpose(0, 1) for x in inputs]
+    padding = hidden(N, S)
+    both_agree(module, *inputs, key_padding_mask=padding, average_attn_weights=averaged)
+    if not built:
+        unbatched = [x[:, 0] for x in inputs]
+        both_agree(module, *unbatched, key_padding_mask=padding[0], average_attn_weights=averaged)
+        both_agree(module, *unbatched, need_weights=False)
+
+
+class Padded(nn.Module):
+    """Attention among tokens of which one is padding."""
+
+    def __init__(self, weights=False) -> None:
+        super().__init__()
+        self.attention, self.fc = nn.MultiheadAttention(3, 1, batch_first=True), nn.Linear(3, 7)
+        object.__setattr__(self, "need", weights)
+
+    def forward(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        padding = torch.zeros(x.shape[:2], dtype=torch.bool).index_fill(1, torch.tensor([4]), True)
+        return self.fc(self.attention(x, x, x, key_padding_mask=padding, need_weights=self.need)[0][:, 0])
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_deep_lift_and_lrp_with_a_key_padding_mask(weights):
+    """Completeness of DeepLIFT; a padded pixel has no relevance, since the score only reads token 0."""
+    net, x = settle(Padded(weights).double()), random_images(2)
+
+    found = deep_lift(net, x, 1)
+
+    with torch.no_grad():
+        change = (net(x) - net(torch.zeros_like(x)))[:, 1]
+    torch.testing.assert_close(found.flatten(1).sum(1), change, rtol=1e-9, atol=1e-12)
+    for values in (found, lrp(net, x, 1, rule="epsilon")):
+        values = values.flatten(2)
+        assert not values[:, :, 4].any() and values[:, :, 5].any()

@@ -1,0 +1,236 @@
+"""If no gradient can flow, gradient methods name those that work: quantized networks, detached values.
+
+A map of zeros would mean that no input matters. It is only correct if the score does not depend on the input.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.ao.quantization import (
+    DeQuantStub,
+    QuantStub,
+    convert,
+    get_default_qconfig,
+    get_default_qconfig_mapping,
+    prepare,
+    quantize_dynamic,
+)
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
+
+from explainers import METHODS, UnsupportedModel, explain, grad_cam, grad_cam_sweep, occlusion, saliency
+from tests.support.calls import call
+from tests.support.nets import random_images, residual, settle
+from tests.support.oracles.attention import two_blocks, wide_images
+
+pytestmark = pytest.mark.sample
+
+X = random_images(2, 3, 32, 32).float()
+GRADIENTS = [name for name in METHODS if METHODS[name].gradients]
+NONE = [name for name in METHODS if not METHODS[name].gradients and name != "attention_heads"]
+
+
+class Small(nn.Module):
+    """Two convolutions and a classifier, ready to be quantized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantize, self.dequantize = QuantStub(), DeQuantStub()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
+        self.stage = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.ReLU())
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stage(self.stem(self.quantize(x)))
+        return self.dequantize(self.head(x.mean((2, 3))))
+
+
+class Skipped(nn.Module):
+    """A quantized branch next to a residual connection: the gradient would only flow through half of the network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branch, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.stem(x).flatten(2).transpose(1, 2)
+        return self.head((tokens + self.branch(tokens.relu())).mean(1))
+
+
+def floating() -> nn.Module:
+    return settle(Small().float()).float()
+
+
+def quantized(kind: str) -> nn.Module:
+    engines = torch.backends.quantized.supported_engines
+    torch.backends.quantized.engine = next(each for each in ("x86", "fbgemm", "onednn", "qnnpack") if each in engines)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if kind == "dynamic":
+            return quantize_dynamic(floating(), {nn.Linear})
+        if kind == "skipped":
+            return quantize_dynamic(settle(Skipped()).float(), {"branch"})
+        if kind == "graph":
+            net = prepare_fx(floating(), get_default_qconfig_mapping(torch.backends.quantized.engine), (X,))
+            net(X)
+            return convert_fx(net)
+        net = floating()
+        net.qconfig = get_default_qconfig(torch.backends.quantized.engine)
+        net = prepare(net)
+        net(X)
+        return convert(net)
+
+
+KINDS = ["dynamic", "skipped", "graph", "static"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_methods_refuse_a_quantized_network_and_name_others(kind):
+    net = quantized(kind)
+    for name in GRADIENTS:
+        assert "quantized" in METHODS[name].applies(net), name
+        with pytest.raises(UnsupportedModel, match=r"quantized \(torch\..*occlusion, rise"):
+            call(name, net, X, 1)
+    with pytest.raises(UnsupportedModel, match="quantized"):
+        grad_cam_sweep(net, X, 1)
+    with pytest.raises(UnsupportedModel, match="quantized"):
+        explain("saliency", net, X)
+
+
+@pytest.mark.parametrize("name", NONE)
+@pytest.mark.parametrize("kind", ["dynamic", "graph", "static"])
+def test_the_others_explain_it(name, kind):
+    net = quantized(kind)
+
+    assert METHODS[name].applies(net) is None or name == "d_rise"
+    found = call(name, net, X, 1)
+
+    assert found.isfinite().all() and found.any() and not found.is_quantized
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "graph", "static"])
+def test_layers_of_a_quantized_network(kind):
+    """By hand: values in floating point, and each channel's effect with the layer's own scale and zero point."""
+    net, x, layer = quantized(kind), X[:1], "stage.0" if kind == "graph" else "stage"
+    stage, kept = net.get_submodule(layer), []
+    hook = stage.register_forward_hook(lambda module, inputs, output: kept.append(output))
+    before = net(x)
+    hook.remove()
+    values = kept[0].dequantize()
+
+    def without(k: int) -> Tensor:
+        def zero(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            changed = values.clone()
+            changed[:, k] = 0
+            if not output.is_quantized:
+                return changed
+            return torch.quantize_per_tensor(changed, output.q_scale(), output.q_zero_point(), output.dtype)
+
+        hook = stage.register_forward_hook(zero)
+        after = net(x)
+        hook.remove()
+        return before[0, 1] - after[0, 1]
+
+    torch.testing.assert_close(call("feature_maps", net, x, layer=layer), values)
+    expected = torch.stack([without(k) for k in range(8)])[None]
+    assert expected.any()
+    # Dynamic quantization takes the range of a whole batch, and channels run as one.
+    rounding = 0.01 if kind == "dynamic" else 1e-6
+    torch.testing.assert_close(call("channel_effects", net, x, 1, layer=layer), expected, rtol=1e-5, atol=rounding)
+
+
+def test_layers_of_tokens_in_a_quantized_network():
+    """Both give tokens; the second is the quantized one."""
+    net = quantized("skipped")
+
+    maps = call("feature_maps", net, X, layer="branch")
+    kept = []
+    net.branch.register_forward_hook(lambda module, inputs, output: kept.append(output))
+    net(X)
+    torch.testing.assert_close(maps, kept[0].mT.unflatten(2, (8, 8)))
+
+
+class Frozen(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            features = self.stage(self.stem(x))
+        return self.head(features.mean((2, 3)))
+
+
+class ByNumpy(Small):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(super().forward(x).detach().numpy() * 2)
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = two_blocks()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).detach()
+
+
+@pytest.mark.parametrize("kind", [Frozen, ByNumpy])
+@pytest.mark.parametrize("name", [n for n in GRADIENTS if METHODS[n].family in ("cam", "gradient", "perturbation")])
+def test_a_network_that_cuts_its_graph_is_refused(name, kind):
+    net = settle(kind().double())
+
+    with pytest.raises(UnsupportedModel, match="depends on .* leaves the autograd graph .* occlusion, rise"):
+        call(name, net, X.double(), 1)
+
+
+def test_attention_cut_off_is_refused():
+    for name in ("attention_rollout", "transformer_attribution", "le_grad"):
+        with pytest.raises(UnsupportedModel, match="leaves the autograd graph"):
+            call(name, settle(Tokens().double()), wide_images(), 1)
+
+
+def test_zero_is_correct_if_the_score_does_not_depend_on_the_layer():
+    """A layer that no score reads."""
+    net, x = residual(), random_images(2)
+
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.aside = net, nn.Conv2d(3, 4, 3).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.aside(x)
+            return self.inner(x)
+
+    assert not grad_cam(Aside().eval(), x, 1, layer="aside").any()
+
+
+def test_a_layer_after_the_cut_is_explained():
+    """Only the layers before it have no gradient."""
+
+    class Half(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                x = self.stem(x)
+            return self.head(self.stage(x).mean((2, 3)))
+
+    net, whole, x = settle(Half().double()), settle(Small().double()), X.double()
+    torch.testing.assert_close(grad_cam(net, x, 1, layer="stage"), grad_cam(whole, x, 1, layer="stage"))
+    with pytest.raises(UnsupportedModel, match="depends on layer 'stem'"):
+        grad_cam(net, x, 1, layer="stem")
+    with pytest.raises(UnsupportedModel, match="depends on the images"):
+        saliency(net, x, 1)
+    assert occlusion(net, x, 1, window=8, stride=8).any()
+
+
+def test_fake_quantization_has_a_gradient():
+    """Networks that train for quantization keep their backward pass."""
+    net = copy.deepcopy(floating()).train()
+    net.qconfig = torch.ao.quantization.get_default_qat_qconfig("x86")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = torch.ao.quantization.prepare_qat(net)
+    net(X)
+
+    assert METHODS["grad_cam"].applies(net) is None and saliency(net, X, 1).any()

@@ -1,0 +1,369 @@
+"""Backward rules for the operations of real networks: norms of constant baselines, operations in every form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import explainers
+from explainers import BadOption, UnsupportedOperation, deep_lift, excitation_backprop, lrp
+from tests.explainers.relevance.test_relevance import Operation, WithOperation, input_x_gradient, sums, without_bias
+from tests.support.nets import random_images, rel, settle
+
+
+def change(net, x, baseline, classes):
+    with torch.no_grad():
+        return (net(x) - net(baseline))[range(len(x)), classes]
+
+
+# Baselines at which a norm meets a constant
+
+
+class Norms(nn.Module):
+    """Six residual blocks with a norm each, over tokens that are all zero for a black image."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 8, 4, 4, bias=False), nn.Linear(8, 7)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(6))
+        object.__setattr__(self, "norm", norm)
+
+    def forward(self, x):
+        x = self.conv(x).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            x = x + F.gelu(block(self.norm(x)))
+        return self.fc(x.mean(1))
+
+
+def turned(norm):
+    return lambda x: norm(x.transpose(1, 2)).transpose(1, 2)
+
+
+def moments(x):
+    variance, mean = torch.var_mean(x, -1, keepdim=True)
+    return (x - mean) / torch.sqrt(variance + 1e-6)
+
+
+NORMS = {
+    "layer norm": lambda x: F.layer_norm(x, (8,)),
+    "layer norm of tiny eps": lambda x: F.layer_norm(x, (8,), eps=1e-12),
+    "group norm": turned(lambda x: F.group_norm(x, 2)),
+    "instance norm": turned(F.instance_norm),
+    "normalize": lambda x: F.normalize(x, dim=-1),
+    "rms norm": lambda x: F.rms_norm(x, (8,)),
+    "over std": lambda x: (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6),
+    "times rsqrt": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
+    "times power": lambda x: (x.pow(2).mean(-1, keepdim=True) + 1e-12).pow(-0.5) * x,
+    "times reciprocal": lambda x: x * (1 / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-6)),
+    "var_mean": moments,
+    "response norm": lambda x: x * (lambda g: g / (g.mean(-1, keepdim=True) + 1e-6))(x.norm(p=2, dim=1, keepdim=True)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_norms_of_a_constant_baseline_keep_finite_multipliers(name, dtype):
+    """1 / sqrt(eps) at the baseline, in six layers, gave attributions of 1e12 and more that cancel."""
+    net = settle(Norms(NORMS[name]).to(dtype))
+    for n in (1, 2):
+        x = random_images(n, 3, 32, 24).to(dtype)
+        found = deep_lift(net, x, [1, 2][:n])
+        expected = change(net, x, torch.zeros_like(x), [1, 2][:n])
+        torch.testing.assert_close(sums(found), expected, rtol=1e-4, atol=1e-5)
+        assert found.abs().sum() < 1000 * expected.abs().sum()
+
+
+def test_a_baseline_without_a_score_is_refused_with_another():
+    def over_std(x):
+        return (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+
+    net, x = settle(Norms(over_std).double()), random_images(2, 3, 32, 24)
+    for method in (deep_lift, explainers.deep_lift_shap):
+        with pytest.raises(BadOption, match=r"NaN or infinite on the baseline.*baseline='blur'"):
+            method(net, x, 1, baseline=0.0)
+    expected = change(net, x, explainers.perturbation.baselines.baseline_of(x, "blur"), 1)
+    torch.testing.assert_close(sums(deep_lift(net, x, 1, baseline="blur")), expected)
+
+
+@pytest.mark.parametrize(("count", "word"), [(5, "cancel"), (20, "NaN or infinite")])
+def test_attributions_that_only_cancel_are_refused(count, word):
+    """Products with a factor that is 1000 at the baseline and 1/1000 at the image, one after another."""
+
+    def strange(x):
+        signal, gate = x[:, :1], 1e3 - (1e3 - 1e-3) * x[:, 1:2].abs().clamp(max=1e-9) * 1e9
+        for _ in range(count):
+            signal = (signal * gate).clamp(-1, 1)
+        return torch.cat([signal] * 4, 1)
+
+    net = nn.Sequential(Operation(strange), Operation(lambda v: v.mean((2, 3)) + 1e-3))
+    with pytest.raises(BadOption, match=f"{word}.*baseline='blur'"):
+        deep_lift(net, random_images(1).float(), 1)
+
+
+def test_a_small_difference_of_large_outputs_is_not_lost():
+    """A target that is 0 at both ends has attributions that cancel; the rest is rounding of the outputs."""
+    net, x = settle(Norms(NORMS["layer norm"])), random_images(1, 3, 32, 24).float()
+    with torch.no_grad():
+        start, end = net(torch.zeros_like(x))[0], net(x)[0]
+    slope = (end[1] - start[1]) / (end[0] - start[0])
+    found = deep_lift(net, x, lambda output: output[:, 1] - start[1] - slope * (output[:, 0] - start[0]))
+    assert found.isfinite().all() and found.abs().sum() > 0.1 and abs(found.sum()) < 1e-3
+
+
+def test_quotient_in_closed_form():
+    """Closed form: a = y b gives Δy = (Δa − ȳ Δb) / b̄, with ȳ and b̄ the means of both ends."""
+    net = nn.Sequential(
+        Operation(lambda v: v[:, :1] / (2 + v[:, 1:2])), nn.Flatten(), Operation(lambda v: v.sum(1, keepdim=True))
+    )
+    x, start = random_images(2, 2).abs(), torch.full((2, 2, 12, 16), 0.7, dtype=torch.float64)
+    a, b = x[:, :1], 2 + x[:, 1:]
+    mean_b, mean_y = (b + 2.7) / 2, (a / b + 0.7 / 2.7) / 2
+    expected = torch.cat([(a - 0.7) / mean_b, -mean_y * (b - 2.7) / mean_b], 1)
+    torch.testing.assert_close(deep_lift(net.double(), x, 0, baseline=start), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_layer_norm_in_closed_form():
+    """With σ = sqrt(v + eps): m_c = 2 / (σ + σ'), m_σ = −(y + y') / (σ + σ'), m_v = m_σ / (σ + σ')."""
+    net = nn.Sequential(nn.Flatten(), nn.LayerNorm(12, eps=0.1, elementwise_affine=False), nn.Linear(12, 1, bias=False))
+    settle(net.double())
+    x, start = random_images(2, 3, 2, 2), random_images(2, 3, 2, 2, seed=3)
+    c, d = (v.flatten(1) - v.flatten(1).mean(1, keepdim=True) for v in (x, start))
+    s, t = ((v.square().mean(1, keepdim=True) + 0.1).sqrt() for v in (c, d))
+    g = net[2].weight.detach()
+    by_scale = -(g * (c / s + d / t)).sum(1, keepdim=True) / (s + t)
+    m = 2 * g / (s + t) + by_scale / (s + t) * (c + d) / 12
+    expected = (m - m.mean(1, keepdim=True)) * (x - start).flatten(1)
+    torch.testing.assert_close(deep_lift(net, x, 0, baseline=start).flatten(1), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("floats", [False, True])
+def test_a_query_without_keys_attends_to_nothing(floats):
+    """torch's answer for it is 0, and so is what it passes on."""
+    mask = torch.ones(10, 10, dtype=torch.bool).tril(-2)
+    if floats:
+        mask = torch.zeros(10, 10, dtype=torch.float64).masked_fill(~mask, -torch.inf)
+    net = settle(WithOperation(lambda x: F.scaled_dot_product_attention(x, x.flip(1), x, attn_mask=mask)).double())
+    for n in (1, 2):
+        x = random_images(n, 3, 12, 12)
+        torch.testing.assert_close(sums(deep_lift(net, x, 1)), change(net, x, torch.zeros_like(x), 1))
+        assert lrp(net, x, 1).isfinite().all()
+
+
+# Operations
+
+
+def in_view(x):
+    x = x.clone()
+    x[:, :2].mul_(x[:, 2:].tanh())
+    return x
+
+
+OPERATIONS = {
+    "addcmul": lambda x: torch.addcmul(x, x, x.tanh(), value=0.5),
+    "addcdiv": lambda x: torch.addcdiv(x, x, 1 + x * x) + torch.addcdiv(x, x, 1 + x * x, value=0.5),
+    "lerp": lambda x: torch.lerp(x, x.relu(), 0.3) + x.lerp(x.relu(), x.sigmoid()),
+    "norm": lambda x: x * x.norm(dim=1, keepdim=True),
+    "norm of order 1": lambda x: x * torch.norm(x, 1, (2, 3), True),
+    "norm of order 3": lambda x: x * torch.linalg.vector_norm(x, 3, dim=1, keepdim=True),
+    "largest": lambda x: x * torch.linalg.norm(x, float("inf"), dim=1, keepdim=True),
+    "norm of Frobenius": lambda x: x * torch.norm(x, "fro", dim=(2, 3), keepdim=True),
+    "std": lambda x: x * x.std((2, 3), keepdim=True) + x * torch.std(x, dim=1, correction=0, keepdim=True),
+    "var": lambda x: x + x.var(1, unbiased=False, keepdim=True),
+    "var_mean": lambda x: x + sum(torch.var_mean(x, (2, 3), keepdim=True)),
+    "cosine_similarity": lambda x: x * F.cosine_similarity(x, x.tanh() + 1, dim=1)[:, None],
+    "rms_norm": lambda x: F.rms_norm(x, x.shape[1:]),
+    "softmin": lambda x: F.softmin(x, dim=1) * x,
+    "local_response_norm": lambda x: F.local_response_norm(x, 3),
+    "glu": lambda x: torch.cat([F.glu(x, 1)] * 2, 1),
+    "normalize": lambda x: F.normalize(x, dim=1) + F.normalize(x, p=1.0, dim=2),
+    "instance_norm": lambda x: F.instance_norm(x) + x,
+    "maximum": lambda x: torch.maximum(x, x.flip(1)) + torch.max(x, torch.zeros_like(x)),
+    "minimum": lambda x: torch.minimum(x, x.flip(1)) + x.amin((2, 3), keepdim=True) + x.min(1, keepdim=True)[0],
+    "max over channels": lambda x: x * x.max(1, keepdim=True)[0] + x.max(dim=1).values[:, None],
+    "multiply, divide": lambda x: torch.multiply(x, x.tanh()) + torch.divide(x, 1 + x * x),
+    "linalg.matmul": lambda x: torch.linalg.matmul(x, x.transpose(2, 3).tanh()),
+    "baddbmm": lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2].mT, alpha=0.5)[:, None].expand(-1, 4, -1, -1),
+    "expit": lambda x: torch.special.expit(x) * x,
+    "fold": lambda x: F.fold(F.unfold(x, 2), x.shape[2:], 2),
+    "times rsqrt": lambda x: x * torch.rsqrt(1 + x * x) + x * (2 + x * x) ** -0.5,
+    "square": lambda x: torch.square(x) + x**2,
+    "generalised mean": lambda x: F.avg_pool2d(x.clamp(min=1e-6).pow(torch.tensor([3.0]).to(x)), 2).pow(1 / 3.0),
+    "in a view": in_view,
+    "index of a constant": lambda x: x[:, torch.tensor([1, 0, 2, 3])].gather(1, torch.zeros_like(x, dtype=torch.long)),
+    "padding": lambda x: F.pad(F.pad(x, (1, 1, 1, 1), mode="circular"), (1, 1, 1, 1), mode="reflect"),
+    "moves": lambda x: F.channel_shuffle(x, 2).roll((1, 2), (2, 3)).rot90(1, (2, 3)).repeat_interleave(2, 2).triu(),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_are_complete_in_deep_lift_and_conserved_in_lrp(name):
+    """Completeness of DeepLIFT; conservation of LRP-epsilon, where no bias absorbs anything."""
+    net = settle(WithOperation(OPERATIONS[name]).double())
+    for n in (1, 2):
+        x = random_images(n, 3, 12, 12)
+        for baseline in (torch.zeros_like(x), torch.full_like(x, 0.4)):
+            found = deep_lift(net, x, [1, 2][:n], baseline=baseline)
+            torch.testing.assert_close(sums(found), change(net, x, baseline, [1, 2][:n]), rtol=1e-9, atol=1e-11)
+            assert found.abs().sum() > 1e-3
+    without_bias(net)
+    torch.testing.assert_close(sums(lrp(net, x, [1, 2], rule="epsilon")), net(x)[range(2), [1, 2]].detach())
+
+
+@pytest.mark.parametrize("method", [deep_lift, lrp], ids=lambda m: m.__name__)
+def test_norms_of_matrices_are_refused_unless_they_are_constant(method):
+    """A spectral norm of the weights is a number; one of features has no rule."""
+    weights = torch.rand(4, 4, dtype=torch.float64)
+    divided = settle(WithOperation(lambda x: x / torch.linalg.norm(weights, 2)).double())
+    expected = settle(WithOperation(lambda x: x / float(torch.linalg.norm(weights, 2))).double())
+    x = random_images(2)
+    torch.testing.assert_close(method(divided, x, 1), method(expected, x, 1))
+    net = settle(WithOperation(lambda x: x + torch.linalg.norm(x, 2, dim=(2, 3), keepdim=True)).double())
+    with pytest.raises(UnsupportedOperation, match="norm in layer 'strange'"):
+        method(net, x, 1)
+
+
+def test_relevance_of_a_norm_is_in_proportion_to_squares():
+    """By hand: of |x| each value gets x_i² / Σ x²."""
+    net = nn.Sequential(nn.Flatten(), Operation(lambda v: v.norm(dim=1, keepdim=True)))
+    x = random_images(2)
+    size = x.flatten(1).norm(dim=1).view(2, 1, 1, 1)
+    torch.testing.assert_close(lrp(net, x, 0), x**2 / size)
+
+
+def test_excitation_of_negative_means_and_enlarged_logits_is_not_lost():
+    """By hand: each negative part of the mean gets its share, and scaling of logits passes all relevance on."""
+    net = nn.Sequential(Operation(lambda v: v.mean((2, 3))), nn.Linear(1, 1, bias=False)).double()
+    net[1].weight.data.fill_(-1.0)
+    x = torch.tensor([[-3.0, 1.0, -1.0, 0.0]], dtype=torch.float64).view(1, 1, 2, 2)
+    expected = torch.tensor([[0.75, 0.0, 0.25, 0.0]], dtype=torch.float64).view(1, 1, 2, 2)
+    assert torch.equal(excitation_backprop(net, x, 0), expected)
+    head = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.Upsample(scale_factor=2, mode="bilinear")
+    )
+    settle(head.double())[2].bias.data.fill_(-50.0)
+    found = excitation_backprop(head, random_images(2), lambda output: output[:, 1].mean((1, 2)))
+    assert (sums(found) > 0.7).all(), "relevance is only lost at inactive ReLUs"
+
+
+class Heads(nn.Module):
+    """Attention whose heads are mixed after the softmax and normed again, with the weights cut by hand or not."""
+
+    def __init__(self, cut):
+        super().__init__()
+        self.conv, self.mix = nn.Conv2d(3, 8, 4, 4, bias=False), nn.Linear(2, 2)
+        self.qkv, self.fc = nn.Linear(8, 24, bias=False), nn.Linear(8, 7, bias=False)
+        object.__setattr__(self, "cut", cut)
+
+    def forward(self, x):
+        x = self.conv(x).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1)).softmax(-1)
+        weights = self.mix(weights.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) * 0.5 + 0.1
+        weights /= weights.sum(-1, keepdim=True)
+        weights = weights.detach() if self.cut else weights
+        return self.fc((weights @ v).transpose(1, 2).flatten(2).mean(1))
+
+
+def test_mixed_attention_heads_are_constants_too():
+    """Oracle: input x gradient with the attention weights detached by hand."""
+    nets = [settle(Heads(cut).double()) for cut in (False, True)]
+    x = random_images(2)
+    found, expected = lrp(nets[0], x, [1, 2], rule="epsilon"), input_x_gradient(nets[1], x, [1, 2])
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-11)
+    assert rel(input_x_gradient(nets[0], x, [1, 2]), expected) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        (lambda x: x.gather(1, x.argmax(1, keepdim=True)).expand(-1, 4, -1, -1), "gather.*indices differ"),
+        (lambda x: x[:, x[0].mean((1, 2)).argsort()], "getitem.*indices differ"),
+        (lambda x: x * x.prod(1, keepdim=True), "prod"),
+        (lambda x: x.topk(4, 1).values, "topk"),
+        (lambda x: F.grid_sample(x, x[:, :2].tanh().permute(0, 2, 3, 1), align_corners=False), "grid_sample"),
+    ],
+    ids=["gather", "index", "prod", "topk", "grid_sample"],
+)
+def test_deep_lift_refuses_operations_that_are_not_linear_between_image_and_baseline(function, word):
+    with pytest.raises(UnsupportedOperation, match=f"{word}.*|in layer 'strange'.*{word}"):
+        deep_lift(settle(WithOperation(function).double()), random_images(1), 1)
+
+
+@pytest.mark.parametrize("method", [lrp, excitation_backprop], ids=lambda m: m.__name__)
+def test_in_place_operations_on_a_part_are_tracked(method):
+    """The graph holds a copy into the whole, and not the operation."""
+
+    def part(x):
+        x = x.clone()
+        x[:, :2].sin_()
+        return x
+
+    for strange in (part, lambda x: x.clone().sin_()):
+        with pytest.raises(UnsupportedOperation, match="sin in layer 'strange'"):
+            method(settle(WithOperation(strange).double()), random_images(1), 1)
+
+
+def test_networks_that_cache_results_of_their_first_pass():
+    class Kept(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 7)
+            object.__setattr__(self, "kept", {})
+
+        def forward(self, x):
+            x = self.conv(x)
+            if "scale" not in self.kept:
+                self.kept["scale"] = torch.ones(1, dtype=x.dtype).exp().sqrt() * 2
+            return self.fc((x * self.kept["scale"]).relu().mean((2, 3)))
+
+    x = random_images(2)
+    net = settle(Kept().double())
+    found = deep_lift(net, x, [1, 2])
+    torch.testing.assert_close(sums(found), change(net, x, torch.zeros_like(x), [1, 2]))
+
+
+def test_star_relus_of_timm_are_complete():
+    metaformer = pytest.importorskip("timm.models.metaformer")
+    net = settle(metaformer.MetaFormer(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), num_classes=7)).double()
+    x = random_images(2, 3, 64, 64)
+    torch.testing.assert_close(sums(deep_lift(net, x, 1)), change(net, x, torch.zeros_like(x), 1), rtol=1e-6, atol=1e-9)
+    assert lrp(net, x, 1).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("convnextv2_atto", {"depths": (1, 1, 1, 1), "dims": (8, 16, 24, 32)}),
+        ("cait_xxs24_224", {"img_size": 64, "depth": 2, "embed_dim": 32, "num_heads": 2}),
+        ("convit_tiny", {"img_size": 64, "depth": 2, "embed_dim": 32, "num_heads": 2, "local_up_to_layer": 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_networks_of_timm_are_complete(name, options):
+    timm = pytest.importorskip("timm")
+    net = settle(timm.create_model(name, num_classes=7, **options)).double()
+    for n in (1, 2):
+        x = random_images(n, 3, 64, 64)
+        found = deep_lift(net, x, [1, 2][:n])
+        torch.testing.assert_close(sums(found), change(net, x, torch.zeros_like(x), [1, 2][:n]), rtol=1e-6, atol=1e-9)
+        assert lrp(net, x, [1, 2][:n]).isfinite().all()
+
+
+def test_convnextv2_and_swiftformer_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"depths": [1, 1, 1, 1], "num_labels": 7}
+    convnext = transformers.ConvNextV2Config(hidden_sizes=[8, 16, 24, 32], **sizes)
+    swift = transformers.SwiftFormerConfig(embed_dims=[8, 16, 24, 32], **sizes)
+    nets = (
+        transformers.ConvNextV2ForImageClassification(convnext),
+        transformers.SwiftFormerForImageClassification(swift),
+    )
+    for net in nets:
+        x, net = random_images(2, 3, 64, 96), settle(net).double()
+        found = deep_lift(net, x, lambda output: output.logits[:, 1])
+        with torch.no_grad():
+            expected = (net(x).logits - net(torch.zeros_like(x)).logits)[:, 1]
+        torch.testing.assert_close(sums(found), expected, rtol=1e-6, atol=1e-9)
+        assert lrp(net, x, lambda output: output.logits[:, 1]).isfinite().all()

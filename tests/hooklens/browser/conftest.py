@@ -1,0 +1,209 @@
+"""Fixtures: the app in a separate process and a Chromium page that allows no external request and no console error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+PATIENCE = 120_000
+"""Timeout in milliseconds. Long, because torch may still be importing and the machine may be busy."""
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HOOKLENS_OFFLINE": "1"}
+
+
+def chromium() -> str | None:
+    """Return the path of a Chromium, or None."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")  # the first opens no windows
+    return os.environ.get("CHROMIUM") or next((path for name in names if (path := shutil.which(name))), None)
+
+
+def free_port() -> int:
+    """Return an unused port."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return int(door.getsockname()[1])
+
+
+@contextlib.contextmanager
+def served(folder: Path, *start: str, cwd: Path = ROOT, **environment: str) -> Iterator[str]:
+    """Run `python app.py` (or the command `start`) and yield its address once it responds."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    wanted = {**os.environ, **QUIET, "GRADIO_TEMP_DIR": str(folder / "uploads"), **environment}
+    with open(folder / "app.log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *(start or ("app.py",)), "--port", str(port)],
+            cwd=cwd,
+            env=wanted,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            _answers(address, process, folder / "app.log")
+            yield address
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _answers(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + PATIENCE / 1000
+    while time.monotonic() < end:
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            if urllib.request.urlopen(address, timeout=5).status == 200:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"no answer from {address}: {log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of the app; set HOOKLENS_ADDRESS to use a running one."""
+    if given := os.environ.get("HOOKLENS_ADDRESS"):
+        yield given.rstrip("/")
+        return
+    with served(tmp_path_factory.mktemp("app")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Start a headless Chromium."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    path = chromium()
+    if path is None:
+        pytest.skip("no Chromium on this machine; `make test` installs one, CHROMIUM names one elsewhere")
+    with api.sync_playwright() as player:
+        running = player.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield running
+        running.close()
+
+
+class Visit:
+    """A page of the app, with its requests and console errors."""
+
+    def __init__(self, page, address: str) -> None:
+        self.page, self.address = page, address
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        page.set_default_timeout(PATIENCE)
+        # Playwright polls at every frame by default, which forces the browser to render continuously on the CPU.
+        page.wait_for_function = partial(page.wait_for_function, polling=50)
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+
+    def open(self, query: str = "") -> Visit:
+        """Open the page and wait for the first overlay."""
+        self.page.goto(self.address + "/" + query)
+        self.painted("overlay", 0)
+        self.settled()
+        # Gradio logs an error about the event stream of the previous page, which is unrelated to this one.
+        left = ("AbortError: signal is aborted", "Connection errored out")
+        self.errors[:] = [each for each in self.errors if not any(word in each for word in left)]
+        return self
+
+    def number(self, name: str) -> int:
+        """Return the id of the answer that a component shows."""
+        return int(self.page.evaluate(f"document.getElementById('hl-{name}')?.dataset.id || 0"))
+
+    def painted(self, name: str, after: int) -> int:
+        """Wait until a component shows an answer newer than `after`."""
+        self.page.wait_for_function(
+            f"Number(document.getElementById('hl-{name}')?.dataset.id || 0) > {after}", timeout=PATIENCE
+        )
+        return self.number(name)
+
+    def settled(self) -> None:
+        """Wait until all computations have finished; the rail's maps and norms and the small maps come last."""
+        self.page.wait_for_function(
+            "Number(document.getElementById('hl-strip')?.dataset.id || 0)"
+            " > Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
+            " && document.documentElement.dataset.hlState !== 'landing'"
+            " && document.getElementById('hl-strip').dataset.norms !== 'asked'"
+            " && !document.querySelector('#hl-bars canvas[data-small]:not([data-drawn])')"
+            " || ['error', 'idle'].includes(document.documentElement.dataset.hlState)",
+            timeout=PATIENCE,
+        )
+
+    def after(self, act: Callable[[], object], name: str = "overlay") -> None:
+        """Run an action and wait until a component shows a newer answer."""
+        before = self.number(name)
+        act()
+        self.painted(name, before)
+        if name == "overlay":
+            self.settled()
+
+    def after_partial(self, act: Callable[[], object]) -> None:
+        """Run an action and wait for the first partial map of a slow method."""
+        before = self.number("overlay")
+        act()
+        self.painted("overlay", before)
+
+    def choose(self, name: str, text: str) -> None:
+        """Select from a dropdown by typing."""
+        if name == "method":
+            self.page.locator("#hl-method button[aria-haspopup]").click()
+            self.page.locator("#hl-method [role=combobox]").fill(text)
+            self.page.locator("#hl-method [role=option]").first.click()
+            return
+        field = self.page.locator(f"#hl-{name} input").first
+        field.click()
+        if field.is_editable():
+            field.press("Control+a")
+            field.press_sequentially(text)  # a dropdown shows 100 names and filters only on key events
+        self.page.locator(f"#hl-{name} ul[role=listbox] li").filter(has_text=re.compile(re.escape(text))).first.click()
+
+    @property
+    def status(self) -> str:
+        """Return the text of the status line."""
+        return self.page.locator("#hl-status .hl-line").inner_text()
+
+    def upload(self, path: Path) -> None:
+        """Upload a file, as a user would."""
+        page = self.page
+        if page.locator("#hl-image input[type=file]").count() == 0:
+            page.locator("#hl-image button[aria-label='Remove Image']").first.click()
+        page.locator("#hl-image input[type=file]").first.set_input_files(str(path))
+
+    def check(self) -> None:
+        """Check that there was no request to another host and no console error."""
+        foreign = [url for url in self.requests if not url.startswith((self.address, "data:", "blob:"))]
+        assert not foreign, foreign
+        assert not self.errors, self.errors
+
+
+@pytest.fixture
+def visit(browser, app: str) -> Iterator[Visit]:
+    """Open a new browser context, and check at the end that there were no external requests or console errors."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    found = Visit(context.new_page(), app)
+    yield found
+    found.check()
+    context.close()

@@ -1,0 +1,125 @@
+"""Faithfulness checks: the results, the curves, the image at a step, and methods without checks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hooklens.browser.conftest import PATIENCE, Visit
+
+STRIP = "#hl-trust .hl-trust"
+LARGE = "#hl-overlay .hl-trust-large"
+PLOTS = "#hl-trust .hl-plot"
+
+
+def known(visit: Visit, method: str = "") -> dict[str, str]:
+    """Wait for the checks of the current map and return the rows by name."""
+    visit.page.wait_for_function(
+        f"document.querySelector('{STRIP}')?.dataset.state === 'known' && "
+        f"document.getElementById('hl-trust').dataset.id === document.getElementById('hl-overlay').dataset.id",
+        timeout=PATIENCE,
+    )
+    rows = visit.page.locator(f"{STRIP} dl > div")
+    return {each.locator("dt").inner_text().split()[-1]: each.locator("dd").inner_text() for each in rows.all()}
+
+
+def test_checks_run_automatically_and_curves_show_the_image_at_each_step(visit: Visit) -> None:
+    """tests/hooklens/session/test_trust.py checks the pixel order; this test checks the drawing."""
+    page = visit.open().page
+    rows = known(visit)
+    assert rows["Controls"].startswith("Deletion 0.2") and "better than" in rows["Controls"]
+    assert "malinois" in rows["Class"] and "classifier" in rows["Weights"]
+    page.locator("#hl-trust summary").click()
+    assert page.locator(PLOTS).count() == 2 and page.locator(f"{LARGE}:visible").count() == 0
+    before = len(visit.requests)
+    page.locator(PLOTS).first.focus()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function(f"document.querySelector('{LARGE}')?.dataset.step === '5'")
+    assert "25% of the pixels deleted: probability 0." in page.locator(".hl-trust-read").first.inner_text()
+    assert page.locator(".hl-trust-chip").inner_text() == "25% of the pixels deleted"
+    agree = page.evaluate(
+        """async () => {
+          const { blurredPixels } = await import(new URL('hl/trust/steps.js', document.baseURI));
+          const order = Uint8Array.from([1, 2, 2, 3, 20]);
+          return [blurredPixels(order, 'deletion', 2), blurredPixels(order, 'insertion', 2),
+            blurredPixels(order, 'deletion', 20),
+            blurredPixels(order, 'insertion', 20)].map((each) => [...each]);
+        }"""
+    )
+    assert agree == [[1, 1, 1, 0, 0], [0, 0, 0, 1, 1], [1] * 5, [0] * 5]
+    grey = f"""() => {{
+      const canvas = document.querySelector('{LARGE}'), context = canvas.getContext('2d');
+      const d = context.getImageData(0, 0, canvas.width, canvas.height).data;
+      let rough = 0;
+      for (let p = 4; p < d.length; p += 4) rough += Math.abs(d[p] - d[p - 4]);
+      return rough / d.length;
+    }}"""
+    part = page.evaluate(grey)
+    page.keyboard.press("End")
+    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.step === '20'")
+    none_left = page.evaluate(grey)
+    page.keyboard.press("Home")
+    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.step === '0'")
+    all_there = page.evaluate(grey)
+    assert none_left < part / 3 < all_there / 3, "more pixels are blurred at each step"
+    page.keyboard.press("Escape")
+    assert page.locator(f"{LARGE}:visible").count() == 0
+    assert visit.requests[before:] == [], "no request is needed"
+
+    box = page.locator(PLOTS).last.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
+    page.wait_for_function(f"document.querySelector('{LARGE}').dataset.metric === 'insertion'")
+    page.mouse.move(2, 2)
+    assert page.locator(f"{LARGE}:visible").count() == 0
+
+
+@pytest.mark.slow
+def test_a_failed_check_and_a_missing_map_are_explained(visit: Visit) -> None:
+    """Guided backpropagation is the paper's example of a map that does not change with randomized weights."""
+    page = visit.open("?method=guided_backprop").page
+    rows = known(visit)
+    assert rows["Class"].startswith("Hardly depends on the class")
+    assert rows["Weights"].startswith("Hardly depends on the weights: rank correlation of magnitudes 1.00")
+
+    visit.after(lambda: visit.choose("method", "Random"))
+    page.wait_for_function(f"document.querySelector('{STRIP}').dataset.state === 'none'")
+    assert "one of the controls" in page.locator(f"{STRIP} [role=status]").inner_text()
+    assert page.locator(f"{STRIP} button:visible").count() == 0
+
+
+@pytest.mark.slow
+def test_a_slow_method_is_checked_and_randomized_on_request(visit: Visit) -> None:
+    page = visit.open("?method=smooth_grad&options=" + '{"samples":3}').page
+    page.locator(STRIP).get_by_role("button", name="Compare with controls").click()
+    rows = known(visit)
+    assert rows["Class"] == "Not compared with another class." and "with the map after" not in rows["Weights"]
+
+    page.locator(STRIP).get_by_role("button", name="Randomize weights").click()
+    page.wait_for_function(
+        f"document.querySelector('{STRIP} dl > div:last-child dd').innerText.includes('with the map after')"
+    )
+    assert "depends on the weights" in known(visit)["Weights"].lower()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 768, 2560])
+def test_it_fits_and_does_not_shift_the_layout(browser, app: str, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark")
+    visit = Visit(context.new_page(), app)
+    page = visit.page
+    page.add_init_script(
+        "window.moved = 0; new PerformanceObserver((list) => { for (const each of list.getEntries()) "
+        "for (const source of each.sources) if (source.node?.closest?.('#hl-strip')) window.moved += each.value; })"
+        ".observe({type: 'layout-shift', buffered: true});"
+    )
+    visit.open("?method=saliency")
+    page.evaluate("window.moved = 0")
+    known(visit)
+
+    assert page.evaluate("window.moved") < 0.01
+    page.locator("#hl-trust summary").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    names = page.locator(f"{PLOTS} .hl-line-name")
+    assert names.count() == 8, "each line is labeled"
+    visit.check()
+    context.close()

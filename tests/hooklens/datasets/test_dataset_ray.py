@@ -1,0 +1,193 @@
+"""Ray: a run on a cluster has exactly the rows of a run on one machine, even if machines are lost."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from hooklens.datasets import ray_engine, run, shards
+from hooklens.datasets.decoding import ImageReader
+from hooklens.datasets.explaining import Explainer
+from hooklens.datasets.ray_engine import Workers, running
+from hooklens.datasets.ray_engine.task import picklable
+from hooklens.datasets.settings import Settings
+from hooklens.errors import Refused
+from hooklens.images.uploads import open_image
+from hooklens.zoo.model import Model, Preparation
+
+COUNT = 120
+needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """Return a small convolutional network with ten classes."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(32, 10),
+    ).eval()  # fmt: skip
+    return Model("small", network, [f"class {i}" for i in range(10)], Preparation(64, 64, (0.5,) * 3, (0.5,) * 3))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Write random images and one invalid file."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for i in range(COUNT - 1):
+        noise = torch.randint(0, 256, (64, 64, 3), generator=torch.Generator().manual_seed(i), dtype=torch.uint8)
+        Image.fromarray(noise.numpy()).save(folder / f"{i:03d}.png")
+    (folder / "zzz.png").write_bytes(b"no image")
+    return str(folder)
+
+
+def prepare(source: str, out: Path, model: Model, **settings: Any) -> run.Job:
+    return run.prepare(Settings(**{"batch_size": 4, "shard": 16, **settings}), source, out, model=model)
+
+
+@pytest.fixture(scope="module")
+def expected(source: str, model: Model, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return the rows of a run on one machine."""
+    out = tmp_path_factory.mktemp("one") / "out"
+    run.run(prepare(source, out, model), decode=open_image, workers=0)
+    return rows(out)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    found = [{**row, "seconds": None} for row in shards.open_run(out).table.to_pylist()]
+    assert len(found) == COUNT and found[-1]["error"]
+    return found
+
+
+def sender(
+    model: Model, settings: Settings, change: Callable[[list[Any]], list[Any]]
+) -> Callable[[Any], Iterator[Any]]:
+    """Return a replacement of the cluster that sends its results, changed by `change`."""
+
+    def send(task: Any) -> Iterator[Any]:
+        reader, explain = ImageReader(task.decode, model.preparation), Explainer(model, settings)
+        for shard, index, items in change(task.batches):
+            found = pickle.dumps(explain(reader[items]))
+            yield {"shard": shard, "index": index, "count": len(items), "rows": found}
+
+    return send
+
+
+def test_batches_in_any_order_with_repetitions_and_losses(source, model, expected, tmp_path, monkeypatch):
+    """At first, half of the batches arrive, some twice and in reverse order; the others are requested again."""
+    if not importlib.util.find_spec("ray"):
+        monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
+    job, requested = prepare(source, tmp_path / "out", model), []
+
+    def half(batches: list[Any]) -> list[Any]:
+        requested.append(len(batches))
+        return [*batches[::-2], *batches[::-4]] if len(requested) == 1 else batches
+
+    monkeypatch.setattr(running, "_receive", sender(model, job.settings, half))
+    seen: list[int] = []
+    summary = ray_engine.run(job, decode=open_image, report=lambda done, of: seen.append(done))
+    assert requested == [30, 15] and rows(tmp_path / "out") == expected
+    assert summary.new == COUNT and seen == sorted(set(seen)) and seen[-1] == COUNT
+    assert ray_engine.run(job, decode=open_image).new == 0
+
+
+def test_missing_ray_is_reported(source, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Refused, match=r'pip install "hooklens\[ray\]"'):
+        ray_engine.run(prepare(source, tmp_path / "out", model), decode=open_image)
+
+
+def test_errors_that_cannot_be_pickled_become_messages():
+    class Local(Exception):
+        """A class that other processes cannot import."""
+
+    assert str(picklable(Local("no space"))) == "Local: no space"
+    assert isinstance(picklable(Refused("as it is")), Refused)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Start two machines with three CPUs each, in separate processes."""
+    from ray.cluster_utils import Cluster
+
+    memory = {"object_store_memory": 200 * 2**20, "include_dashboard": False}
+    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "_system_config": quick, **memory})
+    found.second = found.add_node(num_cpus=3, **memory)
+    found.wait_for_nodes()
+    yield found
+    found.shutdown()
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_run_survives_a_killed_node(cluster, source, model, expected, tmp_path, workers):
+    """Two workers fit on the remaining machine; of four workers, some do not, and their work is given to the others."""
+    killed: list[int] = []
+
+    def kill(done: int, of: int) -> None:
+        if done >= of // 4 and not killed:
+            killed.append(done)
+            cluster.remove_node(cluster.second, allow_graceful=False)
+
+    job = prepare(source, tmp_path / "out", model)
+    limit = Workers(most=workers, cpus=1)
+    summary = ray_engine.run(job, decode=open_image, address=cluster.address, workers=limit, report=kill, patience=10.0)
+    assert killed and killed[0] < COUNT
+    assert summary.counts["pictures"] == COUNT and summary.counts["unreadable"] == 1
+    assert rows(tmp_path / "out") == expected
+
+
+@needs_ray
+@pytest.mark.slow
+def test_run_stopped_on_a_cluster_resumes_on_one_machine(cluster, source, model, expected, tmp_path):
+    """Batches finished by one engine are not computed again by the other one; errors keep their type."""
+
+    class Stop(Exception):
+        """Raised by the caller."""
+
+    def stop(done: int, of: int) -> None:
+        if done >= of // 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        ray_engine.run(
+            prepare(source, tmp_path / "out", model), decode=open_image, address=cluster.address, report=stop
+        )
+    summary = run.run(prepare(source, tmp_path / "out", model), decode=open_image, workers=0)
+    assert summary.new <= COUNT // 2 and rows(tmp_path / "out") == expected
+    with pytest.raises(Refused, match=r"too small \(CPUs: 6, GPUs: 0\): a worker needs 1 CPUs and 1 GPUs"):
+        job = prepare(source, tmp_path / "other", model)
+        ray_engine.run(job, decode=open_image, address=cluster.address, workers=Workers(gpus=1))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_starts_locally_without_an_address(source, model, expected, tmp_path):
+    ray_engine.run(prepare(source, tmp_path / "out", model), decode=open_image)
+    assert rows(tmp_path / "out") == expected
+    with pytest.raises(Refused, match=r"Cannot connect to a Ray cluster at 127\.0\.0\.1:1"):
+        ray_engine.run(prepare(source, tmp_path / "none", model), decode=open_image, address="127.0.0.1:1")
+
+
+@needs_ray
+def test_cluster_file_is_valid():
+    """Oracle: Ray's own validation, the first step of `ray up`, which rejects the file with an additional line."""
+    yaml = pytest.importorskip("yaml")
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    read = yaml.safe_load((Path(__file__).parents[3] / "docs" / "cluster.yaml").read_text(encoding="utf-8"))
+    validate_config(found := prepare_config(dict(read)))
+    gpu = found["available_node_types"]["gpu"]
+    assert gpu["resources"] == {"CPU": 8, "GPU": 1} and gpu["min_workers"] == found["max_workers"] == 16
+    with pytest.raises(Exception, match="surprise"):
+        validate_config(prepare_config({**read, "surprise": 1}))

@@ -1,0 +1,274 @@
+"""The method list, the map guide, costs, and the texts of findings."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import explainers
+from explainers.findings import Finding, note_finding, recording
+from hooklens.page.components import view
+from hooklens.page.methods import guide, picker
+from hooklens.session import engine, model_cache
+from hooklens.session import messages as page_messages
+from hooklens.session.answers import Answer, Settings
+from hooklens.session.jobs import runs
+from hooklens.session.methods import costs, explanations, findings, lines, messages
+from hooklens.session.request import Request
+
+ROOT = Path(__file__).parents[3]
+DOG = str(ROOT / "assets" / "examples" / "dog.jpg")
+METHODS = explainers.METHODS.values()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> Any:
+    """The default network of the page."""
+    model_cache.start()
+    model_cache.load_requested.set()
+    model_cache.ready.wait()
+    return model_cache.load(model_cache.first_model())
+
+
+@pytest.fixture(scope="module")
+def settings(loaded: Any) -> Settings:
+    return Settings(loaded, loaded.default, None, explainers.METHODS["grad_cam"], {})
+
+
+def answered(**settings: Any) -> Answer:
+    """Return the answer to a request about the image of the dog."""
+    with runs.start(None) as run:
+        steps = [
+            step for step in engine.explain(Request(DOG, **settings), run, stages=False) if isinstance(step, Answer)
+        ]
+    return steps[-1]
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> explainers.Method:
+    """A custom method without texts."""
+    known = explainers.METHODS["occlusion"]
+    mine = replace(known, name="mine", title="Mine", summary="Mine: the score lost where a pixel is mine. And more.")
+    monkeypatch.setitem(explainers.METHODS, "mine", mine)
+    return mine
+
+
+# The list
+
+
+def test_every_method_has_a_description_a_group_and_a_measured_cost() -> None:
+    listed = {name: line for group in lines.LINES.values() for name, (line, _) in group.items()}
+
+    assert set(listed) == set(explainers.METHODS)
+    assert sum(map(len, lines.LINES.values())) == len(listed), "a method in two groups"
+    assert all(line.endswith((".", "?")) and len(line) <= 75 for line in listed.values())
+    update = "python -m hooklens.session.methods.measure --only NAME"
+    assert set(costs.table()["passes"]) == set(explainers.METHODS), update
+    assert list(lines.LINES) == list(lines.GROUP_TITLES)
+
+
+def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settings) -> None:
+    offer = json.loads(picker.update(settings)["offer"])
+    fit, others = ({each["name"]: each for each in offer[part]} for part in ("methods", "others"))
+
+    assert not set(fit) & set(others) and set(fit) | set(others) == set(explainers.METHODS)
+    assert [each.name for each in model_cache.list_methods(settings.loaded)] != [] and set(fit) == {
+        each.name for each in model_cache.list_methods(settings.loaded)
+    }
+    assert {each["cost"] for each in fit.values()} == {messages.INSTANT, messages.SECONDS, messages.MINUTE}
+    assert fit["grad_cam"]["cost"] == messages.INSTANT and fit["rise"]["cost"] == messages.SECONDS
+    assert "attention" in others["le_grad"]["why"] and "detector" in others["d_rise"]["why"]
+    assert others["channel_effects"]["why"] == messages.NO_MAP
+    assert all(re.fullmatch(r"[^.(]*(\([^.]*\))?[^.]*\.", each["why"]) for each in others.values()), "one sentence"
+    groups = [each["group"] for each in offer["methods"]]
+    assert groups == sorted(groups, key=list(offer["groups"]).index)
+
+
+def test_a_custom_method_is_listed_by_its_summary(settings: Settings, added: explainers.Method) -> None:
+    offer = json.loads(picker.update(settings)["offer"])
+    (mine,) = [each for each in offer["methods"] if each["name"] == "mine"]
+
+    assert (mine["group"], mine["line"]) == (lines.COVERED, "the score lost where a pixel is mine.")
+    assert mine["cost"] == "", "it was not measured"
+
+
+def test_costs_of_another_network_follow_its_forward_pass(loaded: Any) -> None:
+    other = replace(loaded, name="another")
+    calls = []
+    hook = loaded.model.network.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        own, again = costs.forward(other), costs.forward(other)
+    finally:
+        hook.remove()
+        costs._forward_seconds.pop("another")
+
+    assert own == again > 0 and len(calls) == 1, "timed once"
+    assert costs.forward(loaded) == costs.table()["forward"], "the network of the table is not timed again"
+    assert costs.seconds("rise", loaded) == pytest.approx(costs.table()["passes"]["rise"] * costs.table()["forward"])
+    assert [costs.badge(seconds) for seconds in (None, 0.5, 5, 50, 500)] == [
+        "", messages.INSTANT, messages.SECONDS, messages.MINUTE, messages.MINUTE,
+    ]  # fmt: skip
+
+
+# Map guide
+
+
+@pytest.mark.parametrize("task", ["classification", "detection", "segmentation"])
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_guide_has_at_most_sixty_words_for_every_method(settings: Settings, signed: bool, task: str) -> None:
+    """Checked with the longest displayed name, and for each task."""
+    assert set(explanations.GUIDES) == set(explainers.METHODS)
+    assert set(explanations.OWN_UNITS) <= set(explainers.METHODS)
+    model = replace(settings.loaded.model, task=task)
+    settings = replace(settings, loaded=replace(settings.loaded, model=model))
+    longest = guide._short("German shepherd, German shepherd dog, German police dog, alsatian " * 3)
+    for method in METHODS:
+        text = guide.text(method, signed, settings).replace("{target}", longest).replace("{grid}", "7 × 7")
+        assert len(text.split()) <= explanations.MOST, (method.name, text)
+        assert len(text.split()) >= 15 and text.endswith(".") and ".." not in text, method.name
+        assert ("{target}" in guide.text(method, signed, settings)) == method.reads_class, method.name
+        assert method.takes_layer or "{layer}" not in text, f"{method.name} does not take a layer"
+        assert task != "detection" or "logit" not in text, f"{method.name}: a detection has a score"
+
+
+def test_the_guide_describes_the_map() -> None:
+    """The guide has the colors of signed and unsigned maps, the class, the layer and the grid of the answer."""
+    plain = guide.parts(answered())
+    signed = guide.parts(answered(method="hires_cam", target="goldfish", layer="stages.2"))
+    free = guide.parts(answered(method="eigen_cam"))
+
+    assert [part["text"] for part in plain if part.get("strong")] == ["German shepherd"]
+    assert [part["text"] for part in plain if part.get("mono")] == ["head"]
+    texts = ["".join(part["text"] for part in parts) for parts in (plain, signed, free)]
+    assert texts[0].startswith("Bright: ") and "7 × 7" in texts[0] and "logits" in texts[0]
+    assert texts[1].startswith("Red: ") and "blue: " in texts[1] and "goldfish" in texts[1] and "stages.2" in texts[1]
+    assert "German shepherd" not in texts[2] and "Class-agnostic" in texts[2]
+
+
+def test_a_custom_method_is_explained_by_its_summary(settings: Settings, added: explainers.Method) -> None:
+    text = guide.text(added, False, settings)
+
+    assert "the score lost where a pixel is mine" in text and "logits per pixel" in text
+    assert len(text.split()) <= explanations.MOST
+
+
+# Findings
+
+
+def test_a_note_keeps_its_facts() -> None:
+    with recording() as record:
+        note_finding("lost", "10% was lost.", image=0, share=0.1)
+
+    assert record.findings == [(0, Finding("lost", "10% was lost.", {}, {"share": 0.1}))]
+
+
+def test_an_improbable_class_and_its_remedy_have_names() -> None:
+    """Regression: the remedy had a class index, which the page settings do not support."""
+    (item,) = view.findings(answered(target="goldfish"), 1)["items"]
+
+    assert "goldfish has rank" in item["sentence"] and "predicts German shepherd (9" in item["sentence"]
+    assert not re.search(r"[Cc]lass \d", item["sentence"]) and "e-" not in item["sentence"]
+    assert item["remedy"] == {"target": "German shepherd"} and item["label"] == "Explain German shepherd"
+
+
+def test_a_caution_has_a_button_for_the_recommended_method(settings: Settings) -> None:
+    cautioned = [method for method in METHODS if method.caution]
+
+    assert {method.name for method in cautioned} == set(findings.RECOMMENDED)
+    for method in cautioned:
+        (item,) = findings.caution(replace(settings, method=method))
+        instead = explainers.METHODS[item["remedy"]["method"]]
+        assert instead.title.casefold() in method.caution.casefold() and not instead.caution
+        assert item["label"] == f"Use {instead.title}"
+    assert findings.caution(settings) == []
+
+
+def finding_codes() -> set[str]:
+    """Return the codes of all findings about maps in the sources of the library."""
+    sources = [path for path in (ROOT / "explainers").rglob("*.py") if "training" not in path.parts]
+    found = [re.findall(r'(?:Finding|note_finding)\(\s*"(\w+)"', path.read_text("utf-8")) for path in sources]
+    return {code for codes in found for code in codes}
+
+
+FACTS: dict[str, list[dict[str, Any]]] = {
+    "unlikely_target": [{"target": 1, "rank": 248, "of": 1000, "share": 5e-5, "top": 235, "top_share": 0.94}],
+    "class_insensitive": [{"correlation": 0.991, "runner_up": 225}],
+    "saturated": [{"probability": 0.9999}],
+    "no_gradient": [{}, {"anywhere": True}],
+    "nothing_positive": [{"lowest": -1.0, "blank": True}, {"lowest": -1.0, "blank": False}],
+    "flat": [{"value": 0.0}, {"value": 0.25}],
+    "nothing_spatial": [{"value": 0.1}],
+    "non_finite": [{"part": part, "layer": "stages.2"} for part in ("layer", "scores", "gradient", "map")],
+    "unusual_size": [{"given": 112, "trained": 224}],
+    "bypass": [{"layer": "head"}, {"layer": "stages.2", "share": 0.12}],
+    "lost": [{"share": 0.1}],
+    "absorbed": [{"score": 9.0, "total": 8.0}],
+    "incomplete": [
+        {"total": 8.0, "expected": 9.0, "option": "steps"},
+        {"total": 8.0, "expected": 9.0},
+        {"missing": 1.0, "score": 9.0},
+    ],
+    "token_only_gradient": [{"asked": "blocks.11", "layer": "blocks.10"}],
+    "shared_looks": [{"scored": 320, "channels": 1280}],
+    "search_failed": [{"score": 1.0, "empty": 2.0}],
+    "uniform_weights": [{}],
+    "unmoved_by_noise": [{}],
+    "no_curvature": [{}],
+    "no_effect": [{}],
+}
+
+
+@pytest.fixture(scope="module")
+def step() -> Answer:
+    return answered(layer="stages.4")
+
+
+def test_every_finding_of_the_library_has_a_text() -> None:
+    assert finding_codes() == set(findings.MESSAGES) == set(FACTS)
+
+
+@pytest.mark.parametrize("code", sorted(FACTS))
+def test_a_finding_has_class_and_layer_names_and_fits_on_the_page(step: Answer, code: str) -> None:
+    for facts in FACTS[code]:
+        item = findings.describe(Finding(code, "Message of the library: class 25, layer 'x'.", {}, facts), step)
+        text_ = item["sentence"]
+        assert "of the library" not in text_, "the text of this finding failed"
+        assert text_.endswith(".") and text_[0].isupper() and len(text_) <= page_messages.LONGEST
+        assert not re.search(r"[Cc]lass \d|\{|'\w+'|relu=|=\d", text_), text_
+
+
+def test_findings_of_custom_methods_keep_their_message(step: Answer) -> None:
+    """The code is unknown or the facts are missing; changes that a click cannot make get no button."""
+    for code in ("mine", "unlikely_target", "lost"):
+        item = findings.describe(Finding(code, "Only mine.", {"model": torch.nn.Identity(), "layer": "head"}), step)
+        assert item == {"sentence": "Only mine.", "remedy": {"layer": "head"}, "label": "Use layer head"}
+
+
+def test_a_class_agnostic_map_does_not_mention_the_class() -> None:
+    """Checked for the file name, the alternative text, the status line and the findings."""
+    free, own = answered(method="eigen_cam", target="goldfish"), answered(method="hires_cam", target="goldfish")
+    blank = Finding("nothing_positive", "…", {}, {"lowest": -1.0, "blank": False})
+
+    assert "goldfish" in page_messages.file_name(own) and "goldfish" in page_messages.overlay(own, own.map)["alt"]
+    for text in (
+        page_messages.file_name(free),
+        page_messages.overlay(free, free.map)["alt"],
+        json.dumps(page_messages.answer_parts(free)),
+        json.dumps(view.findings(free, 1)),
+        findings.describe(blank, free)["sentence"],
+        findings.describe(Finding("flat", "…", {}, {"value": 0.0}), free)["sentence"],
+    ):
+        assert "goldfish" not in text and "class" not in text, text
+
+
+def test_facts_are_saved_with_the_explanation(tmp_path: Path) -> None:
+    answer = answered(target="goldfish").explanation
+    answer.save(str(tmp_path / "map.npz"))
+
+    assert explainers.Explanation.load(str(tmp_path / "map.npz")).findings[0][0].facts == answer.findings[0][0].facts

@@ -1,0 +1,82 @@
+"""What version 0.8.0 saved still opens: a bundle, a finished run, and an address of the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hooklens.cli import commands
+from hooklens.session import engine, model_cache
+from hooklens.session.bundles import links, replay
+from hooklens.session.request import Request
+
+DATA = Path(__file__).parents[1] / "data" / "v0.8.0"
+EXAMPLES = Path(__file__).parents[2] / "assets" / "examples"
+LINK = {
+    "example": "coffee",
+    "model": "efficientnet_lite0",
+    "layer": "stages.4",
+    "class": "cup",
+    "method": "grad_cam",
+    "options": '{"relu": false}',
+}
+
+
+def test_a_bundle_is_computed_again() -> None:
+    lines: list[str] = []
+
+    assert replay.run(str(DATA / "bundle.zip"), lines.append) == 0, lines
+
+
+def test_an_address_makes_the_same_request() -> None:
+    model_cache.start(delay=0.0)
+    model_cache.ready.wait()
+
+    request, example, notes = links.read(LINK)
+
+    assert example is not None and example.id == "coffee" and notes == []
+    expected = ("efficientnet_lite0", "stages.4", "cup", "grad_cam", {"relu": False})
+    assert (request.model, request.layer, request.target, request.method, request.options) == expected
+    settings = engine.resolve(Request(**vars(request)))
+    assert links.state(settings) == {key: value for key, value in LINK.items() if key != "example"}
+
+
+def test_a_run_is_reported_evaluated_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "_keep_freed_memory", lambda: None)  # it would affect all tests in this process
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)  # as in the run
+    shutil.copytree(DATA / "run", tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text(encoding="utf-8"))
+    manifest["directory"] = str(tmp_path)  # where the run was started, which is another folder on every machine
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (tmp_path / "src").mkdir()
+    for name in ("coffee.jpg", "dog.jpg"):
+        shutil.copy(EXAMPLES / name, tmp_path / "src")
+
+    command("report", "run", "--out", "report.html")
+    assert "espresso" in Path("report.html").read_text(encoding="utf-8")
+    command("evaluate", "run", "--steps", "3")
+    assert "deletion" in Path("run/evaluation.json").read_text(encoding="utf-8")
+    command("explain", "src", "--out", "run", "--workers", "0")
+    assert manifest == json.loads((tmp_path / "run" / "manifest.json").read_text(encoding="utf-8")), "nothing to do"
+
+
+def command(*arguments: str) -> None:
+    """Run a command of the command line."""
+    with pytest.raises(SystemExit) as end:
+        commands.main(list(arguments))
+    assert not end.value.code
+
+
+def test_an_address_with_a_renamed_method_is_still_answered() -> None:
+    """`centre_control` became `center_control` in version 0.9.0."""
+    model_cache.start(delay=0.0)
+    model_cache.ready.wait()
+
+    request, _, _ = links.read({**LINK, "method": "centre_control", "options": ""})
+
+    settings = engine.resolve(request)
+    assert settings.method.name == "center_control" and not settings.notes

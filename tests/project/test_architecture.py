@@ -1,0 +1,209 @@
+"""docs/architecture.md describes the code: its drawing is made from the imports, and the files that it names exist.
+
+`python -m tests.project.test_architecture` writes docs/packages.svg again.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from tests.project import test_layers
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+DRAWING = ROOT / "docs" / "packages.svg"
+PACKAGES = {path.parent.name for path in (ROOT / "explainers").glob("*/__init__.py")}
+"""The packages of the library."""
+APPLICATION = {f"hooklens.{path.parent.name}" for path in (ROOT / "hooklens").glob("*/__init__.py")}
+"""The packages of the application. The files next to them (errors, limits, resources) import none of them."""
+LEAVES = ("errors", "options", "outputs", "targets", "output_targets", "findings")
+"""Files of the library that any of its packages may import, drawn as one box."""
+WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 62, 18, 100
+ORDER_IN_ROW = (
+    "hooklens.page hooklens.datasets hooklens.session training checks metrics hooklens.zoo hooklens.images".split()
+)
+ORDER_IN_ROW += "explanation methods registry maps backward".split()
+"""Left to right, so that few arrows cross."""
+CAPTIONS = {
+    "hooklens.cli": "the `hooklens` commands",
+    "hooklens.page": "the web page and its API, with Gradio",
+    "hooklens.datasets": "runs over many images, reports",
+    "hooklens.session": "a request and its answer, without Gradio",
+    "hooklens.zoo": "models with weights and preprocessing",
+    "hooklens.images": "safe decoding of image files",
+    "checks": "check_explainer",
+    "metrics": "faithfulness of maps",
+    "training": "gradient hooks during training",
+    "explanation": "explain and its result",
+    "methods": "one function per method",
+    "registry": "the @method decorator",
+    "maps": "resizing, fusion, overlays",
+    "backward": "LRP, DeepLIFT, guided backpropagation",
+    "perturbation": "baselines, segments, masks",
+    "passes": "forward and backward passes, batching",
+    "layers": "layer names, layouts, receptive fields",
+    "network": "evaluation view, fused copy",
+    "hooks": "PyTorch hooks on layers",
+    "leaves": "errors, options, outputs, targets, findings",
+}
+"""The text of each box."""
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Return the dotted name of every import in a file, also of imports inside functions."""
+    return (name for name, _ in test_layers.imported(test_layers.parsed(path)))
+
+
+def box(dotted: str) -> str | None:
+    """Return the box of a module; "explainers" for a public name of the library, None for a module without a box."""
+    top, part = [*dotted.split("."), "", ""][:2]
+    if top == "hooklens":
+        return f"hooklens.{part}" if f"hooklens.{part}" in APPLICATION else None
+    if top != "explainers":
+        return None
+    if part in LEAVES:
+        return "leaves"
+    return part if part in PACKAGES or part == "registry" else "explainers"
+
+
+def graph() -> dict[str, set[str]]:
+    """Return the boxes that each box imports.
+
+    An import of `explainers` itself counts as an import of every package that `explainers/__init__.py` imports.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in [*(ROOT / "explainers").rglob("*.py"), *(ROOT / "hooklens").rglob("*.py")]:
+        own = box(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+        if own is not None:
+            found[own] |= {target for dotted in imported(path) if (target := box(dotted)) is not None}
+    public = found.pop("explainers")
+    return {
+        name: (targets | (public if "explainers" in targets else set())) - {name, "explainers"}
+        for name, targets in found.items()
+    }
+
+
+def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the transitive reduction: without the edges that a longer path implies."""
+
+    def reach(name: str) -> set[str]:
+        return set().union(*({target} | reach(target) for target in edges.get(name, ())), set())
+
+    return {
+        name: {t for t in targets if not any(t in reach(other) for other in targets - {t})}
+        for name, targets in edges.items()
+    }
+
+
+def levels(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Return the boxes by their distance from the top, the top row first."""
+
+    def depth(name: str) -> int:
+        return 1 + max((depth(other) for other, targets in edges.items() if name in targets), default=-1)
+
+    rows: dict[int, list[str]] = defaultdict(list)
+    for name in sorted(edges, key=lambda name: ([*ORDER_IN_ROW, name].index(name), name)):
+        rows[depth(name)].append(name)
+    return [rows[key] for key in sorted(rows)]
+
+
+def upward(edges: dict[str, set[str]]) -> list[str]:
+    """Return the imports that lie on a cycle; without a cycle every arrow of the drawing points down."""
+
+    def reach(name: str, seen: set[str]) -> set[str]:
+        for target in edges.get(name, set()) - seen:
+            seen.add(target)
+            reach(target, seen)
+        return seen
+
+    return sorted(f"{name} -> {t}" for name, targets in edges.items() for t in targets if name in reach(t, set()))
+
+
+def caption(name: str) -> list[str]:
+    """Return the title of a box and its text in up to two lines."""
+    title = {"leaves": "root files", "registry": "registry"}.get(name, f"{name.replace('.', '/')}/")
+    return [title, *textwrap.wrap(CAPTIONS[name].replace("`", ""), 27)]
+
+
+def arrow(source: tuple[float, float], target: tuple[float, float]) -> str:
+    """Return a curve between boxes; if rows lie between them, a line down next to them and to the target's side."""
+    (x, y), (u, v) = source, target
+    y += HIGH
+    if v - y > ROW and x != u:
+        side = u + BOX / 2 if x > u else u - BOX / 2
+        return f"M{x:.0f} {y:.0f}V{v + HIGH / 2 - 12:.0f}q0 12 {-12 if x > u else 12} 12H{side:.0f}"
+    bend = (v - y) / 2
+    return f"M{x:.0f} {y:.0f}C{x:.0f} {y + bend:.0f} {u:.0f} {v - bend:.0f} {u:.0f} {v:.0f}"
+
+
+def drawing() -> str:
+    """Return the drawing of all packages as SVG."""
+    edges = reduced(graph())
+    rows = levels(edges)
+    position: dict[str, tuple[float, float]] = {}
+    for r, row in enumerate(rows):
+        left = (WIDTH - len(row) * BOX - (len(row) - 1) * GAP) / 2
+        for c, name in enumerate(row):
+            position[name] = left + c * (BOX + GAP) + BOX / 2, 16 + r * ROW
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {len(rows) * ROW - ROW + HIGH + 32}" '
+        'font-family="system-ui, sans-serif" role="img" aria-label="Packages and the direction of their imports">',
+        "<style>rect{fill:#f3f3fb;stroke:#5b5bd6}text{fill:#1c1c28;text-anchor:middle}.s{fill:#55556a;font-size:11px}"
+        "path{stroke:#8a8aa8;fill:none}@media(prefers-color-scheme:dark){rect{fill:#20202e;stroke:#8f8ff0}"
+        "text{fill:#ececf4}.s{fill:#b3b3c6}path{stroke:#77778f}}</style>",
+        '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M1 1 7 4 1 7"/></marker></defs>',
+    ]
+    for name, targets in sorted(edges.items()):
+        for target in sorted(targets):
+            lines.append(f'<path d="{arrow(position[name], position[target])}" marker-end="url(#a)"/>')
+    for name, (x, y) in sorted(position.items()):
+        title, *words = caption(name)
+        lines.append(f'<rect x="{x - BOX / 2:.0f}" y="{y:.0f}" width="{BOX}" height="{HIGH}" rx="6"/>')
+        lines.append(f'<text x="{x:.0f}" y="{y + 22:.0f}" font-size="15">{escape(title)}</text>')
+        for n, text in enumerate(words):
+            lines.append(f'<text class="s" x="{x:.0f}" y="{y + 38 + 14 * n:.0f}">{escape(text)}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def test_the_drawing_matches_the_imports() -> None:
+    """If this fails, run `python -m tests.project.test_architecture`."""
+    assert DRAWING.read_text(encoding="utf-8") == drawing()
+    assert "](packages.svg)" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_drawing_shows_every_package_once_and_no_arrow_points_up() -> None:
+    edges = graph()
+    assert upward(edges) == []
+    rows = [set(row) for row in levels(reduced(edges))]
+
+    assert PACKAGES | APPLICATION | {"leaves", "registry"} == set().union(*rows) == set(edges) == set(CAPTIONS)
+    assert all(len(caption(name)) <= 3 for name in CAPTIONS), "two lines of text fit into a box"
+    assert sum(map(len, rows)) == len(edges)
+    below = {name: set().union(*rows[r + 1 :], set()) for r, row in enumerate(rows) for name in row}
+    assert all(targets <= below[name] for name, targets in edges.items())
+
+
+def test_an_upward_import_is_found() -> None:
+    """The check sees a cycle between packages, and nothing in a graph without one."""
+    assert upward({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a -> b", "b -> c", "c -> a"]
+    assert upward({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_every_file_that_the_document_names_exists() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:explainers|models|hooklens|tests|benchmarks|assets)/[\w/.]*)`", text)
+
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+if __name__ == "__main__":
+    if cycles := upward(graph()):
+        raise SystemExit(f"The packages import each other in a cycle: {', '.join(cycles)}.")
+    DRAWING.write_text(drawing(), encoding="utf-8")

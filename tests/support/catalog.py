@@ -1,0 +1,19 @@
+"""Tests of the list of models: without downloads, registered models and variables of the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hooklens.zoo import catalog
+
+
+def isolate_catalog(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Forbid downloads, use an empty cache of weights in `folder`, and forget registered models."""
+    for name in ("HOOKLENS_MODEL", "HOOKLENS_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOOKLENS_OFFLINE", "1")
+    monkeypatch.setenv("TORCH_HOME", str(folder / "torch"))
+    monkeypatch.setattr(catalog, "_ADDED", {})
+    monkeypatch.setattr(catalog, "_SETTINGS", {})

@@ -1,0 +1,114 @@
+"""Oracles of the attention methods: a class-token network of two blocks, computed from its parameters."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.support.nets import ClassToken, random_images, settle
+
+from .oracle import Oracle
+
+
+def two_blocks(grid: tuple[int, int] = (2, 8)) -> nn.Module:
+    """Two pre-norm blocks, two heads, a class token, 2 x 8 patches (as many as 4 x 4)."""
+    return settle(ClassToken(grid).double())
+
+
+def wide_images() -> Tensor:
+    return random_images(3, 3, 32, 128)
+
+
+def attend_by_hand(net: nn.Module, x: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Attention weights [N, heads, T, T] and tokens after each block, and the scores: matrix products and softmaxes."""
+    n, patch = len(x), net.conv_proj.kernel_size[0]
+    cut = x.unfold(2, patch, patch).unfold(3, patch, patch)  # n, channel, row, column, patch, patch
+    cut = cut.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+    tokens = cut @ net.conv_proj.weight.flatten(1).T + net.conv_proj.bias
+    tokens = torch.cat([net.class_token.expand(n, -1, -1), tokens], 1) + net.positions
+    weights, after = [], []
+    for block in net.blocks:
+        y = _norm(block.ln_1, tokens)
+        q, k, v = (y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias).chunk(3, -1)
+        width = q.shape[-1] // block.attention.num_heads
+        heads = [slice(h * width, (h + 1) * width) for h in range(block.attention.num_heads)]
+        a = torch.stack([_softmax(q[..., h] @ k[..., h].mT / width**0.5) for h in heads], 1)
+        weights.append(a if a.requires_grad else a.detach().requires_grad_())
+        mixed = torch.cat([weights[-1][:, i] @ v[..., h] for i, h in enumerate(heads)], -1)
+        tokens = tokens + mixed @ block.attention.out_proj.weight.T + block.attention.out_proj.bias
+        inner = F.gelu(_norm(block.ln_2, tokens) @ block.mlp[0].weight.T + block.mlp[0].bias)
+        tokens = tokens + inner @ block.mlp[2].weight.T + block.mlp[2].bias
+        after.append(tokens)
+    return weights, after, _norm(net.ln, tokens)[:, 0] @ net.head.weight.T + net.head.bias
+
+
+def _norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + layer.eps).sqrt() * layer.weight + layer.bias
+
+
+def _softmax(x: Tensor) -> Tensor:
+    e = (x - x.max(-1, keepdim=True).values).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def slopes_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """Attention weights A and d score / dA of both blocks."""
+    weights, _, scores = attend_by_hand(net, x)
+    gradients = torch.autograd.grad(scores[range(len(x)), classes].sum(), weights)
+    return [each.detach() for each in weights], list(gradients)
+
+
+def class_row(net: nn.Module, tokens: Tensor) -> Tensor:
+    """[N, T] without the class token, on 2 x 8 patches."""
+    return tokens[:, 1:].reshape(len(tokens), 2, 8)
+
+
+def _rollout(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Image by image: 0.5 A + 0.5 I (residual)."""
+    first, second = (each.detach() for each in attend_by_hand(net, x)[0])
+    rows = []
+    for a, b in zip(first, second, strict=True):
+        eye = torch.eye(a.shape[-1], dtype=a.dtype)
+        rows.append(((0.5 * (b[0] + b[1]) / 2 + 0.5 * eye) @ (0.5 * (a[0] + a[1]) / 2 + 0.5 * eye))[0])
+    return class_row(net, torch.stack(rows))
+
+
+def _chefer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Equations 5 and 6, one image at a time: R = (I + second) (I + first), and the class token's row of it."""
+    (a1, a2), (g1, g2) = slopes_by_hand(net, x, classes)
+    rows = []
+    for n in range(len(x)):
+        first, second = (sum((g[n, h] * a[n, h]).clamp(min=0) for h in (0, 1)) / 2 for a, g in ((a1, g1), (a2, g2)))
+        rows.append((torch.eye(17, dtype=x.dtype) + first + second + second @ first)[0])
+    return class_row(net, torch.stack(rows))
+
+
+def _legrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Positive gradients, summed one head and token at a time."""
+    _, slopes = slopes_by_hand(net, x, classes)
+    total = torch.zeros(len(x), 17, dtype=x.dtype)
+    for g in slopes:
+        for head in range(2):
+            for token in range(17):
+                total += g[:, head, token].clamp(min=0) / (2 * 17 * len(slopes))
+    return class_row(net, total)
+
+
+def _uneven(expected: Tensor) -> bool:
+    """Neither constant nor symmetric under transposition."""
+    return bool((expected.flatten(1).std(1) > 0.02 * expected.flatten(1).mean(1)).all())
+
+
+ORACLES: dict[str, Oracle] = {
+    "attention_rollout": Oracle(
+        "two blocks written out, (A2 + I)(A1 + I) / 4", two_blocks, _rollout, wide_images, [2, 0, 4], bites=_uneven
+    ),
+    "transformer_attribution": Oracle(
+        "two blocks written out, (I + second)(I + first)", two_blocks, _chefer, wide_images, [2, 0, 4], bites=_uneven
+    ),
+    "le_grad": Oracle(
+        "two blocks written out, slope by slope", two_blocks, _legrad, wide_images, [2, 0, 4], bites=_uneven
+    ),
+}

@@ -1,0 +1,382 @@
+"""Oracles of the class-activation maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.support.nets import act_grad, curved, plain, residual
+
+from .features import drops_by_hand
+from .oracle import Oracle, cut
+
+
+def zhou(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a = net[:4](x).detach()
+    cam = torch.einsum("nk,nkhw->nhw", net.head.weight[classes], a)
+    return (cam / a[0, 0].numel()).relu().detach()
+
+
+def _plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Equation 19, one image, channel and cell at a time."""
+    a, g, _ = act_grad(net, net.act2, x, classes)
+    weights = torch.zeros_like(a[:, :, 0, 0])
+    for n in range(a.shape[0]):
+        for k in range(a.shape[1]):
+            total = a[n, k].sum()
+            for i in range(a.shape[2]):
+                for j in range(a.shape[3]):
+                    d = g[n, k, i, j]
+                    denominator = 2 * d**2 + total * d**3
+                    if denominator != 0:
+                        weights[n, k] += d**2 / denominator * max(d, 0)
+    return torch.einsum("nk,nkhw->nhw", weights, a).relu()
+
+
+def _hires(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a, g, _ = act_grad(net, net.act2, x, classes)
+    return torch.stack([sum(a[n, k] * g[n, k] for k in range(a.shape[1])) for n in range(len(a))])
+
+
+def _layer_cam(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a, g, _ = act_grad(net, net.act2, x, classes)
+    return sum(torch.where(g[:, k] > 0, g[:, k], 0) * a[:, k] for k in range(a.shape[1])).relu()
+
+
+def _xgrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a, g, _ = act_grad(net, net.act2, x, classes)
+    weights = (g * a).sum((2, 3)) / a.sum((2, 3))
+    return torch.einsum("nk,nkhw->nhw", weights, a).relu()
+
+
+def _ablation(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    drops, a = drops_by_hand(net, net.layer2, x, classes)
+    return torch.einsum("nk,nkhw->nhw", drops, a).relu()
+
+
+def through(net: nn.Module, layer: nn.Module, x: Tensor, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """(change(layer output), scores computed from it)."""
+    kept = []
+
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        kept.append(change(output))
+        return kept[-1].clone()
+
+    handle = layer.register_forward_hook(hook)
+    try:
+        scores = net(x)
+    finally:
+        handle.remove()
+    return kept[0], scores
+
+
+def gradient_at(net: nn.Module, layer: nn.Module, x: Tensor, score: Callable[[Tensor], Tensor], size: float = 1.0):
+    """(size × A, d score / d(size × A)), with a leaf tensor as the layer's output."""
+    a, scores = through(net, layer, x, lambda output: (size * output).detach().requires_grad_())
+    return a.detach(), torch.autograd.grad(score(scores).sum(), a)[0]
+
+
+def _cam(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a = net[:4](x).detach()
+    return sum(net.head.weight[classes, k].detach().view(-1, 1, 1) * a[:, k] for k in range(a.shape[1]))
+
+
+def _element_wise(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a, g, _ = act_grad(net, net.act2, x, classes)
+    return sum((a[:, k] * g[:, k]).clamp(min=0) for k in range(a.shape[1]))
+
+
+def _smooth_plus_plus(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations."""
+    maps = []
+    for image, c in zip(x, classes, strict=True):
+        a = act_grad(net, net.act2, image[None], [c])[0][0]
+        generator = torch.Generator().manual_seed(3)
+        grads = []
+        for _ in range(3):
+            noise = torch.randn(image.shape, generator=generator).double()
+            noisy = image + 0.2 * (image.max() - image.min()) * noise
+            grads.append(act_grad(net, net.act2, noisy[None], [c])[1][0])
+        m1, m2, m3 = (sum(g**p for g in grads) / 3 for p in (1, 2, 3))
+        alpha = m2 / (2 * m2 + a.sum((1, 2), keepdim=True) * m3)
+        weights = (alpha * m1.relu()).sum((1, 2))
+        maps.append(torch.einsum("k,khw->hw", weights, a).relu())
+    return torch.stack(maps)
+
+
+def component(planes: Tensor) -> Tensor:
+    """First principal component by the covariance of the channels, without a sign rule."""
+    cells = planes.flatten(1).T
+    cells = cells - cells.mean(0)
+    direction = torch.linalg.eigh(cells.T @ cells).eigenvectors[:, -1]
+    return (cells @ direction).view(planes.shape[1:])
+
+
+def with_sign_of(found: Tensor, guide: Tensor) -> Tensor:
+    """The sign for which it correlates positively with the guide."""
+    return found * torch.corrcoef(torch.stack([found.flatten(), guide.flatten()]))[0, 1].sign()
+
+
+def _eigen(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    return torch.stack([with_sign_of(component(a), a.sum(0)) for a in net[:4](x).detach()])
+
+
+def _eigen_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a, g, _ = act_grad(net, net.act2, x, classes)
+    return torch.stack([with_sign_of(component(each), each.sum(0)) for each in a * g])
+
+
+def _seg_eigen(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a, g, _ = act_grad(net, net.act2, x, classes)
+    found = [component(each) for each in g.abs() * a]
+    return torch.stack([-m if m.min().abs() > m.max().abs() else m for m in found])
+
+
+def kernel_component(planes: Tensor, kernel: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Kernel PCA entry by entry and by power iteration (Schölkopf et al. 1998), without a sign rule."""
+    cells = planes.flatten(1).T
+    cells = cells - cells.mean(0)
+    matrix = torch.stack([torch.stack([kernel(a, b) for b in cells]) for a in cells])
+    centre = torch.eye(len(cells), dtype=matrix.dtype) - 1 / len(cells)
+    matrix = centre @ matrix @ centre
+    vector = matrix[:, 0]
+    for _ in range(3000):
+        vector = matrix @ vector
+        vector = vector / vector.norm()
+    return (vector * (vector @ matrix @ vector).sqrt()).view(planes.shape[1:])
+
+
+def _kernel(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a = net[:4](x).detach()
+    return torch.stack(
+        [with_sign_of(kernel_component(each, lambda p, q: torch.tanh(p @ q / len(p) + 1)), each.sum(0)) for each in a]
+    )
+
+
+def _fem(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    a = net[:4](x).detach()
+    result = torch.zeros_like(a[:, 0])
+    for n in range(a.shape[0]):
+        for k in range(a.shape[1]):
+            mean = a[n, k].mean()
+            deviation = ((a[n, k] - mean) ** 2).mean().sqrt()
+            strong = [float(value > mean + 2 * deviation) for value in a[n, k].flatten()]
+            result[n] += sum(strong) / len(strong) * a[n, k]
+    return result
+
+
+def _shapley(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """dy/dA - H A / 2, the Hessian-vector product by central differences of gradients at (1 ± s) A."""
+
+    def rest(scores: Tensor) -> Tensor:
+        own = scores[range(len(classes)), classes]
+        return own + own - scores.exp().sum(1).log()
+
+    step = 1e-4
+    a, g = gradient_at(net, net.act2, x, rest)
+    more, less = (gradient_at(net, net.act2, x, rest, 1 + s)[1] for s in (step, -step))
+    weights = (g - (more - less) / (2 * step) / 2).mean((2, 3))
+    return torch.einsum("nk,nkhw->nhw", weights, a).relu()
+
+
+def _finer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Image by image: minus 0.6 times the mean of the three nearest logits."""
+    maps = []
+    for image, c in zip(x, classes, strict=True):
+        scores = net(image[None])[0].tolist()
+        others = sorted((k for k in range(len(scores)) if k != c), key=lambda k: abs(scores[k] - scores[c]))[:3]
+        a, own, _ = act_grad(net, net.act2, image[None], [c])
+        g = own - 0.2 * sum(act_grad(net, net.act2, image[None], [k])[1] for k in others)
+        maps.append((g.mean((2, 3), keepdim=True) * a).sum(1)[0].relu())
+    return torch.stack(maps)
+
+
+def _full_grad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """`plain` written out: magnitudes of image x gradient and of both layers' bias x gradient."""
+    leaf = x.clone().requires_grad_()
+    first = net.conv1(leaf)
+    second = net.conv2(first.relu())
+    scores = net.head(second.relu().mean((2, 3)))
+    grads = torch.autograd.grad(scores[range(len(x)), classes].sum(), [leaf, first, second])
+    parts = [x, *(net.get_submodule(name).bias.detach().view(1, -1, 1, 1) for name in ("conv1", "conv2"))]
+    maps = [(part * g).abs().sum(1, keepdim=True) for part, g in zip(parts, grads, strict=True)]
+    return sum(F.interpolate(m, x.shape[2:], mode="bilinear", align_corners=False)[:, 0] for m in maps)
+
+
+def mask_weighted_cam(net: nn.Module, x: Tensor, classes: list[int], vary: Callable[[Tensor], list[Tensor]]) -> Tensor:
+    """Weights: softmax over the channels of `layer2` of the mean score of the image times each of `vary(mask)`."""
+    maps = []
+    for image, c in zip(x, classes, strict=True):
+        a = act_grad(net, net.layer2, image[None], [c])[0][0]
+        scores = []
+        for plane in a:
+            mask = F.interpolate(plane[None, None], image.shape[1:], mode="bilinear", align_corners=False)[0, 0]
+            mask = (mask - mask.min()) / (mask.max() - mask.min())
+            with torch.no_grad():
+                found = [net((image * factor)[None])[0, c] for factor in vary(mask)]
+            scores.append(sum(found) / len(found))
+        weights = torch.stack(scores).exp()
+        maps.append(sum(w * plane for w, plane in zip(weights / weights.sum(), a, strict=True)))
+    return torch.stack(maps)
+
+
+def _score(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    return mask_weighted_cam(net, x, classes, lambda mask: [mask])
+
+
+def _integrated(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    return mask_weighted_cam(net, x, classes, lambda mask: [mask * i / 5 for i in range(1, 6)])
+
+
+def _smoothed(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Noise in the order of the method: every channel's first copy, then every channel's second."""
+    maps = []
+    for image, c in zip(x, classes, strict=True):
+        generator = torch.Generator().manual_seed(3)
+        count = len(act_grad(net, net.layer2, image[None], [c])[0][0])
+        drawn = [torch.randn(image.shape[1:], generator=generator).double() for _ in range(2 * count)]
+        copies = iter(zip(drawn[:count], drawn[count:], strict=True))
+
+        def vary(mask: Tensor, copies=copies) -> list[Tensor]:
+            return [mask + 0.5 * noise for noise in next(copies)]
+
+        maps.append(mask_weighted_cam(net, image[None], [c], vary)[0])
+    return torch.stack(maps)
+
+
+def _refined(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Product of two layers' Grad-CAMs, each divided by its maximum, then resized."""
+    shown = []
+    for layer in (net.layer1, net.layer2):
+        a, g, _ = act_grad(net, layer, x, classes)
+        m = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
+        shown.append(F.interpolate(m / m.amax((2, 3), keepdim=True), x.shape[2:], mode="bilinear"))
+    return (shown[0] * shown[1])[:, 0]
+
+
+def _sess(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Two sizes, 12 x 16 and 18 x 24: one window, then the four corners."""
+    maps = []
+    for image, c in zip(x, classes, strict=True):
+        large = F.interpolate(image[None], (18, 24), mode="bilinear", align_corners=False)[0]
+        places = [(image, 0, 0), *((large, y, z) for y in (0, 6) for z in (0, 8))]
+        rows = []
+        for whole, y, z in places:
+            a, g, scores = act_grad(net, net.layer2, whole[None, :, y : y + 12, z : z + 16], [c])
+            small = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
+            canvas = torch.zeros(1, 1, *whole.shape[1:], dtype=x.dtype)
+            canvas[..., y : y + 12, z : z + 16] = F.interpolate(small, (12, 16), mode="bilinear", align_corners=False)
+            back = F.interpolate(canvas, (12, 16), mode="bilinear", align_corners=False)[0, 0]
+            rows.append((scores.softmax(1)[0, c], back))
+        highest = max(p for p, _ in rows)
+        counts = sum((back > 0).double() for _, back in rows)
+        total = sum(p / highest * back for p, back in rows)
+        maps.append(torch.where(counts > 0, total / counts, 0))
+    return torch.stack(maps)
+
+
+def _one_factor(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """The best nonnegative rank-1 factor is the first singular vector, which has one sign (Perron-Frobenius)."""
+    found = []
+    for a in net[:4](x).detach():
+        u, s, _ = torch.linalg.svd(a.flatten(1).T)
+        found.append((u[:, 0] * s[0]).abs().view(1, *a.shape[1:]))
+    return torch.stack(found)
+
+
+def _positive(expected: Tensor) -> bool:
+    """Nonnegative and not constant."""
+    return bool((expected >= 0).all() and expected.max() > 1.5 * expected.mean())
+
+
+ORACLES: dict[str, Oracle] = {
+    "grad_cam": Oracle(
+        "Zhou et al. 2016: CAM / (h w) under a pooled linear head", plain, zhou, layer="relu2", bites=cut
+    ),
+    "grad_cam_pp": Oracle("equation 19, cell by cell", curved, _plus_plus, layer="act2", bites=cut),
+    "hires_cam": Oracle("sum of gradient x activation, channel by channel", curved, _hires, layer="act2"),
+    "layer_cam": Oracle(
+        "positive gradients x activation, channel by channel", curved, _layer_cam, layer="act2", bites=cut
+    ),
+    "xgrad_cam": Oracle("weights of axiom-based Grad-CAM by hand", curved, _xgrad, layer="act2", bites=cut),
+    "ablation_cam": Oracle("a loop over single channels", residual, _ablation, layer="layer2", bites=cut),
+    "cam": Oracle("the head's weights times the activations", plain, _cam, layer="relu2"),
+    "element_wise_grad_cam": Oracle(
+        "positive products of gradient and activation, channel by channel",
+        curved,
+        _element_wise,
+        layer="act2",
+        bites=_positive,
+    ),
+    "smooth_grad_cam_pp": Oracle(
+        "Grad-CAM++ of mean powers of the gradients, the same noise sampled by hand",
+        curved,
+        _smooth_plus_plus,
+        layer="act2",
+        options={"samples": 3, "sigma": 0.2, "seed": 3},
+        bites=cut,
+    ),
+    "eigen_cam": Oracle("eigenvectors of the channels' covariance", plain, _eigen, layer="relu2"),
+    "eigen_grad_cam": Oracle(
+        "eigenvectors of the covariance of gradient x activation", curved, _eigen_grad, layer="act2"
+    ),
+    "seg_eigen_cam": Oracle(
+        "eigenvectors of the covariance of |gradient| x activation, equation 13", curved, _seg_eigen, layer="act2"
+    ),
+    "kpca_cam": Oracle("kernel PCA entry by entry and by power iteration", plain, _kernel, layer="relu2", rtol=1e-7),
+    "fem": Oracle("strong cells counted one by one", plain, _fem, layer="relu2", bites=_positive),
+    "shapley_cam": Oracle(
+        "the Hessian term from differences of gradients",
+        curved,
+        _shapley,
+        layer="act2",
+        rtol=1e-6,
+        atol=1e-9,
+        bites=cut,
+    ),
+    "finer_cam": Oracle("gradients of class and references one by one", curved, _finer, layer="act2", bites=cut),
+    "full_grad": Oracle("the network written out, part by part", plain, _full_grad, bites=_positive),
+    "score_cam": Oracle(
+        "one masked image at a time", residual, _score, layer="layer2", options={"relu": False}, bites=_positive
+    ),
+    "ss_cam": Oracle(
+        "one noisy mask at a time, the same noise sampled by hand",
+        residual,
+        _smoothed,
+        layer="layer2",
+        options={"samples": 2, "sigma": 0.5, "seed": 3},
+        bites=_positive,
+    ),
+    "is_cam": Oracle(
+        "one masked image at a time, i / N bright",
+        residual,
+        _integrated,
+        layer="layer2",
+        options={"steps": 5},
+        bites=_positive,
+    ),
+    "refine_cam": Oracle(
+        "product of two layers' maps by hand",
+        residual,
+        _refined,
+        options={"layers": ["layer2", "layer1"], "inner": "grad_cam"},
+        bites=cut,
+    ),
+    "sess": Oracle(
+        "five windows one by one", residual, _sess, layer="layer2", options={"scales": 2, "growth": 0.5}, bites=cut
+    ),
+    "deep_feature_factorization": Oracle(
+        "the first singular vector, which for one factor is the best fit",
+        plain,
+        _one_factor,
+        layer="relu2",
+        options={"components": 1},
+        rtol=1e-3,
+        atol=1e-4,
+        bites=_positive,
+    ),
+}

@@ -1,0 +1,351 @@
+"""Oracles of the input-gradient methods, the path integrals and the controls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from tests.support.nets import Cubic, act_grad, curved, random_images, settle
+
+from .oracle import Oracle
+
+
+def differences(net: nn.Module, x: Tensor, classes: list[int], step: float = 1e-5) -> Tensor:
+    """d score / d pixel by central differences, one pixel at a time."""
+    result = torch.zeros_like(x)
+    with torch.no_grad():
+        for n, c in enumerate(classes):
+            moves = step * torch.eye(x[n].numel(), dtype=x.dtype).view(-1, *x[n].shape)
+            up, down = net(x[n] + moves)[:, c], net(x[n] - moves)[:, c]
+            result[n] = ((up - down) / (2 * step)).view(x[n].shape)
+    return result
+
+
+def gradient(net: Callable[[Tensor], Tensor], x: Tensor, c: int) -> Tensor:
+    """d score c / d x for one image [C, H, W]."""
+    leaf = x.detach().clone().requires_grad_()
+    return torch.autograd.grad(net(leaf[None])[0, c], leaf)[0]
+
+
+def noisy_gradients(
+    net: nn.Module, x: Tensor, classes: list[int], samples: int = 4, sigma: float = 0.2, seed: int = 3
+) -> Tensor:
+    """Gradients [N, samples, C, H, W] at noisy images, every image with its own generator."""
+    rows = []
+    for image, c in zip(x, classes, strict=True):
+        generator = torch.Generator().manual_seed(seed)
+        noise = [torch.randn(image.shape, generator=generator).double() for _ in range(samples)]
+        span = image.max() - image.min()
+        rows.append(torch.stack([gradient(net, image + sigma * span * each, c) for each in noise]))
+    return torch.stack(rows)
+
+
+def filtered(pixels: Tensor, cutoff: float) -> Tensor:
+    """The Fourier components of an image up to the cutoff, summed one by one."""
+    height, width = pixels.shape[-2:]
+    side = min(height, width)
+    y, z = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
+    result = torch.zeros_like(pixels)
+    for k in range(-(height // 2), (height + 1) // 2):
+        for m in range(-(width // 2), (width + 1) // 2):
+            if math.hypot(k * side / height, m * side / width) <= cutoff:
+                phase = 2 * math.pi * (k * y / height + m * z / width)
+                cos, sin = phase.cos(), phase.sin()
+                real, imaginary = (pixels * cos).sum((-2, -1)), (pixels * sin).sum((-2, -1))
+                result += (real[..., None, None] * cos + imaginary[..., None, None] * sin) / (height * width)
+    return result
+
+
+def legendre(steps: int) -> list[tuple[float, float]]:
+    """NumPy's points and weights of Gauss-Legendre quadrature, on [0, 1]."""
+    points, weights = numpy.polynomial.legendre.leggauss(steps)
+    return [((p + 1) / 2, w / 2) for p, w in zip(points.tolist(), weights.tolist(), strict=True)]
+
+
+def straight_integral(net: Callable[[Tensor], Tensor], x: Tensor, c: int, start: Tensor, steps: int = 40) -> Tensor:
+    """Integrated gradients of one image, point by point."""
+    return sum(w * gradient(net, start + t * (x - start), c) * (x - start) for t, w in legendre(steps))
+
+
+def blurred(image: Tensor, deviation: float) -> Tensor:
+    """The heat equation on the grid with mirrored borders, by the exponential of the matrix of second differences."""
+
+    def heat(size: int) -> Tensor:
+        second = -2 * torch.eye(size, dtype=torch.float64)
+        for i in range(size):
+            for j in (i - 1, i + 1):
+                second[i, min(max(j, 0), size - 1)] += 1
+        return torch.linalg.matrix_exp(deviation**2 / 2 * second)
+
+    return heat(image.shape[-2]) @ image @ heat(image.shape[-1]).T
+
+
+def _blur_path(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Points along the deviations 2 to 0, dγ/dt by central differences of the blur."""
+    rows = []
+    for image, c in zip(x, classes, strict=True):
+        total = torch.zeros_like(image)
+        for t, w in legendre(24):
+            speed = (blurred(image, 2 * (1 - t - 1e-5)) - blurred(image, 2 * (1 - t + 1e-5))) / 2e-5
+            total += w * gradient(net, blurred(image, 2 * (1 - t)), c) * speed
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def guided_path(
+    net: nn.Module, x: Tensor, c: int, moves: int, fraction: float, anchors: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Guided integrated gradients of one image from zero, segment by segment, value by value; and the path."""
+    total, path = torch.zeros_like(x), []
+    for segment in range(anchors + 1):
+        begin, end = x * segment / (anchors + 1), x * (segment + 1) / (anchors + 1)
+        length, here = float((end - begin).abs().sum()), begin.clone()
+        for move in range(moves):
+            path.append(here.clone())
+            g, there = gradient(net, here, c), here.clone()
+            goal = length * (1 - (move + 1) / moves)
+            while float((end - there).abs().sum()) - goal > 1e-12 * length:
+                waiting = [i for i in range(x.numel()) if there.flatten()[i] != end.flatten()[i]]
+                sizes = g.flatten().abs()
+                rank = int(fraction * (x.numel() - 1))
+                ordered = sorted(float(sizes[i]) for i in waiting)
+                limit = ordered[min(rank, len(ordered) - 1)]
+                chosen = [i for i in waiting if sizes[i] <= limit]
+                excess = float((end - there).abs().sum()) - goal
+                within = float((end - there).flatten()[chosen].abs().sum())
+                share = min(1.0, excess / within)
+                for i in chosen:
+                    way = end.view(-1)[i] - there.view(-1)[i]
+                    there.view(-1)[i] = end.view(-1)[i] if share == 1 else there.view(-1)[i] + share * way
+            if move == moves - 1:
+                there = end.clone()
+            total += (there - here) * (g + gradient(net, there, c)) / 2
+            here = there
+    return total, [*path, x]
+
+
+def van_der_corput(count: int) -> list[int]:
+    """0 to count - 1, ordered by their bit-reversed values."""
+    digits = max(1, (count - 1).bit_length())
+    return [i for i in sorted(range(2**digits), key=lambda i: f"{i:0{digits}b}"[::-1]) if i < count]
+
+
+def _shap(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Eight samples, each with its own noise baseline, drawn from one generator per image."""
+    rows = []
+    for image, c in zip(x, classes, strict=True):
+        generator = torch.Generator().manual_seed(5)
+        low, high = image.min(), image.max()
+        shift = float(torch.rand((), generator=generator))
+        total = torch.zeros_like(image)
+        for i in van_der_corput(8):
+            start = low + (high - low) * torch.rand(image.shape, generator=generator).double()
+            at = (shift + i / 8) % 1
+            total += gradient(net, start + at * (image - start), c) * (image - start) / 8
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def _layer_integral(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Integrated gradients of the suffix after conv2, along the straight line from conv2(0) to conv2(x)."""
+    first, rest = net[:3], net[3:]
+    with torch.no_grad():
+        begin, end = first(torch.zeros_like(x)), first(x)
+    return torch.stack([straight_integral(rest, end[n], c, begin[n], 20) for n, c in enumerate(classes)])
+
+
+def _influence(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """The layer's gradients, integrated over the input's path from zero."""
+    return sum(w * act_grad(net, net.act1, t * x, classes)[1] for t, w in legendre(6))
+
+
+def conductance_by_hand(net: nn.Module, x: Tensor, classes: list[int], cut: int, steps: int = 40) -> Tensor:
+    """The definition: d score / d unit times d unit / d t, the latter by forward differentiation of the first part."""
+    first, rest = net[:cut], net[cut:]
+    rows = []
+    for n, c in enumerate(classes):
+        total = 0.0
+        for t, w in legendre(steps):
+            place, one = torch.tensor(t, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+            unit, speed = torch.func.jvp(lambda s, n=n: first((s * x[n])[None])[0], (place,), (one,))
+            total = total + w * gradient(rest, unit, c) * speed
+        rows.append(total.detach())
+    return torch.stack(rows)
+
+
+def merge_by_hand(attribution: Tensor, regions: list[Tensor], least: int = 1) -> Tensor:
+    """Kapishnikov's algorithm 1, one region at a time, every gain from its definition."""
+    heat, taken, left = torch.zeros_like(attribution), torch.zeros_like(attribution, dtype=torch.bool), list(regions)
+    while left := [r for r in left if int((r & ~taken).sum()) >= least]:
+        gains = [float(attribution[r & ~taken].mean()) for r in left]
+        new = left.pop(gains.index(max(gains))) & ~taken
+        heat[new] = attribution[new].mean()
+        taken |= new
+    if not taken.all():
+        heat[~taken] = attribution[~taken].mean()
+    return heat
+
+
+def quarters(height: int = 12, width: int = 16) -> Tensor:
+    """Labels of uneven cells of 5 x 3 pixels."""
+    return (torch.arange(height) // 5)[:, None] * 10 + torch.arange(width) // 3
+
+
+def _xrai(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    rows = []
+    for image, c in zip(x, classes, strict=True):
+        black = image.flatten(1).min(1).values.view(-1, 1, 1).expand_as(image)
+        white = image.flatten(1).max(1).values.view(-1, 1, 1).expand_as(image)
+        both = [straight_integral(net, image, c, start) for start in (black, white)]
+        labels = quarters()
+        rows.append(merge_by_hand((sum(both) / 2).amax(0), [labels == each for each in labels.unique()]))
+    return torch.stack(rows)
+
+
+def _random(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Cells of 12 / 3 = 4 pixels: 3 x 4 cells, none cut off."""
+    values = torch.rand(3, 4, generator=torch.Generator().manual_seed(9)).double()
+    return torch.stack([values.repeat_interleave(4, 0).repeat_interleave(4, 1)] * len(x))
+
+
+def _sobel(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    n, channels, height, width = x.shape
+    result = torch.zeros(n, height, width, dtype=x.dtype)
+    weights = ((-1, 1), (0, 2), (1, 1))
+
+    def at(i: int, k: int, y: int, z: int) -> float:
+        return float(x[i, k, min(max(y, 0), height - 1), min(max(z, 0), width - 1)])
+
+    for i in range(n):
+        for y in range(height):
+            for z in range(width):
+                squares = 0.0
+                for k in range(channels):
+                    right = sum(w * (at(i, k, y + d, z + 1) - at(i, k, y + d, z - 1)) for d, w in weights)
+                    down = sum(w * (at(i, k, y + 1, z + d) - at(i, k, y - 1, z + d)) for d, w in weights)
+                    squares += (right / 8) ** 2 + (down / 8) ** 2
+                result[i, y, z] = math.sqrt(squares)
+    return result
+
+
+def _centre(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    height, width = x.shape[-2:]
+    blob = torch.zeros(height, width, dtype=x.dtype)
+    for y in range(height):
+        for z in range(width):
+            away = ((y + 0.5) / height - 0.5) ** 2 + ((z + 0.5) / width - 0.5) ** 2
+            blob[y, z] = math.exp(-away / (2 * 0.2**2))
+    return blob.expand(len(x), -1, -1)
+
+
+def _cubic() -> nn.Module:
+    return settle(Cubic((3, 12, 16), 6).double())
+
+
+def _tiny() -> Tensor:
+    return random_images(height=6, width=8)
+
+
+def _small_cubic() -> nn.Module:
+    return settle(Cubic((3, 6, 8), 6).double())
+
+
+def _uneven(expected: Tensor) -> bool:
+    return float(expected.std()) > 0
+
+
+_NOISE = {"samples": 4, "sigma": 0.2, "seed": 3}
+
+ORACLES: dict[str, Oracle] = {
+    "saliency": Oracle("central differences", curved, differences, images=_tiny, rtol=1e-6, atol=1e-9),
+    "input_x_gradient": Oracle(
+        "central differences x image",
+        curved,
+        lambda net, x, c: x * differences(net, x, c),
+        images=_tiny,
+        rtol=1e-6,
+        atol=1e-9,
+    ),
+    "smooth_grad": Oracle(
+        "the same noise sampled by hand", curved, lambda net, x, c: noisy_gradients(net, x, c).mean(1), options=_NOISE
+    ),
+    "smooth_grad_squared": Oracle(
+        "the same noise sampled by hand",
+        curved,
+        lambda net, x, c: noisy_gradients(net, x, c).square().mean(1),
+        options=_NOISE,
+        bites=_uneven,
+    ),
+    "var_grad": Oracle(
+        "the same noise sampled by hand, torch's biased variance",
+        curved,
+        lambda net, x, c: noisy_gradients(net, x, c).var(1, unbiased=False),
+        options=_NOISE,
+        bites=_uneven,
+    ),
+    "forgrad": Oracle(
+        "wave by wave from the definition of the Fourier series",
+        curved,
+        lambda net, x, c: filtered(
+            torch.stack([gradient(net, p, k).abs().amax(0) for p, k in zip(x, c, strict=True)]), 3.0
+        ).abs(),
+        options={"cutoff": 3.0, "base": "saliency"},
+        bites=_uneven,
+    ),
+    "integrated_gradients": Oracle(
+        "closed form of a cubic polynomial", _cubic, lambda net, x, c: net.integrated(x, c), options={"steps": 4}
+    ),
+    "blur_integrated_gradients": Oracle(
+        "exponentials of the matrix of second differences, differentiated by differences",
+        _small_cubic,
+        _blur_path,
+        images=_tiny,
+        options={"steps": 24, "blur": 2.0},
+        rtol=1e-6,
+        atol=1e-9,
+    ),
+    "guided_integrated_gradients": Oracle(
+        "algorithm 1, value by value",
+        _small_cubic,
+        lambda net, x, c: torch.stack([guided_path(net, p, k, 4, 0.15, 2)[0] for p, k in zip(x, c, strict=True)]),
+        images=_tiny,
+        options={"steps": 12, "fraction": 0.15, "anchors": 2},
+    ),
+    "gradient_shap": Oracle("the same baselines sampled by hand", curved, _shap, options={"samples": 8, "seed": 5}),
+    "layer_integrated_gradients": Oracle(
+        "only the rest of the network, NumPy's quadrature",
+        curved,
+        _layer_integral,
+        layer="conv2",
+        options={"steps": 20},
+    ),
+    "internal_influence": Oracle(
+        "gradients at the layer, NumPy's quadrature", curved, _influence, layer="act1", options={"steps": 6}
+    ),
+    "layer_conductance": Oracle(
+        "the definition, with the layer differentiated forwards",
+        curved,
+        lambda net, x, c: conductance_by_hand(net, x, c, 4),
+        images=_tiny,
+        layer="act2",
+        options={"steps": 800},
+        rtol=1e-4,
+        atol=1e-7,
+    ),
+    "xrai": Oracle(
+        "algorithm 1, every gain from its definition, NumPy's quadrature",
+        curved,
+        _xrai,
+        options={"steps": 40, "segments": quarters()},
+        bites=_uneven,
+    ),
+    "random_control": Oracle(
+        "cells of four pixels by hand", curved, _random, options={"cells": 3, "seed": 9}, bites=_uneven
+    ),
+    "edge_control": Oracle("Sobel's sums, pixel by pixel", curved, _sobel, bites=_uneven),
+    "center_control": Oracle("the bell, pixel by pixel", curved, _centre, options={"width": 0.2}, bites=_uneven),
+}

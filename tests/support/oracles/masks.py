@@ -1,0 +1,349 @@
+"""Oracles of the perturbation methods."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tests.support.nets import Weighted, curved, random_images, settle
+
+from .oracle import Oracle
+
+
+def occlusion_by_hand(
+    net: nn.Module,
+    x: Tensor,
+    classes: list[int],
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    baseline: float = 0.0,
+) -> Tensor:
+    """Mean, over the windows that cover a pixel, of score lost / pixels covered; windows at the border are clipped."""
+    n, _, height, width = x.shape
+    total, covers = torch.zeros(n, height, width, dtype=x.dtype), torch.zeros(height, width, dtype=x.dtype)
+    with torch.no_grad():
+        full = net(x)
+        for y in starts(height, window[0], stride[0]):
+            for z in starts(width, window[1], stride[1]):
+                hidden = x.clone()
+                hidden[:, :, y : y + window[0], z : z + window[1]] = baseline
+                area = hidden[0, 0, y : y + window[0], z : z + window[1]].numel()
+                lost = (full - net(hidden))[range(n), classes]
+                total[:, y : y + window[0], z : z + window[1]] += lost[:, None, None] / area
+                covers[y : y + window[0], z : z + window[1]] += 1
+    return total / covers
+
+
+def starts(size: int, window: int, stride: int) -> list[int]:
+    """Window starts: on by `stride` until a window reaches the border."""
+    found = [0]
+    while found[-1] + window < size:
+        found.append(found[-1] + stride)
+    return found
+
+
+def _linear_occlusion(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """A linear model loses exactly the window's w x; windows of 5x4 on 12x16, clipped to 2 rows at the lower border."""
+    parts = (net.fc.weight[classes].view_as(x) * x).sum(1).detach()
+    result = torch.zeros_like(parts)
+    for y in range(0, 12, 5):
+        for z in range(0, 16, 4):
+            cell = parts[:, y : y + 5, z : z + 4]
+            result[:, y : y + 5, z : z + 4] = cell.mean((1, 2), keepdim=True)
+    return result
+
+
+def cells_of(height: int, width: int, rows: int, columns: int) -> Tensor:
+    """Cell numbers of a grid whose cells have whole numbers of pixels."""
+    return torch.tensor(
+        [[y * rows // height * columns + x * columns // width for x in range(width)] for y in range(height)]
+    )
+
+
+def value_of(net: nn.Module, image: Tensor, c: int, labels: Tensor, here: tuple[int, ...]) -> float:
+    """Score of an image in which only the cells `here` are present; the others are zero."""
+    left = image * sum((labels == each for each in here), torch.zeros_like(labels)).to(image)
+    with torch.no_grad():
+        return float(net(left[None])[0, c])
+
+
+def over_area(values: Tensor, labels: Tensor) -> Tensor:
+    """A cell's value, divided among its pixels."""
+    found = torch.zeros(labels.shape, dtype=torch.float64)
+    for cell, value in enumerate(values.tolist()):
+        found[labels == cell] = value / int((labels == cell).sum())
+    return found
+
+
+def ablation_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Score lost without each of 3 x 4 cells."""
+    labels = cells_of(12, 16, 3, 4)
+    rows = []
+    for image, c in zip(x, classes, strict=True):
+        everything = tuple(range(12))
+        full = value_of(net, image, c, labels, everything)
+        lost = [full - value_of(net, image, c, labels, tuple(set(everything) - {k})) for k in everything]
+        rows.append(over_area(torch.tensor(lost, dtype=torch.float64), labels))
+    return torch.stack(rows)
+
+
+def shapley_by_hand(values: Callable[[tuple[int, ...]], float], count: int) -> Tensor:
+    """The definition: the mean gain over all orders, as a sum over the coalitions without the player."""
+    known = {s: values(s) for size in range(count + 1) for s in itertools.combinations(range(count), size)}
+    found = torch.zeros(count, dtype=torch.float64)
+    for player in range(count):
+        for s in known:
+            if player not in s:
+                weight = math.factorial(len(s)) * math.factorial(count - len(s) - 1) / math.factorial(count)
+                found[player] += weight * (known[tuple(sorted((*s, player)))] - known[s])
+    return found
+
+
+def shapley_map(net: nn.Module, x: Tensor, classes: list[int], rows: int = 2, columns: int = 3) -> Tensor:
+    """Exact Shapley values of 2 x 3 cells."""
+    labels = cells_of(*x.shape[2:], rows, columns)
+    found = []
+    for image, c in zip(x, classes, strict=True):
+        exact = shapley_by_hand(partial(value_of, net, image, c, labels), rows * columns)
+        found.append(over_area(exact, labels))
+    return torch.stack(found)
+
+
+def _orders_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Mean marginal gains over three permutations: one drawn, its reverse, another drawn, from seed 3."""
+    labels = cells_of(12, 16, 2, 3)
+    found = []
+    for image, c in zip(x, classes, strict=True):
+        generator = torch.Generator().manual_seed(3)
+        first, second = (torch.randperm(6, generator=generator).tolist() for _ in range(2))
+        gains = torch.zeros(6, dtype=torch.float64)
+        for order in (first, first[::-1], second):
+            for k, player in enumerate(order):
+                with_it = value_of(net, image, c, labels, tuple(order[: k + 1]))
+                gains[player] += (with_it - value_of(net, image, c, labels, tuple(order[:k]))) / 3
+        found.append(over_area(gains, labels))
+    return torch.stack(found)
+
+
+def linear_cells(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """What each of 3 x 4 cells adds to a linear model, (n, 12)."""
+    terms = (net.fc.weight[classes].view_as(x) * x).sum(1).detach()
+    labels = cells_of(12, 16, 3, 4)
+    return torch.stack([terms[:, labels == cell].sum(1) for cell in range(12)], 1)
+
+
+def _lime_of_a_linear_model(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    labels = cells_of(12, 16, 3, 4)
+    return torch.stack([over_area(each, labels) for each in linear_cells(net, x, classes)])
+
+
+def enlarged_by_hand(coarse: Tensor, shift: tuple[float, float], height: int, width: int) -> Tensor:
+    """One mask [c, c], bilinear between cell centers at c + 1 cells per side, cropped at an offset of `shift` cells."""
+    cells = len(coarse)
+    sides = []
+    for size, start in ((height, shift[0]), (width, shift[1])):
+        cell = math.ceil(size / cells)
+        weights = torch.zeros(size, cells, dtype=torch.float64)
+        for pixel in range(size):
+            at = max((pixel + int(start * cell) + 0.5) * cells / ((cells + 1) * cell) - 0.5, 0)
+            low = min(int(at), cells - 1)
+            weights[pixel, low] += 1 - (at - low)
+            weights[pixel, min(low + 1, cells - 1)] += at - low
+        sides.append(weights)
+    return sides[0] @ coarse.double() @ sides[1].T
+
+
+def _numbers_by_hand(size: int, rows: int) -> list[Tensor]:
+    """The first `rows` rows of balanced uniform numbers and two shifts each, from seed 3, block by block."""
+    coarse, fine = torch.Generator().manual_seed(3 + 2**31), torch.Generator().manual_seed(3)
+    side = next(2**k for k in range(20) if 2**k > size)
+    found = []
+    while len(found) < rows:
+        columns = torch.randperm(side - 1, generator=coarse).tolist()[:size]
+        turned = torch.rand(size, generator=coarse).tolist()
+        for row in torch.randperm(side, generator=coarse).tolist():
+            # Sylvester's matrix has -1 where row and column have an odd number of bits in common.
+            odd = [bin(row & (column + 1)).count("1") % 2 for column in columns]
+            upper = [bit != (number < 0.5) for bit, number in zip(odd, turned, strict=True)]
+            found.append(upper)
+    numbers = []
+    for upper in found[:rows]:
+        each = torch.rand(size + 2, generator=fine)
+        each[:size] = (each[:size] + torch.tensor(upper)) / 2
+        numbers.append(each)
+    return numbers
+
+
+def rise_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """40 masks of 3 x 3 cells from seed 3: weighted mean of the scores at each pixel, less the mean of all."""
+    masks = []
+    for numbers in _numbers_by_hand(9, 40):
+        masks.append(enlarged_by_hand((numbers[:9] < 0.6).view(3, 3), (float(numbers[9]), float(numbers[10])), 12, 16))
+    found = []
+    for image, c in zip(x, classes, strict=True):
+        with torch.no_grad():
+            scores = [float(net((image * mask)[None])[0, c]) for mask in masks]
+        weighted = sum(score * mask for score, mask in zip(scores, masks, strict=True))
+        found.append(weighted / sum(masks) - sum(scores) / 40)
+    return torch.stack(found)
+
+
+def mc_rise_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """40 masks of 3 x 3 cells from seed 3, seen or in one of 5 colors: seen less colored, mean over the colors."""
+    found = []
+    for image, c in zip(x, classes, strict=True):
+        dark, light = image.flatten(1).min(1).values, image.flatten(1).max(1).values
+        colors = [dark, light]
+        for channel in range(3):
+            colors.append(torch.stack([light[k] if k == channel else dark[k] for k in range(3)]))
+        total, times = torch.zeros(6, 12, 16, dtype=torch.float64), torch.zeros(6, 12, 16, dtype=torch.float64)
+        for numbers in _numbers_by_hand(18, 40):
+            shift = (float(numbers[18]), float(numbers[19]))
+            seen = (numbers[:9] < 0.6).view(3, 3)
+            which = (numbers[9:18] * 5).long().view(3, 3)
+            masks = [enlarged_by_hand(~seen & (which == k), shift, 12, 16) for k in range(5)]
+            masks.append(enlarged_by_hand(seen, shift, 12, 16))
+            painted = image * masks[5] + sum(colors[k][:, None, None] * masks[k] for k in range(5))
+            with torch.no_grad():
+                score = net(painted[None])[0, c]
+            total += score * torch.stack(masks)
+            times += torch.stack(masks)
+        means = total / times
+        found.append((means[5] - means[:5]).mean(0))
+    return torch.stack(found)
+
+
+def _additive_shares(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Without interactions a cell's Sobol index is its squared effect over the sum of squares."""
+    terms = (net.fc.weight[classes].view_as(x) * x).sum(1).detach()
+    labels = cells_of(12, 16, 2, 2)
+    effects = torch.stack([terms[:, labels == cell].sum(1) for cell in range(4)], 1)
+    return (effects**2 / (effects**2).sum(1, keepdim=True))[:, labels]
+
+
+def hsic_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """trace(K H L H) / (s - 1)^2 with both matrices written out, over all 16 coalitions of 2 x 2 cells."""
+    labels = cells_of(12, 16, 2, 2)
+    coalitions = list(itertools.product((0, 1), repeat=4))
+    centre = torch.eye(16, dtype=torch.float64) - 1 / 16
+    found = []
+    for image, c in zip(x, classes, strict=True):
+        f = [value_of(net, image, c, labels, tuple(k for k in range(4) if here[k])) for here in coalitions]
+        apart = sorted(abs(a - b) for a in f for b in f if a != b)
+        width = apart[(len(apart) - 1) // 2]
+        gram = torch.tensor([[math.exp(-((a - b) ** 2) / (2 * width**2)) for a in f] for b in f], dtype=torch.float64)
+        values = []
+        for k in range(4):
+            kernel = torch.tensor([[0.5 - (a[k] - b[k]) ** 2 for a in coalitions] for b in coalitions]).double()
+            values.append(torch.trace(kernel @ centre @ gram @ centre) / 15**2)
+        found.append(torch.stack(values)[labels])
+    return torch.stack(found)
+
+
+def _search_by_hand(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """Four steps of the search for half the image, mask and gradients by autograd, one image at a time."""
+    height, width, reach = *x.shape[2:], 3
+    at = (
+        torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), -1).flatten(0, 1).double()
+    )
+    pixels = [(y, z) for y in range(-reach, height + reach) for z in range(-reach, width + reach)]
+    near = torch.cdist(torch.tensor(pixels).double(), at, compute_mode="donot_use_mm_for_euclid_dist")
+    square = (torch.tensor(pixels).double()[:, None] - at).abs().amax(-1) <= reach + 1
+    disc = torch.exp(-2 * (near / reach - 0.5).clamp(min=0) ** 2) * square
+    inside = torch.tensor([0 <= y < height and 0 <= z < width for y, z in pixels])
+    # A pixel's window is 9 x 9; positions outside the image are 0 but count in the soft maximum.
+    nothing = 81 - square.sum(1)
+
+    def smooth(p: Tensor) -> Tensor:
+        seen = p * disc
+        weights = torch.exp(20 * seen) * square
+        return (seen * weights).sum(1) / (weights.sum(1) + nothing)
+
+    wanted = torch.cat([torch.zeros(len(pixels) - height * width // 2), torch.ones(height * width // 2)]).double()
+    found = []
+    for image, c in zip(x, classes, strict=True):
+        p, velocity = torch.ones(height * width, dtype=torch.float64), 0
+        for step in range(4):
+            p.requires_grad_()
+            m = smooth(p)
+            score = net((image * m[inside].view(height, width))[None])[0, c]
+            (climb,) = torch.autograd.grad(score, p, retain_graph=True)
+            (away,) = torch.autograd.grad(((m.sort(stable=True).values - wanted) ** 2).mean() / 2, p)
+            velocity = 0.9 * velocity + 0.1 * (climb / climb.abs().sum() - 4 * 16 ** (step / 4) * away)
+            p = (p.detach() + 0.5 * height * width / 4 * velocity).clamp(0, 1)
+        found.append(smooth(p)[inside].view(height, width))
+    return torch.stack(found)
+
+
+def _weighted() -> nn.Module:
+    return settle(Weighted((3, 12, 16), 6).double())
+
+
+def _tiny() -> Tensor:
+    return random_images(height=6, width=8)
+
+
+def _uneven(expected: Tensor) -> bool:
+    """Nonnegative and not constant."""
+    return bool((expected >= 0).all() and (expected.flatten(1).std(1) > 0.1 * expected.flatten(1).mean(1)).all())
+
+
+_MASKS = {"samples": 40, "cells": 3, "p": 0.6, "seed": 3}
+
+ORACLES: dict[str, Oracle] = {
+    "occlusion": Oracle(
+        "closed form of a linear model", _weighted, _linear_occlusion, options={"window": (5, 4), "stride": (5, 4)}
+    ),
+    "feature_ablation": Oracle("a loop over single cells", curved, ablation_by_hand, options={"masks": (3, 4)}),
+    "rise": Oracle(
+        "the same masks drawn and enlarged by hand", curved, rise_by_hand, options=_MASKS, rtol=1e-6, atol=1e-8
+    ),
+    "d_rise": Oracle(
+        "RISE by hand: what differs is the target", curved, rise_by_hand, options=_MASKS, rtol=1e-6, atol=1e-8
+    ),
+    "mc_rise": Oracle(
+        "the same colored masks sampled by hand", curved, mc_rise_by_hand, options=_MASKS, rtol=1e-6, atol=1e-8
+    ),
+    "lime": Oracle(
+        "coefficients of a linear model",
+        _weighted,
+        _lime_of_a_linear_model,
+        options={"masks": (3, 4), "samples": 300},
+        rtol=1e-3,
+        atol=1e-5,
+    ),
+    "kernel_shap": Oracle("Shapley's definition over all coalitions", curved, shapley_map, options={"masks": (2, 3)}),
+    "shapley_sampling": Oracle(
+        "gains along the same orders by hand",
+        curved,
+        _orders_by_hand,
+        options={"masks": (2, 3), "samples": 3, "seed": 3},
+    ),
+    "extremal_perturbation": Oracle(
+        "the same search with autograd, pixel by pixel",
+        curved,
+        _search_by_hand,
+        images=_tiny,
+        options={"steps": 4, "area": 0.5, "baseline": None},
+        rtol=1e-6,
+        atol=1e-8,
+        bites=_uneven,
+    ),
+    "sobol": Oracle(
+        "additive model: squares over their sum",
+        _weighted,
+        _additive_shares,
+        options={"cells": 2, "samples": 1024},
+        rtol=0.03,
+        atol=0.003,
+        bites=_uneven,
+    ),
+    "hsic": Oracle(
+        "trace(K H L H) with the matrices written out", curved, hsic_by_hand, options={"cells": 2}, bites=_uneven
+    ),
+}

@@ -1,0 +1,34 @@
+"""What an oracle is: where the expected values come from, on which network, and how near they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from tests.support.nets import random_images
+
+CLASSES = [2, 0, 5]
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """`truth` says where the expected values come from; `bites` proves that the case can tell right from wrong."""
+
+    truth: str
+    net: Callable[[], nn.Module]
+    expected: Callable[[nn.Module, Tensor, list[int]], Tensor]
+    images: Callable[[], Tensor] = random_images
+    classes: list[int] = field(default_factory=lambda: list(CLASSES))
+    layer: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    rtol: float = 1e-9
+    atol: float = 1e-11
+    bites: Callable[[Tensor], bool] = lambda expected: bool((expected > 0).any() and (expected < 0).any())
+
+
+def cut(expected: Tensor) -> bool:
+    """The final ReLU had something to do."""
+    return bool((expected == 0).any() and (expected > 0).any())

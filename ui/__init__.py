@@ -1,1 +1,0 @@
-"""The page: Gradio components, handlers and the engine behind them."""

@@ -1,1 +1,0 @@
-"""The channels of a layer: all of them as tiles, one of them large, and why it fired."""

@@ -1,1 +1,0 @@
-"""The tab that sets up to four maps of one photograph beside one another."""

@@ -1,1 +1,0 @@
-"""A question (`request`) and its answer (`engine`), without Gradio: models, network calls, jobs, the wire format."""

@@ -1,1 +1,0 @@
-"""The gradient lab: what hooks do to gradients, in one backward pass (`engine`) and over a training (`training`)."""

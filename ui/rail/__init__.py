@@ -1,1 +1,0 @@
-"""The network rail: the network as a thin drawing, input to output, in which a layer is chosen."""

@@ -1,1 +1,0 @@
-"""The page's tabs, one file each (`tab.py` says what a tab is), the left column, and the component classes."""
