@@ -749,4 +749,4 @@ def test_every_function_of_gradio_that_fetches_a_link_raises(monkeypatch: pytest
             getattr(processing_utils, name)("http://127.0.0.1:9/", "folder")
     for function in (*(getattr(processing_utils, name) for name in streams), routes.secure_url_stream_response):
         with pytest.raises(gradio.Error):
-            asyncio.run(function("http://127.0.0.1:9/"))
+            finished(function("http://127.0.0.1:9/"))
