@@ -19,6 +19,11 @@ Results are raw values, detached, in float32 (float64 for float64 models). `METH
     "grid" [N, h, w] at the layer's own size    "pixels" [N, C, H, W], signed    "heat" [N, H, W]
     "channels" [N, K]                           "features" [N, K, h, w]
 
+"grid" and "features" cover the input evenly, as `resize` and `overlay` expect. If the network crops, pads, flips or
+shifts its input before the layer, the layer's cells are moved to where they belong (`Layer.placement`), which may
+change h and w. A layer without such positions, for example after sorting or a warp that depends on the image, raises
+NoSpatialOutput.
+
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from explainers.errors import BadImages, BadOption, UnsupportedModel, nearest, no_module
 from explainers.findings import note_raw, pause_recording
 from explainers.hooks.locate import why_no_hooks
-from explainers.network.eval_view import one_call, outside_call
+from explainers.network.eval_view import EvalView, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.quantized import no_gradient, why_no_gradient
 from explainers.options import LayerName, Option, options_of
@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAPS = ("grid", "pixels", "heat")
 """Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
+_AT_LAYERS = ("grid", "features")
 _WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
 
 
@@ -137,7 +138,7 @@ def method(
         options, parameters = options_of(function), inspect.signature(function).parameters
         relu = parameters["relu"].default if "relu" in parameters else None
         uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
-        validated = _validate_calls(function, options, parameters, uses_gradients)
+        validated = _validate_calls(function, options, parameters, uses_gradients, returns in _AT_LAYERS)
         METHODS[function.__name__] = Method(
             name=function.__name__,
             title=title,
@@ -170,8 +171,11 @@ def _validate_calls(
     options: Mapping[str, Option],
     parameters: Mapping[str, inspect.Parameter],
     gradients: bool,
+    placed: bool,
 ) -> Callable[..., Any]:
     """Wrap a function so that model, images and options are checked first and the final ReLU is applied last.
+
+    With `placed`, the map is moved to a grid that covers the input evenly, if the layer's cells do not.
 
     The keyword `forward` is handled here: it is merged into the model, so the function does not see it.
     """
@@ -190,10 +194,13 @@ def _validate_calls(
             if (through := given.pop("through", None)) is not None:
                 target = _restrict_target(target, through)
             if given.get("progress") is not None:
-                given["progress"] = _wrap_progress(given["progress"], rectify)
+                given["progress"] = _wrap_progress(given["progress"], view if placed else None, rectify)
             raw = function(model, images, target, **given)
-            note_raw(raw)
-            return raw.relu() if rectify else raw
+            heat = raw
+            if placed and view.place is not None:
+                heat, view.place = view.place(raw), None
+            note_raw(raw if raw.ndim == 4 else heat)  # the sum of attributions is that of the layer's own cells
+            return heat.relu() if rectify else heat
 
     return method
 
@@ -234,11 +241,14 @@ def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
     return _check_keywords(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[0]
 
 
-def _wrap_progress(progress: Progress, rectify: bool) -> Progress:
-    """Wrap the caller's function so that it gets partial maps after the ReLU and runs outside this call's context."""
+def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool) -> Progress:
+    """Wrap the caller's function so that it gets placed maps after the ReLU and runs outside this call's context."""
 
     def report(partial: Partial) -> Any:
-        shown = replace(partial, map=partial.map.relu()) if rectify and partial.map is not None else partial
+        shown = partial
+        if partial.map is not None:
+            heat = partial.map if view is None or view.place is None else view.place(partial.map)
+            shown = replace(partial, map=heat.relu() if rectify else heat)
         with outside_call(), pause_recording():
             return progress(shown)
 

@@ -86,7 +86,8 @@ def explain(
         if runner_up is not None:
             with recording() as second:
                 other = chosen.function(model, images, runner_up, **keywords)
-            correlation = rank_correlation(signed, _as_map(chosen, other if second.raw is None else second.raw, how))
+            before_relu = other if second.raw is None or second.raw.ndim == 4 else second.raw
+            correlation = rank_correlation(signed, _as_map(chosen, before_relu, how))
         view.graphs = None
         has_findings = chosen.returns != "channels"
         reliable = not has_findings or bool(shown.isfinite().all())

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-from explainers.layers.axis_rules import Reads
-from explainers.layers.dataflow import Graph
+from explainers.layers.flow.dataflow import Graph
+from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer, is_attention, is_placeholder, is_rearranging, is_spatial, stages_among
 
 _SMALLEST = 4

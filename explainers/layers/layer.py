@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from explainers.errors import LayerNotFound, NoSpatialOutput
 from explainers.hooks.locate import HookPoint, find_hook_point
+from explainers.layers.flow.positions import even
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
+from explainers.layers.placement import Placement
 from explainers.layers.receptive import receptive_field
 from explainers.network.eval_view import eval_view
 
@@ -21,7 +24,8 @@ class Layer:
     `name` is the dotted name (`name#k` for the k-th call of a module that runs repeatedly), `kind` the class name,
     `shape` the output's shape for one image, `grid` its (height, width) or None, `layout` "NCHW", "NHWC", "tokens" or
     "", `extra_tokens` the number of class and register tokens before the patches, `stride` the input pixels per cell
-    (rows, columns), and `stage` is True for the last outermost call at each resolution.
+    (rows, columns), and `stage` is True for the last outermost call at each resolution. `placement` says where the
+    cells lie if they do not cover the input evenly, because the network crops, pads, flips, shifts or zooms it first.
     """
 
     name: str
@@ -32,10 +36,12 @@ class Layer:
     extra_tokens: int = 0
     stride: tuple[float, float] | None = None
     stage: bool = False
+    placement: Placement | None = field(default=None, repr=False)
     is_read: bool = field(default=True, repr=False, compare=False)
     """Whether the score depends on its positions; False if it only depends on the class token."""
     _model: Any = field(default=None, repr=False, compare=False)
     _input: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    _lost: str = field(default="", repr=False, compare=False)
 
     @property
     def path(self) -> str:
@@ -47,6 +53,31 @@ class Layer:
         """The number of modules that contain this one, counting the network."""
         return self.name.count(".") + bool(self.name)
 
+    @property
+    def centers(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """The centers of the rows and of the columns of cells in input pixels, or None without a grid."""
+        if self.grid is None:
+            return None
+        if self.placement is not None:
+            return self.placement.rows, self.placement.columns
+        height, width = self._input[-2:]
+        return even(self.grid[0], height).at, even(self.grid[1], width).at
+
+    @property
+    def offset(self) -> tuple[float, float] | None:
+        """The center of the first cell in input pixels (from the top, from the left), or None without a grid."""
+        centers = self.centers
+        return None if centers is None else (centers[0][0], centers[1][0])
+
+    @property
+    def direction(self) -> tuple[int, int] | None:
+        """1 if the rows (columns) run down (right) as in the input, -1 if they are flipped, or None without a grid."""
+        centers = self.centers
+        if centers is None:
+            return None
+        rows, columns = (1 - 2 * (sum(b < a for a, b in pairwise(at)) > len(at) / 2) for at in centers)
+        return rows, columns
+
     def receptive_field(self, cell: Grid) -> tuple[int, int, int, int]:
         """Return the box (left, top, right, bottom) of input pixels on which `cell` (row, column) can depend."""
         model = self._model() if self._model else None
@@ -55,7 +86,7 @@ class Layer:
                 f"The model of layer {self.name!r} no longer exists. Call list_layers(model, images) again."
             )
         if self.grid is None:
-            raise NoSpatialOutput(nothing_spatial(self.name, self.shape))
+            raise NoSpatialOutput(nothing_spatial(self.name, self.shape, self._lost))
         images = next((p for p in model.parameters()), torch.zeros(())).new_zeros(1, *self._input)
         network = eval_view(model).network
         return receptive_field(network, images, layout_of(self, find_hook_point(network, self.name)), cell)
@@ -63,7 +94,8 @@ class Layer:
 
 def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:
     """Return the layer's layout with its hook point."""
-    return LayerLayout(point.name, point.module, point.call, layer.layout, layer.extra_tokens, layer.grid)
+    own = point.name, point.module, point.call, layer.layout, layer.extra_tokens, layer.grid
+    return LayerLayout(*own, layer.placement)
 
 
 def is_spatial(layer: Layer) -> bool:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from explainers.hooks.locate import HookPoint
-from explainers.layers.axes import Axes, Axis
+from explainers.layers.flow.axes import Axes, Axis
+from explainers.layers.flow.positions import even, is_even
+from explainers.layers.placement import Placement
 
 Grid = tuple[int, int]
 
@@ -17,12 +19,14 @@ class LayerLayout(HookPoint):
     """A layer that a pass reads: its hook point and the spatial layout of its output.
 
     `layout` is "NCHW", "NHWC", "tokens" [N, T, K], or "" without a grid. `extra_tokens` class and register tokens
-    precede the patches, which fill `grid` row by row; more tokens may follow them.
+    precede the patches, which fill `grid` row by row; more tokens may follow them. `placement` says where the cells lie
+    if they do not cover the input evenly.
     """
 
     layout: str = ""
     extra_tokens: int = 0
     grid: Grid | None = None
+    placement: Placement | None = None
 
     @property
     def channel_axis(self) -> int:
@@ -38,6 +42,10 @@ class LayerLayout(HookPoint):
             patches = tensor[:, self.extra_tokens : self.extra_tokens + height * width].transpose(1, 2)
             return patches.unflatten(2, self.grid)
         return tensor
+
+    def place(self, maps: Tensor) -> Tensor:
+        """Return maps [..., h, w] of the layer's cells on a grid that covers the input evenly."""
+        return maps if self.placement is None else self.placement.place(maps)
 
 
 def channel_axis(layout: str) -> int:
@@ -75,6 +83,28 @@ def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] 
     return None
 
 
+def placement_of(axes: Axes, grid: Grid, size: Grid) -> Placement | None:
+    """Return where the cells of a grid lie, from the axes of its layer, or None if they cover the input evenly."""
+    found = [_centers(axes, kind, cells) for kind, cells in zip("HW", grid, strict=True)]
+    if all(at is None or is_even(at, side) for at, side in zip(found, size, strict=True)):
+        return None
+    rows, columns = (
+        even(cells, side).at if at is None or is_even(at, side) else at
+        for at, cells, side in zip(found, grid, size, strict=True)
+    )
+    return Placement(rows, columns, size)
+
+
+def _centers(axes: Axes, kind: str, cells: int) -> tuple[float, ...] | None:
+    """Return the centers of the cells along `kind`, or None if they are unknown."""
+    found = [factor for axis in axes for factor in axis.factors if factor.kind == kind and factor.steps == cells]
+    factor = max(found, key=lambda each: each.stride, default=None)
+    if factor is None or factor.positions is None or len(factor.positions.at) != cells * factor.stride:
+        return None
+    at, step = factor.positions.at, factor.stride
+    return tuple(sum(at[i * step : (i + 1) * step]) / step for i in range(cells))
+
+
 def _runs(axis: Axis, kind: str) -> bool:
     """Return whether the axis runs only along `kind`, in order; other factors may follow, as in a pixel shuffle."""
     if not axis.factors:
@@ -83,8 +113,14 @@ def _runs(axis: Axis, kind: str) -> bool:
     return first.kind == kind and not axis.before and not axis.after and not any(factor.kind for factor in rest)
 
 
-def nothing_spatial(name: str, shape: tuple[int, ...]) -> str:
-    """Return the message for a layer without a grid."""
+def nothing_spatial(name: str, shape: tuple[int, ...], lost: str = "") -> str:
+    """Return the message for a layer without a grid; `lost` is the operation that its cells lost their positions to."""
+    if lost:
+        return (
+            f"The cells of layer {name!r} have no fixed position in the image, because the network applies {lost} "
+            "before it. Choose an earlier layer from list_layers(model, images, spatial=True), or a method without a "
+            "layer, such as saliency."
+        )
     return (
         f"Layer {name!r} has an output of shape {tuple(shape)}, without height and width for a map. "
         "Choose a layer from list_layers(model, images, spatial=True)."

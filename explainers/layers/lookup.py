@@ -12,7 +12,8 @@ from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
-from explainers.layers.profile import Profile, layout_at_any_size, profile
+from explainers.layers.placement import Placement
+from explainers.layers.profile import Profile, profile
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import LayerName
@@ -82,16 +83,16 @@ def _no_default(images: Tensor, unclear: Layer | None) -> str:
     )
 
 
-def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple[Grid, int] | None:
-    """Return the patch grid of `count` tokens and the number of tokens before the patches, or None without a grid."""
+def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple[Grid, int, Placement | None] | None:
+    """Return grid and placement of the patches of `count` tokens and the number of tokens before them, if any."""
     layers = profile(model, images)
     for layer in reversed(layers):
         if layer.grid is not None and layer.layout == "tokens" and layer.shape[1] == count:
-            return layer.grid, layer.extra_tokens
+            return layer.grid, layer.extra_tokens, layer.placement
     # If no module returns the tokens, they are the cells of the last spatial layer of matching size.
     for layer in reversed(layers):
         if layer.grid is not None and is_spatial(layer) and 0 <= count - layer.grid[0] * layer.grid[1] <= _EXTRA_TOKENS:
-            return layer.grid, count - layer.grid[0] * layer.grid[1]
+            return layer.grid, count - layer.grid[0] * layer.grid[1], layer.placement
     return None
 
 
@@ -159,23 +160,22 @@ def layer_layout(
         # The network runs a compiled inner module uncompiled, so the wrapper is removed from its name too.
         layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
     point = find_hook_point(view.network, layer)
-    layout = None if counted else layout_at_any_size(view, point)
-    if layout is None:
-        layout = _layout_from_profile(view, images, point, spatial)
-    view.known[key] = layout
+    layout = view.known[key] = _layout_from_profile(view, images, point, spatial)
     return layout
 
 
 def _layout_from_profile(view: EvalView, images: Tensor, point: HookPoint, spatial: bool) -> LayerLayout:
-    calls = [call for call in profile(view, images) if call.name.partition("#")[0] == point.path]
-    named = next((call for call in calls if call.name == point.name), None)
-    if named is None and len(calls) > 1 and point.call is None:
-        raise LayerRanRepeatedly(ran_repeatedly(point.path, len(calls)))
+    layers = profile(view, images)
+    named = next((call for call in layers if call.name == point.name), None)
+    if named is None and point.call is None:
+        calls = [call for call in layers if call.path == point.path]
+        if len(calls) > 1:
+            raise LayerRanRepeatedly(ran_repeatedly(point.path, len(calls)))
     if named is None or not named.shape:
         # It did not run, or does not return a tensor; the pass raises the error.
         return LayerLayout(point.name, point.module, point.call, "NCHW")
     if named.grid is None and spatial:
-        raise NoSpatialOutput(nothing_spatial(point.name, named.shape))
+        raise NoSpatialOutput(nothing_spatial(point.name, named.shape, named._lost))
     return layout_of(named, point) if named.grid else LayerLayout(point.name, point.module, point.call)
 
 

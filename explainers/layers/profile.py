@@ -1,6 +1,6 @@
 """A network's layers, call by call, with their layouts, and its default layer, from one forward pass of one image.
 
-The pass is tracked operation by operation (dataflow.py); only names and numbers are kept.
+The pass is tracked operation by operation (flow/dataflow.py); only names and numbers are kept.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from explainers.errors import ExplainerError, UnsupportedModel, is_out_of_memory
 from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint, no_inner_hooks
 from explainers.hooks.records import only_tensor
-from explainers.layers.axes import Axes
-from explainers.layers.axis_rules import Reads
-from explainers.layers.dataflow import Dataflow, Edge
 from explainers.layers.default_layer import ForwardPass, find_default
+from explainers.layers.flow.axes import Axes, why_lost
+from explainers.layers.flow.dataflow import Dataflow, Edge
+from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
-from explainers.layers.layout import LayerLayout, layout_by_axes
+from explainers.layers.layout import layout_by_axes, placement_of
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 
@@ -34,13 +34,11 @@ class Profile(list[Layer]):
     """All layer calls of a model in one forward pass, in the order in which they returned; `default` is a layer name.
 
     `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
-    paths. `spatial_layouts` has the layouts NCHW and NHWC by layer name, which do not depend on the image size.
-    `forward` is the graph of the pass.
+    paths. `forward` is the graph of the pass.
     """
 
     default: str | None = None
     is_bypassed: bool = False
-    spatial_layouts: dict[str, str]
     forward: ForwardPass
 
 
@@ -76,14 +74,6 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
                 profiles.clear()
             profiles[key] = layers
     return layers
-
-
-def layout_at_any_size(view: EvalView, point: HookPoint) -> LayerLayout | None:
-    """Return the NCHW or NHWC layout of a layer from a cached profile of any image size, or None."""
-    with _lock:
-        known = [layers for (_, modules), layers in _known.get(view.owner, {}).items() if modules == view.modules]
-    layout = known[-1].spatial_layouts.get(point.name) if known else None
-    return None if layout is None else LayerLayout(point.name, point.module, point.call, layout)
 
 
 def _compute_profile(view: EvalView, images: Tensor) -> Profile:
@@ -165,12 +155,16 @@ def _layers(calls: list[_Call], images: Tensor, model: Any) -> list[Layer]:
 
 def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
     """Add the layout to a layer whose output has a grid for each image."""
+    if lost := why_lost(call.axes):
+        return replace(layer, _lost=lost)
     found = layout_by_axes(call.axes, call.shape)
     if found is None or call.shape[0] != len(images):
         return layer
-    layout, (height, width), extra = found
-    stride = images.shape[-2] / height, images.shape[-1] / width
-    return replace(layer, grid=(height, width), layout=layout, extra_tokens=extra, stride=stride)
+    layout, grid, extra = found
+    sides = images.shape[-2], images.shape[-1]
+    placement = placement_of(call.axes, grid, sides)
+    stride = (sides[0] / grid[0], sides[1] / grid[1]) if placement is None else placement.stride
+    return replace(layer, grid=grid, layout=layout, extra_tokens=extra, stride=stride, placement=placement)
 
 
 def _add_default(layers: list[Layer], forward: ForwardPass) -> Profile:
@@ -183,5 +177,4 @@ def _add_default(layers: list[Layer], forward: ForwardPass) -> Profile:
     )
     profile.default = None if found.default is None else layers[found.default].name
     profile.is_bypassed, profile.forward = found.is_bypassed, forward
-    profile.spatial_layouts = {layer.name: layer.layout for layer in layers if layer.layout in ("NCHW", "NHWC")}
     return profile

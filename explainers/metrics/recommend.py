@@ -25,7 +25,7 @@ from explainers.metrics.settings import EvaluationSettings
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.options import LayerName, options_of
-from explainers.passes.at_layer import activations_and_gradients_of
+from explainers.passes.at_layer import AtLayer, activations_and_gradients_of
 from explainers.passes.loop import Partial, Progress, check_progress
 from explainers.registry import METHODS, Method, check_images, find, rectifies
 from explainers.targets import Target, TargetLike, describe_target
@@ -207,7 +207,7 @@ class _Search:
     fixed: Target | None = None
     stopped: bool = False
     _given: dict[str, Tensor | Explanation] = field(default_factory=dict)
-    _shared: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _shared: dict[str, AtLayer] = field(default_factory=dict)
     _shared_seconds: float = 0.0
     _fraction: float = 1.0
 
@@ -258,7 +258,8 @@ class _Search:
                 self._share()
             if entry.layer not in self._shared:
                 self._shared |= activations_and_gradients_of(self.model, self.images, [entry.layer], self.fixed)
-            raw = FORMULAS[entry.method.name](*self._shared[entry.layer])
+            at = self._shared[entry.layer]
+            raw = at.layout.place(FORMULAS[entry.method.name](at.activations, at.gradients))
             return raw.relu() if rectifies(entry.method, {}) else raw
         options: dict[str, Any] = {} if entry.layer is None else {"layer": entry.layer}
         if share is not None:

@@ -10,7 +10,7 @@ even temporarily, would disturb a training step in another thread.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -34,7 +34,8 @@ class EvalView:
     or None. `owner` and `modules` are the cache keys for information that outlives the call. `classes` and `attributes`
     are the classes of all modules and their attribute names, `quantized` is the name of a class without a backward
     pass, or None. `checked` are the images that passed validation, `known` the layers that were looked up, `graphs` the
-    graphs of the images' passes if the call reuses them, else None.
+    graphs of the images' passes if the call reuses them, else None. `place` moves maps from the cells of a method's
+    layer to a grid that covers the input evenly.
     """
 
     given: nn.Module
@@ -49,6 +50,7 @@ class EvalView:
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
+    place: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
 
 
 _current: ContextVar[EvalView | None] = ContextVar("eval_view", default=None)

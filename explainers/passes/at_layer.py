@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly, is_out_of_memory
-from explainers.findings import note_finding, note_gradient, note_layer
+from explainers.findings import note_finding, note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
@@ -37,14 +37,22 @@ def activations_and_gradients(
     model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
 ) -> tuple[Tensor, Tensor]:
     """Return activations A of a layer and d score / dA, [N, K, h, w] at the layer's resolution, float32 or float64."""
-    (both,) = activations_and_gradients_of(model, images, [layer], target).values()
-    return both
+    (found,) = activations_and_gradients_of(model, images, [layer], target).values()
+    return found.activations, found.gradients
+
+
+class AtLayer(NamedTuple):
+    """A layer, its activations and d score / d activations, [N, K, h, w]."""
+
+    layout: LayerLayout
+    activations: Tensor
+    gradients: Tensor
 
 
 def activations_and_gradients_of(
     model: nn.Module, images: Tensor, layers: Sequence[LayerName | None], target: TargetLike
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return activations A and gradients d score / dA of several layers, each [N, K, h, w], by layer name.
+) -> dict[str, AtLayer]:
+    """Return activations A and gradients d score / dA of several layers, by layer name.
 
     If only the class token of a layer affects the score, its patches have zero gradient. The last earlier layer whose
     patches affect the score is used instead, and a finding reports it.
@@ -57,10 +65,10 @@ def activations_and_gradients_of(
             layout, (a, g) = requested, both[requested.name]
             if requested.layout == "tokens":
                 layout, (a, g) = layer_before_token_only_gradient(run, requested, (a, g))
-            maps[requested.name] = maps_of(layout, a), maps_of(layout, g)
-            note_gradient(maps[requested.name][1])
+            maps[requested.name] = AtLayer(layout, maps_of(layout, a), maps_of(layout, g))
+            note_gradient(maps[requested.name].gradients)
             if len(layouts) == 1:
-                note_layer(layout.name)
+                run.use_layer(layout)
     return maps
 
 
@@ -68,7 +76,7 @@ def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tenso
     """Return the layer's output as [N, K, h, w]; the forward pass stops there."""
     with open_run(model, images) as run:
         layout = run.layer_layout(layer, counted=True)
-        note_layer(layout.name)
+        run.use_layer(layout)
         return maps_of(layout, run.forward.outputs(layout, run.images))
 
 
@@ -155,7 +163,7 @@ def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout
     if run.scoring.loop is not None:
         run.scoring.loop.measure(run.images, start_time, layer_time)
     activation = leaf.single_output()
-    note_layer(leaf.layout.name)
+    run.use_layer(leaf.layout)
     maps_of(leaf.layout, activation)
     return leaf.layout, activation, at_least_float32(run.scoring.score(output))
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from explainers.findings import note_layer
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.network.batch_norm import mixes_rows
@@ -44,6 +45,11 @@ class Run:
     def layer_layout(self, layer: LayerName | None, *, counted: bool = False) -> LayerLayout:
         """Return the layer's name and layout; None is the default layer. Set `counted` if the pass will stop there."""
         return layer_layout(self.view, self.images, layer, counted=counted)
+
+    def use_layer(self, layout: LayerLayout) -> None:
+        """Record the layer of the method's map, which is placed by it."""
+        note_layer(layout.name)
+        self.view.place = None if layout.placement is None else layout.place
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from explainers.layers.dataflow import Graph
+from explainers.layers.flow.dataflow import Graph
 
 _SUMS = frozenset({"add", "add_relu", "sum"})
 _JOINS = frozenset({"cat", "stack", "concat", "concatenate"})

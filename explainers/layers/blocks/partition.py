@@ -14,9 +14,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from explainers.layers.axis_rules import Reads
 from explainers.layers.blocks.main_line import Arc, MainLine, main_line
 from explainers.layers.default_layer import ForwardPass
+from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer, is_attention, is_placeholder
 from explainers.layers.profile import Profile, profile
 

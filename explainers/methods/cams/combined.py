@@ -72,7 +72,7 @@ def sweep(
             return {name: chosen(model, images, target, layer=layer, **options) for name, layer in by_name.items()}
         rectify = rectifies(chosen, options)
         both = activations_and_gradients_of(model, images, names, target)
-        maps = {name: FORMULAS[method](a, g) for name, (a, g) in both.items()}
+        maps = {name: at.layout.place(FORMULAS[method](at.activations, at.gradients)) for name, at in both.items()}
         return {name: raw.relu() if rectify else raw for name, raw in maps.items()}
 
 
@@ -261,7 +261,7 @@ class _WindowMean:
         shares = self._relative_probabilities(index, self._log_probabilities(batch, rows))
         raw, g = self.run.backward.at([self.layout], batch, rows)[self.layout.name]
         maps = FORMULAS[self.inner](maps_of(self.layout, raw), maps_of(self.layout, g)).relu()
-        for heat, share, w in zip(resize(maps, (height, width)), shares, windows, strict=True):
+        for heat, share, w in zip(resize(self.layout.place(maps), (height, width)), shares, windows, strict=True):
             canvas = heat.new_zeros(1, *w.within)
             canvas[0, w.top : w.top + height, w.left : w.left + width] = heat
             back = resize(canvas, (height, width))[0]

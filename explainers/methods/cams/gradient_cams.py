@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from explainers.findings import note_finding, note_gradient, note_layer
+from explainers.findings import note_finding, note_gradient
 from explainers.methods.cams.class_contrast import (
     against_mean,
     against_weighted,
@@ -261,7 +261,7 @@ def smooth_grad_cam_pp(
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]
         a = maps_of(layout, raw)
         note_gradient(maps_of(layout, g))
-        note_layer(layout.name)
+        run.use_layer(layout)
         scale = sigma * extremes(x)[1]
         generators, done = PerImageGenerators(len(x), seed), 0
         powers = torch.zeros(3, *a.shape, dtype=torch.float64, device=a.device)

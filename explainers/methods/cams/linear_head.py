@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import UnsupportedModel
-from explainers.findings import note_gradient, note_layer
+from explainers.findings import note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import list_layers
@@ -41,7 +41,7 @@ def linear_activations(
             why = _why_not_linear(g, other_gradient, images.dtype)
             if not why:
                 note_gradient(g)
-                note_layer(layout.name)
+                run.use_layer(layout)
                 return a, g
             reason = reason or f"At layer {layout.name!r} {why}"
     raise UnsupportedModel(

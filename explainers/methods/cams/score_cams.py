@@ -240,6 +240,7 @@ class _MaskedScores:
     layer: LayerName | None
     channels: int
     weights: str
+    layout: LayerLayout = field(init=False)
     a: Tensor = field(init=False)
     blank: Tensor = field(init=False)
     sums: Tensor = field(init=False)
@@ -247,8 +248,8 @@ class _MaskedScores:
     representative: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        layout, activations, _ = activation_and_score(self.run, self.layer)
-        self.a = layout.to_maps(at_least_float32(activations))
+        self.layout, activations, _ = activation_and_score(self.run, self.layer)
+        self.a = self.layout.to_maps(at_least_float32(activations))
         self.sums = torch.zeros_like(self.a[:, :, 0, 0])
         self.counts = torch.zeros_like(self.sums)
         # The channel whose score each channel uses: itself, or the one with the most similar mask.
@@ -292,7 +293,7 @@ class _MaskedScores:
 
     def _add(self, index: int, channels: Tensor, repeat: Tensor, vary: Vary) -> None:
         x = self.run.images[index]
-        masks = vary(_masks(self.a[index, channels], (x.shape[-2], x.shape[-1])), index, repeat)
+        masks = vary(_masks(self.layout.place(self.a[index, channels]), (x.shape[-2], x.shape[-1])), index, repeat)
         scores = self.run.scoring.values(x * masks[:, None].to(x), [index] * len(channels)).to(self.sums)
         self.sums[index].index_add_(0, channels, scores)
         self.counts[index].index_add_(0, channels, torch.ones_like(scores))

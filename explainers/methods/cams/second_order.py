@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from explainers.errors import BadTarget
-from explainers.findings import note_gradient, note_layer
+from explainers.findings import note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.network.batch_norm import guard_batch_norms
 from explainers.options import LayerName
@@ -48,7 +48,7 @@ def hessian_activations(
         g, h = (torch.zeros_like(a) if each is None else each for each in (first, second))
         a, g, h = (maps_of(layout, tensor) for tensor in (a, g, h))
         note_gradient(g)
-        note_layer(layout.name)
+        run.use_layer(layout)
         return a, g, h
 
 

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.locate import find_hook_point, why_no_hooks
-from explainers.layers.layer import Layer, layout_of
+from explainers.layers.layer import layout_of
+from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import list_layers
+from explainers.layers.placement import Placement, place_axis
 from explainers.maps.resize import resize
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.passes.run import open_run
@@ -80,14 +82,16 @@ def full_grad(
         >>> full_grad(model, images, 281).shape
         torch.Size([1, 224, 224])
     """
-    gradients = full_gradients(model, images, target)
+    gradients, layouts = _decompose(model, images, target)
     _note_missing(gradients, images.dtype)
     size = (images.shape[-2], images.shape[-1])
-    parts = [gradients.input, *gradients.biases.values()]
+    parts = [(part, layouts[name]) for name, part in gradients.biases.items()]
     if magnitude:
-        return torch.stack([resize(part.abs().sum(1), size) for part in parts]).sum(0)
+        maps = [resize(layout.place(part.abs().sum(1)), size) for part, layout in parts]
+        return torch.stack([gradients.input.abs().sum(1), *maps]).sum(0)
     note_promised_sum(gradients.scores - gradients.elsewhere)
-    return torch.stack([_spread(part.sum(1), size) for part in parts]).sum(0)
+    maps = [_spread(part.sum(1), size, layout.placement) for part, layout in parts]
+    return torch.stack([gradients.input.sum(1), *maps]).sum(0)
 
 
 def full_gradients(
@@ -108,23 +112,29 @@ def full_gradients(
     """
     model = wrap_forward(model, forward, images)
     check_images(model, images)
+    return _decompose(model, images, target)[0]
+
+
+def _decompose(model: nn.Module, images: Tensor, target: TargetLike) -> tuple[FullGradients, dict[str, LayerLayout]]:
+    """Return the parts, and the layout of each layer with a grid."""
     with open_run(model, images, target) as run:
         layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
         modules = dict(run.view.network.named_modules())
         bias_of = {name: bias for name, module in modules.items() if (bias := _affine_bias(module)) is not None}
         with capture(run.view.network, list(bias_of), gradients=True) as captured:
             scores, gradient = run.backward.scores_and_gradient(run.images)
-        biases, elsewhere = {}, torch.zeros_like(scores)
+        biases, layouts, elsewhere = {}, {}, torch.zeros_like(scores)
         for name, g in captured.gradients.items():
             part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
-            maps = _to_maps(layers.get(name), run.view.network, part)
-            if maps is None:
+            layer = layers.get(name)
+            if layer is None or layer.grid is None:
                 elsewhere += part.flatten(1).sum(1)
             else:
-                biases[name] = maps
+                layouts[name] = layout_of(layer, find_hook_point(run.view.network, name))
+                biases[name] = layouts[name].to_maps(part)
         order = {name: i for i, name in enumerate(layers)}
         biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
-        return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
+        return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores), layouts
 
 
 def _affine_bias(module: nn.Module) -> Tensor | None:
@@ -147,24 +157,23 @@ def _bias_times_gradient(bias: Tensor, gradient: Tensor, module: nn.Module) -> T
     return at_least_float32(spread.to(gradient.device) * gradient.double()).to(at_least_float32(gradient).dtype)
 
 
-def _to_maps(layer: Layer | None, network: nn.Module, part: Tensor) -> Tensor | None:
-    """Return the part as [N, K, h, w], or None if the layer has no grid."""
-    if layer is None or layer.grid is None:
-        return None
-    return layout_of(layer, find_hook_point(network, layer.name)).to_maps(part)
-
-
-def _spread(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def _spread(maps: Tensor, size: tuple[int, int], placement: Placement | None) -> Tensor:
     """Upsample maps (bilinear) with each position's value divided over its pixels, so that the sum is preserved."""
-    rows, columns = (_pixel_weights(maps, cells, pixels) for cells, pixels in zip(maps.shape[1:], size, strict=True))
+    centers = (None, None) if placement is None else (placement.rows, placement.columns)
+    sides = zip(maps.shape[1:], size, centers, strict=True)
+    rows, columns = (_pixel_weights(maps, cells, pixels, at) for cells, pixels, at in sides)
     return rows.T @ maps @ columns
 
 
-def _pixel_weights(like: Tensor, cells: int, pixels: int) -> Tensor:
+def _pixel_weights(like: Tensor, cells: int, pixels: int, centers: tuple[float, ...] | None) -> Tensor:
     """Return the weights of each position in the pixels of a line, (positions, pixels); every row sums to 1."""
     one_hot = torch.eye(cells, dtype=like.dtype, device=like.device)[None]
+    placed = one_hot if centers is None else place_axis(one_hot, centers, pixels)
     # Bilinear sampling skips positions if there are more of them than pixels.
-    weights = resize(one_hot, (cells, pixels), "bilinear" if cells <= pixels else "area")[0]
+    weights = resize(placed, (cells, pixels), "bilinear" if placed.shape[2] <= pixels else "area")[0]
+    outside = weights.sum(1) == 0  # in the network's padding: the nearest pixel
+    for cell in outside.nonzero().flatten().tolist():
+        weights[cell, 0 if centers and centers[cell] < 0 else -1] = 1
     return weights / weights.sum(1, keepdim=True)
 
 

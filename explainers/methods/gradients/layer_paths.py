@@ -16,7 +16,6 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from explainers.findings import note_layer
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
@@ -106,7 +105,7 @@ def layer_integrated_gradients(
 
         if start_scores is not None:
             note_gap(attribution, full - start_scores, finer_steps(steps))
-        note_layer(layout.name)
+        run.use_layer(layout)
         return attribution
 
 
@@ -161,7 +160,7 @@ def internal_influence(
             return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
 
         influence = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm")
-        note_layer(layout.name)
+        run.use_layer(layout)
         return influence
 
 
@@ -227,7 +226,7 @@ def layer_conductance(
             return total[0] * (steps / max(1, done))
 
         loop.run(steps + 1, loop.rows(), work, lambda: conductance().sum(1))
-        note_layer(layout.name)
+        run.use_layer(layout)
         return conductance()
 
 

@@ -206,12 +206,14 @@ def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:
             f"The number of tokens differs between the blocks of this {name} ({shown}), and attention weights of "
             f"different sizes cannot be multiplied. {_INSTEAD}"
         )
-    grid = token_grid(run.view.model, run.images, sizes[0])
-    if grid is None:
+    patches = token_grid(run.view.model, run.images, sizes[0])
+    if patches is None:
         raise UnsupportedModel(
             f"The {sizes[0]} tokens of this {name} do not correspond to a grid of patches. {_INSTEAD}"
         )
-    return grid
+    grid, extra, placement = patches
+    run.view.place = None if placement is None else placement.place
+    return grid, extra
 
 
 def _not_global(attention: Attention, count: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hooklens.session import network_calls
@@ -43,6 +44,11 @@ def cell_gradient(
     """Return the magnitude of the input gradient of one cell of a channel (None for its mean), [H, W]."""
     import explainers  # torch takes seconds to start
 
+    if cell is not None:
+        row, column = (line[i] for line, i in zip(_sources(name, layer, images), cell, strict=True))
+        if row is None or column is None:  # a part of the image that the layer does not cover
+            return images.new_zeros(images.shape[-2:]).float()
+        cell = row, column
     unit = explainers.unit(layer, channel, cell)
     return network_calls.explain(name, "saliency", images, target=unit, compare=False).map[0].float().abs()
 
@@ -58,9 +64,34 @@ def receptive_fields(name: str, layer: str, size: tuple[int, ...]) -> Spans | No
         return None
     if fields is None:
         return None
-    rows, columns = fields
-    height, width = size[1:]
-    return [(a / height, b / height) for a, b in rows], [(a / width, b / width) for a, b in columns]
+    sources, (height, width) = _sources(name, layer, torch.zeros(1, *size)), size[1:]
+    rows, columns = (
+        [_part(spans, i, side) for i in source]
+        for spans, source, side in zip(fields, sources, (height, width), strict=True)
+    )
+    return rows, columns
+
+
+def _part(spans: list[Any], index: int | None, side: int) -> Span:
+    start, end = (0, 0) if index is None else spans[index]
+    return start / side, end / side
+
+
+Sources = tuple[Sequence[int | None], Sequence[int | None]]
+
+
+def _sources(name: str, layer: str, images: torch.Tensor) -> Sources:
+    """Return the layer's row (column) that each row (column) of its maps shows; None if it shows none."""
+    return network_calls.run(name, _sources_of, images, layer=layer)
+
+
+def _sources_of(network: Any, images: torch.Tensor, layer: str) -> Sources:
+    from explainers.passes.run import open_run  # torch takes seconds to start
+
+    with open_run(network, images) as run:
+        layout = run.layer_layout(layer, counted=True)
+    height, width = layout.grid or (0, 0)
+    return (range(height), range(width)) if layout.placement is None else layout.placement.sources()
 
 
 def _receptive_fields(network: Any, images: torch.Tensor, layer: str) -> tuple[list[Any], list[Any]] | None:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from explainers import NoSpatialOutput, channel_effects, default_layer, explain, feature_maps, grad_cam, list_layers
-from explainers.layers.axes import OTHER, Axis, Factor, concatenate_axes, full_axis, reshape_axes, slice_axis
-from explainers.layers.axis_rules import Reads
-from explainers.layers.dataflow import Dataflow
+from explainers.layers.flow.axes import OTHER, Axis, Factor, concatenate_axes, full_axis, reshape_axes, slice_axis
+from explainers.layers.flow.dataflow import Dataflow
+from explainers.layers.flow.operation import Reads
+from explainers.layers.flow.positions import even
 from tests.support.nets import act_grad, random_images, settle
 
 H, W = full_axis("H", 6), full_axis("W", 8)
@@ -75,7 +76,8 @@ def test_a_write_into_part_of_a_tensor_changes_the_whole():
         batch[:, :, :6, :8].copy_(image)
         copied = batch * 2
     value = flow.value(copied)
-    assert value is not None and (value.axes[2], value.axes[3]) == (full_axis("H", 8), full_axis("W", 12))
+    rows, columns = even(6).pad(0, 2), even(8).pad(0, 4)
+    assert value is not None and value.axes[2:] == (full_axis("H", 8, rows), full_axis("W", 12, columns))
 
 
 def test_reused_memory_has_no_axes():
@@ -124,7 +126,7 @@ def test_parts_of_a_split_are_tracked_separately():
         score, other = token.sum(), patches.sum()
     assert flow.graph.reads(flow.value(score).node)[flow.value(tokens).node] == Reads.EXTRA
     assert flow.graph.reads(flow.value(other).node)[flow.value(tokens).node] == Reads.ALL
-    assert flow.value(patches).axes[1] == Axis((Factor("H", 2), Factor("W", 3)))
+    assert flow.value(patches).axes[1] == Axis((Factor("H", 2, 1, even(2)), Factor("W", 3, 1, even(3))))
 
 
 class ChannelsLastBlock(nn.Module):
@@ -359,7 +361,7 @@ def test_features_are_a_default_layer_and_class_maps_are_not(features):
 
 
 def test_a_layer_with_shuffled_rows_is_refused_and_the_residual_sum_is_not():
-    """Rows shuffled by an index are not an image; added to the image, they are values at its positions."""
+    """Rows in an order that depends on the image have no position; added to the image, they are values at its own."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -369,7 +371,7 @@ def test_a_layer_with_shuffled_rows_is_refused_and_the_residual_sum_is_not():
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.conv(x)
-            x = self.out(x + self.mixed(x[:, :, torch.arange(x.shape[2]).flip(0)]))
+            x = self.out(x + self.mixed(x[:, :, x.mean((0, 1, 3)).argsort()]))
             return self.head(x.mean((2, 3)))
 
     net, x = settle(Net().double()), random_images(1, 3, 8, 12)

@@ -122,7 +122,7 @@ def test_resizing_preserves_the_sum(size):
     from explainers.methods.gradients.bias_gradients import _spread
 
     maps = torch.randn(2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    spread = _spread(maps, size)
+    spread = _spread(maps, size, None)
     assert tuple(spread.shape) == (2, *size)
     torch.testing.assert_close(spread.sum((1, 2)), maps.sum((1, 2)), rtol=1e-12, atol=1e-12)
     if size == (30, 40):  # integer factors: bilinear resize, divided by the pixels of a cell

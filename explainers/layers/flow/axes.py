@@ -8,29 +8,41 @@ any other order they are not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from explainers.layers.flow.positions import Positions, differ
 
 
 class Factor(NamedTuple):
-    """`steps` of `stride` along `kind`."""
+    """`steps` of `stride` along `kind`; `positions` has the place in the image of each index along `kind`, if known."""
 
     kind: str
     steps: int
     stride: int = 1
+    positions: Positions | None = None
+
+    @property
+    def whole(self) -> Positions | None:
+        """The positions if the factor runs over each of their entries in order, else None."""
+        known = self.positions
+        return known if known is not None and self.stride == 1 and len(known.at) == self.steps else None
 
 
 class Axis(NamedTuple):
     """Factors, outermost first, with `before` and `after` extra entries at the ends that have no position.
 
     `padded` are the kinds along which zeros were added, for example to fill the last windows, so that not every step is
-    a position of the image.
+    a position of the image. `lost` names the operation after which the entries have no fixed position. `order` is a
+    fixed permutation of the entries.
     """
 
     factors: tuple[Factor, ...] = ()
     before: int = 0
     after: int = 0
     padded: frozenset[str] = frozenset()
+    lost: str = ""
+    order: tuple[int, ...] = ()
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -47,14 +59,55 @@ OTHER = Axis()
 Axes = tuple[Axis, ...]
 
 
-def full_axis(kind: str, count: int) -> Axis:
+def full_axis(kind: str, count: int, positions: Positions | None = None) -> Axis:
     """Return an axis of `count` steps along `kind`."""
-    return Axis((Factor(kind, count),))
+    return Axis((Factor(kind, count, 1, positions),))
 
 
-def resize_axis(axis: Axis, count: int) -> Axis:
-    """Return the axis after a window operation with `count` output steps; a product of two kinds becomes OTHER."""
-    return full_axis(next(iter(axis.kinds)), count) if len(axis.kinds) == 1 else OTHER
+def resize_axis(axis: Axis, count: int, move: Callable[[Positions], Positions] | None = None) -> Axis:
+    """Return the axis after a window operation with `count` output steps; a product of two kinds becomes OTHER.
+
+    `move` returns the new positions; by default they cover evenly what the old ones cover.
+    """
+    if len(axis.kinds) != 1:
+        return Axis(lost=axis.lost)
+    known = axis.factors[0].whole if len(axis.factors) == 1 else None
+    moved = None if known is None else move(known) if move else known.spread(count)
+    return full_axis(next(iter(axis.kinds)), count, moved)._replace(lost=axis.lost)
+
+
+def lost_axis(axis: Axis, name: str) -> Axis:
+    """Return the axis after an operation that leaves its entries without a fixed position."""
+    return axis._replace(lost=axis.lost or name) if axis.kinds & {"H", "W"} or axis.lost else axis
+
+
+def why_lost(axes: Sequence[Axis]) -> str:
+    """Return the operation after which an axis has no fixed position, or an empty string."""
+    for axis in axes:
+        for factor in axis.factors:
+            if factor.kind and factor.positions is not None and factor.positions.lost:
+                return factor.positions.lost
+        if axis.lost:
+            return axis.lost
+    return ""
+
+
+def permute_axis(axis: Axis, order: Sequence[int]) -> Axis:
+    """Return the axis with its entries in another fixed order; an inverse permutation restores it."""
+    if len(axis.factors) == 1 and (known := axis.factors[0].whole) and not (axis.before or axis.after):
+        factor = axis.factors[0]
+        return axis._replace(factors=(Factor(factor.kind, len(order), 1, known.pick(order)),))
+    now = tuple(axis.order[i] for i in order) if axis.order else tuple(order)
+    if now == tuple(range(len(now))):
+        return axis._replace(order=())
+    return axis._replace(order=now)
+
+
+def are_apart(one: Axis, other: Axis) -> bool:
+    """Return whether the entries of two axes of the same size lie at different positions of the image."""
+    return len(one.factors) == len(other.factors) and any(
+        a.kind == b.kind and differ(a.positions, b.positions) for a, b in zip(one.factors, other.factors, strict=True)
+    )
 
 
 def reshape_axes(axes: Axes, old: Sequence[int], new: Sequence[int]) -> Axes:
@@ -76,6 +129,9 @@ def reshape_axes(axes: Axes, old: Sequence[int], new: Sequence[int]) -> Axes:
                 return tuple(result)
         if len(group) == len(goals) == 1:
             result[goals[0]] = axes[group[0]]
+        elif lost := why_lost([axes[i]._replace(lost=axes[i].lost or "index" * bool(axes[i].order)) for i in group]):
+            for i in goals:
+                result[i] = Axis(lost=lost)
         elif not any(axes[i].before or axes[i].after for i in group):
             factors = [f for i in group for f in axes[i].factors or (Factor("", old[i], 0),)]
             padded = frozenset().union(*(axes[i].padded for i in group))
@@ -96,8 +152,8 @@ def _distribute(factors: list[Factor], sizes: Sequence[int]) -> list[Axis]:
                 size //= factor.steps
             elif factor.steps % size == 0:
                 inner = factor.steps // size
-                taken.append(Factor(factor.kind, size, factor.stride * inner))
-                remaining.insert(0, Factor(factor.kind, inner, factor.stride))
+                taken.append(factor._replace(steps=size, stride=factor.stride * inner))
+                remaining.insert(0, factor._replace(steps=inner))
                 size = 1
             else:
                 return [OTHER] * len(sizes)
@@ -110,8 +166,9 @@ def _merge_factors(factors: list[Factor]) -> Axis:
     joined: list[Factor] = []
     for factor in factors:
         last = joined[-1] if joined else None
-        if last and last.kind == factor.kind and (not last.kind or last.stride == factor.stride * factor.steps):
-            joined[-1] = Factor(last.kind, last.steps * factor.steps, factor.stride)
+        continues = last and last.kind == factor.kind and last.positions == factor.positions
+        if last and continues and (not last.kind or last.stride == factor.stride * factor.steps):
+            joined[-1] = factor._replace(steps=last.steps * factor.steps)
         else:
             joined.append(factor)
     return Axis(tuple(joined)) if any(factor.kind for factor in joined) else OTHER
@@ -128,10 +185,23 @@ def slice_axis(axis: Axis, size: int, start: int, count: int, step: int) -> Axis
         return Axis(axis.factors, axis.before - start, axis.after - (size - end))
     if end <= axis.before or start >= size - axis.after or axis.before or axis.after:
         return OTHER
-    if len(axis.factors) == 1:
-        (factor,) = axis.factors
-        return Axis((Factor(factor.kind, count, factor.stride * step),)) if factor.kind else OTHER
+    if len(axis.factors) == 1 and axis.factors[0].kind:
+        return Axis((_slice_factor(axis.factors[0], range(start, start + count * step, step)),), lost=axis.lost)
     return OTHER
+
+
+def _slice_factor(factor: Factor, entries: range) -> Factor:
+    """Return the factor with only these entries."""
+    known, stride = factor.positions, factor.stride
+    if factor.whole is not None and known is not None:
+        step, count = entries.step, len(entries)
+        # Every second entry covers what all of them cover, as for a strided convolution.
+        moved = known.pick(entries) if step == 1 else known.windows(count, 1, step, -entries.start, 1)
+        return Factor(factor.kind, count, 1, moved)
+    if known is not None and factor.steps * stride == len(known.at):  # whole blocks, such as windows
+        kept = [i * stride + k for i in entries for k in range(stride)]
+        return Factor(factor.kind, len(entries), stride, known.pick(kept))
+    return Factor(factor.kind, len(entries), stride * entries.step)
 
 
 def concatenate_axes(parts: Sequence[tuple[Axis, int]]) -> Axis:
@@ -145,5 +215,11 @@ def concatenate_axes(parts: Sequence[tuple[Axis, int]]) -> Axis:
     kinds = {kind for i in placed for kind in parts[i][0].kinds}
     if len(kinds) == 1 and len(placed) == len(parts):
         # Strips of one image, from rolls and pads written as concatenations.
-        return full_axis(kinds.pop(), sum(size for _, size in parts))
+        known = [axis.factors[0].whole if len(axis.factors) == 1 else None for axis, _ in parts]
+        joined = None
+        if None not in known:
+            at = [place for each in known if each is not None for place in each.at]
+            joined = max((each for each in known if each is not None), key=lambda each: len(each.at))
+            joined = joined._replace(at=tuple(at)).pick(range(len(at)))
+        return full_axis(kinds.pop(), sum(size for _, size in parts), joined)
     return OTHER

@@ -6,16 +6,20 @@ square image has the same shape in several layouts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.layers.axes import OTHER, Axes, full_axis, resize_axis
-from explainers.layers.axis_rules import PARTS, Operation, Reads, propagate_axes
+from explainers.layers.flow.axes import OTHER, Axes, full_axis, resize_axis
+from explainers.layers.flow.axis_rules import PARTS, propagate_axes
+from explainers.layers.flow.operation import Operation, Reads
+from explainers.layers.flow.positions import Positions, even
 
 
 class Value(NamedTuple):
@@ -117,9 +121,11 @@ class Dataflow(TorchDispatchMode):
         super().__init__()
         self.graph = Graph()
         count, _, height, width = images.shape
-        axes = full_axis("N", count), OTHER, full_axis("H", height), full_axis("W", width)
+        axes = full_axis("N", count), OTHER, full_axis("H", height, even(height)), full_axis("W", width, even(width))
         self._values: dict[Key, Value] = {}
         self._writes: dict[int, tuple[Value, Key]] = {}
+        self._parts: dict[int, dict[Key, Axes]] = {}
+        self._joined: set[Key] = set()  # tensors whose axes were assembled from parts
         self._weights: dict[int, int] = {}
         self._put(images, Value(0, axes))
 
@@ -141,7 +147,8 @@ class Dataflow(TorchDispatchMode):
         for output in outputs:
             if _storage(output) not in storages:
                 self._writes.pop(_storage(output), None)  # reused memory
-        if any(values):
+                self._parts.pop(_storage(output), None)
+        if any(values) and name not in _NEW:
             self._follow(
                 Operation(name, args, kwargs, inputs, [v and v.axes for v in values], outputs), values, is_written
             )
@@ -160,11 +167,14 @@ class Dataflow(TorchDispatchMode):
         if write is None or write[1] == key or (value is not None and value.node > write[0].node):
             return value
         # A part of this tensor was written in place through another view.
-        written, (_, _, _, strides) = write
-        axes = value.axes if value else _by_stride(tensor, written.axes, strides)
+        written = write[0]
+        is_known = value is not None and _on_grid(value.axes) and key not in self._joined
+        axes = value.axes if value and is_known else _assembled(tensor, self._parts[_storage(tensor)])
         nodes = [written.node] if value is None else [value.node, written.node]
         value = Value(self.graph.add([Edge(node, Reads.SAME) for node in nodes], on_grid=_on_grid(axes)), axes)
-        self._values[key] = value
+        self._put(tensor, value)
+        if not is_known:
+            self._joined.add(key)
         return value
 
     def _follow(self, operation: Operation, values: Sequence[Value | None], is_written: bool) -> None:
@@ -182,6 +192,7 @@ class Dataflow(TorchDispatchMode):
             self._put(output, Value(node, meaning))
             if is_written:
                 self._writes[_storage(output)] = Value(node, meaning), _key(output)
+                self._parts.setdefault(_storage(output), {})[_key(output)] = meaning
 
     def _weights_of(self, operation: Operation) -> int:
         """Return the number of parameter values that are used here for the first time."""
@@ -196,8 +207,14 @@ class Dataflow(TorchDispatchMode):
 
     def _put(self, tensor: Tensor, value: Value) -> None:
         self._values[_key(tensor)] = value
+        self._joined.discard(_key(tensor))
 
 
+_NEW = frozenset(
+    "new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like full_like rand_like "
+    "randn_like".split()
+)
+"""Operations that return a new tensor, which has the shape or type of their input, but none of its values."""
 _WEIGHTED = frozenset({"convolution", "mkldnn_convolution", "addmm", "mm", "bmm", "baddbmm", "linear"})
 
 
@@ -214,11 +231,40 @@ def _on_grid(axes: Axes) -> bool:
     return any(axis.kinds & {"H", "W"} for axis in axes)
 
 
-def _by_stride(tensor: Tensor, axes: Axes, strides: Sequence[int]) -> Axes:
-    """Return the axes of a tensor, given `axes` and `strides` of a view of it, by matching strides."""
-    known = dict(zip(strides, axes, strict=True))
-    found = (known.get(stride, OTHER) for stride in tensor.stride())
-    return tuple(resize_axis(axis, size) for axis, size in zip(found, tensor.shape, strict=True))
+def _assembled(tensor: Tensor, parts: dict[Key, Axes]) -> Axes:
+    """Return the axes of a tensor whose parts were written through views, which are matched by their strides.
+
+    Each entry has the position of the largest part that covers it; entries that no part covers continue the largest.
+    """
+    largest_first = sorted(parts.items(), key=lambda part: -math.prod(part[0][2]))
+    (_, _, _, strides), first = largest_first[0]
+    kinds = dict(zip(strides, first, strict=True))
+    axes = []
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        axis = kinds.get(stride, OTHER)
+        spans = [span for key, own in largest_first if (span := _span(tensor, stride, key, own))]
+        axes.append(resize_axis(axis, size, partial(_fill, spans, size)) if spans else resize_axis(axis, size))
+    return tuple(axes)
+
+
+def _span(tensor: Tensor, stride: int, key: Key, axes: Axes) -> tuple[int, Positions] | None:
+    """Return the first entry along the axis of this stride that a part covers, and the positions of its entries."""
+    _, start, _, strides = key
+    distance = start - int(tensor.storage_offset())
+    for step in sorted((s for s in tensor.stride() if s > stride), reverse=True):
+        distance %= step
+    factors = next((axis.factors for axis, own in zip(axes, strides, strict=True) if own == stride), ())
+    known = factors[0].whole if len(factors) == 1 else None
+    return None if known is None or distance < 0 else (distance // stride, known)
+
+
+def _fill(spans: Sequence[tuple[int, Positions]], size: int, _: Positions) -> Positions:
+    """Return the positions of `size` entries, given (first entry, positions) of parts, the largest first."""
+    first, known = spans[0]
+    at = [known.between(i - first) for i in range(size)]
+    for start, part in reversed(spans):
+        at[start : start + len(part.at)] = part.at
+    return known._replace(at=tuple(at), pads=(first, size - first - len(known.at)))
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:

@@ -1,0 +1,289 @@
+"""Rules for operations that move entries within an axis: windows, resizing, padding, shifts, flips, sorting, warps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from explainers.layers.flow.axes import (
+    OTHER,
+    Axis,
+    Factor,
+    full_axis,
+    lost_axis,
+    permute_axis,
+    resize_axis,
+    why_lost,
+)
+from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, dims_of
+from explainers.layers.flow.positions import Positions, even
+
+
+def _resize_axes(operation: Operation) -> Result:
+    """Pooling, resizing, and other operations that keep the kinds of axes: an axis of a new size covers the same."""
+    results = []
+    for output in operation.outputs:
+        axes = [
+            axis if old == new else resize_axis(axis, new)
+            for axis, old, new in zip(operation.first, operation.shape, output.shape, strict=False)
+        ]
+        results.append(tuple(axes))
+    return results, [Reads.SAME] * len(operation.inputs)
+
+
+Move = Callable[[int, int, Positions], Positions]
+"""Returns the positions after an operation from the number of the dimension, its new size, and the positions before."""
+
+
+def _move_axes(operation: Operation, count: int, move: Move) -> Result:
+    """Return the axes after an operation that moves the last `count` axes."""
+    results = []
+    for output in operation.outputs:
+        axes = list(operation.first[: output.ndim])
+        for i in range(count):
+            k, size = i - count, output.shape[i - count]
+            new = resize_axis(axes[k], size, partial(move, i, size)) if axes[k].kinds else axes[k]
+            axes[k] = axes[k] if len(axes[k].kinds) != 1 and size == operation.shape[k] else new
+        results.append(tuple(axes))
+    return results, [Reads.SAME] * len(operation.inputs)
+
+
+def _convolve(operation: Operation) -> Result:
+    stride, padding, dilation = (
+        operation.argument(k, name) for k, name in ((3, "stride"), (4, "padding"), (5, "dilation"))
+    )
+    if len(operation.inputs) < 2:  # a quantized convolution, whose packed weights have no shape
+        return [(results[0], OTHER, *results[2:]) for results in _resize_axes(operation)[0]], [Reads.SAME]
+    kernel, count = operation.inputs[1].shape[2:], len(operation.shape) - 2
+    is_transposed = bool(operation.argument(6, "transposed", False))
+    if operation.name == "mkldnn_convolution":  # the order of its arguments differs
+        padding, stride, dilation, is_transposed = *(operation.argument(k, "") for k in (3, 4, 5)), False
+
+    def move(i: int, count: int, positions: Positions) -> Positions:
+        sizes = kernel[i], _at(stride, i, 1), _at(padding, i, 0), _at(dilation, i, 1)
+        return positions.transposed(count, *sizes) if is_transposed else positions.windows(count, *sizes)
+
+    results, reads = _move_axes(operation, count, move)
+    axes, shape = list(results[0]), operation.outputs[0].shape
+    axes[1] = OTHER
+    if len(axes) == 4 and not any(axis.kinds for axis in axes):
+        # The input axes are unknown, but the last axes of a 2-d convolution are spatial by definition.
+        lost = why_lost(operation.first)
+        axes[2:] = (full_axis(kind, size)._replace(lost=lost) for kind, size in zip("HW", shape[2:], strict=True))
+    return [tuple(axes)], reads
+
+
+def _at(values: Any, index: int, default: int) -> int:
+    """Return the number for one dimension of a list with one number for each dimension, or one for all of them."""
+    if isinstance(values, (list, tuple)):
+        return int(values[index if len(values) > index else 0]) if values else default
+    return default if values is None else int(values)
+
+
+def _pool(operation: Operation) -> Result:
+    """Average and max pooling: (input, kernel, stride, padding), and a dilation for max pooling."""
+    count = int(operation.name.partition("pool")[2][0])
+    kernel, stride, padding = (operation.argument(k, name) for k, name in _POOL_ARGUMENTS)
+    dilation = operation.argument(4, "dilation", 1) if operation.name.startswith("max") else 1
+
+    def move(i: int, count: int, positions: Positions) -> Positions:
+        size = _at(kernel, i, 1)
+        return positions.windows(count, size, _at(stride, i, size), _at(padding, i, 0), _at(dilation, i, 1))
+
+    return _move_axes(operation, count, move)
+
+
+_POOL_ARGUMENTS = (1, "kernel_size"), (2, "stride"), (3, "padding")
+
+
+def _interpolate(operation: Operation) -> Result:
+    """Resizing covers what its input covers, also with `align_corners`, which is off by less than half a cell."""
+    count = next(n for n in (1, 2, 3) if f"{n}d" in operation.name)
+    return _move_axes(operation, count, lambda i, count, positions: positions.spread(count))
+
+
+def _flip(operation: Operation) -> Result:
+    dims = dims_of(operation.argument(1, "dims"), len(operation.first))
+    return _reordered(operation, {d: range(operation.shape[d] - 1, -1, -1) for d in dims})
+
+
+def _roll(operation: Operation) -> Result:
+    shifts, dims = operation.argument(1, "shifts"), operation.argument(2, "dims", ())
+    if not dims:
+        return _lose(operation, None)
+    orders: dict[int, Sequence[int]] = {}
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = operation.shape[dim]
+        orders[dim % len(operation.first)] = [(i - shift) % size for i in range(size)]
+    return _reordered(operation, orders)
+
+
+def _reordered(operation: Operation, orders: dict[int, Sequence[int]]) -> Result:
+    """Return the axes with the entries of some of them in another fixed order."""
+    axes = [permute_axis(axis, orders[d]) if d in orders else axis for d, axis in enumerate(operation.first)]
+    return alike(operation, tuple(axes))
+
+
+def _sort(operation: Operation) -> Result:
+    dim = operation.argument(2 if operation.name == "topk" else 1, "dim", -1)
+    if operation.argument(1, "stable") is True or isinstance(dim, bool):  # sort(x, *, stable, dim, descending)
+        dim = operation.kwargs.get("dim", -1)
+    return _lose(operation, {dim % len(operation.first)} if len(operation.first) else set())
+
+
+def _lose(operation: Operation, dims: set[int] | None) -> Result:
+    """Return the axes without fixed positions along `dims`; None is all of them."""
+    results, reads = _resize_axes(operation)
+    for i, axes in enumerate(results):
+        chosen = range(len(axes)) if dims is None else dims
+        results[i] = tuple(lost_axis(axis, operation.name) if d in chosen else axis for d, axis in enumerate(axes))
+    return results, reads
+
+
+def _transform(operation: Operation) -> Result:
+    """Fourier transforms, after which entries are frequencies; the inverse restores the positions."""
+    dims = dims_of(operation.argument(1, "dim"), len(operation.first))
+    inverse = operation.name.endswith("c2r") or (
+        operation.name.endswith("c2c") and not operation.argument(3, "forward", True)
+    )
+    axes = list(operation.first)
+    for d in dims:
+        size = operation.outputs[0].shape[d]
+        if axes[d].kinds & {"H", "W"} and len(axes[d].factors) == 1:
+            (factor,) = axes[d].factors
+            known = factor.positions or even(factor.steps)
+            moved = known.restored(size) if inverse else known.transformed("a Fourier transform")
+            axes[d] = full_axis(factor.kind, size, moved)
+        elif axes[d].kinds & {"H", "W"}:
+            axes[d] = lost_axis(axes[d], "a Fourier transform")
+    return alike(operation, tuple(axes), Reads.ALL)
+
+
+def _warp(operation: Operation) -> Result:
+    """`grid_sampler`: a fixed grid whose rows and columns are straight has positions, any other has none."""
+    output, grid, known = operation.outputs[0], operation.inputs[1], operation.first
+    axes = [*known[:2], *(full_axis(kind, size) for kind, size in zip("HW", output.shape[2:], strict=False))]
+    if output.ndim != 4 or operation.axes[1] is not None or not all(axis.kinds for axis in known[2:]):
+        return [tuple(lost_axis(axis, "grid_sample") for axis in axes[: output.ndim])], [Reads.SAME, Reads.SAME]
+    corners = bool(operation.argument(4, "align_corners", False))
+    for d, values in ((2, grid[0, :, :, 1]), (3, grid[0, :, :, 0].T)):
+        lines, size = values.detach().double(), operation.shape[d]
+        index = (lines[:, 0] + 1) / 2 * (size - 1) if corners else ((lines[:, 0] + 1) * size - 1) / 2
+        before = known[d].factors[0].whole if len(known[d].factors) == 1 else None
+        straight = bool((lines - lines[:, :1]).abs().max() < 1e-3)
+        if before is None or not straight:
+            axes[d] = lost_axis(axes[d], "grid_sample")
+            continue
+        at = before._replace(at=tuple(map(before.between, index.tolist())), pads=(0, 0))
+        axes[d] = full_axis("HW"[d - 2], len(at.at), at.pick(range(len(at.at))))
+    return [tuple(axes)], [Reads.SAME, Reads.SAME]
+
+
+def _pad(operation: Operation) -> Result:
+    """Zero padding: a few zeros belong to a convolution, more of them fill windows."""
+    amounts = list(operation.argument(1, "pad" if operation.name.startswith("constant") else "padding"))
+    count = len(amounts) // 2
+
+    def move(i: int, count: int, positions: Positions) -> Positions:
+        k = 2 * (len(amounts) // 2 - 1 - i)
+        return positions.pad(amounts[k], amounts[k + 1])
+
+    results, reads = _move_axes(operation, count, move)
+    if not operation.name.startswith("constant"):
+        return results, reads
+    much = [new > 1.2 * old for new, old in zip(operation.outputs[0].shape, operation.shape, strict=True)]
+    axes = tuple(
+        axis._replace(padded=axis.kinds) if pads else axis for axis, pads in zip(results[0], much, strict=True)
+    )
+    return [axes], reads
+
+
+def _unfold(operation: Operation) -> Result:
+    """`im2col`: [N, C, H, W] to [N, C k, L], with L windows row by row."""
+    factors: list[Factor] = []
+    for i, (size, axis) in enumerate(zip(operation.shape[-2:], operation.first[-2:], strict=True)):
+        kernel, dilation, padding, stride = (operation.args[k][i] for k in (1, 2, 3, 4))
+        count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        window = partial(_window, count=count, sizes=(kernel, stride, padding, dilation))
+        factors += resize_axis(axis, count, window).factors
+    windows = Axis(tuple(factors))
+    along = all(along(axis) for axis in operation.first[-2:])
+    return alike(operation, (*operation.first[:-3], OTHER, windows if along else OTHER))
+
+
+def _fold(operation: Operation) -> Result:
+    """`col2im`: [N, C k, L] back to [N, C, H, W]."""
+    sizes, grid = operation.outputs[0].shape[-2:], [OTHER, OTHER]
+    if along(operation.first[-1]):
+        known = {factor.kind: factor.positions for factor in operation.first[-1].factors}
+        for i, kind in enumerate("HW"):
+            kernel, dilation, padding, stride = (operation.args[k][i] for k in (2, 3, 4, 5))
+            windows = known.get(kind)
+            moved = windows and windows.transposed(sizes[i], kernel, stride, padding, dilation)
+            grid[i] = full_axis(kind, sizes[i], moved)
+    return alike(operation, (*operation.first[:-2], OTHER, *grid))
+
+
+def _window(positions: Positions, count: int, sizes: tuple[int, int, int, int]) -> Positions:
+    return positions.windows(count, *sizes)
+
+
+def _windows(operation: Operation) -> Result:
+    """`Tensor.unfold`: windows along an axis, and the entries of each in a new last axis."""
+    axes, dim = list(operation.first), operation.argument(1, "dimension") % len(operation.first)
+    sizes = operation.argument(2, "size"), operation.argument(3, "step"), 0, 1
+    count = operation.outputs[0].shape[dim]
+    axes[dim] = resize_axis(axes[dim], count, partial(_window, count=count, sizes=sizes))
+    return alike(operation, (*axes, OTHER))
+
+
+def _reorder(operation: Operation) -> Result:
+    """`index`, `gather`, `index_select`: the entries of an axis in another order, which is known if it is fixed."""
+    output, known = operation.outputs[0], operation.first
+    fixed = {id(tensor) for tensor, axes in zip(operation.inputs, operation.axes, strict=True) if axes is None}
+    chosen: dict[int, Any] = {}
+    if operation.name == "index":
+        chosen = {d: each for d, each in enumerate(operation.argument(1, "indices")) if each is not None}
+    elif operation.name == "index_select":
+        chosen = {operation.argument(1, "dim") % len(known): operation.argument(2, "index")}
+    if not chosen or output.ndim != len(known):
+        return alike(operation, (Axis(lost=_lost_by(operation)),) * output.ndim, Reads.ALL)
+    axes = list(known)
+    for d, entries in chosen.items():
+        is_fixed = len(chosen) == 1 and id(entries) in fixed and entries.ndim == 1 and not entries.is_floating_point()
+        order = entries.nonzero().flatten() if is_fixed and entries.dtype == torch.bool else entries
+        if is_fixed and known[d].kinds & {"H", "W"}:
+            axes[d] = permute_axis(known[d], (order % operation.shape[d]).tolist())
+        else:
+            axes[d] = Axis(lost=operation.name) if known[d].kinds & {"H", "W"} else OTHER
+    return alike(operation, tuple(axes), Reads.ALL)
+
+
+def _lost_by(operation: Operation) -> str:
+    """Return the operation's name if it reads positions of the image, else what lost them before."""
+    return why_lost(operation.first) or operation.name * any(axis.kinds & {"H", "W"} for axis in operation.first)
+
+
+_RESIZED = (
+    "adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool3d fractional_max_pool2d "
+    "cumsum view_as_complex"
+)
+_POOLED = "max_pool2d max_pool2d_with_indices avg_pool2d max_pool3d_with_indices avg_pool3d"
+_INTERPOLATED = (
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d "
+    "upsample_trilinear3d upsample_nearest_exact1d upsample_nearest_exact2d upsample_nearest_exact3d "
+    "upsample_bilinear2d_aa upsample_bicubic2d_aa"
+)
+_PADDED = "constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d"
+
+POSITION_RULES: dict[str, Rule] = dict.fromkeys(_RESIZED.split(), _resize_axes)
+POSITION_RULES |= dict.fromkeys(_POOLED.split(), _pool) | dict.fromkeys(_INTERPOLATED.split(), _interpolate)
+POSITION_RULES |= dict.fromkeys(("convolution", "mkldnn_convolution"), _convolve) | dict.fromkeys(_PADDED.split(), _pad)
+POSITION_RULES |= {"flip": _flip, "roll": _roll, "grid_sampler_2d": _warp}
+POSITION_RULES |= dict.fromkeys(("sort", "topk", "msort"), _sort)
+POSITION_RULES |= dict.fromkeys(("fft_r2c", "fft_c2r", "fft_c2c"), _transform)
+POSITION_RULES |= {"im2col": _unfold, "col2im": _fold, "unfold": _windows}
+POSITION_RULES |= dict.fromkeys(("index", "gather", "index_select", "take_along_dim", "index_put", "scatter"), _reorder)

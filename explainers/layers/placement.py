@@ -1,0 +1,86 @@
+"""Placement of maps: from a layer's cells, wherever they lie in the image, to a grid that covers the image evenly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The centers of a layer's rows and columns in input pixels, for a network that does not cover its input evenly.
+
+    `size` is the input's height and width.
+    """
+
+    rows: tuple[float, ...]
+    columns: tuple[float, ...]
+    size: tuple[int, int]
+
+    @property
+    def stride(self) -> tuple[float, float]:
+        """The distances between neighboring rows and columns, in pixels; of a shifted input, away from its seam."""
+        rows, columns = (
+            median(abs(b - a) for a, b in pairwise(at)) if len(at) > 1 else float(side)
+            for at, side in zip((self.rows, self.columns), self.size, strict=True)
+        )
+        return rows, columns
+
+    def place(self, maps: Tensor) -> Tensor:
+        """Move maps `[..., h, w]` of the layer to a grid that covers the input evenly.
+
+        Cells move unchanged if they fit such a grid of their own size, as after a flip or a shift by whole cells.
+        Otherwise the grid is at least twice as fine, and values are interpolated linearly between the cells' centers.
+        What the layer does not cover is 0. Cells outside the input, in its padding, are omitted.
+        """
+        columns = place_axis(maps, self.columns, self.size[1])
+        return place_axis(columns.transpose(-1, -2), self.rows, self.size[0]).transpose(-1, -2)
+
+    def sources(self) -> tuple[list[int | None], list[int | None]]:
+        """Return the layer's row (column) that contributes most to each row (column) of a placed map, None if none."""
+        rows, columns = (
+            [_largest(weights) for weights in place_axis(torch.eye(len(centers)), centers, size).T]
+            for centers, size in zip((self.rows, self.columns), self.size, strict=True)
+        )
+        return rows, columns
+
+
+def _largest(weights: Tensor) -> int | None:
+    return int(weights.argmax()) if bool(weights.any()) else None
+
+
+def place_axis(maps: Tensor, centers: tuple[float, ...], size: int) -> Tensor:
+    """Place the last dimension."""
+    order = sorted(range(len(centers)), key=centers.__getitem__)
+    at = torch.tensor([centers[i] for i in order], dtype=torch.float64)
+    ordered = maps[..., torch.tensor(order, device=maps.device)]
+    cell = float(at.diff().median()) if len(order) > 1 else float(size)
+    count = round(size / cell)
+    own = (at / cell - 0.5).round().long()
+    is_aligned = count > 0 and bool(((own + 0.5) * size / count - at).abs().max() < cell / 20)
+    if is_aligned and len(own.unique()) == len(own):
+        inside = (own >= 0) & (own < count)
+        placed = maps.new_zeros(*maps.shape[:-1], count)
+        placed[..., own[inside].to(maps.device)] = ordered[..., inside.to(maps.device)]
+        return placed
+    return _interpolate(ordered, at, 2 * math.ceil(size / cell - 1e-6), size, cell)
+
+
+def _interpolate(maps: Tensor, at: Tensor, count: int, size: int, cell: float) -> Tensor:
+    """Interpolate linearly between `at`, up to half a cell beyond its ends; 0 elsewhere, also in gaps of the cells."""
+    centers = (torch.arange(count, dtype=torch.float64) + 0.5) * size / count
+    after = torch.searchsorted(at, centers).clamp(1, max(len(at) - 1, 1)).clamp(max=len(at) - 1)
+    before = (after - 1).clamp(min=0)
+    low, high = at[before], at[after]
+    weight = ((centers - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
+    weight = torch.where(high - low > 1.5 * cell, weight.round(), weight)  # a gap: the nearest cell
+    nearest = torch.minimum((centers - low).abs(), (centers - high).abs())
+    covered = (nearest <= cell / 2 + 1e-6) | ((centers >= low) & (centers <= high) & (high - low <= 1.5 * cell))
+    device, dtype = maps.device, maps.dtype
+    placed = torch.lerp(maps[..., before.to(device)], maps[..., after.to(device)], weight.to(device, dtype))
+    return placed.where(covered.to(device), 0)

@@ -1,0 +1,305 @@
+"""Networks that crop, pad, flip, shift or shuffle their input: maps are placed where the object is, or refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import explainers
+from explainers import NoSpatialOutput, evaluate, explain, feature_maps, full_gradients, grad_cam, list_layers, sweep
+from explainers.layers.flow.positions import even
+from explainers.layers.placement import Placement
+from explainers.maps.resize import resize
+
+SIZE, OBJECT = 64, (30.0, 22.0)
+"""The image's side, and the center of the object: 6 x 6 bright pixels."""
+
+Change = Callable[[Tensor], Tensor]
+
+
+class Changed(nn.Module):
+    """Two convolutions with positive weights after a change of the input."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.change = change
+        self.first, self.second = (nn.Conv2d(3, 3, 3, 2, 1, bias=False) for _ in range(2))
+        generator = torch.Generator().manual_seed(0)
+        for conv in (self.first, self.second):
+            conv.weight.data = torch.rand(conv.weight.shape, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(self.change(x))).mean((2, 3))
+
+
+def bright(center: tuple[float, float] = OBJECT) -> Tensor:
+    images = torch.zeros(1, 3, SIZE, SIZE)
+    row, column = (int(each) for each in center)
+    images[:, :, row - 3 : row + 3, column - 3 : column + 3] = 1
+    return images
+
+
+def center_of(heat: Tensor) -> tuple[float, float]:
+    """The center of mass of a map [h, w], in pixels of the image."""
+    large = resize(heat[None].relu(), (SIZE, SIZE))[0].double()
+    at = torch.arange(SIZE) + 0.5
+    return float((large.sum(1) * at).sum() / large.sum()), float((large.sum(0) * at).sum() / large.sum())
+
+
+def zoom(x: Tensor) -> Tensor:
+    theta = torch.tensor([[0.6, 0, 0.2], [0, 0.7, -0.1]]).expand(len(x), 2, 3)
+    return F.grid_sample(x, F.affine_grid(theta, x.shape, align_corners=False), align_corners=False)
+
+
+def canvas(x: Tensor) -> Tensor:
+    large = x.new_zeros(len(x), 3, 80, 96)
+    large[:, :, 8:72, 30:94] = x
+    return large
+
+
+def shifted_in_place(x: Tensor) -> Tensor:
+    moved = torch.empty_like(x)
+    moved[..., :20], moved[..., 20:] = x[..., 44:], x[..., :44]
+    return moved
+
+
+CHANGES: dict[str, Change] = {
+    "center crop": lambda x: x[:, :, 16:48, 16:48],
+    "corner crop": lambda x: x[:, :, 20:, :40],
+    "flip": lambda x: x.flip(-1),
+    "flip both": lambda x: x.flip((2, 3)),
+    "flip by index": lambda x: x[:, :, torch.arange(63, -1, -1)],
+    "roll": lambda x: x.roll((20, 12), (2, 3)),
+    "roll, not by whole cells": lambda x: x.roll((19, 13), (2, 3)),
+    "roll by concatenation": lambda x: torch.cat([x[..., 20:], x[..., :20]], -1),
+    "roll in place": shifted_in_place,
+    "pad": lambda x: F.pad(x, (12, 12, 12, 12)),
+    "pad below": lambda x: F.pad(x, (0, 27, 0, 31)),
+    "reflected borders": lambda x: F.pad(x, (11, 3, 7, 9), mode="reflect"),
+    "circular borders": lambda x: F.pad(x, (11, 3, 7, 9), mode="circular"),
+    "canvas": canvas,
+    "letterbox": lambda x: F.pad(F.interpolate(x, (48, 32), mode="bilinear"), (32, 0, 0, 16)),
+    "zoom": zoom,
+    "every second pixel": lambda x: x[:, :, ::2, 1::2],
+    "Fourier transform and back": lambda x: torch.fft.irfft2(torch.fft.rfft2(x) * 2, s=x.shape[-2:]),
+    "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),
+}
+"""Changes whose result has a place in the image. Of the circular borders, the object is not in the repeated part."""
+
+METHODS = ("grad_cam", "hires_cam", "score_cam", "eigen_cam", "ablation_cam", "layer_integrated_gradients", "sess")
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_maps_are_at_the_object(name: str):
+    """Each map has its center of mass at the object, to a cell: convolutions shift it by half a cell."""
+    net, x = Changed(CHANGES[name]).eval(), bright()
+    layer = {each.name: each for each in list_layers(net, x)}["second"]
+    for method in METHODS:
+        found = center_of(explain(method, net, x, 0, layer="second", compare=False).map[0])
+        off = [abs(a - b) for a, b in zip(found, OBJECT, strict=True)]
+        assert off[0] < layer.stride[0] and off[1] < layer.stride[1], (method, found)
+    for method in ("full_grad", "refine_cam"):
+        heat = explain(method, net, x, 0, compare=False).map[0]
+        assert heat.shape == (SIZE, SIZE)
+        assert max(abs(a - b) for a, b in zip(center_of(heat), OBJECT, strict=True)) < 4, method
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_centers_are_those_of_receptive_fields(name: str):
+    """Inside the image, a cell's center is the center of its receptive field, to half a cell."""
+    net, x = Changed(CHANGES[name]).eval(), bright()
+    layer = {each.name: each for each in list_layers(net, x)}["second"]
+    rows, columns = layer.centers
+    compared = 0
+    for row in range(2, layer.grid[0] - 2, 3):
+        column = min(row, layer.grid[1] - 3)
+        left, top, right, bottom = layer.receptive_field((row, column))
+        if min(left, top) > 0 and max(right, bottom) < SIZE and max(right - left, bottom - top) < 30:
+            assert abs((top + bottom) / 2 - rows[row]) <= layer.stride[0] / 2 + 0.5
+            assert abs((left + right) / 2 - columns[column]) <= layer.stride[1] / 2 + 0.5
+            compared += 1
+    # The other fields reach the borders, or are the whole image.
+    assert compared or name in ("letterbox", "Fourier transform and back", "zoom")
+
+
+def test_offset_stride_and_direction():
+    def second(change: Change) -> explainers.Layer:
+        return {each.name: each for each in list_layers(Changed(change).eval(), bright())}["second"]
+
+    plain, crop, flip = second(lambda x: x), second(CHANGES["center crop"]), second(CHANGES["flip"])
+    assert (plain.offset, plain.stride, plain.direction) == ((2, 2), (4, 4), (1, 1))
+    assert (crop.grid, crop.offset, crop.stride, crop.direction) == ((8, 8), (18, 18), (4, 4), (1, 1))
+    assert (flip.offset, flip.stride, flip.direction) == ((2, 62), (4, 4), (1, -1))
+    assert second(CHANGES["roll"]).stride == (4, 4)
+    assert second(CHANGES["every second pixel"]).stride == (8, 8)
+
+
+REFUSED: dict[str, tuple[str, Change]] = {
+    "sorted pixels": ("sort", lambda x: x.sort(-1).values),
+    "rows by brightness": ("index", lambda x: x[:, :, x.mean((0, 1, 3)).argsort()]),
+    "gathered": ("gather", lambda x: x.gather(2, x.argsort(2))),
+    "spectrum": ("Fourier", lambda x: torch.fft.fft2(x).abs()),
+    "spatial transformer": (
+        "grid_sample",
+        lambda x: F.grid_sample(
+            x, F.affine_grid(torch.eye(2, 3)[None] * (1 + x.mean()), x.shape, align_corners=False), align_corners=False
+        ),
+    ),
+    "symmetric": ("sum of different positions", lambda x: x + x.flip(-1)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_cells_without_a_position_are_refused_by_the_name_of_the_operation(name: str):
+    words, change = REFUSED[name]
+    net, x = Changed(change).eval(), bright() + torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    with pytest.raises(NoSpatialOutput, match=words):
+        grad_cam(net, x, 0, layer="second")
+    with pytest.raises(NoSpatialOutput):
+        grad_cam(net, x, 0)
+    assert explainers.saliency(net, x, 0).shape == x.shape
+
+
+def test_partial_maps_sweeps_and_metrics_are_placed():
+    net, x = Changed(CHANGES["flip"]).eval(), bright()
+    expected = explain("score_cam", net, x, 0, layer="second", compare=False).map
+    partial: list[Tensor] = []
+    kept = explain("score_cam", net, x, 0, layer="second", compare=False, batch_size=1,
+                   progress=lambda step: partial.append(step.map))  # fmt: skip
+    assert torch.equal(partial[-1], kept.map) and torch.equal(kept.map, expected)
+    assert torch.equal(sweep("grad_cam", net, x, 0, layers=["second"])["second"], grad_cam(net, x, 0, layer="second"))
+    raw = explain("hires_cam", net, x, 0, layer="second")
+    assert raw.raw.shape == raw.map.shape and torch.equal(raw.raw.relu(), raw.map)
+    # Deleting the most important pixels first deletes the object, so the score falls at once.
+    found = evaluate(
+        net,
+        x,
+        explain("grad_cam", net, x, 0, layer="second"),
+        target=0,
+        metrics=("deletion",),
+        baseline="mean",
+        score="logit",
+    )
+    wrong = evaluate(
+        net,
+        x,
+        grad_cam(net, x, 0, layer="second").flip(-1),
+        target=0,
+        metrics=("deletion",),
+        baseline="mean",
+        score="logit",
+    )
+    deletion = [each.to_rows()[0]["value"] for each in (found, wrong)]
+    assert deletion[0] < deletion[1]
+
+
+def test_layer_attributions_keep_their_sum():
+    net, x = Changed(CHANGES["letterbox"]).eval(), bright()
+    explanation = explain("layer_integrated_gradients", net, x, 0, layer="second")
+    assert explanation.raw.sum() == pytest.approx(explanation.statistics[0]["promised_sum"], rel=1e-4)
+    assert not [each for each in explanation.findings[0] if each.code == "completeness_gap"]
+
+
+def test_signed_full_grad_keeps_its_sum():
+    """Also of cells in the network's padding, which are spread over the nearest pixels."""
+    net = Changed(CHANGES["pad"])
+    net.second = nn.Conv2d(3, 3, 3, 2, 1)
+    net.eval()
+    parts = full_gradients(net, bright(), 0)
+    heat = explainers.full_grad(net, bright(), 0, magnitude=False)
+    assert heat.sum() == pytest.approx(float(parts.scores - parts.elsewhere), rel=1e-4)
+
+
+def test_a_detector_that_pads_to_whole_strides():
+    """As torchvision's: resized, normalized, and copied into a batch of zeros, whose sides are multiples of 32."""
+
+    class Detector(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 8, 8, bias=False)
+            nn.init.constant_(self.conv.weight, 1.0)
+
+        def forward(self, images: Tensor) -> Tensor:
+            resized = [F.interpolate(x[None], scale_factor=1.25, mode="bilinear")[0] for x in images]
+            sides = [-(-side // 32) * 32 for side in resized[0].shape[1:]]
+            batch = resized[0].new_full((len(resized), 3, *sides), 0)
+            for i, image in enumerate(resized):
+                batch[i, : image.shape[0], : image.shape[1], : image.shape[2]].copy_(image)
+            return self.conv(batch).mean((2, 3))
+
+    x = bright()
+    layer = list_layers(Detector().eval(), x)[0]
+    assert layer.grid == (12, 12) and layer.stride == pytest.approx((6.4, 6.4))
+    found = center_of(grad_cam(Detector().eval(), x, 0, layer="conv")[0])
+    assert max(abs(a - b) for a, b in zip(found, OBJECT, strict=True)) < 2
+
+
+def test_tokens_after_a_crop():
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches, self.norm, self.head = nn.Conv2d(3, 8, 4, 4), nn.LayerNorm(8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.patches(x[:, :, 16:48, 16:48]).flatten(2).mT
+            tokens = torch.cat([tokens.new_zeros(len(x), 1, 8), tokens], 1)
+            return self.head(self.norm(tokens)[:, 1:].mean(1))
+
+    layer = {each.name: each for each in list_layers(Tokens().eval(), bright())}["norm"]
+    assert (layer.grid, layer.extra_tokens, layer.offset) == ((8, 8), 1, (18, 18))
+    assert grad_cam(Tokens().eval(), bright(), 0, layer="norm").shape == (1, 16, 16)
+
+
+def test_feature_maps_are_placed_and_ordinary_networks_are_not_touched():
+    x = bright()
+    plain, flipped, cropped = (
+        Changed(change).eval() for change in (lambda x: x, CHANGES["flip"], CHANGES["center crop"])
+    )
+    assert torch.equal(feature_maps(plain, x, layer="second"), plain.second(plain.first(x)))
+    assert torch.equal(feature_maps(flipped, x, layer="second"), flipped.second(flipped.first(x.flip(-1))).flip(-1))
+    own = cropped.second(cropped.first(x[:, :, 16:48, 16:48]))
+    assert torch.equal(feature_maps(cropped, x, layer="second"), F.pad(own, (4, 4, 4, 4)))
+
+
+def test_placement_by_hand():
+    maps = torch.tensor([[[1.0, 2.0, 3.0]]])
+    assert Placement((2.0,), (10.0, 6.0, 2.0), (4, 12)).place(maps).tolist() == [[[3, 2, 1]]]
+    assert Placement((2.0,), (-2.0, 2.0, 6.0), (4, 8)).place(maps).tolist() == [[[2, 3]]]  # one cell in the padding
+    assert Placement((2.0,), (6.0, 10.0, 2.0), (4, 12)).place(maps).tolist() == [[[3, 1, 2]]]
+    # Centers 4, 8 and 12 of 16 pixels: a grid of 2-pixel cells with centers 1, 3, 5, ..., linear in between.
+    placed = Placement((8.0,), (4.0, 8.0, 12.0), (16, 16)).place(maps)[0, 0]
+    assert placed.tolist() == [0, 1, 1.25, 1.75, 2.25, 2.75, 3, 0]
+    rows, columns = Placement((2.0,), (6.0, 10.0), (4, 12)).sources()
+    assert rows == [0] and columns == [None, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "count", "expected"),
+    [
+        (3, 1, 1, 8, even(8).at),
+        (3, 2, 1, 4, even(4, 8).at),  # covers the input, by convention
+        (3, 1, 0, 6, tuple(i + 1.5 for i in range(6))),  # a border of one pixel is lost
+        (4, 4, 0, 2, even(2, 8).at),
+        (2, 2, 2, 6, tuple(2 * i - 1.0 for i in range(6))),  # one cell of padding at each end
+    ],
+)
+def test_windows_of_an_axis_of_eight_pixels(kernel, stride, padding, count, expected):
+    assert even(8).windows(count, kernel, stride, padding, 1).at == expected
+
+
+def test_padding_for_a_convolution_is_not_a_shift():
+    """TensorFlow's padding of a strided convolution, one pixel at the right, as a separate operation."""
+    assert even(8).pad(0, 1).windows(4, 3, 2, 0, 1).at == even(4, 8).at
+    assert even(8).pad(1, 2).windows(4, 5, 2, 0, 1).at == even(4, 8).at
+    assert even(9).pad(0, 7).windows(2, 8, 8, 0, 1).at == (4.0, 12.0)
+
+
+def test_layers_of_a_changed_input_can_be_pickled():
+    layer = list_layers(Changed(CHANGES["flip"]).eval(), bright())[-1]
+    assert layer.centers is not None
+    assert pickle.loads(pickle.dumps(layer.centers)) == layer.centers
