@@ -25,7 +25,7 @@ from benchmarks.zoo.subject import CLASSES, PROOF, Subject
 
 Check = Callable[[Subject], str]
 CHECKS: dict[str, Check] = {}
-FOR_EVERY_SIZE = ("default_layer", "layout", "grad_cam")
+FOR_EVERY_SIZE = ("default_layer", "layout", "grad_cam", "positions")
 """The checks that run with the second image size too."""
 
 INNER = {"qkv", "kv", "q", "k", "v", "proj", "query", "key", "value", "to_q", "to_k", "to_v", "to_qkv", "out_proj"}

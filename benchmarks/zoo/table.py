@@ -17,7 +17,7 @@ It runs each method, compares it with an oracle that does not use the library, a
 
 {summary}
 
-Images have 224 × 160 pixels; the first three columns also use a square image. *Fixed* networks accept only one size.
+Images have 224 × 160 pixels; the first four columns also use a square image. *Fixed* networks accept only one size.
 
 | mark | meaning |
 |---|---|
@@ -31,6 +31,7 @@ Images have 224 × 160 pixels; the first three columns also use a square image. 
 | default layer | on every path to the score, with a gradient at its patches; no later layer with a grid of 4 × 4 is |
 | layout | axes that swap with the image, and positions of changed patches: default layer, stages, a sample of others |
 | Grad-CAM | a hook and autograd in float64, for batches of 1 and 2; that gradient by central differences |
+| positions | feature maps of the default layer and of stages change at the changed patches, to a cell |
 | IG | integrated gradients at three points by autograd |
 | DeepLIFT | the sum is the score minus that of a black image |
 | LRP | the epsilon rule conserves the score of a copy without additive constants |
@@ -43,6 +44,7 @@ TITLES = {
     "default_layer": "default layer",
     "layout": "layout",
     "grad_cam": "Grad-CAM",
+    "positions": "positions",
     "integrated_gradients": "IG",
     "deep_lift": "DeepLIFT",
     "lrp": "LRP",

@@ -72,6 +72,11 @@ def _default_name(layers: Profile, images: Tensor) -> str:
 def _no_default(images: Tensor, unclear: Layer | None) -> str:
     if unclear is None:
         advice = "Use larger images, or"
+    elif unclear._lost:
+        advice = (
+            f"The cells of {unclear.name!r} have no fixed position in the image, because the network applies "
+            f"{unclear._lost} before it. Use"
+        )
     else:
         advice = (
             f"The last candidate is {unclear.name!r} with shape {unclear.shape}, but its axes do not run along the "

@@ -160,7 +160,7 @@ def test_cells_without_a_position_are_refused_by_the_name_of_the_operation(name:
     net, x = Changed(change).eval(), bright() + torch.rand(1, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
     with pytest.raises(NoSpatialOutput, match=words):
         grad_cam(net, x, 0, layer="second")
-    with pytest.raises(NoSpatialOutput):
+    with pytest.raises(NoSpatialOutput, match=words):
         grad_cam(net, x, 0)
     assert explainers.saliency(net, x, 0).shape == x.shape
 

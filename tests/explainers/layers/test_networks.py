@@ -10,10 +10,13 @@ import torch
 
 from benchmarks.zoo import checks
 from benchmarks.zoo.attributions import CHECKS
-from benchmarks.zoo.networks import networks, own
+from benchmarks.zoo.custom import own
+from benchmarks.zoo.networks import networks
 from benchmarks.zoo.runner import Limits, Row, examine, examine_all, is_refusal
 from benchmarks.zoo.subject import Network, Subject
 from benchmarks.zoo.table import table
+from benchmarks.zoo.unusual import geometry
+from explainers.layers.placement import Placement
 
 SAMPLE = """
 timm edgenext_xx_small, timm tiny_vit_5m_224, timm coat_lite_tiny, timm gcvit_xxtiny, timm swinv2_cr_tiny_224,
@@ -24,6 +27,7 @@ LARGE = {"timm tiny_vit_5m_224", "timm coat_lite_tiny", "timm gcvit_xxtiny", "ti
 PACKAGES = {"timm": "timm", "transformers": "transformers", "smp": "segmentation_models_pytorch"}
 SMALL = (160, 128)
 OWN = {network.name: replace(network, sizes=((96, 64),)) for network in own()}
+UNUSUAL = {network.name: network for network in geometry()}
 NO_GRADIENT = {"grad_cam", "integrated_gradients", "deep_lift", "lrp"}
 REFUSED = {
     "own quantized linear layers": NO_GRADIENT,
@@ -67,6 +71,20 @@ def test_handwritten_networks_are_correct_in_every_method_or_refused(name: str) 
     assert not failures(row for row in rows if row.verdict != "refused")
     refused = {row.check for row in rows if row.verdict == "refused"}
     assert refused == REFUSED.get(name, set()) | {"attention_rollout"}
+
+
+@pytest.mark.parametrize("name", list(UNUSUAL))
+def test_maps_of_unusual_networks_are_at_the_changed_patches_or_refused(name: str) -> None:
+    rows = list(examine(UNUSUAL[name], ["positions"], Limits(check=60)))
+
+    assert {row.verdict for row in rows} == {"refused" if name == "unusual sorted rows" else "right"}
+
+
+def test_a_wrong_position_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Placement, "place", lambda self, maps: maps)
+    rows = [row for name in ("flip", "crop") for row in examine(UNUSUAL[f"unusual {name}"], ["positions"], Limits())]
+
+    assert {row.verdict for row in rows} == {"wrong"}
 
 
 @pytest.fixture

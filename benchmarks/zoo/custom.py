@@ -1,0 +1,141 @@
+"""Custom networks: several inputs, checkpoints, repeated blocks, permutations, and the small network they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.zoo.subject import CLASSES, Network
+
+
+def block(inputs: int, outputs: int, stride: int = 2) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class Small(nn.Module):
+    """Four blocks, a pool and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two, self.three = block(3, 16, 4), block(16, 24), block(24, 32), block(32, 48, 1)
+        self.head = nn.Linear(48, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.three(self.two(self.one(self.stem(images)))).mean((2, 3)))
+
+
+class TwoInputs(Small):
+    """An image and a row of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.about = nn.Linear(4, 48)
+
+    def forward(self, images: Tensor, numbers: Tensor) -> Tensor:
+        features = self.three(self.two(self.one(self.stem(images)))).mean((2, 3))
+        return self.head(features * (1 + self.about(numbers).tanh()))
+
+
+class DictInput(Small):
+    """A dict of tensors, as from a data loader."""
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"logits": super().forward(batch["pixel_values"] * batch["mask"])}
+
+
+class Checkpointed(Small):
+    """Blocks that are recomputed in the backward pass, or stored if `use_reentrant` is None."""
+
+    def __init__(self, use_reentrant: bool | None) -> None:
+        super().__init__()
+        self.use_reentrant = use_reentrant
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for step in (self.one, self.two, self.three):
+            x = step(x) if self.use_reentrant is None else checkpoint(step, x, use_reentrant=self.use_reentrant)
+        return self.head(x.mean((2, 3)))
+
+
+class _Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        gate = x.sigmoid()
+        return gradient * (gate + x * gate * (1 - gate))
+
+
+class OwnFunction(Small):
+    """An activation with a custom backward pass."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = _Swish.apply(self.two(self.one(self.stem(images))))
+        return self.head(_Swish.apply(self.three(x)).mean((2, 3)))
+
+
+class Repeated(Small):
+    """One block that runs three times."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.two(self.one(self.stem(images)))
+        for _ in range(2):
+            x = self.again(x)
+        return self.head(self.three(x).mean((2, 3)))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = block(32, 32, 1)
+
+
+class Reshaped(nn.Module):
+    """Manual channels last: a linear layer over the channels, permuted back, followed by an addition without a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down = block(3, 24, 4), block(24, 40)
+        self.mix, self.last = nn.Linear(24, 24), nn.Linear(40, 40)
+        self.end = nn.Identity()
+        self.head = nn.Linear(40, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        x = x + self.mix(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = self.down(x)
+        x = self.end(x + self.last(x.permute(0, 2, 3, 1)).relu().permute(0, 3, 1, 2))
+        return self.head(x.mean((2, 3)))
+
+
+def quantized(network: nn.Module) -> nn.Module:
+    """Linear layers in 8 bits with dynamic quantization."""
+    return torch.ao.quantization.quantize_dynamic(network, {nn.Linear}, torch.qint8)
+
+
+def _with_numbers(network: nn.Module) -> Callable[[Tensor], Any]:
+    numbers = torch.tensor([[0.5, -1.0, 2.0, 0.25]])
+    return lambda images: network(images, numbers.to(images).expand(len(images), -1))
+
+
+def _with_a_dict(network: nn.Module) -> Callable[[Tensor], Any]:
+    return lambda images: network({"pixel_values": images, "mask": torch.ones_like(images[:, :1])})["logits"]
+
+
+def own() -> Iterator[Network]:
+    """Return the custom networks."""
+    yield Network("own two inputs", lambda size: TwoInputs(), forward=_with_numbers)
+    yield Network("own dict input", lambda size: DictInput(), forward=_with_a_dict)
+    yield Network("own checkpoint, reentrant", lambda size: Checkpointed(True))
+    yield Network("own checkpoint", lambda size: Checkpointed(False))
+    # The rounding of activations depends on the range of the whole batch.
+    yield Network("own quantized linear layers", lambda size: Reshaped(), finish=quantized, rounding=0.05)
+    yield Network("own autograd.Function", lambda size: OwnFunction())
+    yield Network("own repeated block", lambda size: Repeated())
+    yield Network("own channels last in a block", lambda size: Reshaped())
