@@ -1,11 +1,11 @@
 """How the scores of a network become probabilities, for reports, for metrics and for targets that are probabilities.
 
-    softmax    scores are logits of exclusive classes (the default for several scores)
-    sigmoid    scores are logits of independent labels (the default for a single score)
-    identity   scores are probabilities already: the network ends in a softmax or sigmoid
-    log        scores are logarithms of probabilities: the network ends in a log-sigmoid. (After a log-softmax,
-               "softmax" has the same result, because the softmax of log p is p.)
-    logit      scores are not to be converted: regression, similarity
+softmax    scores are logits of exclusive classes (the default for several scores)
+sigmoid    scores are logits of independent labels (the default for a single score)
+identity   scores are probabilities already: the network ends in a softmax or sigmoid
+log        scores are logarithms of probabilities: the network ends in a log-sigmoid. (After a log-softmax,
+           "softmax" has the same result, because the softmax of log p is p.)
+logit      scores are not to be converted: regression, similarity
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def check_probabilities(scores: Tensor, score: str) -> None:
         return
     if float(found.min()) < -ROUNDING or float(found.max()) > 1 + ROUNDING:
         what = "probabilities" if score == "identity" else "logarithms of probabilities"
+        low, high = float(scores.min()), float(scores.max())
         raise BadOption(
-            f"score={score!r} says that the network returns {what}, but its scores range from {float(scores.min()):.3g} "
-            f"to {float(scores.max()):.3g}. Give 'softmax' or 'sigmoid' for logits, or 'logit' for scores without "
-            "probabilities."
+            f"score={score!r} says that the network returns {what}, but its scores range from {low:.3g} to {high:.3g}. "
+            "Give 'softmax' or 'sigmoid' for logits, or 'logit' for scores without probabilities."
         )
 
 

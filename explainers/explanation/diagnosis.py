@@ -71,9 +71,9 @@ def saturated(evidence: Evidence) -> Finding | None:
     The score of a network that returns probabilities is one too, whose gradient vanishes inside the network.
     """
     score, scores, all_shares = evidence.target_score, evidence.scores, evidence.probabilities
-    inside = evidence.score == "identity"
-    is_explained = evidence.probability_target or (inside and evidence.target is not None and bool(evidence.gradient_norm))
-    if not is_explained or score is None or not math.isfinite(score):
+    inside = evidence.score in ("identity", "log")
+    is_output = inside and evidence.target is not None and bool(evidence.gradient_norm)
+    if not (evidence.probability_target or is_output) or score is None or not math.isfinite(score):
         return None
     logarithm = score < 0 or (score == 0 and all_shares is not None and float(all_shares.max()) == 1)
     p = math.exp(score) if logarithm else score
@@ -82,7 +82,7 @@ def saturated(evidence: Evidence) -> Finding | None:
         return None
     is_likely = p > 0.5 and not inside
     remedy = {"target": int(scores.argmax()) if scores is not None else None} if is_likely else {}
-    what = {"sigmoid": "sigmoid", "identity": "output of the network"}.get(evidence.score or "", "softmax")
+    what = "output of the network" if inside else "sigmoid" if evidence.score == "sigmoid" else "softmax"
     remedy_text = "Explain the logits instead, for example with forward=." if inside else "Use the logit as target."
     return Finding(
         "saturated",

@@ -51,8 +51,8 @@ def explain(
     [B, C, H, W], for any B, to the model's output, runs a model with more inputs: lambda images: model(images, meta);
     `score` says how the model's scores become probabilities in statistics, findings and targets such as `Probability`:
     "softmax", "sigmoid" (independent labels, or a single score), "identity" (the model returns probabilities), "log"
-    (their logarithms) or "logit" (no probabilities, as in regression). None detects it from the operations of the model; for a method with an
-    option of that name, values of that option are passed to it.
+    (their logarithms) or "logit" (no probabilities, as in regression). None detects it
+    from the operations of the model; for a method with an option of that name, values of that option are passed to it;
     `compare` also computes the map of the runner-up class, if the method is quick, to detect maps that hardly depend on
     the class; `trained_size` is the side in pixels of the images that the network was trained on, needed if the network
     does not define it.
@@ -187,7 +187,7 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
 
 def _of_scores(kind: ScoreKind | None) -> list[Finding]:
     """Return the finding about how scores became probabilities, if there is one."""
-    return [Finding(kind.code, kind.sentence, facts={"score": kind.score})] if kind is not None and kind.code else []
+    return [kind.finding] if kind is not None and kind.finding is not None else []
 
 
 def _own_size(network: nn.Module) -> int | None:

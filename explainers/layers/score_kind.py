@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadTarget
+from explainers.findings import Finding
 from explainers.layers.dataflow import Graph
 from explainers.layers.profile import known_profile, profile
 from explainers.network.eval_view import EvalView
@@ -30,20 +31,18 @@ ROUNDING = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 @dataclass(frozen=True)
 class ScoreKind:
-    """How scores become probabilities (one of SCORES), and the code and sentence of a finding about it, if any."""
+    """How scores become probabilities (one of SCORES), and a finding about it, if any."""
 
     score: str
-    code: str = ""
-    sentence: str = ""
+    finding: Finding | None = None
 
 
-_SUMS = ScoreKind(
-    "identity",
+_SUMS = Finding(
     "probability_scores",
     "The scores of every image sum to 1, so they are taken as probabilities, although the operations of the network do "
     "not show it. If they are logits, give score='softmax'.",
 )
-_UNCLEAR = (
+_UNCLEAR = Finding(
     "unclear_scores",
     "All scores are between 0 and 1, but the operations of the network do not show that they are probabilities, so "
     "they are treated as logits. If they are probabilities, give score='identity'; if not, score={score!r}.",
@@ -94,16 +93,15 @@ def _detect(view: EvalView, images: Tensor, scores: Tensor) -> ScoreKind:
         return default
     rounding = ROUNDING.get(images.dtype, 1e-4)
     low, high = float(scores.min()), float(scores.max())
-    if -1e-6 <= low and high <= 1 + min(rounding, 1e-3):
+    if low >= -1e-6 and high <= 1 + min(rounding, 1e-3):
         end = _ending(view, images)
         if end == "probability":
             return ScoreKind("identity")
         if end == "linear" or default.score != default_score(scores.shape[1]):
             return default
         if _is_distribution(scores, rounding) and _is_always_distribution(view, images, scores, rounding):
-            return _SUMS
-        code, sentence = _UNCLEAR
-        return ScoreKind(default.score, code, sentence.format(score=default.score))
+            return ScoreKind("identity", _SUMS)
+        return replace(default, finding=replace(_UNCLEAR, sentence=_UNCLEAR.sentence.format(score=default.score)))
     if high <= 0 and not _is_distribution(scores.exp(), rounding) and _ending(view, images) == "log":
         return ScoreKind("log")  # a log-sigmoid; a log-softmax needs nothing else than the default
     return default
@@ -190,10 +188,10 @@ _OWN |= dict.fromkeys(("log_softmax", "log_sigmoid_forward"), "log")
 _WEIGHTED = frozenset("convolution mkldnn_convolution addmm mm bmm baddbmm linear linear_dynamic".split())
 _ARITHMETIC = frozenset("add sub rsub mul div neg mean sum".split())
 _PASSING = frozenset(
-    "view reshape unsafe_view squeeze unsqueeze flatten permute transpose t select slice index index_select gather cat "
-    "stack clone to_copy alias detach lift_fresh contiguous expand expand_copy copy split split_with_sizes unsafe_split "
-    "unsafe_split_with_sizes chunk unbind clamp clamp_min clamp_max dequantize quantize_per_tensor nan_to_num where "
-    "native_dropout dropout repeat roll flip narrow max min amax amin maximum minimum topk sort adaptive_avg_pool2d "
+    "view reshape unsafe_view squeeze unsqueeze flatten permute transpose t select slice index index_select gather "
+    "cat stack clone to_copy alias detach lift_fresh contiguous expand expand_copy copy split split_with_sizes "
+    "unsafe_split unsafe_split_with_sizes chunk unbind clamp clamp_min clamp_max dequantize quantize_per_tensor nan_to_num "
+    "where native_dropout dropout repeat roll flip narrow max min amax amin maximum minimum topk sort adaptive_avg_pool2d "
     "avg_pool2d max_pool2d_with_indices as_strided masked_fill index_copy index_put "
     "scatter select_scatter slice_scatter".split()
 ) | {""}

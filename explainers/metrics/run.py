@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.explanation.result import Explanation
 from explainers.findings import pause_recording
+from explainers.layers.score_kind import score_kind
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
 from explainers.metrics.metric import Measurement, Metric, Trial, find_metric
-from explainers.layers.score_kind import score_kind
 from explainers.metrics.settings import EvaluationSettings
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward

@@ -91,7 +91,7 @@ def _class(row: summary.ClassRow, regions: list[str]) -> dict[str, Any]:
         "interval": interval,
         "interval_text": f"{100 * interval[0]:.0f}–{100 * interval[1]:.0f}%" if interval else "",
         "probability": percent(row.probability),
-        "probability_value": row.probability,
+        "probability_value": _blank(row.probability),
         "confused": row.confused[0] if row.confused else "",
         "confused_count": row.confused[1] if row.confused else 0,
         "shares": [{"value": _blank(row.shares[name]), "text": percent(row.shares[name])} for name in regions],
@@ -150,7 +150,12 @@ def relevance_note(method: str) -> str:
 def confusions(pairs: list[summary.Pair]) -> list[dict[str, Any]]:
     """Return the table of confusions."""
     return [
-        {**vars(pair), "share_text": percent(pair.share), "probability_text": percent(pair.probability)}
+        {
+            **vars(pair),
+            "probability": _blank(pair.probability),
+            "share_text": percent(pair.share),
+            "probability_text": percent(pair.probability),
+        }
         for pair in pairs[:PAIRS]
     ]
 
