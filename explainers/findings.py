@@ -21,7 +21,8 @@ class Finding:
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
     "unusual_size", "class_insensitive", "probability_scores", "unclear_scores", and codes that individual methods
-    define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more useful map.
+    define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more useful
+    map.
     """
 
     code: str

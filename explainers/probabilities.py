@@ -23,7 +23,9 @@ from explainers.errors import BadOption, BadTarget, nearest
 SCORES = ("softmax", "sigmoid", "identity", "log", "logit")
 WORDS = {"softmax": "softmax probability", "sigmoid": "sigmoid probability", "identity": "output probability"}
 WORDS |= {"log": "output probability", "logit": "score"}
-"""What a converted score is called in units and sentences."""
+"""What a converted score is called in units."""
+UNITS = {"identity": "probability", "log": "log-probability", "logit": "score"}
+"""The unit of a score itself; "logit" for those that are not here."""
 ROUNDING = 1e-3
 """Largest distance from [0, 1] of a probability in half precision."""
 

@@ -1,8 +1,8 @@
 """Detect how the scores of a network become probabilities: by its operations, its values and its configuration.
 
-Values alone are no proof, because logits may be between 0 and 1 by chance. They only decide whether it is necessary to
-look at the operations between the last weights and the scores. Most networks return logits outside that range, so that
-this costs nothing. Only rows that sum to 1 for several images are a proof.
+Logits may be between 0 and 1 by chance, so values only decide whether it is necessary to look at the operations between
+the last weights and the scores. Most networks return logits outside that range, for which this costs nothing. Only rows
+that sum to 1 for several images are accepted as probabilities without known operations.
 """
 
 from __future__ import annotations
@@ -188,12 +188,12 @@ _OWN |= dict.fromkeys(("log_softmax", "log_sigmoid_forward"), "log")
 _WEIGHTED = frozenset("convolution mkldnn_convolution addmm mm bmm baddbmm linear linear_dynamic".split())
 _ARITHMETIC = frozenset("add sub rsub mul div neg mean sum".split())
 _PASSING = frozenset(
-    "view reshape unsafe_view squeeze unsqueeze flatten permute transpose t select slice index index_select gather "
-    "cat stack clone to_copy alias detach lift_fresh contiguous expand expand_copy copy split split_with_sizes "
-    "unsafe_split unsafe_split_with_sizes chunk unbind clamp clamp_min clamp_max dequantize quantize_per_tensor nan_to_num "
-    "where native_dropout dropout repeat roll flip narrow max min amax amin maximum minimum topk sort adaptive_avg_pool2d "
-    "avg_pool2d max_pool2d_with_indices as_strided masked_fill index_copy index_put "
-    "scatter select_scatter slice_scatter".split()
+    "view reshape unsafe_view squeeze unsqueeze flatten permute transpose t select slice index index_select "
+    "gather cat stack clone to_copy alias detach lift_fresh contiguous expand expand_copy copy split "
+    "split_with_sizes unsafe_split unsafe_split_with_sizes chunk unbind clamp clamp_min clamp_max dequantize "
+    "quantize_per_tensor nan_to_num where native_dropout dropout repeat roll flip narrow max min amax amin "
+    "maximum minimum topk sort adaptive_avg_pool2d avg_pool2d max_pool2d_with_indices as_strided masked_fill "
+    "index_copy index_put scatter select_scatter slice_scatter".split()
 ) | {""}
 """Operations that select, arrange, limit or average values, so that probabilities stay probabilities; "" is a node that
 joins the tensors of an output.
@@ -204,13 +204,16 @@ joins the tensors of an output.
 
 
 def _config(network: nn.Module) -> Any:
-    """Return the configuration of a classifier of transformers in the network that names its kind of problem."""
-    configs = (getattr(module, "config", None) for module in network.modules())
+    """Return the configuration of a classifier of transformers that names its kind of problem, if the network has it.
+
+    The classifier is the network or one of its direct children.
+    """
+    configs = (getattr(module, "config", None) for module in (network, *network.children()))
     return next((each for each in configs if getattr(each, "problem_type", None)), None)
 
 
 def _configured(network: nn.Module, count: int) -> str | None:
-    """Return the conversion of `count` scores by the configuration, or None if there is none for so many scores."""
+    """Return the conversion of `count` scores by the configuration, or None if it does not say."""
     config = _config(network)
     if config is None or getattr(config, "num_labels", count) != count:
         return None

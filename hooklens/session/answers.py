@@ -51,8 +51,9 @@ class LoadedModel:
         """The unit of a score."""
         if self.model.task == "detection":
             return "score"
-        own = {"identity": "probability", "log": "log-probability", "logit": "score"}
-        return "logit" if self.detects_objects else own.get(self.score, "logit")
+        from explainers.probabilities import UNITS  # torch takes seconds to start
+
+        return "logit" if self.detects_objects else UNITS.get(self.score, "logit")
 
     def name_of(self, label: int) -> str:
         """Return the name of a class, or its index if it has no name."""
@@ -253,7 +254,7 @@ class Answer:
 
     @property
     def top(self) -> list[tuple[int, float]]:
-        """The most likely classes and their probabilities, or the highest scores if there are no probabilities."""
+        """The most likely classes and their probabilities, or the highest scores of a network without probabilities."""
         if self.probabilities is None:
             return []
         top = self.probabilities.topk(min(TOP, len(self.probabilities)))

@@ -91,7 +91,7 @@ def complete(model: Model, custom: Overrides, labels: Sequence[str] | None, note
 
 
 def _score(model: Model, custom: Overrides, task: Task, output: Any) -> str | None:
-    """Return how the scores become probabilities according to the user or the model, or None if nobody says so.
+    """Return how the scores become probabilities according to the user or else the model; None if it is detected.
 
     Errors   BadOverride if that does not suit the output of the network
     """

@@ -22,6 +22,8 @@ TITLES = {
     "no_gradient": "No gradient reaches the layer",
     "nothing_positive": "No positive evidence for the class",
     "flat": "Uniform map",
+    "probability_scores": "Scores taken as probabilities because they sum to 1",
+    "unclear_scores": "Scores between 0 and 1 taken as logits",
     "unlikely_target": "The explained class has a low probability",
     "unusual_size": "Input size differs from the training size",
     "class_insensitive": "The map hardly depends on the class",
