@@ -68,10 +68,10 @@ def score_of_network(view: EvalView, images: Tensor) -> str | None:
     if (known := declared()) is not None:
         return known
     cache, key = _cache(view), ("score", images.shape[1:], view.modules)
-    if key not in cache:
-        cache[key] = _detect_by_running(view, images)
-    found: str | None = cache[key]
-    return found
+    if (found := cache.get(key)) is None:  # an entry is a tuple, since None is an answer too
+        found = cache[key] = (_detect_by_running(view, images),)
+    score: str | None = found[0]
+    return score
 
 
 def _detect_by_running(view: EvalView, images: Tensor) -> str | None:
@@ -117,13 +117,14 @@ def _is_always_distribution(view: EvalView, images: Tensor, scores: Tensor, roun
     cache, key = _cache(view), ("sums", images.shape[1:], view.modules)
     if len(scores) >= SEVERAL:
         return True
-    if key not in cache:
+    if (found := cache.get(key)) is None:
         try:
             variants = [scores_of(_run(view, each)) for each in (0.5 * images, images.flip(-1), -images)]
-            cache[key] = all(_is_distribution(each, rounding) and float(each.min()) >= 0 for each in variants)
+            found = all(_is_distribution(each, rounding) and float(each.min()) >= 0 for each in variants)
         except Exception:  # a network that refuses such an image
-            cache[key] = False
-    return bool(cache[key])
+            found = False
+        cache[key] = found
+    return bool(found)
 
 
 def _run(view: EvalView, images: Tensor) -> Any:

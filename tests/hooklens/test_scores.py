@@ -195,6 +195,10 @@ def test_the_user_sets_the_score(files: Path) -> None:
         zoo.load_model("ends_in_classes", score="identity")
     with pytest.raises(zoo.ModelUnavailable, match="score='odds' is not valid"):
         zoo.load_model("ends_in_classes", score="odds")
+    (files / "wrong.py").write_text((files / "ends_in_labels.py").read_text().replace("'sigmoid'", "'sigmoids'"))
+    with pytest.raises(zoo.ModelUnavailable, match="SCORE in wrong.py: score='sigmoids' .* Did you mean"):
+        zoo.load_model("wrong")
+    (files / "wrong.py").unlink()
 
 
 def test_one_output_is_announced_as_a_sigmoid(files: Path) -> None:

@@ -25,6 +25,8 @@ from typing import Any
 from torch import nn
 from torchvision.transforms import InterpolationMode
 
+from explainers.errors import BadOption
+from explainers.probabilities import check_score
 from hooklens import resources
 from hooklens.zoo.downloads import Progress
 from hooklens.zoo.model import Model, Preparation
@@ -148,6 +150,10 @@ def _model(name: str, module: ModuleType, result: nn.Module | Model) -> Model:
         return result
     labels = list(module.labels()) if hasattr(module, "labels") else []
     settings, score = getattr(module, "PREPROCESSING", None), getattr(module, "SCORE", None)
+    try:
+        check_score(score)
+    except BadOption as error:
+        raise ModelUnavailable(f"SCORE in {name}.py: {error}") from error
     if settings is None:
         return Model(name, result, labels, UNKNOWN, score=score)
     size, mode = settings["size"], InterpolationMode(settings.get("interpolation", "bilinear"))
