@@ -17,6 +17,7 @@ from torch import Tensor
 from explainers.errors import BadTarget
 from explainers.options import LayerName, whole_number, whole_numbers
 from explainers.outputs import scores_of
+from explainers.probabilities import check_score, default_score, log_probability_of, no_probabilities, probabilities_of
 
 TargetFunction = Callable[[Any], Tensor]
 TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
@@ -25,12 +26,21 @@ TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
 class Target:
     """Base class of all targets."""
 
+    @property
+    def reads_probability(self) -> bool:
+        """Whether the target needs to know how the network's scores become probabilities."""
+        return False
+
     def __call__(self, output: Any) -> Tensor:
         """Return one score per image, [N]."""
         raise TypeError(f"{type(self).__name__} does not define __call__, which scores an output.")
 
     def rows(self, image_indices: Sequence[int]) -> Target:
         """Return the same target for a batch whose row b is a variant of image `image_indices[b]`."""
+        return self
+
+    def with_score(self, score: str | None) -> Target:
+        """Return the same target for a network whose scores become probabilities by `score`, unless it has its own."""
         return self
 
     def check(self, count: int) -> None:
@@ -65,26 +75,64 @@ class Logit(_OfClasses):
         return _select(scores_of(output), self.classes)
 
 
-class Probability(_OfClasses):
-    """Softmax probability of a class. It saturates: near 0 and 1 its gradient vanishes, unlike that of the logit."""
+@dataclass(frozen=True, init=False, repr=False)
+class _OfProbabilities(_OfClasses):
+    score: str | None = None
+
+    def __init__(self, classes: int | Sequence[int] | Tensor, score: str | None = None) -> None:
+        super().__init__(classes)
+        check_score(score)
+        if score == "logit":
+            raise no_probabilities()
+        object.__setattr__(self, "score", score)
+
+    @property
+    def reads_probability(self) -> bool:
+        return self.score is None
+
+    def __repr__(self) -> str:
+        score = "" if self.score in (None, "softmax") else f", score={self.score!r}"
+        return f"{type(self).__name__}(classes={self.classes!r}{score})"
+
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        if isinstance(self.classes, int):
+            return self
+        return type(self)([self.classes[i] for i in image_indices], self.score)
+
+    def with_score(self, score: str | None) -> Target:
+        return type(self)(self.classes, score) if self.score is None and score is not None else self
+
+    def _scores(self, output: Any) -> Tensor:
+        scores = scores_of(output)
+        if self.score == "softmax" and scores.shape[1] == 1:
+            raise BadTarget("The model returns one score, and the softmax of one score is always 1. Omit score.")
+        return scores
+
+
+class Probability(_OfProbabilities):
+    """Probability of a class. It saturates: near 0 and 1 its gradient vanishes, unlike that of the logit.
+
+    `score` says how scores become probabilities, as in `explain`: "softmax", "sigmoid", or "identity" for a network
+    that returns probabilities. None: methods detect it; outside of a method it is the softmax, or the sigmoid of a
+    single score.
+    """
 
     def __call__(self, output: Any) -> Tensor:
         """Return the probabilities [N], in [0, 1]."""
-        return _select(_require_several(scores_of(output)).softmax(1), self.classes)
+        probabilities = probabilities_of(self._scores(output), self.score)
+        assert probabilities is not None, "__init__ refuses the score for which there are none"
+        return _select(probabilities, self.classes)
 
 
-class LogProbability(_OfClasses):
-    """Logarithm of the softmax probability of a class."""
+class LogProbability(_OfProbabilities):
+    """Logarithm of the probability of a class; `score` as in `Probability`."""
 
     def __call__(self, output: Any) -> Tensor:
         """Return the log-probabilities [N], at most 0."""
-        return _select(_require_several(scores_of(output)).log_softmax(1), self.classes)
-
-
-def _require_several(scores: Tensor) -> Tensor:
-    if scores.shape[1] == 1:
-        raise BadTarget("The model returns one score, and the softmax of one score is always 1. Give Logit(0).")
-    return scores
+        scores = self._scores(output)
+        if (self.score or default_score(scores.shape[1])) == "softmax":
+            return _select(scores.log_softmax(1), self.classes)
+        return log_probability_of(_select(scores, self.classes), scores, self.score)
 
 
 @dataclass(frozen=True)
@@ -137,8 +185,15 @@ class Sum(Target):
     def __repr__(self) -> str:
         return f"Sum({', '.join(map(repr, self.targets))})"
 
+    @property
+    def reads_probability(self) -> bool:
+        return any(each.reads_probability for each in self.targets)
+
     def rows(self, image_indices: Sequence[int]) -> Target:
         return Sum(*(each.rows(image_indices) for each in self.targets))
+
+    def with_score(self, score: str | None) -> Target:
+        return Sum(*(each.with_score(score) for each in self.targets))
 
     def check(self, count: int) -> None:
         for each in self.targets:

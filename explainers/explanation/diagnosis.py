@@ -66,19 +66,27 @@ def nothing_spatial(evidence: Evidence) -> Finding | None:
 
 
 def saturated(evidence: Evidence) -> Finding | None:
-    """Report a probability with a vanishing gradient. The score is p or log p; in case of doubt, `scores` decides."""
-    score, scores = evidence.target_score, evidence.scores
-    if not evidence.probability_target or score is None or not math.isfinite(score):
+    """Report a probability with a vanishing gradient. The score is p or log p; in case of doubt, `scores` decides.
+
+    The score of a network that returns probabilities is one too, whose gradient vanishes inside the network.
+    """
+    score, scores, all_shares = evidence.target_score, evidence.scores, evidence.probabilities
+    inside = evidence.score in ("identity", "log")
+    is_output = inside and evidence.target is not None and bool(evidence.gradient_norm)
+    if not (evidence.probability_target or is_output) or score is None or not math.isfinite(score):
         return None
-    logarithm = score < 0 or (score == 0 and scores is not None and float(scores.softmax(0).max()) == 1)
+    logarithm = score < 0 or (score == 0 and all_shares is not None and float(all_shares.max()) == 1)
     p = math.exp(score) if logarithm else score
     # The derivative of p is p (1 - p), that of log p is 1 - p: both vanish near 1, and near 0 only that of p.
     if p < 1 - SATURATED and (logarithm or p > SATURATED):
         return None
-    remedy = {"target": int(scores.argmax()) if scores is not None else None} if p > 0.5 else {}
+    is_likely = p > 0.5 and not inside
+    remedy = {"target": int(scores.argmax()) if scores is not None else None} if is_likely else {}
+    what = "output of the network" if inside else "sigmoid" if evidence.score == "sigmoid" else "softmax"
+    remedy_text = "Explain the logits instead, for example with forward=." if inside else "Use the logit as target."
     return Finding(
         "saturated",
-        f"The softmax is saturated (probability {p:.6g}), so its gradient is nearly zero. Use the logit as target.",
+        f"The {what} is saturated (probability {p:.6g}), so its gradient is nearly zero. {remedy_text}",
         remedy,
         {"probability": p},
     )
@@ -130,9 +138,9 @@ def flat(evidence: Evidence) -> Finding | None:
 def unlikely_target(evidence: Evidence) -> Finding | None:
     """Report a target class that the network does not see: its map mostly shows what the network sees instead."""
     target, scores = evidence.target, evidence.scores
-    if target is None or scores is None:
+    shares = evidence.probabilities
+    if target is None or scores is None or shares is None:
         return None
-    shares = scores.softmax(0)
     share, rank, top = float(shares[target]), int((scores > scores[target]).sum()) + 1, int(scores.argmax())
     if share >= UNLIKELY or rank <= 5:
         return None

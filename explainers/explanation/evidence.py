@@ -13,15 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.probabilities import probabilities_of
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """One image's map and what is known about it; None if unknown.
 
     `map` is the map as drawn, `signed` the same before its ReLU, `raw` the result before any ReLU or reduction;
-    `scores` [K] the model's output; `probability_target` says that the target is a softmax probability or its
-    logarithm, `target` is the class index if the target is one; `promised_sum` the sum of the raw values that the
-    method guarantees (completeness, conservation); `relu` the method's option of that name, None if it has none;
+    `scores` [K] the model's output, which become probabilities by `score`, one of SCORES; `probability_target` says
+    that the target is a probability or its logarithm, `target` is the class index if the target is one; `promised_sum`
+    the sum of the raw values that the method guarantees (completeness, conservation); `relu` the method's option of
+    that name, None if it has none;
     `reads_class` says whether the map depends on the target; `size` is the shorter side of the image, `trained_size`
     that of the images that the network was trained on; `correlation` the rank correlation with the map of the class
     `runner_up`; `earlier_layer` the next earlier stage, for remedies; `broken_layer` the first layer whose output is
@@ -34,6 +37,7 @@ class Evidence:
     method: str
     layer: str | None
     scores: Tensor | None = None
+    score: str | None = None
     probability_target: bool = False
     target: int | None = None
     target_score: float | None = None
@@ -49,6 +53,17 @@ class Evidence:
     broken_layer: str | None = None
 
     @cached_property
+    def probabilities(self) -> Tensor | None:
+        """The probabilities [K] of the classes, if the scores have any."""
+        return None if self.scores is None else probabilities_of(self.scores, self.score)
+
+    @property
+    def probability(self) -> float | None:
+        """The probability of the target class, if the target is a class."""
+        known = self.target is not None and self.probabilities is not None
+        return float(self.probabilities[self.target]) if known else None  # type: ignore[index]
+
+    @cached_property
     def range(self) -> tuple[float, float]:
         """The lowest and the highest value of `signed`."""
         return float(self.signed.min()), float(self.signed.max())
@@ -61,13 +76,13 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
              are none); `entropy` of the shares of |map|, 0 for a single cell and 1 for an even map, blank maps
              included; `peak`, (row, column) of the highest value, of the signed map if raw has the map's shape;
              `non_finite`, the number of raw values that are NaN or infinite; and, if known, `target_score`,
-             `gradient_norm` and `promised_sum`. All are plain Python numbers.
+             `probability` of the target class, `gradient_norm` and `promised_sum`. All are plain Python numbers.
     """
     map, raw = evidence.map, evidence.raw
     values = raw.detach().double().flatten()
     drawn = raw if raw.shape == map.shape else map
     finite = values[values.isfinite()]
-    known = {name: getattr(evidence, name) for name in ("target_score", "gradient_norm", "promised_sum")}
+    known = {name: getattr(evidence, name) for name in ("target_score", "probability", "gradient_norm", "promised_sum")}
     return {
         "min": float(finite.min()) if finite.numel() else math.nan,
         "max": float(finite.max()) if finite.numel() else math.nan,

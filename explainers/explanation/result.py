@@ -13,6 +13,7 @@ from explainers.explanation.npz import load_npz, save_npz
 from explainers.findings import Finding
 from explainers.maps.overlays import overlay
 from explainers.maps.resize import resize
+from explainers.probabilities import probabilities_of
 from explainers.registry import METHODS
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class Explanation:
     `map` is [N, h, w] as in the paper; `raw` the result before the final ReLU or reduction; `scores` [N, K] the model's
     output from the same forward pass, None if the method does not need it; `target` class indices or the target's repr;
     `statistics` and `findings` have one entry per image; `seconds` is wall time. `keywords` are the keyword arguments
-    that the method received, including `through`; None after `load` if a file cannot store them.
+    that the method received, including `through`; None after `load` if a file cannot store them. `score` says how the
+    scores become probabilities (as in `explain`), given or detected; None if the scores are unknown.
     """
 
     method: str
@@ -40,6 +42,12 @@ class Explanation:
     findings: list[list[Finding]]
     seconds: float
     keywords: dict[str, Any] | None = None
+    score: str | None = None
+
+    @property
+    def probabilities(self) -> Tensor | None:
+        """The probabilities [N, K] of the classes, or None if the scores are unknown or have no probabilities."""
+        return None if self.scores is None else probabilities_of(self.scores, self.score)
 
     @property
     def by_size(self) -> bool:
@@ -87,6 +95,7 @@ class Explanation:
             "statistics": self.statistics,
             "findings": [[asdict(finding) for finding in row] for row in self.findings],
             "seconds": self.seconds,
+            "score": self.score,
             "options": self.options,
             "keywords": self.keywords if _is_plain(self.keywords) else None,
         }

@@ -15,11 +15,13 @@ from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.layers.profile import known_profile
+from explainers.layers.score_kind import ScoreKind, score_kind
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
 from explainers.options import LayerName, whole_number
+from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, find
 from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, describe_target
 
@@ -37,6 +39,7 @@ def explain(
     reduce: str | None = None,
     through: tuple[LayerName, Any] | None = None,
     forward: Forward | None = None,
+    score: str | None = None,
     compare: bool = True,
     trained_size: int | None = None,
     **options: Any,
@@ -46,6 +49,10 @@ def explain(
     `reduce` ("sum", "abs_max", "norm") says how attributions of pixels and channels are reduced to one map; `through`,
     (layer, channels), keeps only gradients that pass through these channels; `forward`, a function from images
     [B, C, H, W], for any B, to the model's output, runs a model with more inputs: lambda images: model(images, meta);
+    `score` says how the model's scores become probabilities in statistics, findings and targets such as `Probability`:
+    "softmax", "sigmoid" (independent labels, or a single score), "identity" (the model returns probabilities), "log"
+    (their logarithms) or "logit" (no probabilities, as in regression). None detects it
+    from the operations of the model; for a method with an option of that name, values of that option are passed to it;
     `compare` also computes the map of the runner-up class, if the method is quick, to detect maps that hardly depend on
     the class; `trained_size` is the side in pixels of the images that the network was trained on, needed if the network
     does not define it.
@@ -61,6 +68,10 @@ def explain(
     chosen = find(method)
     if layer is not None and not chosen.takes_layer:
         raise BadOption(f"{method} has no option 'layer', because it explains the input. Omit layer.")
+    own = chosen.options.get("score")
+    if own is not None and score in own.choices:
+        options, score = {**options, "score": score}, None
+    check_score(score)
     keywords = dict(options) if layer is None else {**options, "layer": layer}
     if through is not None:
         keywords["through"] = through
@@ -71,7 +82,7 @@ def explain(
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
     model = model if forward is None else wrap_forward(model, forward, images)
-    with one_call(model) as view:
+    with one_call(model) as view, declared_score(score):
         comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
         view.graphs = {} if comparable else None  # shares one forward pass between both classes
         start = time.perf_counter()
@@ -93,6 +104,8 @@ def explain(
         reliable = not has_findings or bool(shown.isfinite().all())
         broken = None if reliable else first_broken_layer(view.given, images)
         earlier = _stage_before(view, images, record.layer) if record.layer else None
+        kind = None if record.scores is None else score_kind(view, images, record.scores)
+        known_score = declared() if kind is None else kind.score
     resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()}
     resolved |= record.options
     if chosen.returns in ("pixels", "features"):
@@ -107,6 +120,7 @@ def explain(
             method=chosen.name,
             layer=record.layer,
             scores=None if record.scores is None else record.scores[n].detach().double(),
+            score=known_score,
             probability_target=isinstance(record.target, (Probability, LogProbability)),
             target=described[n] if isinstance(described, list) else None,
             target_score=_number(record.target_scores, n),
@@ -135,8 +149,10 @@ def explain(
         keywords={name: value for name, value in keywords.items() if name not in _OF_THE_CALL},
         statistics=[statistics(each) for each in evidence],
         findings=[
-            _own_findings(record, n) + (diagnose(each) if has_findings else []) for n, each in enumerate(evidence)
+            _own_findings(record, n) + (diagnose(each) if has_findings else []) + _of_scores(kind)
+            for n, each in enumerate(evidence)
         ],
+        score=known_score,
     )
 
 
@@ -168,6 +184,11 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
         if where in (None, image) and finding not in own:
             own.append(finding)
     return own
+
+
+def _of_scores(kind: ScoreKind | None) -> list[Finding]:
+    """Return the finding about how scores became probabilities, if there is one."""
+    return [kind.finding] if kind is not None and kind.finding is not None else []
 
 
 def _own_size(network: nn.Module) -> int | None:

@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from explainers.metrics.metric import METRICS, Measurement
+from explainers.probabilities import UNITS, WORDS
 
 SPREADS = 2.0
 LEVEL = 0.05
@@ -144,6 +145,20 @@ class Evaluation:
                     row["spread"] = float(one.spread[name][0])
                 rows.append(row | {"reason": one.reasons[name][0]})
         return rows
+
+    def unit(self, metric: str) -> str:
+        """Return the unit of a metric's values: which probability it is, or that it is the score of the target."""
+        known, target = METRICS[metric], self.target
+        score = str(self.options.get("score"))
+        if known.score == "target" and score in ("identity", "log"):
+            return known.unit.replace("logit", UNITS[score])
+        if known.score != "probability" or "probability" not in known.unit or target is None:
+            return known.unit
+        if isinstance(target, str):  # its values are used as they are
+            word = "probability" if target.startswith("Probability(") else "score of the target"
+        else:
+            word = WORDS.get(score, "probability")
+        return known.unit.replace("probability", word)
 
     def sentence(self, metric: str) -> str:
         """Return one line with the value of a metric and the comparison with the controls."""

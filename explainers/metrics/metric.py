@@ -229,10 +229,9 @@ class Trial:
         """The target of the metric: the probability if the target is a `Logit` and the metric uses probabilities."""
         target = self.run.scoring.target
         assert target is not None, "score_inputs sets it"
-        use_probability = (
-            self.metric is not None and self.metric.score == "probability" and self.settings.score == "probability"
-        )
-        return Probability(target.classes) if use_probability and isinstance(target, Logit) else target
+        score = self.settings.score
+        use_probability = self.metric is not None and self.metric.score == "probability" and score != "logit"
+        return Probability(target.classes, score) if use_probability and isinstance(target, Logit) else target
 
     @property
     def image_scores(self) -> Tensor:

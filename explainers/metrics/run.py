@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.explanation.result import Explanation
 from explainers.findings import pause_recording
+from explainers.layers.score_kind import score_kind
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps
@@ -28,6 +29,7 @@ from explainers.outputs import scores_of
 from explainers.passes.loop import Loop, Partial, Progress, check_progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
+from explainers.probabilities import SCORES, declared_score
 from explainers.registry import METHODS, check_images
 from explainers.targets import Logit, TargetLike, describe_target
 
@@ -52,7 +54,9 @@ def evaluate(
     baseline: Annotated[Baseline, Choice(*NAMES, help="replacement of hidden pixels; default: zeros")] = "blur",
     controls: bool = True,
     steps: Annotated[int, Range(2, 1000, help="number of steps of a curve")] = 20,
-    score: Annotated[str, Choice("probability", "logit", help="score of a class in curves")] = "probability",
+    score: Annotated[
+        str, Choice("probability", *SCORES, help="score of a class in curves; probability: detects the kind")
+    ] = "probability",
     magnitude: Annotated[bool, "Rank pixels by magnitude, regardless of the sign"] = False,
     region: Tensor | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -67,8 +71,10 @@ def evaluate(
 
     `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels; an `Explanation`,
     a method's name or a function of the images can be run again, which some metrics require. The default `target` is
-    that of the `Explanation`, else each image's top class. `score` applies to classes; other targets are scored as they
-    are, and the class of a network with a single score is scored by its logit.
+    that of the `Explanation`, else each image's top class. `score` is the score of a class in curves: a probability, by
+    the softmax, the sigmoid (of independent labels, or of a single score) or as the network returns it ("softmax",
+    "sigmoid", "identity", "log"), or "logit", the network's own score. "probability" uses the probability of the
+    `Explanation`, else detects it. Other targets are scored as they are.
     `region`, required by some metrics, is boxes [N, 4] (left, top, right, bottom in pixels) or masks [N, H, W].
     `options` are options of individual metrics: {"road": {"levels": 9}}.
 
@@ -90,7 +96,7 @@ def evaluate(
         baseline=baseline,
         controls=controls,
         steps=steps,
-        score=score,
+        score=maps.score if score == "probability" and isinstance(maps, Explanation) and maps.score else score,
         magnitude=magnitude,
         region=region,
         options=options,
@@ -124,7 +130,8 @@ def evaluator(
     check_progress(settings.progress)
     grad = torch.is_grad_enabled()
     model = wrap_forward(model, settings.forward, images)
-    with one_call(model):
+    declares = None if settings.score in ("probability", "logit") else settings.score
+    with one_call(model), declared_score(declares):
         check_images(model, images)
         for maps in first:
             check_maps(maps, images)
@@ -134,8 +141,10 @@ def evaluator(
             run.forward.refuse_through()
             cover = baseline_of(run.images, settings.baseline, settings.seed)
             run.scoring.score_inputs()
-            if isinstance(run.scoring.target, Logit) and scores_of(run.scoring.clean_output).shape[1] == 1:
-                settings = replace(settings, score="logit")  # the softmax of one score is always 1
+            if isinstance(run.scoring.target, Logit):
+                given = None if settings.score == "probability" else settings.score
+                kind = score_kind(run.view, run.images, scores_of(run.scoring.clean_output), given)
+                settings = replace(settings, score=kind.score)
             trial = Trial(run, loop, cover, [], settings, region, {})
             yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options)
 

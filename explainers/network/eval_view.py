@@ -24,6 +24,7 @@ from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.quantized import quantized_class
+from explainers.probabilities import no_declared_score
 
 
 @dataclass(eq=False)
@@ -92,7 +93,8 @@ def outside_call() -> Iterator[None]:
     """Run user code in the block; it may change the model, so the view of the current call is not used there."""
     token = _current.set(None)
     try:
-        yield
+        with no_declared_score():
+            yield
     finally:
         _current.reset(token)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from explainers.findings import note_layer
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
+from explainers.layers.score_kind import score_of_network
 from explainers.network.batch_norm import mixes_rows
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import ForwardWrapper
@@ -79,6 +80,8 @@ def open_run(
         if isinstance(requested, Through):
             through = ThroughLayer(requested, layer_layout(view, images, requested.layer))
             requested = None if requested.target is None else as_target(requested.target)
+        if requested is not None and requested.reads_probability:
+            requested = requested.with_score(score_of_network(view, images))
         if isinstance(requested, Unit):
             unit = layer_layout(view, images, requested.layer, counted=True, spatial=False)
         forward = ForwardPasses(view, images, unit, through)

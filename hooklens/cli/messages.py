@@ -64,6 +64,10 @@ LABELS = "Class names: a text file with one name per line, or JSON."
 MEAN = "Mean of pixels in [0, 1], one value per channel: 0.485,0.456,0.406."
 STD = "Standard deviation, one value per channel: 0.229,0.224,0.225."
 SIZE = "Input size in pixels: 224, or height x width: 160x224."
+SCORE = (
+    "How scores become probabilities: softmax, sigmoid (independent labels), identity (the model returns "
+    "probabilities), log (their logarithms) or logit (no probabilities). Default: detected."
+)
 OFFLINE = "Do not download anything."
 SOURCE = "Images to explain."
 OUT = "Folder of the run: a new folder, or an unfinished run to resume."

@@ -48,12 +48,13 @@ class ModelOptions:
     mean: Annotated[Any, typer.Option(help=messages.MEAN, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
     std: Annotated[Any, typer.Option(help=messages.STD, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
     size: Annotated[Any, typer.Option(help=messages.SIZE, parser=_size, metavar="PIXELS", **_NETWORK)] = None
+    score: Annotated[str | None, typer.Option(help=messages.SCORE, **_NETWORK)] = None
     offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, **_NETWORK)] = False
 
     def overrides(self) -> dict[str, Any]:
         """Return the given options except the name of the model, and apply `--offline`."""
         set_offline(self.offline)
-        values = {"mean": self.mean, "std": self.std, "size": self.size}
+        values = {"mean": self.mean, "std": self.std, "size": self.size, "score": self.score}
         paths = {"weights": self.weights, "labels": self.labels}
         values |= {name: path and os.path.expanduser(path) for name, path in paths.items()}
         options = {name: value for name, value in values.items() if value is not None}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import explainers
+from explainers.probabilities import declared_score, probabilities_of
 from hooklens.datasets.decoding import DecodedBatch
 from hooklens.datasets.items import Item
 from hooklens.datasets.settings import LABEL, PREDICTED, WRONG, Classes, Settings
@@ -75,9 +76,9 @@ class Explainer:
         shape = 1, self.model.channels, *self.model.size
         noise = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(self.device)
         short: dict[str, Any] = {"budget": 1e-3} if self.steady else {}
-        explainers.explain(
-            self.settings.method, self.network, noise, self.fixed, compare=False, **self.steady, **self.options, **short
-        )
+        options = {**self.steady, **self.options, **short}
+        with declared_score(self.model.score):
+            explainers.explain(self.settings.method, self.network, noise, self.fixed, compare=False, **options)
 
     def __call__(self, batch: DecodedBatch) -> list[dict[str, Any]]:
         """Return the rows of a batch in order; with `where="wrong"`, only rows of wrong predictions and of errors.
@@ -115,6 +116,14 @@ class Explainer:
         output = self.network(images)
         return getattr(output, "logits", output).float()
 
+    def _best(self, scores: Tensor) -> tuple[list[list[int]], Tensor | None]:
+        """Return the top classes of each image, and the probabilities [N, K] of the classes if there are any."""
+        kind = self.model.score_kind
+        # The sigmoid of several confident labels is 1 in float32, which would hide their order.
+        probabilities = probabilities_of(scores.double() if kind == "sigmoid" else scores, kind)
+        ordered = scores if probabilities is None else probabilities
+        return ordered.topk(min(TOP, scores.shape[1]), dim=1).indices.tolist(), probabilities
+
     def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
         labels = [self.classes.find(item.label) for item in items]
         if self.settings.target != LABEL or not any(label is not None for label in labels):
@@ -136,23 +145,23 @@ class Explainer:
     def _explain(
         self, images: Tensor, items: Sequence[Item], labels: Sequence[int | None], target: int | list[int] | None
     ) -> list[dict[str, Any]]:
-        explanation = explainers.explain(
-            self.settings.method, self.network, images, target, compare=False, **self.steady, **self.options
-        )
+        with declared_score(self.model.score):
+            explanation = explainers.explain(
+                self.settings.method, self.network, images, target, compare=False, **self.steady, **self.options
+            )
         scores = explanation.scores
         if scores is None or scores.ndim != 2:
             with torch.inference_mode():
                 scores = self._scores(images)
         scores = scores.float().cpu()
-        probabilities = scores.softmax(1)
-        best = probabilities.topk(min(TOP, scores.shape[1]), dim=1)
+        best, probabilities = self._best(scores)
         maps, scales = _to_float16(explanation.map.float().cpu())
         targets = explanation.target if isinstance(explanation.target, list) else None
         rows = []
         for k, item in enumerate(items):
-            top = [
-                {"class": self.classes.name(index), "index": index, "probability": value}
-                for index, value in zip(best.indices[k].tolist(), best.values[k].tolist(), strict=True)
+            top: list[dict[str, Any]] = [
+                {"class": self.classes.name(index), "index": index, "probability": _one(probabilities, k, index)}
+                for index in best[k]
             ]
             first, label = top[0]["index"], labels[k]
             explained = targets[k] if targets else first
@@ -161,7 +170,7 @@ class Explainer:
                     "path": item.path,
                     "label": item.label,
                     "label_index": label,
-                    "label_probability": None if label is None else float(probabilities[k, label]),
+                    "label_probability": None if label is None else _one(probabilities, k, label),
                     "prediction": top[0]["class"],
                     "prediction_index": first,
                     "probability": top[0]["probability"],
@@ -180,6 +189,10 @@ class Explainer:
                 }
             )
         return rows
+
+
+def _one(probabilities: Tensor | None, row: int, index: int) -> float | None:
+    return None if probabilities is None else float(probabilities[row, index])
 
 
 def _to_float16(maps: Tensor) -> tuple[Tensor, Tensor]:

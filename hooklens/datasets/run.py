@@ -98,6 +98,7 @@ class Job:
             "versions": versions(),
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
+            "score": self.model.score_kind,
             "counts": counts,
             "labelled": {str(index): count for index, count in sorted(labeled.items()) if count},
             "source": self.source,

@@ -33,11 +33,27 @@ class LoadedModel:
     device: torch.device
     reasons: dict[tuple[str, str | None], str | None] = field(default_factory=dict)
     """Cache of the reasons why a method does not support the network at a layer, or None if it does."""
+    score: str = "softmax"
+    """How the scores of a classifier become probabilities; "logit": they do not."""
 
     @property
     def detects_objects(self) -> bool:
         """Whether the network detects objects or regions instead of classifying the whole image."""
         return self.model.task != "classification"
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the scores of a classifier become probabilities."""
+        return self.score != "logit"
+
+    @property
+    def measure(self) -> str:
+        """The unit of a score."""
+        if self.model.task == "detection":
+            return "score"
+        from explainers.probabilities import UNITS  # torch takes seconds to start
+
+        return "logit" if self.detects_objects else UNITS.get(self.score, "logit")
 
     def name_of(self, label: int) -> str:
         """Return the name of a class, or its index if it has no name."""
@@ -197,7 +213,7 @@ class Answer:
     crop: Image.Image
     explanation: explainers.Explanation
     probabilities: torch.Tensor | None
-    """Softmax of the scores, [K]; None if there is a `scene`."""
+    """The probabilities of the classes, [K], or their scores if they have none; None if there is a `scene`."""
     map: torch.Tensor
     plane: int = 0
     """Which of `planes` the map is."""
@@ -238,7 +254,7 @@ class Answer:
 
     @property
     def top(self) -> list[tuple[int, float]]:
-        """The most likely classes and their probabilities."""
+        """The most likely classes and their probabilities, or the highest scores of a network without probabilities."""
         if self.probabilities is None:
             return []
         top = self.probabilities.topk(min(TOP, len(self.probabilities)))
@@ -246,7 +262,7 @@ class Answer:
 
     @property
     def confidence(self) -> float:
-        """The probability of the target, the score of a detection, or the fraction of the pixels of a region."""
+        """The probability of the target, or its score if it has none; for a region, the fraction of the pixels."""
         return self.detected_object.share if self.probabilities is None else float(self.probabilities[self.target])
 
     @property

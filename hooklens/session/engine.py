@@ -292,7 +292,7 @@ def _compute_answer(
     if detected is None:
         scores = explanation.scores
         scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
-        probabilities = scores.softmax(0)
+        probabilities = network_calls.probabilities(settings.loaded, scores)
     number = _plane_number(explanation.raw[0], plane) if method.planes else 0
     shown_map = _plane(explanation.raw[:, number] if method.planes else explanation.map)
     share = share if run.stopped() and cached is None else 1.0

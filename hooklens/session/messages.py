@@ -157,7 +157,7 @@ def measure(settings: Settings) -> str:
     """Return the unit of the target."""
     if settings.unit:
         return "activation"
-    return "score" if settings.loaded.model.task == "detection" else "logit"
+    return settings.loaded.measure
 
 
 def overlay(step: Answer | Refining, plane: torch.Tensor) -> dict[str, str]:
@@ -304,6 +304,8 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
     if settings.method.reads_class:
         parts += [" for ", strong(subject(step))]
         share = f"{100 * step.confidence:.0f}%" if step.confidence >= 0.01 else "under 1%"
+        if not settings.loaded.has_probabilities and not step.scene:
+            share = f"score {step.confidence:.3g}"
         part = "of the pixels" if settings.loaded.model.task == "segmentation" else ""
         parts.append("" if settings.unit else f" ({f'{share} {part}'.strip()})")
     if step.planes:

@@ -149,7 +149,10 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     layers = explainers.list_layers(network, images, spatial=True)
     titles = {info.name: info.title for info in zoo.list_models()}
     default = explainers.default_layer(network, images)
-    loaded = LoadedModel(name, titles.get(name, name), model, _distinct(model.labels), layers, default, device)
+    score = model.score_kind if model.task == "classification" else "softmax"
+    loaded = LoadedModel(
+        name, titles.get(name, name), model, _distinct(model.labels), layers, default, device, score=score
+    )
     with _lock:
         _loaded[name] = loaded
         for old in list(_loaded)[1:-CAPACITY]:  # the first is the default and stays

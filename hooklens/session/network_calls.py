@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import explainers
     from explainers.targets import Target
+    from hooklens.session.answers import LoadedModel
 
 R = TypeVar("R")
 YIELDING_BATCH = 8
@@ -36,8 +37,11 @@ except ImportError:
 
 def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> Any:
     """Call `function(network, images, ...)` with the named network and return its result on the CPU."""
+    from explainers.probabilities import declared_score  # torch takes seconds to start
+
     loaded = model_cache.load(name)
-    return _on_cpu(function(loaded.model.network, images.to(loaded.device), **keywords))
+    with declared_score(loaded.model.score):
+        return _on_cpu(function(loaded.model.network, images.to(loaded.device), **keywords))
 
 
 # Outside ZeroGPU the decorator returns the function unchanged.
@@ -233,6 +237,15 @@ def scores(name: str, images: torch.Tensor) -> torch.Tensor:
     """Return the scores of the network for one image, float32 [K]; for Hugging Face outputs, the logits."""
     output = run(name, _forward, images)
     return (output["logits"] if isinstance(output, dict) else output)[0].float()
+
+
+def probabilities(loaded: LoadedModel, scores: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities of the classes, or the scores if they have none."""
+    from explainers.probabilities import probabilities_of  # torch takes seconds to start
+
+    # The sigmoid of several confident labels is 1 in float32, which would hide their order.
+    found = probabilities_of(scores.double() if loaded.score == "sigmoid" else scores, loaded.score)
+    return scores if found is None else found
 
 
 def detections(name: str, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -48,13 +48,14 @@ def add(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     size: int | tuple[int, int] | None = None,
+    score: str | None = None,
 ) -> str:
     """Offer your own model on the page and in the API, without loading it; arguments as for `load_model`.
 
     Returns  its public name, without the folders of this machine
     Errors   ModelUnavailable for an unknown name
     """
-    custom = Overrides(weights, labels, mean, std, size)
+    custom = Overrides(weights, labels, mean, std, size, score)
     source = _open_source(name)
     model_source, source_name = (source, name) if source else _listed(name)
     public = public_name(source_name)
@@ -110,6 +111,7 @@ def load_model(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     size: int | tuple[int, int] | None = None,
+    score: str | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Load a network with its weights, preprocessing and class names; download the weights if they are not cached.
@@ -117,7 +119,8 @@ def load_model(
     `name` is a name from `list_models`, `timm:NAME`, `hf:NAME` or `hf:FOLDER`, or for your own network
     `package.module:factory` or `folder/file.py:factory`. The other arguments replace what comes with the model:
     `weights` is a .safetensors file or a state dict saved with torch.save; `labels` is a list or a file; `mean` and
-    `std` apply to pixels in [0, 1] and have one value per channel; `size` is in pixels, an integer or (height, width).
+    `std` apply to pixels in [0, 1] and have one value per channel; `size` is in pixels, an integer or (height, width);
+    `score` says how scores become probabilities, as in `explainers.explain`, if it is not detected.
     Missing settings get defaults, which are reported in `notes` and as a warning.
 
     `progress(done, total)` is called with bytes during a download, in the calling thread; an exception in it stops the
@@ -126,7 +129,7 @@ def load_model(
     Returns  a Model in evaluation mode with frozen parameters
     Errors   ModelUnavailable, whose message lists the models that are ready or everything that does not match
     """
-    custom = Overrides(weights, labels, mean, std, size)
+    custom = Overrides(weights, labels, mean, std, size, score)
     name = default_name() if name == settings.AUTO else name
     entry = None if custom else _registered().get(name)
     if entry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -11,6 +12,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
+
+from explainers.layers.score_kind import score_of_network
+from explainers.network.eval_view import one_call
+from explainers.probabilities import default_score
 
 MAX_ASPECT = 4
 """More elongated images are cropped first: resizing the shorter side of a 20,000 x 1 image needs gigabytes."""
@@ -184,11 +189,23 @@ class Model:
     """The kind of output: class scores, class scores at every pixel, or boxes with classes and scores."""
     notes: tuple[str, ...] = ()
     """Messages about assumptions made and things ignored while loading."""
+    score: str | None = None
+    """How scores become probabilities: "softmax", "sigmoid", "identity", "log" or "logit"; None: it is detected."""
 
     @property
     def channels(self) -> int:
         """Channels of the network input."""
         return self.preparation.channels
+
+    @cached_property
+    def score_kind(self) -> str:
+        """How the scores of a classifier become probabilities: `score`, or what a noise image shows."""
+        if self.score is not None:
+            return self.score
+        device = next((tensor.device for tensor in self.network.parameters()), None)
+        noise = torch.rand(1, self.channels, *self.size, generator=torch.Generator().manual_seed(0))
+        with one_call(self.network) as view:
+            return score_of_network(view, noise.to(device)) or default_score(len(self.labels))
 
     @property
     def size(self) -> tuple[int, int]:

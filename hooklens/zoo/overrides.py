@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from explainers.errors import BadOption
+from explainers.outputs import scores_of
+from explainers.probabilities import check_probabilities, check_score
 from hooklens.zoo import checkpoints
 from hooklens.zoo.model import Model, Preparation, Task
 
@@ -25,6 +28,7 @@ UNKNOWN = Preparation(0, 0, (), ())
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZES = (224, 32, 28, 64, 96, 128, 160, 192, 256, 299, 384, 512)
 """Input sides that are tried in this order if none is given; most networks run at the first one."""
+SET_SCORE = "If it is not a logit, set score= (--score)"
 SET_THEM = "Set size=, mean= and std= (--size, --mean, --std), or return a zoo.Model"
 
 Labels = Sequence[str] | Mapping[Any, Any] | str | Path
@@ -47,6 +51,8 @@ class Overrides:
     """For pixel values in [0, 1], one value per channel."""
     size: int | tuple[int, int] | None = None
     """Height and width of the input, or (height, width)."""
+    score: str | None = None
+    """How scores become probabilities, as in `explainers.explain`."""
 
     def __bool__(self) -> bool:
         return any(value is not None for value in vars(self).values())
@@ -74,13 +80,29 @@ def complete(model: Model, custom: Overrides, labels: Sequence[str] | None, note
     names = list(model.labels if labels is None else labels)
     if not names and count:
         names = [f"class {index}" for index in range(count)]
-    if count == 1 and task == "classification":
-        assumed.append(f"{model.name!r} has one output, so its softmax probability is always 100% and not informative.")
     if count and len(names) != count:
         raise BadOverride(f"{model.name!r} has {count} outputs but {len(names)} labels were given. Pass one per output")
-    return dataclasses.replace(
-        model, labels=names, preparation=preparation, task=task, notes=(*model.notes, *notes, *assumed)
+    completed = dataclasses.replace(
+        model, labels=names, preparation=preparation, task=task, score=_score(model, custom, task, output)
     )
+    if task == "classification" and count == 1 and completed.score_kind == "sigmoid" and completed.score is None:
+        assumed.append(f"{model.name!r} has one output, whose sigmoid is reported as a probability. {SET_SCORE}.")
+    return dataclasses.replace(completed, notes=(*model.notes, *notes, *assumed))
+
+
+def _score(model: Model, custom: Overrides, task: Task, output: Any) -> str | None:
+    """Return how the scores become probabilities according to the user or else the model; None if it is detected.
+
+    Errors   BadOverride if that does not suit the output of the network
+    """
+    score = model.score if custom.score is None else custom.score
+    try:
+        check_score(score)
+        if score is not None and task == "classification":
+            check_probabilities(scores_of(output), score)
+    except BadOption as error:
+        raise BadOverride(str(error)) from error
+    return score
 
 
 def read_labels(labels: Labels) -> list[str]:

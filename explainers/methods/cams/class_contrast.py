@@ -6,7 +6,7 @@ The class is the caller's target, by default the top class of each clean image.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from explainers.errors import BadTarget
 from explainers.findings import note_scores
 from explainers.outputs import scores_of
 from explainers.passes.tensors import at_least_float32
+from explainers.probabilities import default_score, log_probability_of
 from explainers.targets import (
     Logit,
     LogProbability,
@@ -29,8 +30,8 @@ from explainers.targets import (
     fix,
 )
 
-Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(own score [N], all scores [N, K], mask of the own column [N, K]) -> score [N]."""
+Combine = Callable[[Tensor, Tensor, Tensor, str], Tensor]
+"""(own score [N], all scores [N, K], mask of the own column [N, K], one of SCORES) -> score [N]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,15 @@ class DerivedTarget(Target):
     combine: Combine
     needed: bool = True
     """Whether class scores are required; if not, the given target is used unchanged when there are none."""
+    score: str | None = None
+    """How scores become probabilities."""
+
+    @property
+    def reads_probability(self) -> bool:
+        return self.score is None and self.combine in (residual_softmax, probability)
+
+    def with_score(self, score: str | None) -> Target:
+        return self if self.score is not None else replace(self, score=score)
 
     def check(self, count: int) -> None:
         if self.base is not None:
@@ -58,7 +68,8 @@ class DerivedTarget(Target):
         score = evaluate(own, output, len(scores))
         # Report the class with its own score, not the difference.
         note_scores(at_least_float32(scores), own, at_least_float32(score))
-        return self.combine(score, scores, _own_column(own, score, scores))
+        kind = self.score or default_score(scores.shape[1])
+        return self.combine(score, scores, _own_column(own, score, scores), kind)
 
 
 def _own_column(target: Target, score: Tensor, scores: Tensor) -> Tensor:
@@ -90,17 +101,22 @@ def derive_target(target: TargetLike, combine: Combine, *, needed: bool = True) 
     return DerivedTarget(None if target is None else as_target(target), combine, needed)
 
 
-def residual_softmax(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
+def residual_softmax(score: Tensor, scores: Tensor, own: Tensor, kind: str) -> Tensor:
     """Return ReST, logit plus log-probability, which does not saturate like softmax, nor ignore the other classes.
+
+    For a network that returns probabilities, the score is the probability. Scores without probabilities are returned
+    unchanged.
 
     Source   Cai 2025, the utility ReST, arXiv:2501.06261
     """
-    return 2 * score - scores.logsumexp(1)
+    if kind == "softmax":
+        return 2 * score - scores.logsumexp(1)
+    return score if kind == "logit" else score + log_probability_of(score, scores, kind)
 
 
-def probability(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
-    """Return the softmax probability of a score among all scores."""
-    return (score - scores.logsumexp(1)).exp()
+def probability(score: Tensor, scores: Tensor, own: Tensor, kind: str) -> Tensor:
+    """Return the probability of a score among all scores."""
+    return log_probability_of(score, scores, kind).exp()
 
 
 def nearest_references(score: Tensor, scores: Tensor, own: Tensor, count: int) -> Tensor:
@@ -117,7 +133,7 @@ def nearest_references(score: Tensor, scores: Tensor, own: Tensor, count: int) -
 def against_mean(strength: float, count: int) -> Combine:
     """Create the contrast s - strength × mean of the nearest references' scores."""
 
-    def combine(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
+    def combine(score: Tensor, scores: Tensor, own: Tensor, kind: str) -> Tensor:
         references = scores.gather(1, nearest_references(score, scores, own, count))
         return score - strength * references.mean(1)
 
@@ -127,7 +143,7 @@ def against_mean(strength: float, count: int) -> Combine:
 def against_weighted(strength: float, count: int) -> Combine:
     """Create Σ p (s - strength × reference) / Σ p over the nearest references; their probabilities p have gradients."""
 
-    def combine(score: Tensor, scores: Tensor, own: Tensor) -> Tensor:
+    def combine(score: Tensor, scores: Tensor, own: Tensor, kind: str) -> Tensor:
         references = scores.gather(1, nearest_references(score, scores, own, count))
         return score - strength * (references.softmax(1) * references).sum(1)
 

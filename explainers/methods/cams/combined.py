@@ -15,6 +15,7 @@ from explainers.findings import note_layer
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import stages
+from explainers.layers.score_kind import score_kind
 from explainers.maps.fusion import fuse
 from explainers.maps.resize import resize
 from explainers.methods.backward.modified_backprop import guided_backprop
@@ -27,6 +28,7 @@ from explainers.passes.at_layer import activations_and_gradients_of, layer_with_
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
+from explainers.probabilities import log_probability_of
 from explainers.registry import check_images, find, method, rectifies
 from explainers.targets import LogProbability, Probability, TargetLike, as_target
 
@@ -243,6 +245,7 @@ class _WindowMean:
     run: Run
     layout: LayerLayout
     inner: str
+    kind: str = field(init=False, default="logit")
     total: Tensor = field(init=False)
     counts: Tensor = field(init=False)
     highest: Tensor = field(init=False)
@@ -251,6 +254,9 @@ class _WindowMean:
         self.total = at_least_float32(torch.zeros_like(self.run.images[:, 0]))
         self.counts = torch.zeros_like(self.total)
         self.highest = torch.full_like(self.total[:, 0, 0], -torch.inf)
+        scores = self.run.scoring.clean_output
+        if isinstance(scores, Tensor) and scores.ndim == 2:
+            self.kind = score_kind(self.run.view, self.run.images, scores).score
 
     def add(self, index: int, windows: Sequence[_Window]) -> None:
         height, width = self.total.shape[1:]
@@ -286,7 +292,9 @@ class _WindowMean:
             return scores
         if not isinstance(output, Tensor) or output.ndim != 2:
             return torch.zeros_like(scores)
-        return scores - at_least_float32(scores_of(output)).logsumexp(1)
+        if self.kind == "logit":
+            return torch.zeros_like(scores)
+        return log_probability_of(scores, at_least_float32(scores_of(output)), self.kind)
 
     def map(self) -> Tensor:
         return (self.total / self.counts).where(self.counts > 0, 0)

@@ -62,6 +62,7 @@ def evaluate(
         maps = [torch.from_numpy(map_of(row)) for row, _ in batch]
         options: dict[str, Any] = {"metrics": names, "steps": steps, "precision": precision, "seed": seed}
         target = [row["target_index"] for row, _ in batch]
+        options["score"] = finished_run.model.score_kind
         evaluations.append(explainers.evaluate(network, inputs, torch.stack(maps), target=target, **options))
         precision = evaluations[-1].options["precision"]  # the first batch determines it for all batches
         if report is not None:
@@ -139,6 +140,7 @@ def _summarize(evaluation: Evaluation, metric: str) -> dict[str, Any]:
     controls = {c: mean_and_error(_finite(value)) for c, value in evaluation.controls.get(metric, {}).items()}
     return {
         "title": known.title,
+        "unit": evaluation.unit(metric),
         "higher": known.higher,
         "mean": _number(mean),
         "error": _number(error),

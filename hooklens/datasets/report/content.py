@@ -146,7 +146,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "images": _images(page, border, clusters),
         "maps": page.packed_maps,
         "findings": {row.code: row.title for row in findings},
-        "unit": text.unit(method),
+        "unit": text.unit(method, manifest.get("score", "")),
     }
     return content
 

@@ -24,6 +24,13 @@ TITLES = {
     BOX: "In the given box",
     MASK: "In the given mask",
 }
+PROBABILITIES = {
+    "sigmoid": "sigmoid of each score, so the probabilities of an image do not sum to 1",
+    "identity": "as returned by the network",
+    "log": "as returned by the network, as logarithms",
+    "logit": "none: the scores of the network are not probabilities",
+}
+"""How scores became probabilities, unless by a softmax."""
 PAIRS = 200
 """Maximum number of confusions in the table."""
 PATHS = 20
@@ -69,10 +76,12 @@ def title(name: str) -> str:
     return method.title if method is not None else name
 
 
-def unit(name: str) -> str:
-    """Return the unit of the values of a method's maps."""
+def unit(name: str, score: str = "") -> str:
+    """Return the unit of the values of a method's maps; `score` says how scores become probabilities."""
+    from explainers.probabilities import UNITS  # torch takes seconds to start
+
     method = _method(name)
-    return method.unit if method is not None else ""
+    return method.unit.replace("logit", UNITS.get(score, "logit")) if method is not None else ""
 
 
 def classes(rows: list[summary.ClassRow], regions: list[str]) -> list[dict[str, Any]]:
@@ -91,7 +100,7 @@ def _class(row: summary.ClassRow, regions: list[str]) -> dict[str, Any]:
         "interval": interval,
         "interval_text": f"{100 * interval[0]:.0f}–{100 * interval[1]:.0f}%" if interval else "",
         "probability": percent(row.probability),
-        "probability_value": row.probability,
+        "probability_value": _blank(row.probability),
         "confused": row.confused[0] if row.confused else "",
         "confused_count": row.confused[1] if row.confused else 0,
         "shares": [{"value": _blank(row.shares[name]), "text": percent(row.shares[name])} for name in regions],
@@ -150,7 +159,12 @@ def relevance_note(method: str) -> str:
 def confusions(pairs: list[summary.Pair]) -> list[dict[str, Any]]:
     """Return the table of confusions."""
     return [
-        {**vars(pair), "share_text": percent(pair.share), "probability_text": percent(pair.probability)}
+        {
+            **vars(pair),
+            "probability": _blank(pair.probability),
+            "share_text": percent(pair.share),
+            "probability_text": percent(pair.probability),
+        }
         for pair in pairs[:PAIRS]
     ]
 
@@ -304,6 +318,7 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
         *listed,
         ("Weights", f"SHA-256 {manifest['weights_sha256']}" if manifest.get("weights_sha256") else "unknown"),
         ("Versions", versions or "unknown"),
+        *([("Probabilities", PROBABILITIES[score])] if (score := manifest.get("score")) in PROBABILITIES else []),
         ("Source", str(manifest.get("source", "unknown"))),
         ("Finished", f"{manifest.get('finished', 'unknown')}" + (f", after {seconds:.0f} s" if seconds else "")),
         ("Images", "the region that the network received, reduced; maps are averaged to at most 56 cells per side"),

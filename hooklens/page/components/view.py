@@ -209,7 +209,10 @@ def classes(step: Answer, ident: int) -> dict[str, Any]:
     if step.scene:
         return objects(step.scene, ident)
     names = step.settings.loaded.names
-    items = [{"index": index, "name": names[index], "share": share} for index, share in step.top]
+    items: list[dict[str, Any]] = [{"index": k, "name": names[k], "share": share} for k, share in step.top]
+    if not step.settings.loaded.has_probabilities:  # scores as numbers, with bars relative to the largest
+        largest = max((abs(score) for _, score in step.top), default=0.0) or 1.0
+        items = [row | {"share": max(0.0, row["share"] / largest), "text": f"{row['share']:.3g}"} for row in items]
     return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items}
 
 

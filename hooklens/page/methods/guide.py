@@ -58,7 +58,11 @@ def unit(method: explainers.Method, settings: Settings | None = None) -> str:
     description = explanations.OWN_UNITS.get(method.name) or explanations.UNITS.get(
         method.unit, f"Values are in {method.unit}."
     )
-    for word, instead in explanations.TASKS.get(settings.loaded.model.task if settings else "", {}).items():
+    if settings is None:
+        return description
+    task, score = settings.loaded.model.task, settings.loaded.score
+    replaced = explanations.SCORES.get(score, {}) if task == "classification" else explanations.TASKS.get(task, {})
+    for word, instead in replaced.items():
         description = description.replace(word, instead)
     return description
 

@@ -80,12 +80,14 @@ def explain(
     if isinstance(answer, Scene):
         return _empty_answer(answer)
     values = answer.explanation.raw[0] if answer.planes else answer.map
-    names, explanation = answer.settings.loaded.names, answer.explanation
+    explanation = answer.explanation
     return {
         **_names(answer.settings),
         "target": _target(answer),
         "options": {name: engine.plain(value) for name, value in answer.options.items()},
-        "predictions": _objects(answer.scene) if answer.scene else [_class(k, names, share) for k, share in answer.top],
+        "predictions": _objects(answer.scene)
+        if answer.scene
+        else [_class(k, answer, share) for k, share in answer.top],
         "statistics": {name: engine.plain(value) for name, value in explanation.statistics[0].items()},
         "findings": [
             {"code": f.code, "sentence": f.sentence, "remedy": engine.plain(f.remedy)} for f in explanation.findings[0]
@@ -206,16 +208,18 @@ def _refuse_unknown_options(settings: Settings, request: Request) -> None:
         raise Refused(notes[0])
 
 
-def _class(index: int, names: list[str], probability: float) -> dict[str, Any]:
-    return {"index": index, "name": names[index], "probability": probability}
+def _class(index: int, answer: Answer, share: float) -> dict[str, Any]:
+    """Return a class with its probability, or with its score if the network has no probabilities."""
+    loaded = answer.settings.loaded
+    known = {"probability": share} if loaded.has_probabilities else {"probability": None, "score": share}
+    return {"index": index, "name": loaded.names[index], **known}
 
 
 def _target(answer: Answer) -> dict[str, Any]:
     """Return the explained class with its probability, the object, or the name of the channel."""
     if answer.settings.unit:
         return {"index": None, "name": answer.name, "probability": None}
-    names = answer.settings.loaded.names
-    return _object(answer.detected_object) if answer.scene else _class(answer.target, names, answer.confidence)
+    return _object(answer.detected_object) if answer.scene else _class(answer.target, answer, answer.confidence)
 
 
 def _object(item: DetectedObject) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "model": settings.loaded.title,
         "reads_class": settings.method.reads_class,
         "takes_layer": settings.takes_layer,
-        "probability": None if settings.unit else step.confidence,
+        "probability": None if settings.unit or not settings.loaded.has_probabilities else step.confidence,
         "unit": messages.unit(settings),
         "share": step.share,
         "seconds": round(step.explanation.seconds, 3),

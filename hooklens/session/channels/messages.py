@@ -196,7 +196,7 @@ def contribution(step: Contribution) -> list[str]:
 
 def _measure(settings: Settings) -> str:
     """Return the unit of the class score, also if a channel is explained."""
-    return "score" if settings.loaded.model.task == "detection" else "logit"
+    return settings.loaded.measure
 
 
 def _percent(own: float, parts: Any) -> str:

@@ -304,6 +304,18 @@ TASKS = {
 }
 """By task: replacements in the descriptions of units for networks that are not classifiers."""
 
+SCORES = {
+    "sigmoid": {"before softmax": "before the sigmoid"},
+    "identity": {
+        "logits, the class score before softmax": "probabilities, the output of the network",
+        "logit": "probability",
+        "probabilitys": "probabilities",
+    },
+    "log": {"logits, the class score before softmax": "log-probabilities, the output of the network"},
+    "logit": {"logits, the class score before softmax": "the unit of the score", " (logit)": "", "logits": "scores"},
+}
+"""By `LoadedModel.score`: replacements in the descriptions of units for classifiers that do not end in logits."""
+
 OWN_UNITS = {
     "eigen_cam": "Values are in the units of the layer output.",
     "fem": "Values are in the units of the layer output.",

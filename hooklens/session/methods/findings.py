@@ -161,6 +161,9 @@ def _saturated(context: FindingContext) -> Message:
     return (
         f"The probability is saturated ({context.number('probability')}), so its gradient nearly vanishes. "
         "Explain the logit (the score before softmax) instead."
+        if context.settings.loaded.score not in ("identity", "log")
+        else f"The network returns probabilities, and this one is saturated ({context.number('probability')}), so its "
+        "gradient nearly vanishes. Load a network that returns logits."
     ), remedy
 
 
@@ -309,6 +312,14 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "no_curvature": _fixed(
         "The score is linear in this layer, so there is nothing to correct and the map equals Grad-CAM. Choose an "
         "earlier layer to see a difference."
+    ),
+    "probability_scores": _fixed(
+        "The scores of every image sum to 1, so they are shown as probabilities, although the operations of the "
+        "network do not show it. If they are logits, set the score of the model to softmax (--score)."
+    ),
+    "unclear_scores": _fixed(
+        "All scores are between 0 and 1, but the operations of the network do not show that they are probabilities, so "
+        "they are treated as logits. If they are probabilities, set the score of the model to identity (--score)."
     ),
     "no_effect": _fixed(
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "

@@ -59,7 +59,7 @@ def unit(settings: Settings, evaluation: Evaluation) -> str:
     if settings.unit:
         return "channel mean"
     if settings.loaded.model.task == "classification" and evaluation.options.get("score") == "logit":
-        return "logit"
+        return "logit" if settings.loaded.has_probabilities else "output"
     return {"detection": "score", "segmentation": "mean logit"}.get(settings.loaded.model.task, "probability")
 
 

@@ -6,6 +6,7 @@ a package `models` of the user. Optional names in a file:
 
     TITLE, WEIGHTS, ACCURACY, MEGABYTES, CLASSES   shown in the list of models
     PREPROCESSING    {"size": 224, "resize": 256, "mean": (...), "std": (...), "interpolation": "bicubic"}
+    SCORE            how scores become probabilities ("sigmoid" for independent labels), if it is not detected
     labels()         class names in the order of the outputs
     weights_file()   path of the installed weights, or None if they are missing
     PACKAGE, NOT_INSTALLED   the package that contains the weights, and the message if it is missing
@@ -24,6 +25,8 @@ from typing import Any
 from torch import nn
 from torchvision.transforms import InterpolationMode
 
+from explainers.errors import BadOption
+from explainers.probabilities import check_score
 from hooklens import resources
 from hooklens.zoo.downloads import Progress
 from hooklens.zoo.model import Model, Preparation
@@ -146,9 +149,13 @@ def _model(name: str, module: ModuleType, result: nn.Module | Model) -> Model:
     if isinstance(result, Model):
         return result
     labels = list(module.labels()) if hasattr(module, "labels") else []
-    settings = getattr(module, "PREPROCESSING", None)
+    settings, score = getattr(module, "PREPROCESSING", None), getattr(module, "SCORE", None)
+    try:
+        check_score(score)
+    except BadOption as error:
+        raise ModelUnavailable(f"SCORE in {name}.py: {error}") from error
     if settings is None:
-        return Model(name, result, labels, UNKNOWN)
+        return Model(name, result, labels, UNKNOWN, score=score)
     size, mode = settings["size"], InterpolationMode(settings.get("interpolation", "bilinear"))
     preparation = Preparation(size, settings.get("resize", size), settings["mean"], settings["std"], mode)
-    return Model(name, result, labels, preparation)
+    return Model(name, result, labels, preparation, score=score)

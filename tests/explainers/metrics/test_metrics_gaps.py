@@ -75,17 +75,17 @@ def test_a_loaded_explanation_is_recomputed_if_the_file_has_its_arguments(tmp_pa
 # One score
 
 
-def test_a_single_logit_is_measured_directly() -> None:
+def test_a_single_logit_is_measured_by_its_sigmoid() -> None:
     """Its softmax is always 1, so all maps would be equal."""
     model, x = plain(classes=1), random_images(3)
 
     found, logits = evaluate(model, x, "saliency"), evaluate(model, x, "saliency", score="logit")
 
-    assert found.options["score"] == "logit"
-    assert torch.equal(found.values["deletion"], logits.values["deletion"])
-    assert float(found.curves["deletion"].std()) > 0
-    for target in (Probability(0), LogProbability(0)):
-        with pytest.raises(BadTarget, match=r"one score .* Give Logit\(0\)"):
+    assert found.options["score"] == "sigmoid" and found.unit("deletion") == "mean sigmoid probability"
+    assert logits.unit("deletion") == "mean score"
+    torch.testing.assert_close(found.curves["deletion"], logits.curves["deletion"].sigmoid())
+    for target in (Probability(0, score="softmax"), LogProbability(0, score="softmax")):
+        with pytest.raises(BadTarget, match="softmax of one score is always 1"):
             explainers.saliency(model, x, target)
 
 

@@ -220,6 +220,8 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "uniform_weights": [{}],
     "unmoved_by_noise": [{}],
     "no_curvature": [{}],
+    "probability_scores": [{}],
+    "unclear_scores": [{}],
     "no_effect": [{}],
 }
 

@@ -53,6 +53,16 @@ def test_example_with_own_network(names: dict[str, Any], capsys: pytest.CaptureF
     assert capsys.readouterr().out.strip() in ("fox", "owl", "elk") and names["model"].notes == ()
 
 
+@pytest.mark.filterwarnings("ignore:.*mean and std")
+def test_example_with_a_multi_label_network(names: dict[str, Any]) -> None:
+    names |= {"load_model": zoo.load_model, "model": zoo.load_model("my_net.py:build", size=64)}
+
+    exec(compile(BLOCKS[1], "docs/your_model.md", "exec"), names)
+
+    assert names["explanation"].score == names["model"].score_kind == "sigmoid"
+    assert names["evaluation"].unit("deletion") == "mean sigmoid probability"
+
+
 @pytest.mark.slow
 def test_example_with_hugging_face(names: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers")
@@ -61,7 +71,7 @@ def test_example_with_hugging_face(names: dict[str, Any]) -> None:
     transformers.ConvNextImageProcessor(size={"shortest_edge": 96}).save_pretrained("my_vit")
     names["load_model"] = zoo.load_model
 
-    exec(compile(BLOCKS[1], "docs/your_model.md", "exec"), names)
+    exec(compile(BLOCKS[2], "docs/your_model.md", "exec"), names)
 
     assert names["logits"].shape == (1, 2) and Path("overlay.png").stat().st_size > 1000
 
@@ -69,7 +79,7 @@ def test_example_with_hugging_face(names: dict[str, Any]) -> None:
 def test_example_that_converts_a_pickled_network(names: dict[str, Any]) -> None:
     expected = names["network"].state_dict()
 
-    exec(compile(BLOCKS[2], "docs/your_model.md", "exec"), names)
+    exec(compile(BLOCKS[3], "docs/your_model.md", "exec"), names)
 
     target = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
     assert checkpoints.load(target, "weights.pt") == []

@@ -22,6 +22,8 @@ TITLES = {
     "no_gradient": "No gradient reaches the layer",
     "nothing_positive": "No positive evidence for the class",
     "flat": "Uniform map",
+    "probability_scores": "Scores taken as probabilities because they sum to 1",
+    "unclear_scores": "Scores between 0 and 1 taken as logits",
     "unlikely_target": "The explained class has a low probability",
     "unusual_size": "Input size differs from the training size",
     "class_insensitive": "The map hardly depends on the class",
@@ -176,7 +178,7 @@ def _class(
         name,
         len(rows),
         rate,
-        float(np.mean([columns.probability[row] or 0.0 for row in rows])),
+        _mean_probability(rows, columns),
         wrong.most_common(1)[0] if wrong else None,
         {region: mean(values[map_indices]) for region, values in shares.items()},
         len(map_indices),
@@ -203,13 +205,18 @@ def confusions(columns: Columns) -> list[Pair]:
         if not columns.correct[row]:
             pairs.setdefault((str(columns.label[row]), str(columns.prediction[row])), []).append(row)
     confused_pairs = [_pair(label, prediction, rows, columns) for (label, prediction), rows in pairs.items()]
-    return sorted(confused_pairs, key=lambda pair: (-pair.count, -pair.probability, pair.label))
+    return sorted(confused_pairs, key=lambda pair: (-pair.count, -np.nan_to_num(pair.probability), pair.label))
 
 
 def _pair(label: str, prediction: str, rows: list[int], columns: Columns) -> Pair:
     whole = sum(columns.labeled[index] for index in _indices(rows, columns))
-    probability = float(np.mean([columns.probability[row] or 0.0 for row in rows]))
-    return Pair(label, prediction, len(rows), len(rows) / whole, probability)
+    return Pair(label, prediction, len(rows), len(rows) / whole, _mean_probability(rows, columns))
+
+
+def _mean_probability(rows: list[int], columns: Columns) -> float:
+    """Return the mean probability of the predictions, or NaN if the network has no probabilities."""
+    known = [columns.probability[row] for row in rows]
+    return float(np.mean([value or 0.0 for value in known])) if any(value is not None for value in known) else math.nan
 
 
 def most_confident_mistakes(columns: Columns, count: int) -> list[int]:

@@ -29,7 +29,7 @@ function createBar(item, { title, chosen, mapped, choose }) {
     { type: "button", "aria-pressed": String(chosen), "data-index": item.index, title, onclick: choose },
     ...(mapped ? [createSlot(item.index)] : []),
     name,
-    make("span", { class: "hl-share", text: percent(item.share) }),
+    make("span", { class: "hl-share", text: item.text ?? percent(item.share) }),
     make("span", { class: "hl-track" }, fill),
   );
 }
