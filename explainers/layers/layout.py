@@ -85,24 +85,22 @@ def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] 
 
 def placement_of(axes: Axes, grid: Grid, size: Grid) -> Placement | None:
     """Return where the cells of a grid lie, from the axes of its layer, or None if they cover the input evenly."""
-    found = [_centers(axes, kind, cells) for kind, cells in zip("HW", grid, strict=True)]
-    if all(at is None or is_even(at, side) for at, side in zip(found, size, strict=True)):
+    found = [_uneven(axes, kind, cells, side) for kind, cells, side in zip("HW", grid, size, strict=True)]
+    if found == [None, None]:
         return None
-    rows, columns = (
-        even(cells, side).at if at is None or is_even(at, side) else at
-        for at, cells, side in zip(found, grid, size, strict=True)
-    )
+    rows, columns = (at or even(cells, side).at for at, cells, side in zip(found, grid, size, strict=True))
     return Placement(rows, columns, size)
 
 
-def _centers(axes: Axes, kind: str, cells: int) -> tuple[float, ...] | None:
-    """Return the centers of the cells along `kind`, or None if they are unknown."""
+def _uneven(axes: Axes, kind: str, cells: int, side: int) -> tuple[float, ...] | None:
+    """Return the centers of the cells along `kind`, or None if they cover the side evenly, or are unknown."""
     found = [factor for axis in axes for factor in axis.factors if factor.kind == kind and factor.steps == cells]
     factor = max(found, key=lambda each: each.stride, default=None)
     if factor is None or factor.positions is None or len(factor.positions.at) != cells * factor.stride:
         return None
     at, step = factor.positions.at, factor.stride
-    return tuple(sum(at[i * step : (i + 1) * step]) / step for i in range(cells))
+    centers = tuple(sum(at[i * step : (i + 1) * step]) / step for i in range(cells))
+    return None if is_even(centers, side, factor.positions.moved) else centers
 
 
 def _runs(axis: Axis, kind: str) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadTarget
 from explainers.findings import Finding
-from explainers.layers.dataflow import Graph
+from explainers.layers.flow.dataflow import Graph
 from explainers.layers.profile import known_profile, profile
 from explainers.network.eval_view import EvalView
 from explainers.outputs import scores_of

@@ -264,7 +264,7 @@ def _fill(spans: Sequence[tuple[int, Positions]], size: int, _: Positions) -> Po
     at = [known.between(i - first) for i in range(size)]
     for start, part in reversed(spans):
         at[start : start + len(part.at)] = part.at
-    return known._replace(at=tuple(at), pads=(first, size - first - len(known.at)))
+    return known._replace(at=tuple(at), pads=(first, size - first - len(known.at)), moved=True)
 
 
 def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:

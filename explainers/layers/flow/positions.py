@@ -16,7 +16,7 @@ class Positions(NamedTuple):
 
     `pads` are the numbers of entries that padding added at both ends since the last window operation. `lost` names the
     operation after which entries have no fixed position, such as "sort". `before` holds the positions before a Fourier
-    transform, which its inverse restores.
+    transform, which its inverse restores. `moved` is True after a crop, padding, a flip or a shift.
     """
 
     at: tuple[float, ...]
@@ -24,12 +24,13 @@ class Positions(NamedTuple):
     pads: tuple[int, int] = (0, 0)
     lost: str = ""
     before: Positions | None = None
+    moved: bool = False
 
     def pick(self, indices: Sequence[int]) -> Positions:
         """Return the positions of these entries."""
         at = tuple(self.at[i] for i in indices)
         steps = sorted(b - a for a, b in pairwise(at))
-        return self._replace(at=at, cell=steps[len(steps) // 2] if steps else self.cell, pads=(0, 0))
+        return self._replace(at=at, cell=steps[len(steps) // 2] if steps else self.cell, pads=(0, 0), moved=True)
 
     def pad(self, left: int, right: int) -> Positions:
         """Return the positions after padding; negative numbers crop."""
@@ -38,7 +39,7 @@ class Positions(NamedTuple):
             return self.pick(range(-left, count + right))
         at = tuple(self.between(i) for i in range(-left, count + right))
         pads = max(self.pads[0] + left, 0), max(self.pads[1] + right, 0)
-        return self._replace(at=at, pads=pads)
+        return self._replace(at=at, pads=pads, moved=True)
 
     def windows(self, count: int, kernel: int, stride: int, padding: int, dilation: int) -> Positions:
         """Return the positions of `count` windows of a convolution or pooling.
@@ -114,11 +115,12 @@ def differ(one: Positions | None, other: Positions | None) -> bool:
     return gaps[len(gaps) // 2] > 1.5 * max(abs(one.cell), abs(other.cell))
 
 
-def is_even(centers: Sequence[float], size: int) -> bool:
+def is_even(centers: Sequence[float], size: int, moved: bool) -> bool:
     """Return whether entries with these centers cover `size` pixels evenly and in order.
 
-    A quarter of a cell is within the convention above; half a cell is if it is at most 2% of the size.
+    A quarter of a cell is within the convention above; half a cell is if it is at most 2% of the size. Windows without
+    padding, which do not move the image, may be 2 pixels off.
     """
     cell = size / len(centers)
-    limit = max(cell / 4, min(cell / 2, size / 50)) + 1e-3
+    limit = max(cell / 4, min(cell / 2, size / 50), 0 if moved else 2) + 1e-3
     return all(abs(at - (i + 0.5) * cell) <= limit for i, at in enumerate(centers))

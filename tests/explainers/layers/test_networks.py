@@ -10,12 +10,12 @@ import torch
 
 from benchmarks.zoo import checks
 from benchmarks.zoo.attributions import CHECKS
-from benchmarks.zoo.custom import own
 from benchmarks.zoo.networks import networks
+from benchmarks.zoo.networks.custom import own
+from benchmarks.zoo.networks.unusual import unusual
 from benchmarks.zoo.runner import Limits, Row, examine, examine_all, is_refusal
 from benchmarks.zoo.subject import Network, Subject
 from benchmarks.zoo.table import table
-from benchmarks.zoo.unusual import geometry
 from explainers.layers.placement import Placement
 
 SAMPLE = """
@@ -27,7 +27,7 @@ LARGE = {"timm tiny_vit_5m_224", "timm coat_lite_tiny", "timm gcvit_xxtiny", "ti
 PACKAGES = {"timm": "timm", "transformers": "transformers", "smp": "segmentation_models_pytorch"}
 SMALL = (160, 128)
 OWN = {network.name: replace(network, sizes=((96, 64),)) for network in own()}
-UNUSUAL = {network.name: network for network in geometry()}
+UNUSUAL = {network.name: network for network in unusual()}
 NO_GRADIENT = {"grad_cam", "integrated_gradients", "deep_lift", "lrp"}
 REFUSED = {
     "own quantized linear layers": NO_GRADIENT,

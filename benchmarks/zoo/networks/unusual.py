@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.zoo.custom import Small
+from benchmarks.zoo.networks.custom import Small
 from benchmarks.zoo.subject import Network
 
 Change = Callable[[Tensor], Tensor]
@@ -62,7 +62,7 @@ GEOMETRY: dict[str, Change] = {
 }
 
 
-def geometry() -> Iterator[Network]:
-    """Return networks that crop, pad, flip, shift, zoom or sort their input."""
+def unusual() -> Iterator[Network]:
+    """Return the unusual networks."""
     for name, change in GEOMETRY.items():
         yield Network(f"unusual {name}", lambda size, change=change: Changed(change))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The networks: small members of many families, built offline with ten classes, and those of `custom` and `unusual`."""
+"""Small members of many families of networks in packages, built offline with ten classes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.zoo.custom import own
 from benchmarks.zoo.subject import CLASSES, SMALL, SQUARE, WIDE, Network, Size
-from benchmarks.zoo.unusual import geometry
 
 
-def networks() -> Iterator[Network]:
-    """Return all networks in the order of the table."""
+def packaged() -> Iterator[Network]:
+    """Return the networks of timm, transformers, segmentation_models_pytorch and torchvision."""
     yield from _timm()
     yield from _transformers()
     yield from _segmentation_models()
     yield from _torchvision()
-    yield from own()
-    yield from geometry()
 
 
 TIMM = """
