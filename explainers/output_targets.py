@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, kind_of, shorten
 from explainers.options import whole_number, whole_numbers
 from explainers.outputs import class_maps_of, describe_output, tensors_in
 from explainers.targets import Target, count_mismatch, out_of_range
@@ -77,7 +77,7 @@ class MaskScores(Target):
         if not bool(mask.flatten(-2).any(-1).all()):
             raise BadTarget("mask is empty. Give a mask with at least one value above 0.")
         if class_ is None:
-            raise BadTarget(f"class_={self.class_!r} is not valid. Give the index of one class.")
+            raise BadTarget(f"class_={shorten(self.class_)} is not valid. Give the index of one class.")
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "class_", class_)
 
@@ -132,10 +132,12 @@ class BoxScores(Target):
                 "A box has no width or height. Give (left, top, right, bottom) with right > left and bottom > top."
             )
         if labels is None or len(labels) != len(boxes):
-            raise BadTarget(f"labels={self.labels!r} does not match {len(boxes)} boxes. Give one label for each box.")
+            raise BadTarget(
+                f"labels={shorten(self.labels)} does not match {len(boxes)} boxes. Give one label for each box."
+            )
         overlap = self.overlap
         if isinstance(overlap, bool) or not isinstance(overlap, (int, float)) or not 0 <= overlap <= 1:
-            raise BadTarget(f"overlap={overlap!r} is not valid. Give a number from 0 to 1.")
+            raise BadTarget(f"overlap={shorten(overlap)} is not valid. Give a number from 0 to 1.")
         object.__setattr__(self, "boxes", boxes)
         object.__setattr__(self, "labels", labels)
 
@@ -187,7 +189,7 @@ def _tensor(name: str, given: Any, form: str) -> Tensor:
     try:
         tensor = given.detach() if isinstance(given, Tensor) else torch.tensor(given)
     except (TypeError, ValueError, RuntimeError) as reason:
-        raise BadTarget(f"{name} is a {type(given).__name__}; give {form}.") from reason
+        raise BadTarget(f"{name} is {kind_of(given)}; give {form}.") from reason
     if tensor.is_complex() or not bool(tensor.isfinite().all()):
         raise BadTarget(f"{name} contains complex or non-finite numbers; give {form} of finite real numbers.")
     if tensor.is_inference():  # autograd cannot save tensors created in inference mode, such as detected boxes

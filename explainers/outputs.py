@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, kind_of
 
 _CLASS_MAPS = ("out", "masks", "segmentation")
 _VECTORS = ("pool", "emb")
@@ -69,7 +69,7 @@ def describe_output(output: Any) -> str:
         return f"a tensor of shape {tuple(output.shape)}"
     found = [f"{path} {tuple(tensor.shape)}" for path, tensor in tensors_in(output)]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"a {type(output).__name__}" + (f" with {', '.join(found[:3])}{more}" if found else "")
+    return kind_of(output) + (f" with {', '.join(found[:3])}{more}" if found else "")
 
 
 def _remedy(output: Any) -> str:

@@ -26,6 +26,7 @@ from explainers.layers.dataflow import Dataflow, Edge
 from explainers.layers.default_layer import ForwardPass, find_default
 from explainers.layers.layer import Layer
 from explainers.layers.layout import LayerLayout, layout_by_axes
+from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 
@@ -69,7 +70,11 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
     with _lock:
         layers = _known.get(view.owner, {}).get(key)
     if layers is None:
-        layers = _compute_profile(view, images)
+        try:
+            layers = _compute_profile(view, images)
+        except Exception as error:
+            check_channel_count(view.network, images, error)
+            raise
         with _lock:
             profiles = _known.setdefault(view.owner, {})
             if len(profiles) >= 16:

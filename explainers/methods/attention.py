@@ -17,10 +17,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Range
 from explainers.passes.attention.record import mean_token_gradients, record_attention, why_not
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 
@@ -44,6 +45,8 @@ def attention_rollout(
     discard_ratio: Annotated[
         float, Range(0, 0.99, 0.05, help="fraction of each block's lowest weights set to 0")
     ] = 0.0,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Attention rollout: the product of the blocks' attention matrices with residual connections, 0.5 A + 0.5 I.
 
@@ -51,6 +54,8 @@ def attention_rollout(
 
     The map does not depend on the class. Weights below the `discard_ratio` quantile of their block are set to 0. Rows
     are renormalized, so that every head fusion gives distributions.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) on the grid of the patches, >= 0; with the class and register tokens it sums to 1
     Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
@@ -79,13 +84,22 @@ def attention_rollout(
     needs=why_not,
     paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679",
 )
-def transformer_attribution(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+def transformer_attribution(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
     """Transformer attribution: positive gradient-weighted attention, averaged over heads, propagated over blocks.
 
         R ← R + mean_heads(ReLU(G ∘ A)) R,  R = I before the first block
 
     This is the rule of the generic attention paper, without relevance propagation. The authors' earlier paper,
     arXiv:2012.09838, uses a different one.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, first order in logits
     Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
@@ -116,6 +130,8 @@ def le_grad(
     target: TargetLike = None,
     *,
     score: Annotated[str, Choice("logit", "mean_token", help="score that is differentiated in every block")] = "logit",
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """LeGrad: the positive gradient of the score at the attention weights, mean over heads, tokens and blocks.
 
@@ -123,6 +139,8 @@ def le_grad(
 
     "logit" differentiates the model's own score y. "mean_token" differentiates, for each block, the score that the rest
     of the network gives to the mean of all tokens right after the block.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, in logits per unit of attention
     Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)

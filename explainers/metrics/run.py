@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.explanation.result import Explanation
 from explainers.findings import pause_recording
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
-from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps
+from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
 from explainers.metrics.metric import Measurement, Metric, Trial, find_metric
 from explainers.metrics.settings import EvaluationSettings
@@ -101,6 +101,7 @@ def evaluate(
         budget=budget,
         forward=forward,
     )
+    maps = name_method(maps)
     with evaluator(model, images, settings, first=(maps,)) as judge:
         return judge(maps)
 
@@ -120,7 +121,7 @@ def evaluator(
         option.check(getattr(settings, name))
     metric_options = _resolve_options(settings.options or {}, chosen)
     if not isinstance(settings.controls, bool):
-        raise BadOption(f"controls={settings.controls!r} is not valid. Give True or False.")
+        raise BadOption(f"controls={shorten(settings.controls)} is not valid. Give True or False.")
     check_progress(settings.progress)
     grad = torch.is_grad_enabled()
     model = wrap_forward(model, settings.forward, images)
@@ -275,7 +276,9 @@ def _target_of(maps: Any, target: TargetLike) -> TargetLike:
 def _metrics(names: Any) -> list[Metric]:
     several = [names] if isinstance(names, str) else list(names) if isinstance(names, (list, tuple)) else None
     if not several:
-        raise BadOption(f"metrics={names!r} is not valid. Give names of METRICS: metrics=('deletion', 'insertion').")
+        raise BadOption(
+            f"metrics={shorten(names)} is not valid. Give names of METRICS: metrics=('deletion', 'insertion')."
+        )
     return [*{each.name: each for each in map(find_metric, several)}.values()]
 
 
@@ -285,10 +288,12 @@ def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[s
     Errors   BadOption
     """
     if not isinstance(options, Mapping) or not all(isinstance(each, Mapping) for each in options.values()):
-        raise BadOption(f"options={options!r} is not valid. Give {{metric: {{option: value}}}}.")
+        raise BadOption(f"options={shorten(options)} is not valid. Give {{metric: {{option: value}}}}.")
     for name in options:
         if find_metric(name) not in chosen:
-            raise BadOption(f"options has {name!r}, which is not among metrics={[each.name for each in chosen]!r}.")
+            raise BadOption(
+                f"options has {shorten(name)}, which is not among metrics={[each.name for each in chosen]!r}."
+            )
     return {each.name: each.resolve_options(options.get(each.name, {})) for each in chosen}
 
 

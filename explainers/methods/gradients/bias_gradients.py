@@ -26,7 +26,7 @@ from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import check_images, method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def full_grad(
     target: TargetLike = None,
     *,
     magnitude: Annotated[bool, "Sum magnitudes, as in the paper; otherwise signed values that sum to the score"] = True,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """FullGrad: input × gradient and every bias × gradient, upsampled and summed.
 
@@ -71,6 +73,8 @@ def full_grad(
     With magnitude=False, values keep their signs, and the value of each position is divided over the pixels it covers,
     so that the map sums to the score minus the biases without a position (`full_gradients` returns all parts). Unlike
     in pytorch-grad-cam, layers are not rescaled to a common range. A finding reports how much of the score is missing.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the input's resolution, in logits; >= 0 unless magnitude=False
     Errors   UnsupportedModel, BadTarget
