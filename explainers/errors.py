@@ -82,7 +82,7 @@ class _Short(reprlib.Repr):
             return f"{name}(...)"
         shape = getattr(x, "shape", None)
         if shape and hasattr(x, "dtype"):
-            return f"{name} of shape {tuple(shape)}"
+            return f"{'array' if name == 'ndarray' else name} of shape {tuple(shape)}"
         if hasattr(x, "__qualname__"):
             return f"function {x.__qualname__}"
         return " ".join(super().repr1(x, level).split())

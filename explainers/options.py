@@ -8,16 +8,20 @@ The signature is the complete declaration: it contains the type, the range and t
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, nearest, shorten
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LayerName = str | nn.Module
 
@@ -121,11 +125,25 @@ def unknown_keyword(
     The message lists `listed`, by default all `accepted` keywords.
     """
     accepted = list(accepted)
+    options = accepted if listed is None else list(listed)
     same = [own for own, others in _NAMES_ELSEWHERE.items() if own in accepted and name in others.split()]
     close = same or difflib.get_close_matches(name, accepted, n=1, cutoff=0.75)
-    hint = f"Did you mean {close[0]!r}? " if close else nearest(name, accepted)
-    options = ", ".join(accepted if listed is None else listed)
-    return BadOption(f"{function} has no option {name!r}. {hint}Available options: {options}.")
+    hint = f"Did you mean {close[0]!r}? " if close else nearest(name, options)
+    return BadOption(f"{function} has no option {name!r}. {hint}Available options: {', '.join(options)}.")
+
+
+def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function answer an unknown keyword by `BadOption` with a suggestion, as methods do."""
+    accepted = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
+            if name not in accepted:
+                raise unknown_keyword(function.__name__, name, accepted)
+        return function(*arguments, **keywords)
+
+    return checked
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:

@@ -367,11 +367,7 @@ def find_function(function: object) -> Method | None:
 def _find_function(function: Any) -> Method:
     if (known := find_function(function)) is not None:
         return known
-    if isinstance(function, nn.Module):
-        raise BadOption(
-            f"The method is {kind_of(function)}. Give the method first: explain('grad_cam', model, images)."
-        )
-    if not callable(function):
+    if isinstance(function, (type, nn.Module)) or not callable(function):
         raise BadOption(f"The method is {kind_of(function)}. Give a name or a function of METHODS, such as 'grad_cam'.")
     raise BadOption(
         f"{shorten(function)} is not a method of this library. Give a name or a function of METHODS, such as "

@@ -15,9 +15,10 @@ from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.layers.profile import Profile, layout_at_any_size, profile
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import LayerName
+from explainers.options import LayerName, check_keywords
 
 
+@check_keywords
 def list_layers(
     model: nn.Module, images: Tensor, *, spatial: bool = False, forward: Forward | None = None
 ) -> list[Layer]:
@@ -41,6 +42,7 @@ def list_layers(
     return chosen if forward is None else [replace(layer, _model=lambda: model) for layer in chosen]
 
 
+@check_keywords
 def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None = None) -> str:
     """Return the last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, `ln_1` of a ViT.
 

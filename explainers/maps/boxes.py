@@ -9,6 +9,7 @@ from torch import Tensor
 
 from explainers.errors import BadOption, shorten
 from explainers.maps.resize import resize
+from explainers.options import check_keywords
 from explainers.perturbation.segments import components
 
 
@@ -26,6 +27,7 @@ class Region:
     share: float
 
 
+@check_keywords
 def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least: float = 0.0) -> list[Region]:
     """Find the 4-connected components of a map at or above `threshold` times its maximum, largest share first.
 

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from explainers.errors import BadOption, shorten
 from explainers.maps.resize import resize
+from explainers.options import check_keywords
 
 MODES = ("mean", "product")
 
 
+@check_keywords
 def fuse(
     maps: Mapping[str, Tensor] | Sequence[Tensor], how: str = "mean", *, size: tuple[int, int] | None = None
 ) -> Tensor:

@@ -34,6 +34,7 @@ from explainers.errors import BadOption, shorten
 from explainers.maps.color_maps import BLUE, RED, color_map
 from explainers.maps.pixels import pixels, to_pillow
 from explainers.maps.resize import blur, enlarge
+from explainers.options import check_keywords
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -158,6 +159,7 @@ def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = Tr
     return chosen.colors, chosen.low, chosen.high
 
 
+@check_keywords
 def overlay(
     photo: Image.Image | Tensor,
     map: Tensor,

@@ -23,7 +23,7 @@ from explainers.metrics.metric import Measurement, Metric, Trial, find_metric
 from explainers.metrics.settings import EvaluationSettings
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, options_of
+from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
 from explainers.outputs import scores_of
 from explainers.passes.loop import Loop, Partial, Progress, check_progress
 from explainers.passes.run import open_run
@@ -42,6 +42,7 @@ class PartialEvaluation(Partial):
     evaluation: Evaluation
 
 
+@check_keywords
 def evaluate(
     model: nn.Module,
     images: Tensor,
@@ -119,7 +120,7 @@ def evaluator(
     chosen = _metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
-    metric_options = _resolve_options(settings.options or {}, chosen)
+    metric_options = _resolve_options({} if settings.options is None else settings.options, chosen)
     if not isinstance(settings.controls, bool):
         raise BadOption(f"controls={shorten(settings.controls)} is not valid. Give True or False.")
     check_progress(settings.progress)

@@ -22,7 +22,7 @@ from explainers.errors import BadOption
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Choice, LayerName, Range, Seed
+from explainers.options import Choice, LayerName, Range, Seed, check_keywords
 from explainers.passes.at_layer import activations_and_gradients, features
 from explainers.registry import METHODS, check_images, method
 from explainers.targets import TargetLike, ThroughLike
@@ -316,6 +316,7 @@ class Factors:
     rest: Tensor
 
 
+@check_keywords
 def feature_factors(
     model: nn.Module,
     images: Tensor,

@@ -21,7 +21,7 @@ from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
 from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Choice, LayerName, Range, SteadyPrecision
+from explainers.options import Choice, LayerName, Range, SteadyPrecision, check_keywords
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
@@ -78,6 +78,7 @@ def sweep(
         return {name: raw.relu() if rectify else raw for name, raw in maps.items()}
 
 
+@check_keywords
 def grad_cam_sweep(
     model: nn.Module,
     images: Tensor,

@@ -23,6 +23,7 @@ from explainers.layers.layer import Layer, layout_of
 from explainers.layers.lookup import list_layers
 from explainers.maps.resize import resize
 from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.options import check_keywords
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import check_images, method
@@ -94,6 +95,7 @@ def full_grad(
     return torch.stack([_spread(part.sum(1), size) for part in parts]).sum(0)
 
 
+@check_keywords
 def full_gradients(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
 ) -> FullGradients:

@@ -310,7 +310,7 @@ def test_errors_of_the_function_and_of_names_are_reported_unchanged():
         saliency(net, random_images(1), 1, forward=lambda images: net(pixel_values=images))
     with pytest.raises(explainers.LayerNotFound, match="TwoInputs has no layer 'conv3'. Did you mean 'conv2'"):
         grad_cam(net, random_images(1), 1, layer="conv3", forward=forward)
-    with pytest.raises(BadOption, match="Did you mean 'forward'.*Available options: through, forward"):
+    with pytest.raises(BadOption, match="Did you mean 'forward'.*Available options: forward, through"):
         saliency(net, random_images(1), 1, foward=forward)
 
 
