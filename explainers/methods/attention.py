@@ -6,7 +6,8 @@ All methods here read the same tensors of each block and combine them differentl
     G  ∂y / ∂A                               (n, heads, t, t), y in logits unless the target says otherwise
 
 The result uses the rows of the tokens that the score reads after the last block, i.e. those with a nonzero gradient:
-the class token, or all patches if they are pooled. Class and register tokens have no position in the map.
+the class token, or all patches if they are pooled. If attention pools them (SigLIP, AIMv2), its rows are those of the
+pooling's queries, which are applied to the result of the blocks. Class and register tokens have no position in the map.
 """
 
 from __future__ import annotations
@@ -68,12 +69,23 @@ def attention_rollout(
     attention = record_attention(model, images, target, gradients=False)
     rollout = _identity(attention.weights[0])
     for a in attention.weights:
-        fused = _FUSED[head_fusion](a, dim=1)
-        if discard_ratio:
-            fused = torch.where(fused < fused.flatten(1).quantile(discard_ratio, dim=1)[:, None, None], 0, fused)
-        residual = fused + _identity(a)
-        rollout = residual / residual.sum(dim=2, keepdim=True) @ rollout
-    return attention.read(rollout)
+        rollout = _rows(_fuse(a, head_fusion, discard_ratio) + _identity(a)) @ rollout
+    if attention.pool is None:
+        return attention.read(rollout)
+    return attention.read(rollout, _rows(_fuse(attention.pool, head_fusion, discard_ratio)))
+
+
+def _fuse(a: Tensor, head_fusion: str, discard_ratio: float) -> Tensor:
+    """Reduce the heads of [N, heads, queries, keys], and set the lowest weights to 0."""
+    fused = _FUSED[head_fusion](a, dim=1)
+    if discard_ratio:
+        fused = torch.where(fused < fused.flatten(1).quantile(discard_ratio, dim=1)[:, None, None], 0, fused)
+    return fused
+
+
+def _rows(matrix: Tensor) -> Tensor:
+    """Scale every row to the sum 1."""
+    return matrix / matrix.sum(dim=2, keepdim=True)
 
 
 @method(
@@ -113,7 +125,9 @@ def transformer_attribution(
     relevance = _identity(attention.weights[0])
     for a, g in zip(attention.weights, attention.gradients, strict=True):
         relevance = relevance + (g * a).relu().mean(dim=1) @ relevance
-    return attention.read(relevance)
+    if attention.pool is None or attention.pool_gradient is None:
+        return attention.read(relevance)
+    return attention.read(relevance, (attention.pool_gradient * attention.pool).relu().mean(dim=1))
 
 
 @method(
@@ -138,7 +152,8 @@ def le_grad(
         mean_blocks mean_heads,tokens ReLU(∂y/∂A)
 
     "logit" differentiates the model's own score y. "mean_token" differentiates, for each block, the score that the rest
-    of the network gives to the mean of all tokens right after the block.
+    of the network gives to the mean of all tokens right after the block. Attention that pools the tokens at the end
+    counts as one more block for "logit".
 
     `forward` and `through` are as in `explain`.
 
@@ -154,7 +169,8 @@ def le_grad(
         attention = mean_token_gradients(model, images, target)
     else:
         attention = record_attention(model, images, target, gradients=True)
-    blocks = [g.relu().mean(dim=(1, 2)) for g in attention.gradients]
+    gradients = [*attention.gradients, *([] if attention.pool_gradient is None else [attention.pool_gradient])]
+    blocks = [g.relu().mean(dim=(1, 2)) for g in gradients]
     return attention.to_maps(torch.stack(blocks).mean(dim=0))
 
 

@@ -142,6 +142,8 @@ def attention_heads(
         torch.Size([1, 12, 14, 14])
     """
     a, grid, extra = attention_at(model, images, layer)
+    if a.shape[2] != a.shape[3]:  # queries of an attention pooling, which are not tokens
+        return patches_of(a.mean(dim=2), grid, extra)
     rows = a[:, :, 0] if query == "class" and extra else a[:, :, extra:].mean(dim=2)
     return patches_of(rows, grid, extra)
 
