@@ -62,6 +62,7 @@ from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.loop import Partial
 from explainers.passes.memory import keep_freed_memory
+from explainers.passes.text import text_embedding
 from explainers.registry import METHODS, Method
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
@@ -143,6 +144,7 @@ __all__ = [
     "scale_gradients",
     "smooth",
     "sweep",
+    "text_embedding",
     "unit",
 ]
 

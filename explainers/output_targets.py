@@ -11,7 +11,7 @@ from torch import Tensor
 
 from explainers.errors import BadTarget, kind_of, shorten
 from explainers.options import whole_number, whole_numbers
-from explainers.outputs import class_maps_of, describe_output, tensors_in
+from explainers.outputs import EMBEDDINGS, class_maps_of, describe_output, named, tensors_in
 from explainers.targets import Target, count_mismatch, out_of_range
 
 
@@ -19,18 +19,25 @@ from explainers.targets import Target, count_mismatch, out_of_range
 class Similarity(Target):
     """Cosine similarity of the model's output [N, D] to an `embedding` [D], or to one for each image, [N, D].
 
-    If the output contains several tensors, the one with D values per row is used.
+    The mean similarity to the embeddings `against`, [D] or [M, D], is subtracted: what supports one sentence but not
+    the others. `text_embedding` computes the embeddings of sentences. If the output contains several tensors, the one
+    named `image_embeds` or `image_features` is used, else the one with D values per row.
     """
 
     embedding: Tensor
+    against: Tensor | None = None
 
     def __post_init__(self) -> None:
-        embedding = _tensor("embedding", self.embedding, "a tensor [D] or [N, D]")
-        if embedding.ndim not in (1, 2) or not embedding.numel():
-            raise BadTarget(f"embedding has shape {tuple(embedding.shape)}. Give [D], or [N, D] for N images.")
-        if not bool((embedding.reshape(-1, embedding.shape[-1]).norm(dim=1) > 0).all()):
-            raise BadTarget("embedding has a row of zeros, so the cosine is undefined. Give nonzero embeddings.")
+        embedding = _vectors("embedding", self.embedding)
         object.__setattr__(self, "embedding", embedding)
+        if self.against is not None:
+            against = _vectors("against", self.against)
+            if against.shape[-1] != embedding.shape[-1]:
+                raise BadTarget(
+                    f"against has {against.shape[-1]} values, but embedding has {embedding.shape[-1]}. Give embeddings "
+                    "of the same model."
+                )
+            object.__setattr__(self, "against", against)
 
     def check(self, count: int) -> None:
         if self.embedding.ndim == 2 and len(self.embedding) not in (1, count):
@@ -39,22 +46,30 @@ class Similarity(Target):
     def __call__(self, output: Any) -> Tensor:
         """Return the similarities [N], in [-1, 1]."""
         length = self.embedding.shape[-1]
-        found = [tensor.flatten(1) for _, tensor in tensors_in(output) if tensor[0].numel() == length]
+        own = None if isinstance(output, Tensor) else named(output, *EMBEDDINGS)
+        candidates = tensors_in(output) if own is None else tensors_in(own)
+        found = [tensor.flatten(1) for _, tensor in candidates if len(tensor) and tensor[0].numel() == length]
         if len(found) != 1:
             raise BadTarget(
                 f"The embedding has {length} values, but the model returned {describe_output(output)}, in which "
                 f"{len(found) or 'no'} tensors have {length} values per image. Give an embedding of the output's "
                 "length, or forward= with a function that returns the right tensor."
             )
-        return torch.cosine_similarity(found[0], self.embedding.to(found[0]).reshape(-1, length), dim=1)
+        vector = found[0]
+        similarity = torch.cosine_similarity(vector, self.embedding.to(vector).reshape(-1, length), dim=1)
+        if self.against is None:
+            return similarity
+        others = self.against.to(vector).reshape(1, -1, length)
+        return similarity - torch.cosine_similarity(vector[:, None], others, dim=2).mean(1)
 
     def rows(self, image_indices: Sequence[int]) -> Target:
         if self.embedding.ndim < 2 or len(self.embedding) == 1:
             return self
-        return Similarity(self.embedding[list(image_indices)])
+        return Similarity(self.embedding[list(image_indices)], self.against)
 
     def __repr__(self) -> str:
-        return f"Similarity(embedding of {tuple(self.embedding.shape)})"
+        others = "" if self.against is None else f", against {tuple(self.against.shape)}"
+        return f"Similarity(embedding of {tuple(self.embedding.shape)}{others})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +194,19 @@ def _overlap(box: Tensor, boxes: Tensor) -> Tensor:
     shared = sides.prod(1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     return shared / ((box[2:] - box[:2]).prod() + areas - shared)
+
+
+def _vectors(name: str, given: Any) -> Tensor:
+    """Return embeddings [D] or [M, D] without rows of zeros.
+
+    Errors   BadTarget
+    """
+    vectors = _tensor(name, given, "a tensor [D] or [N, D]")
+    if vectors.ndim not in (1, 2) or not vectors.numel():
+        raise BadTarget(f"{name} has shape {tuple(vectors.shape)}. Give [D], or [N, D] for N images.")
+    if not bool((vectors.reshape(-1, vectors.shape[-1]).norm(dim=1) > 0).all()):
+        raise BadTarget(f"{name} has a row of zeros, so the cosine is undefined. Give nonzero embeddings.")
+    return vectors
 
 
 def _tensor(name: str, given: Any, form: str) -> Tensor:

@@ -12,6 +12,22 @@ from explainers.errors import BadTarget, kind_of
 
 _CLASS_MAPS = ("out", "masks", "segmentation")
 _VECTORS = ("pool", "emb")
+_VALUES = ("predicted_depth", "depth", "disparity")
+EMBEDDINGS = ("image_embeds", "image_features")
+"""Names of an image's embedding in the outputs of CLIP, SigLIP and open_clip."""
+
+
+_SCORES = ("logits", "logits_per_image")
+"""Names of scores [N, K] in an output; CLIP and SigLIP have one score for each sentence."""
+
+
+def named(output: Any, *names: str) -> Any:
+    """Return the first of these attributes or keys that is not None, else None."""
+    for name in names:
+        value = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 def scores_of(output: Any) -> Tensor:
@@ -19,12 +35,15 @@ def scores_of(output: Any) -> Tensor:
 
     Errors   BadTarget, which suggests a target function for this output
     """
-    scores = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if scores is None and isinstance(output, dict):
-        scores = output.get("logits")
+    scores = scores_in(output)
     if not isinstance(scores, Tensor) or scores.ndim != 2:
         raise BadTarget(f"The model returned {describe_output(output)}, not scores [N, K]. {_remedy(output)}")
     return scores
+
+
+def scores_in(output: Any) -> Any:
+    """Return the tensor that contains the scores: the output itself, or one of its parts by name; None if unknown."""
+    return output if isinstance(output, Tensor) else named(output, *_SCORES)
 
 
 def class_maps_of(output: Any) -> Tensor:
@@ -77,6 +96,19 @@ def _remedy(output: Any) -> str:
         return (
             "For detections, give BoxScores(boxes, labels) or a target function, for example for the sum of all "
             f"scores: lambda output: torch.stack([each[{key!r}].sum() for each in output])."
+        )
+    if (vector := named(output, *EMBEDDINGS)) is not None:
+        key = next(name for name in EMBEDDINGS if named(output, name) is vector)
+        return (
+            f"For the embedding {key!r} {tuple(vector.shape)}, give Similarity(embedding), such as that of a sentence: "
+            "Similarity(text_embedding(model, tokens)). With several sentences in the model's call, give the index of "
+            "one: its scores are in logits_per_image."
+        )
+    if (depth := named(output, *_VALUES)) is not None:
+        key = next(name for name in _VALUES if named(output, name) is depth)
+        return (
+            f"For the mean of {key!r} {tuple(depth.shape)}, give Regression({key!r}); for that of a region, "
+            f"Regression({key!r}, mask=mask) with a mask {tuple(depth.shape[-2:])}."
         )
     found = list(tensors_in(output))
     if not found:

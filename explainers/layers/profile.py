@@ -149,7 +149,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
 
 def _scores(output: Any) -> list[Tensor]:
     """Return the tensors of a model's output that contain its scores, without auxiliary heads."""
-    for name in ("logits", "out"):
+    for name in ("logits", "logits_per_image", "out"):
         scores = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
         if isinstance(scores, Tensor):
             return [scores]
