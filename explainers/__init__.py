@@ -26,6 +26,7 @@ import warnings
 from typing import Any
 
 from explainers.checks.report import check_explainer
+from explainers.detections import DetrDetections, YoloDetections
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -64,6 +65,7 @@ from explainers.passes.loop import Partial
 from explainers.passes.memory import keep_freed_memory
 from explainers.passes.text import text_embedding
 from explainers.registry import METHODS, Method
+from explainers.regression import Regression
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
     add_gradient_noise,
@@ -87,6 +89,7 @@ __all__ = [
     "BoxScores",
     "Choice",
     "Contrast",
+    "DetrDetections",
     "Evaluation",
     "Explanation",
     "Factors",
@@ -109,6 +112,7 @@ __all__ = [
     "Range",
     "Recommendation",
     "Region",
+    "Regression",
     "Similarity",
     "Smoothed",
     "Sum",
@@ -116,6 +120,7 @@ __all__ = [
     "Unit",
     "UnsupportedModel",
     "UnsupportedOperation",
+    "YoloDetections",
     "add_gradient_noise",
     "capture",
     "check_explainer",

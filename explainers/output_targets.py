@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,8 @@ class MaskScores(Target):
     """Mean logit of `class_` over the pixels of a `mask` [H, W], or of one mask for each image, [N, H, W].
 
     For segmentation outputs: a tensor [N, K, H, W], {"out": ...} or an object with `logits`, of the same size as the
-    mask. The values of the mask are weights, 0 outside.
+    mask. Outputs of queries (MaskFormer, Mask2Former, OneFormer) give the sum over the queries of class probability
+    times mask probability. The values of the mask are weights, 0 outside.
     """
 
     mask: Tensor
@@ -125,15 +126,20 @@ class MaskScores(Target):
 
 @dataclass(frozen=True, eq=False)
 class BoxScores(Target):
-    """Scores of the detections of a torchvision detector that match given boxes.
+    """Scores of the detections that match given boxes, in the output of a torchvision detector or of `read`.
 
-    `boxes` [M, 4] are (left, top, right, bottom), `labels` is [M]. The score of a detection with the same label is
-    weighted by its intersection over union if that is at least `overlap`. An image without a match scores 0.
+    `boxes` [M, 4] are (left, top, right, bottom) in pixels, `labels` is [M]. The score of a detection with the same
+    label is weighted by its intersection over union if that is at least `overlap`. An image without a match scores 0.
+
+    `read` turns the output of another detector into one dict per image: with `boxes`, `labels` and `scores` as in
+    torchvision, or with `boxes` and `class_scores` [M, K] for candidates before non-maximum suppression, of which the
+    one with the highest product of score and overlap counts. `DetrDetections` and `YoloDetections` are such functions.
     """
 
     boxes: Tensor
     labels: tuple[int, ...]
     overlap: float = 0.5
+    read: Callable[[Any], list[dict[str, Tensor]]] | None = None
 
     def __post_init__(self) -> None:
         boxes, one = _tensor("boxes", self.boxes, "a tensor [M, 4]"), whole_number(self.labels)
@@ -158,15 +164,19 @@ class BoxScores(Target):
 
     def __call__(self, output: Any) -> Tensor:
         """Return the scores [N], between 0 and the number of boxes."""
-        if not isinstance(output, (list, tuple)) or not output or not all(map(_are_detections, output)):
+        found = output if self.read is None else self.read(output)
+        if not isinstance(found, (list, tuple)) or not found or not all(map(_are_detections, found)):
+            given = "The model" if self.read is None else "read"
             raise BadTarget(
-                f"The model returned {describe_output(output)}, but BoxScores needs detections: a list with one dict "
-                "per image, with boxes, labels and scores. Give a target function that turns this output into one "
-                "score for each image."
+                f"{given} returned {describe_output(found)}, but BoxScores needs detections: a list with one dict "
+                "per image, with boxes, labels and scores. Give read=DetrDetections(size, activation) for the DETR "
+                "family, read=YoloDetections() for YOLO, or a function of your own."
             )
-        return torch.stack([self._score_image(found) for found in output])
+        return torch.stack([self._score_image(each) for each in found])
 
     def _score_image(self, found: dict[str, Tensor]) -> Tensor:
+        if "class_scores" in found:
+            return self._score_candidates(found["boxes"], found["class_scores"])
         total = found["scores"].sum() * 0
         for box, label in zip(self.boxes.to(found["boxes"]), self.labels, strict=True):
             match = found["labels"] == label
@@ -177,12 +187,25 @@ class BoxScores(Target):
                     total = total + overlaps[best] * found["scores"][match][best]
         return total
 
+    def _score_candidates(self, boxes: Tensor, scores: Tensor) -> Tensor:
+        total = scores.sum() * 0
+        for box, label in zip(self.boxes.to(boxes), self.labels, strict=True):
+            if not 0 <= label < scores.shape[1]:
+                raise BadTarget(out_of_range(label, scores.shape[1]))
+            overlaps = _overlap(box, boxes)
+            matches = overlaps >= self.overlap
+            if matches.any():
+                total = total + (overlaps * scores[:, label])[matches].amax()
+        return total
+
     def __repr__(self) -> str:
         return f"BoxScores({len(self.labels)} boxes, labels={self.labels})"
 
 
 def _are_detections(found: Any) -> bool:
     """Return whether this is a detector's output for one image: a box, a label and a score for each detection."""
+    if isinstance(found, dict) and all(isinstance(found.get(name), Tensor) for name in ("boxes", "class_scores")):
+        return found["class_scores"].ndim == 2 and found["boxes"].shape == (len(found["class_scores"]), 4)
     if not isinstance(found, dict) or not all(isinstance(found.get(k), Tensor) for k in ("boxes", "labels", "scores")):
         return False
     count = len(found["scores"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from explainers.errors import BadTarget, kind_of
@@ -51,7 +52,7 @@ def class_maps_of(output: Any) -> Tensor:
 
     Errors   BadTarget
     """
-    maps = output
+    maps = _maps_of_queries(output)
     for name in ("out", "logits"):
         if not isinstance(maps, Tensor):
             maps = maps.get(name, maps) if isinstance(maps, dict) else getattr(maps, name, maps)
@@ -61,6 +62,15 @@ def class_maps_of(output: Any) -> Tensor:
             "network; give a class or a target function for this model."
         )
     return maps
+
+
+def _maps_of_queries(output: Any) -> Any:
+    """Return class maps [N, K, H, W] of an output with classes and a mask for each query; other outputs as they are."""
+    for classes, masks in (("class_queries_logits", "masks_queries_logits"), ("logits", "pred_masks")):
+        a, b = (None, None) if isinstance(output, Tensor) else (named(output, classes), named(output, masks))
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.ndim == 3 and b.ndim == 4:
+            return torch.einsum("nqk,nqhw->nkhw", a.softmax(-1)[..., :-1], b.sigmoid())  # the last class: no object
+    return output
 
 
 def tensors_in(output: Any, path: str = "output") -> Iterator[tuple[str, Tensor]]:
@@ -97,6 +107,13 @@ def _remedy(output: Any) -> str:
             "For detections, give BoxScores(boxes, labels) or a target function, for example for the sum of all "
             f"scores: lambda output: torch.stack([each[{key!r}].sum() for each in output])."
         )
+    if named(output, "pred_boxes") is not None:
+        return (
+            "For a detected object, give BoxScores(boxes, labels, read=DetrDetections(size, activation)), with size "
+            "(height, width) of the images and activation 'softmax' (DETR) or 'sigmoid' (RT-DETR, D-FINE)."
+        )
+    if named(output, "masks_queries_logits") is not None:
+        return "For the pixels of a class, give MaskScores(mask, class_)."
     if (vector := named(output, *EMBEDDINGS)) is not None:
         key = next(name for name in EMBEDDINGS if named(output, name) is vector)
         return (

@@ -50,7 +50,7 @@ LAZY = {(f"explainers/{name}.py", "PIL") for name in ("maps/overlays", "maps/pix
 """Imported inside a function or for types only, so that the library needs only torch."""
 
 ORDER = [
-    {"errors", "options", "outputs", "targets", "output_targets", "findings"},
+    {"errors", "options", "outputs", "targets", "output_targets", "detections", "regression", "findings"},
     {"hooks"},
     {"network"},
     {"layers"},
