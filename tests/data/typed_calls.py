@@ -28,7 +28,7 @@ def highest(output: Tensor) -> Tensor:
     return output.amax(1)
 
 
-def correct_calls() -> None:
+def correct_calls() -> tuple[object, ...]:
     maps: Tensor = grad_cam(model, images)
     maps = grad_cam(model, images, 1, layer="0", relu=False, forward=run, through=("0", [1]))
     maps = saliency(model, images, [0, 1], forward=lambda batch: model(batch), through=(model, 3))
@@ -44,7 +44,7 @@ def correct_calls() -> None:
     evaluation: explainers.Evaluation = explainers.evaluate(model, images, saliency, metrics="deletion", forward=run)
     found: explainers.Recommendation = explainers.recommend(model, images, methods=["cam", grad_cam], forward=run)
     names: list[explainers.Layer] = explainers.list_layers(model, images, forward=run)
-    print(maps, explanation.map, by_layer, evaluation.values, found.best, names)
+    return maps, explanation.map, by_layer, evaluation.values, found.best, names
 
 
 def wrong_calls() -> None:
