@@ -59,11 +59,11 @@ from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.run import evaluate
+from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.loop import Partial
 from explainers.passes.memory import keep_freed_memory
-from explainers.passes.text import text_embedding
 from explainers.registry import METHODS, Method
 from explainers.regression import Regression
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit

@@ -21,7 +21,7 @@ Detections = list[dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class DetrDetections:
-    """Reads outputs with `logits` [N, M, K] and `pred_boxes` [N, M, 4], relative centers and sizes, from 0 to 1.
+    """Reads outputs with `logits` or `pred_logits` [N, M, K] and `pred_boxes` [N, M, 4], relative centers and sizes.
 
     `size` is (height, width) of the images that the network receives. `activation` is how the model was trained:
     "softmax" with "no object" as the last class (DETR, YOLOS, Table Transformer), or "sigmoid" (Conditional and
@@ -40,7 +40,7 @@ class DetrDetections:
 
     def __call__(self, output: Any) -> Detections:
         """Return the boxes and class scores of each image."""
-        logits, boxes = named(output, "logits"), named(output, "pred_boxes")
+        logits, boxes = named(output, "logits", "pred_logits"), named(output, "pred_boxes")
         if not isinstance(logits, Tensor) or not isinstance(boxes, Tensor) or logits.shape[:2] != boxes.shape[:2]:
             raise BadTarget(
                 f"The model returned {describe_output(output)}, not logits [N, M, K] and pred_boxes [N, M, 4]. "

@@ -107,34 +107,38 @@ def _remedy(output: Any) -> str:
             "For detections, give BoxScores(boxes, labels) or a target function, for example for the sum of all "
             f"scores: lambda output: torch.stack([each[{key!r}].sum() for each in output])."
         )
-    if named(output, "pred_boxes") is not None:
-        return (
-            "For a detected object, give BoxScores(boxes, labels, read=DetrDetections(size, activation)), with size "
-            "(height, width) of the images and activation 'softmax' (DETR) or 'sigmoid' (RT-DETR, D-FINE)."
-        )
-    if named(output, "masks_queries_logits") is not None:
-        return "For the pixels of a class, give MaskScores(mask, class_)."
-    if (vector := named(output, *EMBEDDINGS)) is not None:
-        key = next(name for name in EMBEDDINGS if named(output, name) is vector)
-        return (
-            f"For the embedding {key!r} {tuple(vector.shape)}, give Similarity(embedding), such as that of a sentence: "
-            "Similarity(text_embedding(model, tokens)). With several sentences in the model's call, give the index of "
-            "one: its scores are in logits_per_image."
-        )
-    if (depth := named(output, *_VALUES)) is not None:
-        key = next(name for name in _VALUES if named(output, name) is depth)
-        return (
-            f"For the mean of {key!r} {tuple(depth.shape)}, give Regression({key!r}); for that of a region, "
-            f"Regression({key!r}, mask=mask) with a mask {tuple(depth.shape[-2:])}."
-        )
     found = list(tensors_in(output))
     if not found:
         return "Give forward=, a function that takes the images and returns scores [N, K] or another tensor."
     meaning, code = _suggest_score(*_select_tensor(found))
     return (
-        "Give a target function that turns this output into one score for each image, for example for "
+        f"{_hint(output)}Give a target function that turns this output into one score for each image, for example for "
         f"{meaning}: lambda output: {code}."
     )
+
+
+def _hint(output: Any) -> str:
+    """Return a sentence that names the target made for this kind of output, or an empty string."""
+    if named(output, "pred_boxes") is not None:
+        return (
+            "For a detected object, give BoxScores(boxes, labels, read=DetrDetections(size, activation)), with size "
+            "(height, width) of the images and activation 'softmax' (DETR) or 'sigmoid' (RT-DETR, D-FINE). "
+        )
+    if named(output, "masks_queries_logits") is not None:
+        return "For the pixels of a class, give MaskScores(mask, class_). "
+    for name in EMBEDDINGS:
+        if named(output, name) is not None:
+            return (
+                f"For the embedding {name!r}, give Similarity(embedding), such as that of a text: "
+                "Similarity(text_embedding(model, tokens)[0]). "
+            )
+    for name in _VALUES:
+        if (values := named(output, name)) is not None:
+            return (
+                f"For measured values, give Regression({name!r}), or for a region Regression({name!r}, mask=mask) "
+                f"with a mask {tuple(values.shape[-2:])}. "
+            )
+    return ""
 
 
 def _list_of_detections(output: Any) -> str | None:
@@ -147,12 +151,13 @@ def _list_of_detections(output: Any) -> str | None:
 
 
 def _select_tensor(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
-    """Return the most suitable tensor for a score: named logits, class maps, features, vectors, else the last one."""
+    """Return the most suitable tensor for a score: named logits, measured values, class maps, features, vectors, else the last one."""
     rows = [len(tensor) for _, tensor in found]
     count = max(rows, key=rows.count)
     fitting = [(path, tensor) for path, tensor in found if len(tensor) == count]
     for chosen in (
         [each for each in fitting if "logits" in each[0]],
+        [each for each in fitting if _own_name(each[0]) in _VALUES],
         [each for each in fitting if _own_name(each[0]) in _CLASS_MAPS],
         # All tokens are preferred to a pooled vector, which may depend only on the class token.
         [each for each in fitting if _own_name(each[0]) == "last_hidden_state"],
@@ -178,6 +183,8 @@ def _suggest_score(path: str, tensor: Tensor) -> tuple[str, str]:
     vector = any(word in name for word in _VECTORS)
     if not shape:
         return "the value it returns for each image", path
+    if name in _VALUES:
+        return "the mean of all its values", f"{path}.flatten(1).mean(1)"
     if len(shape) == 1:
         return ("its strongest feature", f"{path}.amax(1)") if vector else ("class 0", f"{path}[:, 0]")
     if len(shape) == 2:

@@ -277,11 +277,6 @@ def check_images(model: nn.Module, images: Tensor) -> None:
 
     Errors   TypeError if model is not an nn.Module or images is not a tensor, BadImages otherwise
     """
-    _check_images(model, images)
-    note_checked(model, images)
-
-
-def _check_images(model: nn.Module, images: Tensor) -> None:
     if not isinstance(model, nn.Module):
         raise no_module(model)
     if not isinstance(images, Tensor):
@@ -313,6 +308,7 @@ def _check_images(model: nn.Module, images: Tensor) -> None:
         )
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
         raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
+    note_checked(model, images)
 
 
 def _suggest_shape(images: Tensor) -> str:

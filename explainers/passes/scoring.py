@@ -49,7 +49,7 @@ class Scoring:
             graph.refuse_target(target, output)
         if image_indices is not None:
             return scores
-        whole = scores_in(output)
+        whole = output if isinstance(output, Tensor) else scores_in(output)
         known = at_least_float32(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
         note_scores(known, self.target, at_least_float32(scores))
         return scores

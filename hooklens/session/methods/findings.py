@@ -310,6 +310,9 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
         "The score is linear in this layer, so there is nothing to correct and the map equals Grad-CAM. Choose an "
         "earlier layer to see a difference."
     ),
+    "no_scores": _fixed(
+        "The model returns no class scores, so the map shows what its class token, or its pooling, attended to."
+    ),
     "no_effect": _fixed(
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "
         "Choose another baseline under Options, or another class."

@@ -148,13 +148,13 @@ def test_wrong_uses() -> None:
 
 def test_the_message_for_an_embedding_names_similarity() -> None:
     """A pair of features without `logits_per_image`, and CLIP's image encoder with its projection."""
-    with pytest.raises(BadTarget, match=r"'image_features' \(2, 8\), give Similarity.*text_embedding\(model, tokens\)"):
+    with pytest.raises(BadTarget, match=r"'image_features', give Similarity.*text_embedding\(model, tokens\)"):
         saliency(dual(), IMAGES)
     target = Similarity(text_embedding(dual(), TOKENS)[0])
     assert saliency(dual(), IMAGES, target).any()
     transformers = pytest.importorskip("transformers")
     config = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8, projection_dim=12)
     vision = transformers.CLIPVisionModelWithProjection(config).eval()
-    with pytest.raises(BadTarget, match=r"'image_embeds' \(2, 12\), give Similarity"):
+    with pytest.raises(BadTarget, match="'image_embeds', give Similarity"):
         explainers.grad_cam(vision, IMAGES)
     assert explainers.grad_cam(vision, IMAGES, Similarity(torch.rand(12))).shape == (2, 4, 4)

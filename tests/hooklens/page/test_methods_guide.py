@@ -220,6 +220,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "uniform_weights": [{}],
     "unmoved_by_noise": [{}],
     "no_curvature": [{}],
+    "no_scores": [{}],
     "no_effect": [{}],
 }
 
