@@ -151,7 +151,7 @@ def _list_of_detections(output: Any) -> str | None:
 
 
 def _select_tensor(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
-    """Return the most suitable tensor for a score: named logits, measured values, class maps, features, vectors, else the last one."""
+    """Return the best tensor for a score: logits, measured values, class maps, features, vectors, else the last one."""
     rows = [len(tensor) for _, tensor in found]
     count = max(rows, key=rows.count)
     fitting = [(path, tensor) for path, tensor in found if len(tensor) == count]
