@@ -31,6 +31,7 @@ import warnings
 from typing import Any
 
 from explainers.checks.report import check_explainer
+from explainers.detections import DetrDetections, YoloDetections
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -63,11 +64,13 @@ from explainers.metrics.randomization_result import Randomization
 from explainers.metrics.recommend import recommend
 from explainers.metrics.recommendation import Recommendation
 from explainers.metrics.run import evaluate
+from explainers.network.text_encoder import text_embedding
 from explainers.options import Choice, Option, Range
 from explainers.output_targets import BoxScores, MaskScores, Similarity
 from explainers.passes.loop import Partial
 from explainers.passes.memory import keep_freed_memory
 from explainers.registry import METHODS, Method
+from explainers.regression import Regression
 from explainers.targets import Contrast, Logit, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.training.edits import (
     add_gradient_noise,
@@ -91,6 +94,7 @@ __all__ = [
     "BoxScores",
     "Choice",
     "Contrast",
+    "DetrDetections",
     "Evaluation",
     "Explanation",
     "Factors",
@@ -113,6 +117,7 @@ __all__ = [
     "Range",
     "Recommendation",
     "Region",
+    "Regression",
     "Similarity",
     "Smoothed",
     "Sum",
@@ -120,6 +125,7 @@ __all__ = [
     "Unit",
     "UnsupportedModel",
     "UnsupportedOperation",
+    "YoloDetections",
     "add_gradient_noise",
     "capture",
     "check_explainer",
@@ -148,6 +154,7 @@ __all__ = [
     "scale_gradients",
     "smooth",
     "sweep",
+    "text_embedding",
     "unit",
 ]
 

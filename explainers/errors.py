@@ -16,7 +16,9 @@ Every message says what was given, what is accepted, and what to do.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ExplainerError(ValueError):
@@ -65,11 +67,64 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"Did you mean {f'{head} or ' if head else ''}{quoted[-1]}? "
 
 
+class _Short(reprlib.Repr):
+    """`repr` in one line of limited length, in which networks, tensors and arrays appear by class and shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr1(self, x: Any, level: int) -> str:
+        name = type(x).__name__
+        if isinstance(x, type):
+            return x.__name__
+        if hasattr(x, "named_modules"):
+            return f"{name}(...)"
+        shape = getattr(x, "shape", None)
+        if shape and hasattr(x, "dtype"):
+            return f"{'array' if name == 'ndarray' else name} of shape {tuple(shape)}"
+        if hasattr(x, "__qualname__"):
+            return f"function {x.__qualname__}"
+        return " ".join(super().repr1(x, level).split())
+
+
+def shorten(value: object) -> str:
+    """Return `repr(value)` for use in a message: one short line, without the contents of networks and tensors."""
+    return _Short().repr(value)
+
+
+_KINDS = {
+    "NoneType": "None",
+    "ndarray": "a NumPy array",
+    "function": "a function",
+    "builtin_function_or_method": "a function",
+}
+
+
+def kind_of(value: object) -> str:
+    """Return what a value is, with its article: "a list", "an int", "a NumPy array", "None", "the class ResNet"."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    if type(value).__module__.startswith("PIL."):
+        return "a Pillow image"
+    return _KINDS.get(name) or f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def no_module(model: object) -> TypeError:
-    """Return the error for a model that is not an nn.Module."""
-    return TypeError(
-        f"model is a {type(model).__name__}; give an nn.Module that maps images [N, C, H, W] to scores [N, K]."
+    """Return the error for a model that is not an nn.Module, or a module that only contains the network."""
+    inner = next(
+        (name for name in ("model", "network", "net", "module") if _is_network(getattr(model, name, None))), None
     )
+    is_module = hasattr(type(model), "named_modules")
+    given = f"model is {kind_of(model)}" + (" without a forward method" if is_module else "")
+    if inner is not None:
+        return TypeError(f"{given}, which contains the network. Pass the network itself: model.{inner}.")
+    return TypeError(f"{given}; give an nn.Module that maps images [N, C, H, W] to scores [N, K].")
+
+
+def _is_network(value: object) -> bool:
+    return not isinstance(value, type) and hasattr(value, "named_modules")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

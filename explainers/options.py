@@ -7,16 +7,21 @@ The signature is the complete declaration: it contains the type, the range and t
 
 from __future__ import annotations
 
+import difflib
+import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, nearest
+from explainers.errors import BadOption, nearest, shorten
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LayerName = str | nn.Module
 
@@ -67,12 +72,14 @@ class Option:
         if self.kind == "choice":
             if value not in self.choices if isinstance(value, str) else self.only_names:
                 hint = nearest(str(value), self.choices)
-                raise BadOption(f"{self.name}={value!r} is not valid. {hint}Choose one of {', '.join(self.choices)}.")
+                raise BadOption(
+                    f"{self.name}={shorten(value)} is not valid. {hint}Choose one of {', '.join(self.choices)}."
+                )
             if isinstance(value, float) and not math.isfinite(value):
-                raise BadOption(f"{self.name}={value!r} is not finite. Give a finite number.")
+                raise BadOption(f"{self.name}={shorten(value)} is not finite. Give a finite number.")
         elif self.kind == "bool":
             if not isinstance(value, bool):
-                raise BadOption(f"{self.name}={value!r} is not valid. Give True or False.")
+                raise BadOption(f"{self.name}={shorten(value)} is not valid. Give True or False.")
         else:
             self._check_number(value)
 
@@ -84,7 +91,59 @@ class Option:
             is_number = isinstance(number, types) and not isinstance(number, bool)
             if not is_number or not (low is None or low <= number) or not (high is None or number <= high):
                 kind = "an integer" if self.kind == "int" else "a number"
-                raise BadOption(f"{self.name}={value!r} is not valid. Give {kind} from {low:.10g} to {high:.10g}.")
+                raise BadOption(
+                    f"{self.name}={shorten(value)} is not valid. Give {kind} from {low:.10g} to {high:.10g}."
+                )
+
+
+_NAMES_ELSEWHERE = {
+    "model": "net network module",
+    "images": "image img inputs input input_tensor input_batch batch x",
+    "target": "label labels classes class_idx class_index category category_index",
+    "layer": "layers layer_name target_layer target_layers",
+    "forward": "forward_func forward_fn forward_kwargs additional_forward_args",
+    "steps": "n_step n_steps num_steps",
+    "samples": "n n_samples nt_samples num_samples n_masks n_perturb_samples",
+    "sigma": "std stdevs noise noise_level stdev_spread",
+    "window": "sliding_window_shapes patch_size kernel_size window_size",
+    "masks": "feature_mask segments",
+    "epsilon": "eps",
+    "seed": "random_state generator",
+    "reduce": "reduction aggregate",
+    "batch_size": "internal_batch_size perturbations_per_eval nt_samples_batch_size",
+    "progress": "callback show_progress verbose",
+    "budget": "timeout time_budget",
+}
+"""What captum, pytorch-grad-cam and other libraries call a keyword of this library."""
+
+
+def unknown_keyword(
+    function: str, name: str, accepted: Iterable[str], listed: Iterable[str] | None = None
+) -> BadOption:
+    """Return the error for a keyword that a function does not have, with the most likely one of those it accepts.
+
+    The message lists `listed`, by default all `accepted` keywords.
+    """
+    accepted = list(accepted)
+    options = accepted if listed is None else list(listed)
+    same = [own for own, others in _NAMES_ELSEWHERE.items() if own in accepted and name in others.split()]
+    close = same or difflib.get_close_matches(name, accepted, n=1, cutoff=0.75)
+    hint = f"Did you mean {close[0]!r}? " if close else nearest(name, options)
+    return BadOption(f"{function} has no option {name!r}. {hint}Available options: {', '.join(options)}.")
+
+
+def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function answer an unknown keyword by `BadOption` with a suggestion, as methods do."""
+    accepted = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
+            if name not in accepted:
+                raise unknown_keyword(function.__name__, name, accepted)
+        return function(*arguments, **keywords)
+
+    return checked
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:

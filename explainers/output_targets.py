@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, kind_of, shorten
 from explainers.options import whole_number, whole_numbers
-from explainers.outputs import class_maps_of, describe_output, tensors_in
+from explainers.outputs import EMBEDDINGS, class_maps_of, describe_output, named, tensors_in
 from explainers.targets import Target, count_mismatch, out_of_range
 
 
@@ -19,18 +19,25 @@ from explainers.targets import Target, count_mismatch, out_of_range
 class Similarity(Target):
     """Cosine similarity of the model's output [N, D] to an `embedding` [D], or to one for each image, [N, D].
 
-    If the output contains several tensors, the one with D values per row is used.
+    The mean similarity to the embeddings `against`, [D] or [M, D], is subtracted: what supports one sentence but not
+    the others. `text_embedding` computes the embeddings of sentences. If the output contains several tensors, the one
+    named `image_embeds` or `image_features` is used, else the one with D values per row.
     """
 
     embedding: Tensor
+    against: Tensor | None = None
 
     def __post_init__(self) -> None:
-        embedding = _tensor("embedding", self.embedding, "a tensor [D] or [N, D]")
-        if embedding.ndim not in (1, 2) or not embedding.numel():
-            raise BadTarget(f"embedding has shape {tuple(embedding.shape)}. Give [D], or [N, D] for N images.")
-        if not bool((embedding.reshape(-1, embedding.shape[-1]).norm(dim=1) > 0).all()):
-            raise BadTarget("embedding has a row of zeros, so the cosine is undefined. Give nonzero embeddings.")
+        embedding = _vectors("embedding", self.embedding)
         object.__setattr__(self, "embedding", embedding)
+        if self.against is not None:
+            against = _vectors("against", self.against)
+            if against.shape[-1] != embedding.shape[-1]:
+                raise BadTarget(
+                    f"against has {against.shape[-1]} values, but embedding has {embedding.shape[-1]}. Give embeddings "
+                    "of the same model."
+                )
+            object.__setattr__(self, "against", against)
 
     def check(self, count: int) -> None:
         if self.embedding.ndim == 2 and len(self.embedding) not in (1, count):
@@ -39,22 +46,30 @@ class Similarity(Target):
     def __call__(self, output: Any) -> Tensor:
         """Return the similarities [N], in [-1, 1]."""
         length = self.embedding.shape[-1]
-        found = [tensor.flatten(1) for _, tensor in tensors_in(output) if tensor[0].numel() == length]
+        own = None if isinstance(output, Tensor) else named(output, *EMBEDDINGS)
+        candidates = tensors_in(output) if own is None else tensors_in(own)
+        found = [tensor.flatten(1) for _, tensor in candidates if len(tensor) and tensor[0].numel() == length]
         if len(found) != 1:
             raise BadTarget(
                 f"The embedding has {length} values, but the model returned {describe_output(output)}, in which "
                 f"{len(found) or 'no'} tensors have {length} values per image. Give an embedding of the output's "
                 "length, or forward= with a function that returns the right tensor."
             )
-        return torch.cosine_similarity(found[0], self.embedding.to(found[0]).reshape(-1, length), dim=1)
+        vector = found[0]
+        similarity = torch.cosine_similarity(vector, self.embedding.to(vector).reshape(-1, length), dim=1)
+        if self.against is None:
+            return similarity
+        others = self.against.to(vector).reshape(1, -1, length)
+        return similarity - torch.cosine_similarity(vector[:, None], others, dim=2).mean(1)
 
     def rows(self, image_indices: Sequence[int]) -> Target:
         if self.embedding.ndim < 2 or len(self.embedding) == 1:
             return self
-        return Similarity(self.embedding[list(image_indices)])
+        return Similarity(self.embedding[list(image_indices)], self.against)
 
     def __repr__(self) -> str:
-        return f"Similarity(embedding of {tuple(self.embedding.shape)})"
+        others = "" if self.against is None else f", against {tuple(self.against.shape)}"
+        return f"Similarity(embedding of {tuple(self.embedding.shape)}{others})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +77,8 @@ class MaskScores(Target):
     """Mean logit of `class_` over the pixels of a `mask` [H, W], or of one mask for each image, [N, H, W].
 
     For segmentation outputs: a tensor [N, K, H, W], {"out": ...} or an object with `logits`, of the same size as the
-    mask. The values of the mask are weights, 0 outside.
+    mask. Outputs of queries (MaskFormer, Mask2Former, OneFormer) give the sum over the queries of class probability
+    times mask probability. The values of the mask are weights, 0 outside.
     """
 
     mask: Tensor
@@ -77,7 +93,7 @@ class MaskScores(Target):
         if not bool(mask.flatten(-2).any(-1).all()):
             raise BadTarget("mask is empty. Give a mask with at least one value above 0.")
         if class_ is None:
-            raise BadTarget(f"class_={self.class_!r} is not valid. Give the index of one class.")
+            raise BadTarget(f"class_={shorten(self.class_)} is not valid. Give the index of one class.")
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "class_", class_)
 
@@ -110,15 +126,20 @@ class MaskScores(Target):
 
 @dataclass(frozen=True, eq=False)
 class BoxScores(Target):
-    """Scores of the detections of a torchvision detector that match given boxes.
+    """Scores of the detections that match given boxes, in the output of a torchvision detector or of `read`.
 
-    `boxes` [M, 4] are (left, top, right, bottom), `labels` is [M]. The score of a detection with the same label is
-    weighted by its intersection over union if that is at least `overlap`. An image without a match scores 0.
+    `boxes` [M, 4] are (left, top, right, bottom) in pixels, `labels` is [M]. The score of a detection with the same
+    label is weighted by its intersection over union if that is at least `overlap`. An image without a match scores 0.
+
+    `read` turns the output of another detector into one dict per image: with `boxes`, `labels` and `scores` as in
+    torchvision, or with `boxes` and `class_scores` [M, K] for candidates before non-maximum suppression, of which the
+    one with the highest product of score and overlap counts. `DetrDetections` and `YoloDetections` are such functions.
     """
 
     boxes: Tensor
     labels: tuple[int, ...]
     overlap: float = 0.5
+    read: Callable[[Any], list[dict[str, Tensor]]] | None = None
 
     def __post_init__(self) -> None:
         boxes, one = _tensor("boxes", self.boxes, "a tensor [M, 4]"), whole_number(self.labels)
@@ -132,24 +153,30 @@ class BoxScores(Target):
                 "A box has no width or height. Give (left, top, right, bottom) with right > left and bottom > top."
             )
         if labels is None or len(labels) != len(boxes):
-            raise BadTarget(f"labels={self.labels!r} does not match {len(boxes)} boxes. Give one label for each box.")
+            raise BadTarget(
+                f"labels={shorten(self.labels)} does not match {len(boxes)} boxes. Give one label for each box."
+            )
         overlap = self.overlap
         if isinstance(overlap, bool) or not isinstance(overlap, (int, float)) or not 0 <= overlap <= 1:
-            raise BadTarget(f"overlap={overlap!r} is not valid. Give a number from 0 to 1.")
+            raise BadTarget(f"overlap={shorten(overlap)} is not valid. Give a number from 0 to 1.")
         object.__setattr__(self, "boxes", boxes)
         object.__setattr__(self, "labels", labels)
 
     def __call__(self, output: Any) -> Tensor:
         """Return the scores [N], between 0 and the number of boxes."""
-        if not isinstance(output, (list, tuple)) or not output or not all(map(_are_detections, output)):
+        found = output if self.read is None else self.read(output)
+        if not isinstance(found, (list, tuple)) or not found or not all(map(_are_detections, found)):
+            given = "The model" if self.read is None else "read"
             raise BadTarget(
-                f"The model returned {describe_output(output)}, but BoxScores needs detections: a list with one dict "
-                "per image, with boxes, labels and scores. Give a target function that turns this output into one "
-                "score for each image."
+                f"{given} returned {describe_output(found)}, but BoxScores needs detections: a list with one dict "
+                "per image, with boxes, labels and scores. Give read=DetrDetections(size, activation) for the DETR "
+                "family, read=YoloDetections() for YOLO, or a function of your own."
             )
-        return torch.stack([self._score_image(found) for found in output])
+        return torch.stack([self._score_image(each) for each in found])
 
     def _score_image(self, found: dict[str, Tensor]) -> Tensor:
+        if "class_scores" in found:
+            return self._score_candidates(found["boxes"], found["class_scores"])
         total = found["scores"].sum() * 0
         for box, label in zip(self.boxes.to(found["boxes"]), self.labels, strict=True):
             match = found["labels"] == label
@@ -160,12 +187,25 @@ class BoxScores(Target):
                     total = total + overlaps[best] * found["scores"][match][best]
         return total
 
+    def _score_candidates(self, boxes: Tensor, scores: Tensor) -> Tensor:
+        total = scores.sum() * 0
+        for box, label in zip(self.boxes.to(boxes), self.labels, strict=True):
+            if not 0 <= label < scores.shape[1]:
+                raise BadTarget(out_of_range(label, scores.shape[1]))
+            overlaps = _overlap(box, boxes)
+            matches = overlaps >= self.overlap
+            if matches.any():
+                total = total + (overlaps * scores[:, label])[matches].amax()
+        return total
+
     def __repr__(self) -> str:
         return f"BoxScores({len(self.labels)} boxes, labels={self.labels})"
 
 
 def _are_detections(found: Any) -> bool:
     """Return whether this is a detector's output for one image: a box, a label and a score for each detection."""
+    if isinstance(found, dict) and all(isinstance(found.get(name), Tensor) for name in ("boxes", "class_scores")):
+        return found["class_scores"].ndim == 2 and found["boxes"].shape == (len(found["class_scores"]), 4)
     if not isinstance(found, dict) or not all(isinstance(found.get(k), Tensor) for k in ("boxes", "labels", "scores")):
         return False
     count = len(found["scores"])
@@ -179,6 +219,19 @@ def _overlap(box: Tensor, boxes: Tensor) -> Tensor:
     return shared / ((box[2:] - box[:2]).prod() + areas - shared)
 
 
+def _vectors(name: str, given: Any) -> Tensor:
+    """Return embeddings [D] or [M, D] without rows of zeros.
+
+    Errors   BadTarget
+    """
+    vectors = _tensor(name, given, "a tensor [D] or [N, D]")
+    if vectors.ndim not in (1, 2) or not vectors.numel():
+        raise BadTarget(f"{name} has shape {tuple(vectors.shape)}. Give [D], or [N, D] for N images.")
+    if not bool((vectors.reshape(-1, vectors.shape[-1]).norm(dim=1) > 0).all()):
+        raise BadTarget(f"{name} has a row of zeros, so the cosine is undefined. Give nonzero embeddings.")
+    return vectors
+
+
 def _tensor(name: str, given: Any, form: str) -> Tensor:
     """Convert a tensor, list or array to a detached tensor of finite numbers.
 
@@ -187,7 +240,7 @@ def _tensor(name: str, given: Any, form: str) -> Tensor:
     try:
         tensor = given.detach() if isinstance(given, Tensor) else torch.tensor(given)
     except (TypeError, ValueError, RuntimeError) as reason:
-        raise BadTarget(f"{name} is a {type(given).__name__}; give {form}.") from reason
+        raise BadTarget(f"{name} is {kind_of(given)}; give {form}.") from reason
     if tensor.is_complex() or not bool(tensor.isfinite().all()):
         raise BadTarget(f"{name} contains complex or non-finite numbers; give {form} of finite real numbers.")
     if tensor.is_inference():  # autograd cannot save tensors created in inference mode, such as detected boxes

@@ -6,12 +6,29 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, kind_of
 
 _CLASS_MAPS = ("out", "masks", "segmentation")
 _VECTORS = ("pool", "emb")
+_VALUES = ("predicted_depth", "depth", "disparity")
+EMBEDDINGS = ("image_embeds", "image_features")
+"""Names of an image's embedding in the outputs of CLIP, SigLIP and open_clip."""
+
+
+_SCORES = ("logits", "logits_per_image")
+"""Names of scores [N, K] in an output; CLIP and SigLIP have one score for each sentence."""
+
+
+def named(output: Any, *names: str) -> Any:
+    """Return the first of these attributes or keys that is not None, else None."""
+    for name in names:
+        value = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 def scores_of(output: Any) -> Tensor:
@@ -19,12 +36,15 @@ def scores_of(output: Any) -> Tensor:
 
     Errors   BadTarget, which suggests a target function for this output
     """
-    scores = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if scores is None and isinstance(output, dict):
-        scores = output.get("logits")
+    scores = scores_in(output)
     if not isinstance(scores, Tensor) or scores.ndim != 2:
         raise BadTarget(f"The model returned {describe_output(output)}, not scores [N, K]. {_remedy(output)}")
     return scores
+
+
+def scores_in(output: Any) -> Any:
+    """Return the tensor that contains the scores: the output itself, or one of its parts by name; None if unknown."""
+    return output if isinstance(output, Tensor) else named(output, *_SCORES)
 
 
 def class_maps_of(output: Any) -> Tensor:
@@ -32,7 +52,7 @@ def class_maps_of(output: Any) -> Tensor:
 
     Errors   BadTarget
     """
-    maps = output
+    maps = _maps_of_queries(output)
     for name in ("out", "logits"):
         if not isinstance(maps, Tensor):
             maps = maps.get(name, maps) if isinstance(maps, dict) else getattr(maps, name, maps)
@@ -42,6 +62,15 @@ def class_maps_of(output: Any) -> Tensor:
             "network; give a class or a target function for this model."
         )
     return maps
+
+
+def _maps_of_queries(output: Any) -> Any:
+    """Return class maps [N, K, H, W] of an output with classes and a mask for each query; other outputs as they are."""
+    for classes, masks in (("class_queries_logits", "masks_queries_logits"), ("logits", "pred_masks")):
+        a, b = (None, None) if isinstance(output, Tensor) else (named(output, classes), named(output, masks))
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.ndim == 3 and b.ndim == 4:
+            return torch.einsum("nqk,nqhw->nkhw", a.softmax(-1)[..., :-1], b.sigmoid())  # the last class: no object
+    return output
 
 
 def tensors_in(output: Any, path: str = "output") -> Iterator[tuple[str, Tensor]]:
@@ -69,7 +98,7 @@ def describe_output(output: Any) -> str:
         return f"a tensor of shape {tuple(output.shape)}"
     found = [f"{path} {tuple(tensor.shape)}" for path, tensor in tensors_in(output)]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"a {type(output).__name__}" + (f" with {', '.join(found[:3])}{more}" if found else "")
+    return kind_of(output) + (f" with {', '.join(found[:3])}{more}" if found else "")
 
 
 def _remedy(output: Any) -> str:
@@ -83,9 +112,33 @@ def _remedy(output: Any) -> str:
         return "Give forward=, a function that takes the images and returns scores [N, K] or another tensor."
     meaning, code = _suggest_score(*_select_tensor(found))
     return (
-        "Give a target function that turns this output into one score for each image, for example for "
+        f"{_hint(output)}Give a target function that turns this output into one score for each image, for example for "
         f"{meaning}: lambda output: {code}."
     )
+
+
+def _hint(output: Any) -> str:
+    """Return a sentence that names the target made for this kind of output, or an empty string."""
+    if named(output, "pred_boxes") is not None:
+        return (
+            "For a detected object, give BoxScores(boxes, labels, read=DetrDetections(size, activation)), with size "
+            "(height, width) of the images and activation 'softmax' (DETR) or 'sigmoid' (RT-DETR, D-FINE). "
+        )
+    if named(output, "masks_queries_logits") is not None:
+        return "For the pixels of a class, give MaskScores(mask, class_). "
+    for name in EMBEDDINGS:
+        if named(output, name) is not None:
+            return (
+                f"For the embedding {name!r}, give Similarity(embedding), such as that of a text: "
+                "Similarity(text_embedding(model, tokens)[0]). "
+            )
+    for name in _VALUES:
+        if (values := named(output, name)) is not None:
+            return (
+                f"For measured values, give Regression({name!r}), or for a region Regression({name!r}, mask=mask) "
+                f"with a mask {tuple(values.shape[-2:])}. "
+            )
+    return ""
 
 
 def _list_of_detections(output: Any) -> str | None:
@@ -98,12 +151,13 @@ def _list_of_detections(output: Any) -> str | None:
 
 
 def _select_tensor(found: list[tuple[str, Tensor]]) -> tuple[str, Tensor]:
-    """Return the most suitable tensor for a score: named logits, class maps, features, vectors, else the last one."""
+    """Return the best tensor for a score: logits, measured values, class maps, features, vectors, else the last one."""
     rows = [len(tensor) for _, tensor in found]
     count = max(rows, key=rows.count)
     fitting = [(path, tensor) for path, tensor in found if len(tensor) == count]
     for chosen in (
         [each for each in fitting if "logits" in each[0]],
+        [each for each in fitting if _own_name(each[0]) in _VALUES],
         [each for each in fitting if _own_name(each[0]) in _CLASS_MAPS],
         # All tokens are preferred to a pooled vector, which may depend only on the class token.
         [each for each in fitting if _own_name(each[0]) == "last_hidden_state"],
@@ -129,6 +183,8 @@ def _suggest_score(path: str, tensor: Tensor) -> tuple[str, str]:
     vector = any(word in name for word in _VECTORS)
     if not shape:
         return "the value it returns for each image", path
+    if name in _VALUES:
+        return "the mean of all its values", f"{path}.flatten(1).mean(1)"
     if len(shape) == 1:
         return ("its strongest feature", f"{path}.amax(1)") if vector else ("class 0", f"{path}[:, 0]")
     if len(shape) == 2:

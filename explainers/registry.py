@@ -6,24 +6,25 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, BadOption, UnsupportedModel, nearest, no_module
+from explainers.errors import BadImages, BadOption, UnsupportedModel, kind_of, nearest, no_module, shorten
 from explainers.findings import note_raw, pause_recording
 from explainers.hooks.locate import why_no_hooks
-from explainers.network.eval_view import EvalView, one_call, outside_call
+from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.quantized import no_gradient, why_no_gradient
-from explainers.options import LayerName, Option, options_of
+from explainers.options import LayerName, Option, options_of, unknown_keyword
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
 
 F = TypeVar("F", bound=Callable[..., Any])
+_MISSING: Any = object()
 
 MAPS = ("grid", "pixels", "heat")
 """Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
@@ -60,6 +61,11 @@ class Method:
         """Call the method."""
         return self.function(model, images, target, **options)
 
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all arguments, `model` first."""
+        return tuple(inspect.signature(self.function).parameters)
+
     @property
     def by_size(self) -> bool:
         """Whether a map is best drawn by magnitude, because each value belongs to a single pixel."""
@@ -84,10 +90,8 @@ class Method:
         return self.needs(model) if self.needs else None
 
 
-COMMON_KEYWORDS = ("through", "forward")
-"""Keywords of every method in addition to its own options: channels that restrict the gradient, and how to run the
-model.
-"""
+MethodLike = str | Method | Callable[..., Tensor]
+"""A method: its name, its function, or its entry in `METHODS`."""
 
 
 class _Methods(dict[str, "Method"]):
@@ -177,17 +181,19 @@ def _validate_calls(
 
     With `placed`, the map is moved to a grid that covers the input evenly, if the layer's cells do not.
 
-    The keyword `forward` is handled here: it is merged into the model, so the function does not see it.
+    The keywords `forward` and `through` of every method are handled here: they are merged into the model and the
+    target, so the function itself always gets None for both.
     """
 
     @functools.wraps(function)
-    def method(model: nn.Module, images: Tensor, target: TargetLike = None, **keywords: Any) -> Any:
+    def method(model: Any = _MISSING, images: Any = _MISSING, target: TargetLike = None, **keywords: Any) -> Any:
+        if images is _MISSING or model is _MISSING:
+            raise _missing(function.__name__, parameters, keywords, "model" if model is _MISSING else "images")
         if "forward" in keywords:
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
             if view.checked is not images:
                 check_images(model, images)
-                view.checked = images
             if gradients and view.quantized:
                 raise UnsupportedModel(no_gradient(view.quantized))
             rectify, given = _check_keywords(function, options, parameters, keywords)
@@ -218,19 +224,32 @@ def _check_keywords(
     for name, value in keywords.items():
         if name in options:
             options[name].check(value)
-        elif name not in parameters and name != "through":
-            possible = [each for each in parameters if each not in ("model", "images", "target")]
-            raise BadOption(
-                f"{function.__name__} has no option {name!r}. {nearest(name, [*possible, *COMMON_KEYWORDS])}Available "
-                f"options: {', '.join([*possible, *COMMON_KEYWORDS])}."
-            )
+        elif name not in parameters:
+            raise _unknown(function.__name__, parameters, name)
         elif name == "layer" and not (value is None or isinstance(value, (str, nn.Module))):
-            raise TypeError(f"layer is {value!r}; give a name from list_layers(model, images) or the module itself.")
+            raise TypeError(
+                f"layer is {shorten(value)}; give a name from list_layers(model, images) or the module itself."
+            )
         elif name == "progress" and not (value is None or callable(value)):
-            raise BadOption(f"progress={value!r} is not valid. Give a function that takes a Partial, or None.")
+            raise BadOption(f"progress={shorten(value)} is not valid. Give a function that takes a Partial, or None.")
     given = dict(keywords)
     rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
     return rectify, given
+
+
+def _unknown(function: str, parameters: Iterable[str], name: str) -> BadOption:
+    positional = ("model", "images", "target")
+    return unknown_keyword(function, name, parameters, [each for each in parameters if each not in positional])
+
+
+def _missing(
+    function: str, parameters: Mapping[str, inspect.Parameter], keywords: Mapping[str, Any], argument: str
+) -> Exception:
+    """Return the error for a call without model or images, which may be misspelled among the keywords."""
+    for name in keywords:
+        if name not in parameters:
+            return _unknown(function, parameters, name)
+    return TypeError(f"{function} needs the argument {argument!r}: {function}(model, images).")
 
 
 def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
@@ -257,7 +276,9 @@ def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool) -> 
 
 def _restrict_target(target: TargetLike, through: Any) -> Through:
     if not isinstance(through, (tuple, list)) or len(through) != 2:
-        raise BadOption(f"through={through!r} is not valid. Give (layer, channels), for example ('layer3', [17]).")
+        raise BadOption(
+            f"through={shorten(through)} is not valid. Give (layer, channels), for example ('layer3', [17])."
+        )
     return Through(target, through[0], through[1])
 
 
@@ -269,9 +290,7 @@ def check_images(model: nn.Module, images: Tensor) -> None:
     if not isinstance(model, nn.Module):
         raise no_module(model)
     if not isinstance(images, Tensor):
-        raise TypeError(
-            f"images is a {type(images).__name__}; give a float tensor [N, C, H, W], normalized for the model."
-        )
+        raise TypeError(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
     if images.ndim != 4 or 0 in images.shape:
         raise BadImages(f"images has shape {tuple(images.shape)}. {_suggest_shape(images)}")
     if images.is_meta or images.layout != torch.strided:
@@ -299,6 +318,7 @@ def check_images(model: nn.Module, images: Tensor) -> None:
         )
     if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
         raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
+    note_checked(model, images)
 
 
 def _suggest_shape(images: Tensor) -> str:
@@ -308,11 +328,16 @@ def _suggest_shape(images: Tensor) -> str:
         return "Give a tensor [N, C, H, W] with at least one image of at least one pixel."
     if images.ndim == 3:
         return "It must have 4 dimensions, [N, C, H, W]. Add the batch dimension: images[None]."
-    if images.ndim > 4:
-        remedy = "images[0]" if set(shape[:-4]) == {1} and images.ndim == 5 else f"images.reshape(-1, *{shape[-3:]})"
+    if images.ndim == 5:
+        n, a, b = shape[:3]
         return (
-            f"It must have 4 dimensions, [N, C, H, W]: single images, not clips or batches of batches. Give {remedy}."
+            "It must have 4 dimensions, [N, C, H, W]. For a batch of batches, give "
+            f"{'images[0]' if n == 1 else 'images.flatten(0, 1)'}. For a model of clips or volumes, use a method that "
+            "attributes to pixels, such as saliency, with the third axis as channels: give images.flatten(1, 2) and "
+            f"forward=lambda images: model(images.unflatten(1, ({a}, {b})))."
         )
+    if images.ndim > 5:
+        return f"It must have 4 dimensions, [N, C, H, W]. Give images.reshape(-1, *{shape[-3:]})."
     return "It must have 4 dimensions, [N, C, H, W]: images, channels, rows and columns."
 
 
@@ -321,15 +346,36 @@ def current_name(name: str) -> str:
     return _RENAMED.get(name, name)
 
 
-def find(name: str) -> Method:
-    """Return the method with that name.
+def find(chosen: MethodLike) -> Method:
+    """Return a method by its name or by its function; a `Method` is returned as it is.
 
-    Errors   BadOption with similar names
+    Errors   BadOption with similar names, or for a function that is not a method
     """
+    if isinstance(chosen, Method):
+        return chosen
+    if not isinstance(chosen, str):
+        return _find_function(chosen)
+    name = chosen
     if name in _RENAMED:
         new = _RENAMED[name]
         warnings.warn(f"The method {name!r} is deprecated; use {new!r}.", DeprecationWarning, stacklevel=3)
         name = new
     if name not in METHODS:
-        raise BadOption(f"Unknown method {name!r}. {nearest(str(name), METHODS)}METHODS lists all {len(METHODS)}.")
+        raise BadOption(f"Unknown method {shorten(name)}. {nearest(name, METHODS)}METHODS lists all {len(METHODS)}.")
     return METHODS[name]
+
+
+def find_function(function: object) -> Method | None:
+    """Return the method with this function, or None."""
+    return next((each for each in METHODS.values() if each.function is function), None)
+
+
+def _find_function(function: Any) -> Method:
+    if (known := find_function(function)) is not None:
+        return known
+    if isinstance(function, (type, nn.Module)) or not callable(function):
+        raise BadOption(f"The method is {kind_of(function)}. Give a name or a function of METHODS, such as 'grad_cam'.")
+    raise BadOption(
+        f"{shorten(function)} is not a method of this library. Give a name or a function of METHODS, such as "
+        "'grad_cam', or register your own function with the decorator explainers.registry.method."
+    )

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, shorten
 from explainers.options import LayerName, whole_number, whole_numbers
 from explainers.outputs import scores_of
 from explainers.probabilities import check_score, default_score, log_probability_of, no_probabilities, probabilities_of
 
 TargetFunction = Callable[[Any], Tensor]
 TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
+ThroughLike = tuple[LayerName, int | Sequence[int]]
+"""A layer and one or more of its channels: `through=("layer3", [17])`."""
 
 
 class Target:
@@ -145,9 +147,9 @@ class Contrast(Target):
     def __init__(self, class_: int, against: int | Sequence[int]) -> None:
         own, others = class_indices(class_), class_indices(against)
         if not isinstance(own, int):
-            raise BadTarget(f"class_ is {class_!r}; Contrast takes one class for all images. Give an int.")
+            raise BadTarget(f"class_ is {shorten(class_)}; Contrast takes one class for all images. Give an int.")
         if others in ((), own, (own,)):
-            raise BadTarget(f"against is {against!r}; give one class other than {own}, or several.")
+            raise BadTarget(f"against is {shorten(against)}; give one class other than {own}, or several.")
         object.__setattr__(self, "class_", own)
         object.__setattr__(self, "against", others)
 
@@ -212,12 +214,15 @@ class Unit(Target):
     at: tuple[int, int] | str | None = None
     cells: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
+    def __repr__(self) -> str:
+        return f"Unit(layer={shorten(self.layer)}, channel={self.channel}, at={self.at!r})"
+
     def check(self, count: int) -> None:
         if whole_number(self.channel) is None:
-            raise BadTarget(f"channel={self.channel!r} is not valid. Give the index of one channel, from 0.")
+            raise BadTarget(f"channel={shorten(self.channel)} is not valid. Give the index of one channel, from 0.")
         is_named = self.at is None or (isinstance(self.at, str) and self.at == "max")
         if not is_named and self._cell() is None:
-            raise BadTarget(f"at={self.at!r} is not valid. Give None, a cell (row, column), or 'max'.")
+            raise BadTarget(f"at={shorten(self.at)} is not valid. Give None, a cell (row, column), or 'max'.")
 
     def _cell(self) -> tuple[int, ...] | None:
         cell = None if isinstance(self.at, str) else whole_numbers(self.at)
@@ -235,7 +240,7 @@ class Unit(Target):
         row, column = self._cell() or (-1, -1)
         if not (0 <= row < height and 0 <= column < width):
             raise BadTarget(
-                f"Cell {at} does not exist: layer {self.layer!r} has rows 0 to {height - 1} and columns 0 to "
+                f"Cell {at} does not exist: layer {shorten(self.layer)} has rows 0 to {height - 1} and columns 0 to "
                 f"{width - 1}."
             )
         return replace(self, cells=((row, column),) * count)
@@ -286,12 +291,17 @@ class Through(Target):
         one = whole_number(channels)
         chosen = whole_numbers(channels) if one is None else (one,)
         if not chosen:
-            raise BadTarget(f"channels={channels!r} is not valid. Give one channel of {layer!r}, or several: [17].")
+            raise BadTarget(
+                f"channels={shorten(channels)} is not valid. Give one channel of {shorten(layer)}, or several: [17]."
+            )
         if isinstance(target, Through):
             raise BadTarget("The target is already a Through. Give through=(layer, channels) for only one layer.")
         object.__setattr__(self, "target", target)
         object.__setattr__(self, "layer", layer)
         object.__setattr__(self, "channels", chosen)
+
+    def __repr__(self) -> str:
+        return f"Through(target={shorten(self.target)}, layer={shorten(self.layer)}, channels={self.channels})"
 
     def check(self, count: int) -> None:
         if self.target is not None:
@@ -320,7 +330,7 @@ class _Function(Target):
         return self.function(output)
 
     def __repr__(self) -> str:
-        return getattr(self.function, "__name__", repr(self.function))
+        return getattr(self.function, "__name__", None) or shorten(self.function)
 
 
 def as_target(target: Any, count: int | None = None) -> Target:
@@ -392,7 +402,7 @@ def class_indices(classes: Any) -> int | tuple[int, ...]:
     several = whole_numbers(classes) if one is None else (one,)
     if several is None:
         raise TypeError(
-            f"target is {classes!r}; give a class index, one index for each image, a Target such as Logit(3), "
+            f"target is {shorten(classes)}; give a class index, one index for each image, a Target such as Logit(3), "
             "or a function from the model's output to [N]."
         )
     for index in several:
@@ -417,7 +427,7 @@ def _select(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:
 
 
 def _no_channel(channel: Any, layer: LayerName, count: int) -> str:
-    return f"Channel {channel!r} does not exist: layer {layer!r} has channels 0 to {count - 1}."
+    return f"Channel {shorten(channel)} does not exist: layer {shorten(layer)} has channels 0 to {count - 1}."
 
 
 def out_of_range(index: int, count: int) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from explainers.backward.vjp import vjp
-from explainers.errors import BadOption, UnsupportedOperation, nearest
+from explainers.errors import BadOption, UnsupportedOperation, nearest, shorten
 from explainers.passes.tensors import at_least_float32
 
 RuleLike = str | Mapping[str, str] | None
@@ -222,7 +222,7 @@ class RuleMap:
         for pattern, name in self.patterns.items():
             if name not in RULES:
                 raise BadOption(
-                    f"Unknown LRP rule={name!r}{'' if pattern == '*' else f' for {pattern!r}'}. "
+                    f"Unknown LRP rule={shorten(name)}{'' if pattern == '*' else f' for {shorten(pattern)}'}. "
                     f"{nearest(str(name), RULES)}Choose one of {', '.join(RULES)}."
                 )
         self._layers: dict[str, None] = {}
@@ -248,6 +248,6 @@ class RuleMap:
             if pattern not in self._matched and pattern != "*":
                 layers = [name for name in self._layers if name]
                 raise BadOption(
-                    f"rule pattern {pattern!r} matches no name or type of a layer with weights. "
+                    f"rule pattern {shorten(pattern)} matches no name or type of a layer with weights. "
                     f"{nearest(pattern, layers)}Layers: {', '.join(layers[:12])}{' …' if len(layers) > 12 else ''}."
                 )

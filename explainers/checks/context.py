@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.checks.fixtures import changes, snapshot, tiny, tiny_transformer
+from explainers.errors import shorten
 
 Outcome = tuple[float | None, str]
 CLOSE = 1e-4
@@ -42,7 +43,9 @@ class Context:
 
     def __post_init__(self) -> None:
         self.is_built_in = self.user_model is None
-        self.name = str(getattr(self.function, "name", None) or getattr(self.function, "__name__", repr(self.function)))
+        self.name = str(
+            getattr(self.function, "name", None) or getattr(self.function, "__name__", shorten(self.function))
+        )
         inner = getattr(self.function, "function", self.function)
         self.keywords = set(inspect.signature(inner).parameters)
         if self.is_built_in:

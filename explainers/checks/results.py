@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from explainers.checks.context import Context, Fail, Outcome, Skip, agree, check, distance_of, unchanged
 from explainers.checks.fixtures import Fault, failing, steps
+from explainers.errors import kind_of
 from explainers.hooks.edit import edit_outputs
 
 # Results
@@ -20,7 +21,7 @@ from explainers.hooks.edit import edit_outputs
 def shape(t: Context) -> Outcome:
     result, images = t.fresh(), t.images()
     if not isinstance(result, Tensor):
-        raise Fail(f"The result is a {type(result).__name__}, not a Tensor.")
+        raise Fail(f"The result is {kind_of(result)}, not a Tensor.")
     n, c, h, w = images.shape
     kind = t.kind(result)
     is_valid = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import diagnose
 from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
@@ -20,24 +21,26 @@ from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
-from explainers.options import LayerName, whole_number
+from explainers.options import LayerName, unknown_keyword, whole_number
 from explainers.probabilities import check_score, declared, declared_score
-from explainers.registry import MAPS, Method, find
-from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, describe_target
+from explainers.registry import MAPS, Method, MethodLike, find
+from explainers.targets import Logit, LogProbability, Probability, TargetLike, Through, ThroughLike, describe_target
 
 _OF_THE_CALL = ("layer", "progress", "budget")
 """Keywords that are not stored with the map. The layer is stored separately, by its name."""
+_POSITIONAL = ("model", "images", "target")
+"""Arguments that messages do not list among the options."""
 
 
 def explain(
-    method: str,
+    method: MethodLike,
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
     reduce: str | None = None,
-    through: tuple[LayerName, Any] | None = None,
+    through: ThroughLike | None = None,
     forward: Forward | None = None,
     score: str | None = None,
     compare: bool = True,
@@ -46,6 +49,7 @@ def explain(
 ) -> Explanation:
     """Run one method and return its map with scores, statistics and findings, from the same pass.
 
+    `method` is a name in `METHODS` or the method's function: explain(grad_cam, model, images) is the same as below.
     `reduce` ("sum", "abs_max", "norm") says how attributions of pixels and channels are reduced to one map; `through`,
     (layer, channels), keeps only gradients that pass through these channels; `forward`, a function from images
     [B, C, H, W], for any B, to the model's output, runs a model with more inputs: lambda images: model(images, meta);
@@ -67,7 +71,14 @@ def explain(
     """
     chosen = find(method)
     if layer is not None and not chosen.takes_layer:
-        raise BadOption(f"{method} has no option 'layer', because it explains the input. Omit layer.")
+        raise BadOption(f"{chosen.name} has no option 'layer', because it explains the input. Omit layer.")
+    for name in options:
+        if name not in chosen.parameters:
+            accepted_here = [
+                each for each in inspect.signature(explain).parameters if each not in ("method", "options")
+            ]
+            accepted = dict.fromkeys([*chosen.parameters, *accepted_here])
+            raise unknown_keyword(chosen.name, name, accepted, [each for each in accepted if each not in _POSITIONAL])
     own = chosen.options.get("score")
     if own is not None and score in own.choices:
         options, score = {**options, "score": score}, None
@@ -76,9 +87,9 @@ def explain(
     if through is not None:
         keywords["through"] = through
     if reduce is not None and reduce not in REDUCTIONS:
-        raise BadOption(f"reduce={reduce!r} is not valid. Choose one of {', '.join(REDUCTIONS)}.")
+        raise BadOption(f"reduce={shorten(reduce)} is not valid. Choose one of {', '.join(REDUCTIONS)}.")
     if trained_size is not None and (whole_number(trained_size) or 0) < 1:
-        raise BadOption(f"trained_size={trained_size!r} is not valid. Give a side in pixels, or None.")
+        raise BadOption(f"trained_size={shorten(trained_size)} is not valid. Give a side in pixels, or None.")
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
     model = model if forward is None else wrap_forward(model, forward, images)
@@ -138,7 +149,7 @@ def explain(
         for n in range(len(images))
     ]
     return Explanation(
-        method=method,
+        method=chosen.name,
         layer=record.layer,
         target=described,
         options=resolved,

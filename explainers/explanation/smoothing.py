@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.maps.resize import reduce_channels
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline
@@ -147,7 +147,7 @@ def _check_arguments(
     if sum(varied is not None for varied in (noise, augment or None, baselines)) != 1:
         raise BadOption("Give exactly one of noise, augment and baselines, such as noise=0.15.")
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise <= 1):
-        raise BadOption(f"noise={noise!r} is not valid. Give a share of the image's range from 0 to 1.")
+        raise BadOption(f"noise={shorten(noise)} is not valid. Give a share of the image's range from 0 to 1.")
     if baselines is not None and "baseline" not in _keywords(function):
         raise BadOption(f"{name} has no option 'baseline'. Use noise= or augment= instead.")
 
@@ -157,12 +157,12 @@ def _sample_count(samples: int | None, baselines: Sequence[Baseline] | None) -> 
         if isinstance(baselines, (str, Tensor)) or not len(baselines):
             raise BadOption("baselines must be a non-empty sequence. Give several, such as (None, 'blur', 0.5).")
         if samples is not None and samples != len(baselines):
-            raise BadOption(f"samples={samples!r} does not match {len(baselines)} baselines. Omit samples.")
+            raise BadOption(f"samples={shorten(samples)} does not match {len(baselines)} baselines. Omit samples.")
         return len(baselines)
     if samples is None:
         return _SAMPLES
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise BadOption(f"samples={samples!r} is not valid. Give an integer of at least 1.")
+        raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
     return samples
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
@@ -262,7 +262,7 @@ def _validate_result(edit: Edit) -> Edit:
         if changed is None:
             return None
         if not isinstance(changed, Tensor):
-            raise TypeError(f"The gradient function returned {changed!r}; it must return a Tensor or None.")
+            raise TypeError(f"The gradient function returned {shorten(changed)}; it must return a Tensor or None.")
         for what in ("shape", "dtype", "device"):
             returned, expected = getattr(changed, what), getattr(gradient, what)
             if returned != expected:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from explainers.errors import LayerNotFound, UnsupportedModel, nearest, no_module
+from explainers.errors import LayerNotFound, UnsupportedModel, nearest, no_module, shorten
 from explainers.options import LayerName
 
 
@@ -120,7 +120,9 @@ def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
 
 def _name_of(layer: Any, model: nn.Module) -> str:
     if not isinstance(layer, nn.Module):
-        raise TypeError(f"Invalid layer={layer!r}. Pass a name from list_layers(model, images), or the module itself.")
+        raise TypeError(
+            f"Invalid layer={shorten(layer)}. Pass a name from list_layers(model, images), or the module itself."
+        )
     inner = unwrap(layer)
     for name, module in model.named_modules(remove_duplicate=False):
         if module is inner:

@@ -16,9 +16,10 @@ from explainers.layers.placement import Placement
 from explainers.layers.profile import Profile, profile
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import LayerName
+from explainers.options import LayerName, check_keywords
 
 
+@check_keywords
 def list_layers(
     model: nn.Module, images: Tensor, *, spatial: bool = False, forward: Forward | None = None
 ) -> list[Layer]:
@@ -42,6 +43,7 @@ def list_layers(
     return chosen if forward is None else [replace(layer, _model=lambda: model) for layer in chosen]
 
 
+@check_keywords
 def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None = None) -> str:
     """Return the last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, `ln_1` of a ViT.
 

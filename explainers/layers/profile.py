@@ -26,6 +26,7 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
+from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 
@@ -67,7 +68,11 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
     with _lock:
         layers = _known.get(view.owner, {}).get(key)
     if layers is None:
-        layers = _compute_profile(view, images)
+        try:
+            layers = _compute_profile(view, images)
+        except Exception as error:
+            check_channel_count(view.network, images, error)
+            raise
         with _lock:
             profiles = _known.setdefault(view.owner, {})
             if len(profiles) >= 16:
@@ -134,7 +139,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
 
 def _scores(output: Any) -> list[Tensor]:
     """Return the tensors of a model's output that contain its scores, without auxiliary heads."""
-    for name in ("logits", "out"):
+    for name in ("logits", "logits_per_image", "out"):
         scores = output.get(name) if isinstance(output, dict) else getattr(output, name, None)
         if isinstance(scores, Tensor):
             return [scores]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.maps.resize import resize
+from explainers.options import check_keywords
 from explainers.perturbation.segments import components
 
 
@@ -26,6 +27,7 @@ class Region:
     share: float
 
 
+@check_keywords
 def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least: float = 0.0) -> list[Region]:
     """Find the 4-connected components of a map at or above `threshold` times its maximum, largest share first.
 
@@ -44,7 +46,9 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
         [(96, 64, 160, 128)]
     """
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
-        raise BadOption(f"Invalid threshold={threshold!r}. Give a fraction of the maximum, above 0 and at most 1.")
+        raise BadOption(
+            f"Invalid threshold={shorten(threshold)}. Give a fraction of the maximum, above 0 and at most 1."
+        )
     if not isinstance(map, Tensor) or map.ndim != 2 or not bool(map.isfinite().all()):
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
         raise ValueError(f"regions takes one finite map [h, w], not {given}. For a batch, give map[i].")

@@ -7,7 +7,7 @@ import base64
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption, nearest
+from explainers.errors import BadOption, nearest, shorten
 
 # 256 x 3 bytes each. Magma and viridis are by Nathaniel J. Smith and Stefan van der Walt, in the public domain (CC0).
 MAGMA = (
@@ -56,5 +56,5 @@ def color_map(name: str) -> Tensor:
     tables = {"magma": MAGMA, "viridis": VIRIDIS}
     if name not in tables:
         hint = nearest(str(name), COLORS)
-        raise BadOption(f"Unknown color map {name!r}. {hint}Choose one of {', '.join(COLORS)}.")
+        raise BadOption(f"Unknown color map {shorten(name)}. {hint}Choose one of {', '.join(COLORS)}.")
     return torch.tensor(list(base64.b64decode(tables[name])), dtype=torch.uint8).view(256, 3)

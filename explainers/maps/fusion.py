@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.maps.resize import resize
+from explainers.options import check_keywords
 
 MODES = ("mean", "product")
 
 
+@check_keywords
 def fuse(
     maps: Mapping[str, Tensor] | Sequence[Tensor], how: str = "mean", *, size: tuple[int, int] | None = None
 ) -> Tensor:
@@ -32,7 +34,7 @@ def fuse(
     """
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in MODES:
-        raise BadOption(f"Unknown how={how!r}. Choose one of {', '.join(MODES)}.")
+        raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(MODES)}.")
     fits = all(isinstance(m, Tensor) and m.ndim == 3 and len(m) == len(layers[0]) for m in layers)
     if not layers or not fits:
         shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"

@@ -30,10 +30,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.maps.color_maps import BLUE, RED, color_map
 from explainers.maps.pixels import pixels, to_pillow
 from explainers.maps.resize import blur, enlarge
+from explainers.options import check_keywords
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -158,6 +159,7 @@ def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = Tr
     return chosen.colors, chosen.low, chosen.high
 
 
+@check_keywords
 def overlay(
     photo: Image.Image | Tensor,
     map: Tensor,
@@ -191,7 +193,7 @@ def overlay(
         (640, 480)
     """
     if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
-        raise BadOption(f"Invalid opacity={opacity!r}. Give a number from 0 to 1.")
+        raise BadOption(f"Invalid opacity={shorten(opacity)}. Give a number from 0 to 1.")
     if colours is not None:
         message = "The argument `colours` of overlay is deprecated and will be removed; use `colors`."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
@@ -294,7 +296,7 @@ def color_bar(
     color_map(name)
     width, height = size
     if width < 160 or height < 32:
-        raise BadOption(f"size={size!r} is too small to read. Give at least (160, 32).")
+        raise BadOption(f"size={shorten(size)} is too small to read. Give at least (160, 32).")
     if name == "signed":
         high = max(abs(low), abs(high))
         low = -high
@@ -341,7 +343,7 @@ def sprite(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
             f"sprite takes the channels [K, h, w] of one image, not {tuple(features.shape)}. Give features[0]."
         )
     if cell < 1:
-        raise BadOption(f"Invalid cell={cell!r}. Give an integer of at least 1.")
+        raise BadOption(f"Invalid cell={shorten(cell)}. Give an integer of at least 1.")
     planes = features.detach().float()
     height, width = planes.shape[1:]
     shrink = max(height, width, cell) / cell
@@ -362,5 +364,5 @@ def _check_limits(limits: tuple[float, float]) -> tuple[float, float]:
     pair = limits if isinstance(limits, (tuple, list)) and len(limits) == 2 else (math.nan, math.nan)
     low, high = (float(value) if hasattr(value, "__float__") else math.nan for value in pair)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise BadOption(f"Invalid limits={limits!r}. Give (low, high), both finite, with low below high.")
+        raise BadOption(f"Invalid limits={shorten(limits)}. Give (low, high), both finite, with low below high.")
     return low, high

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from explainers.errors import kind_of
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -24,7 +26,7 @@ def pixels(photo: Image.Image | Tensor | Any) -> Tensor:
         return _from_values(photo.detach().cpu() if isinstance(photo, Tensor) else torch.tensor(photo))
     if not all(hasattr(photo, name) for name in ("mode", "convert", "tobytes")):
         raise TypeError(
-            f"photo is a {type(photo).__name__}. Give a Pillow image, such as PIL.Image.open(path), or its pixels as a "
+            f"photo is {kind_of(photo)}. Give a Pillow image, such as PIL.Image.open(path), or its pixels as a "
             "uint8 tensor [3, H, W]."
         )
     if photo.mode.startswith(("I", "F")):

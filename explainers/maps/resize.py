@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.errors import shorten
 from explainers.options import whole_numbers
 
 MODES = ("bilinear", "nearest", "area")
@@ -29,10 +30,10 @@ def resize(maps: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tenso
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
         raise ValueError(f"resize takes maps [N, h, w], not {given}. For a single map m, give m[None].")
     if mode not in MODES:
-        raise ValueError(f"Unknown mode {mode!r}. Choose one of {', '.join(MODES)}.")
+        raise ValueError(f"Unknown mode {shorten(mode)}. Choose one of {', '.join(MODES)}.")
     sides = whole_numbers(size)
     if sides is None or len(sides) != 2 or min(sides) < 1:
-        raise ValueError(f"Invalid size {size!r}. Give (height, width), both at least 1.")
+        raise ValueError(f"Invalid size {shorten(size)}. Give (height, width), both at least 1.")
     height, width = sides
     planes = _to_float(maps)[:, None]
     if mode == "bilinear":
@@ -108,7 +109,9 @@ def blur(maps: Tensor, sigma: float) -> Tensor:
     Errors   ValueError for another shape, or if sigma is not positive.
     """
     if maps.ndim != 3 or not sigma > 0:
-        raise ValueError(f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)} and {sigma!r}.")
+        raise ValueError(
+            f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)} and {shorten(sigma)}."
+        )
     planes = _to_float(maps)[:, None]
     radius = math.ceil(3 * sigma)
     steps = torch.arange(-radius, radius + 1, dtype=planes.dtype, device=planes.device)
@@ -135,7 +138,7 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
     if how == "norm":
         norms: Tensor = torch.linalg.vector_norm(pixels, dim=1)
         return norms
-    raise ValueError(f"Unknown reduction {how!r}. Choose one of {', '.join(REDUCTIONS)}.")
+    raise ValueError(f"Unknown reduction {shorten(how)}. Choose one of {', '.join(REDUCTIONS)}.")
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:

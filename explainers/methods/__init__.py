@@ -6,6 +6,7 @@ of the docstrings, `model` is torchvision's resnet18, `vit` its vit_b_16, and `i
 
 # ruff: noqa: F403 star imports let type checkers find the methods; `__all__` below excludes everything else
 from explainers.methods.cams.gradient_cams import *  # isort: skip
+from explainers.methods.cams.derived_score_cams import *  # isort: skip
 from explainers.methods.cams.activation_cams import *  # isort: skip
 from explainers.methods.cams.score_cams import *  # isort: skip
 from explainers.methods.features import *  # isort: skip

@@ -6,7 +6,8 @@ All methods here read the same tensors of each block and combine them differentl
     G  ∂y / ∂A                               (n, heads, t, t), y in logits unless the target says otherwise
 
 The result uses the rows of the tokens that the score reads after the last block, i.e. those with a nonzero gradient:
-the class token, or all patches if they are pooled. Class and register tokens have no position in the map.
+the class token, or all patches if they are pooled. If attention pools them (SigLIP, AIMv2), its rows are those of the
+pooling's queries, which are applied to the result of the blocks. Class and register tokens have no position in the map.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Range
 from explainers.passes.attention.record import mean_token_gradients, record_attention, why_not
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 
@@ -44,6 +46,8 @@ def attention_rollout(
     discard_ratio: Annotated[
         float, Range(0, 0.99, 0.05, help="fraction of each block's lowest weights set to 0")
     ] = 0.0,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Attention rollout: the product of the blocks' attention matrices with residual connections, 0.5 A + 0.5 I.
 
@@ -51,6 +55,8 @@ def attention_rollout(
 
     The map does not depend on the class. Weights below the `discard_ratio` quantile of their block are set to 0. Rows
     are renormalized, so that every head fusion gives distributions.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) on the grid of the patches, >= 0; with the class and register tokens it sums to 1
     Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
@@ -63,12 +69,23 @@ def attention_rollout(
     attention = record_attention(model, images, target, gradients=False)
     rollout = _identity(attention.weights[0])
     for a in attention.weights:
-        fused = _FUSED[head_fusion](a, dim=1)
-        if discard_ratio:
-            fused = torch.where(fused < fused.flatten(1).quantile(discard_ratio, dim=1)[:, None, None], 0, fused)
-        residual = fused + _identity(a)
-        rollout = residual / residual.sum(dim=2, keepdim=True) @ rollout
-    return attention.read(rollout)
+        rollout = _rows(_fuse(a, head_fusion, discard_ratio) + _identity(a)) @ rollout
+    if attention.pool is None:
+        return attention.read(rollout)
+    return attention.read(rollout, _rows(_fuse(attention.pool, head_fusion, discard_ratio)))
+
+
+def _fuse(a: Tensor, head_fusion: str, discard_ratio: float) -> Tensor:
+    """Reduce the heads of [N, heads, queries, keys], and set the lowest weights to 0."""
+    fused = _FUSED[head_fusion](a, dim=1)
+    if discard_ratio:
+        fused = torch.where(fused < fused.flatten(1).quantile(discard_ratio, dim=1)[:, None, None], 0, fused)
+    return fused
+
+
+def _rows(matrix: Tensor) -> Tensor:
+    """Scale every row to the sum 1."""
+    return matrix / matrix.sum(dim=2, keepdim=True)
 
 
 @method(
@@ -79,13 +96,22 @@ def attention_rollout(
     needs=why_not,
     paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679",
 )
-def transformer_attribution(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+def transformer_attribution(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
     """Transformer attribution: positive gradient-weighted attention, averaged over heads, propagated over blocks.
 
         R ← R + mean_heads(ReLU(G ∘ A)) R,  R = I before the first block
 
     This is the rule of the generic attention paper, without relevance propagation. The authors' earlier paper,
     arXiv:2012.09838, uses a different one.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, first order in logits
     Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
@@ -99,7 +125,9 @@ def transformer_attribution(model: nn.Module, images: Tensor, target: TargetLike
     relevance = _identity(attention.weights[0])
     for a, g in zip(attention.weights, attention.gradients, strict=True):
         relevance = relevance + (g * a).relu().mean(dim=1) @ relevance
-    return attention.read(relevance)
+    if attention.pool is None or attention.pool_gradient is None:
+        return attention.read(relevance)
+    return attention.read(relevance, (attention.pool_gradient * attention.pool).relu().mean(dim=1))
 
 
 @method(
@@ -116,13 +144,18 @@ def le_grad(
     target: TargetLike = None,
     *,
     score: Annotated[str, Choice("logit", "mean_token", help="score that is differentiated in every block")] = "logit",
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """LeGrad: the positive gradient of the score at the attention weights, mean over heads, tokens and blocks.
 
         mean_blocks mean_heads,tokens ReLU(∂y/∂A)
 
     "logit" differentiates the model's own score y. "mean_token" differentiates, for each block, the score that the rest
-    of the network gives to the mean of all tokens right after the block.
+    of the network gives to the mean of all tokens right after the block. Attention that pools the tokens at the end
+    counts as one more block for "logit".
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) on the grid of the patches, >= 0, in logits per unit of attention
     Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT)
@@ -136,7 +169,8 @@ def le_grad(
         attention = mean_token_gradients(model, images, target)
     else:
         attention = record_attention(model, images, target, gradients=True)
-    blocks = [g.relu().mean(dim=(1, 2)) for g in attention.gradients]
+    gradients = [*attention.gradients, *([] if attention.pool_gradient is None else [attention.pool_gradient])]
+    blocks = [g.relu().mean(dim=(1, 2)) for g in gradients]
     return attention.to_maps(torch.stack(blocks).mean(dim=0))
 
 

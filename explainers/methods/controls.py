@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Range, Seed
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 _SCALE_FREE = "A control is independent of the network, so its values do not scale with the score."
 _PAPER = "Adebayo et al. 2018, arXiv:1810.03292"
@@ -39,10 +40,14 @@ def random_control(
     *,
     cells: Annotated[int, Range(1, 4096, help="random cells along the shorter side")] = 7,
     seed: Seed = 0,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Random control: uniform random numbers in square cells, the same for all images of a size.
 
     7 cells are as coarse as a class-activation map; with one cell per pixel the map is noise.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, height, width), in [0, 1), no unit
     Errors   BadTarget
@@ -81,8 +86,17 @@ def _cell_indices(size: int, side: int, cells: int) -> Tensor:
     reads_class=False,
     scale_free=_SCALE_FREE,
 )
-def edge_control(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+def edge_control(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
     """Edge control: the magnitude of the image's Sobel gradient at each pixel, over all channels.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, height, width), >= 0, in units of the model's input per pixel; borders are replicated
     Errors   BadTarget
@@ -123,8 +137,12 @@ def center_control(
     width: Annotated[
         float, Range(0.01, 10, 0.01, help="standard deviation of the blob, as a fraction of each side")
     ] = 0.25,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Center control: a centered Gaussian blob, since most photos show their object in the center.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, height, width), in (0, 1], no unit
     Errors   BadTarget

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from explainers.methods.cams.score_cams import channel_drops
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Range
 from explainers.passes.at_layer import activation_and_score, features
 from explainers.passes.attention.record import attention_at, patches_of, why_not
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -27,11 +28,19 @@ from explainers.targets import TargetLike
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
 )
 def feature_maps(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Feature maps: the layer's output, one map per channel; independent of the target.
 
     The forward pass stops at the layer.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, k, h, w), the layer's own values, channels first even if the network has channels last
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -61,12 +70,16 @@ def token_pca(
     *,
     layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="principal components, largest variance first")] = 3,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Token PCA: the first principal components of an image's tokens (or positions); independent of the target.
 
     The tokens of one image, or the positions of a convolution, are centered and projected onto their principal axes.
     The sign of a component is arbitrary: each is flipped so that its largest value by magnitude is positive. Components
     beyond the rank are 0.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, components, h, w), in the layer's own units; a map's sum of squares is the variance explained times the
              number of positions
@@ -108,12 +121,16 @@ def attention_heads(
     query: Annotated[
         str, Choice("class", "mean", help="attention of the class token, or the mean over all patches")
     ] = "class",
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Attention heads: the attention weights of each head of a block, one map per head; independent of the target.
 
     `layer` is a layer that contains attention, or whose output attention reads next; by default the last one. If it
     contains several blocks, the heads of the first block come first. "class" is the token before the patches, or the
     mean of the patches if there is no such token.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, heads, h, w), attention weights: with the class and register tokens each head sums to 1
     Errors   UnsupportedModel if the network has no global attention among tokens (convolutions, Swin, MaxViT);
@@ -125,6 +142,8 @@ def attention_heads(
         torch.Size([1, 12, 14, 14])
     """
     a, grid, extra = attention_at(model, images, layer)
+    if a.shape[2] != a.shape[3]:  # queries of an attention pooling, which are not tokens
+        return patches_of(a.mean(dim=2), grid, extra)
     rows = a[:, :, 0] if query == "class" and extra else a[:, :, extra:].mean(dim=2)
     return patches_of(rows, grid, extra)
 
@@ -139,10 +158,15 @@ def channel_effects(
     batch_size: int | None = None,
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Channel effects: the drop of the score when one channel of the layer is set to zero, for each channel.
 
         y - y(A_k = 0)
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, k), in logits; positive if the channel is evidence for the target. If the method is stopped early,
              the remaining channels are 0. The receptive field of a position, a box in input pixels, is

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, kind_of
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
@@ -21,10 +21,12 @@ from explainers.network.eval_view import outside_call
 from explainers.passes.loop import Partial, Progress, StopLoop
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
-from explainers.registry import METHODS, Method, find
+from explainers.registry import METHODS, Method, find, find_function
 
-Maps = Tensor | Explanation | str | Callable[[Tensor], Tensor]
-"""Maps [N, h, w] or attributions [N, C, H, W], an `Explanation`, a method's name, or a function of the images."""
+Maps = Tensor | Explanation | str | Method | Callable[..., Tensor]
+"""Maps [N, h, w] or attributions [N, C, H, W], an `Explanation`, a method by its name or function, or a function of the
+images.
+"""
 
 RANDOM = 4
 """Number of random control maps. It is even, because every second map is the negative of the one before."""
@@ -175,6 +177,12 @@ def _reduce(maps: Tensor) -> Tensor:
     return reduce_channels(maps) if maps.ndim == 4 else maps
 
 
+def name_method(maps: Maps) -> Maps:
+    """Return the name of a method that was given as its function or entry in `METHODS`; other maps as they are."""
+    known = maps if isinstance(maps, Method) else find_function(maps)
+    return maps if known is None else known.name
+
+
 def check_maps(maps: Any, images: Tensor) -> None:
     """Check, before any computation, that `maps` is valid for these images.
 
@@ -194,12 +202,9 @@ def check_maps(maps: Any, images: Tensor) -> None:
             )
         check_dense_and_real(maps)
         check_shape_and_values(_reduce(maps), images)
-    elif isinstance(maps, Method) or maps in [each.function for each in METHODS.values()]:
-        name = maps.name if isinstance(maps, Method) else maps.__name__
-        raise TypeError(f"maps is the function {name}. Give the name of the method: {name!r}.")
     elif not callable(maps):
         raise TypeError(
-            f"maps is a {type(maps).__name__}; give a tensor [N, h, w], an Explanation, a method's name or a function "
+            f"maps is {kind_of(maps)}; give a tensor [N, h, w], an Explanation, a method's name or a function "
             "of the images."
         )
 

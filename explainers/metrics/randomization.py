@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, BadTarget, UnsupportedModel
+from explainers.errors import BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.hooks.records import map_tensors
@@ -119,7 +119,8 @@ def _fixed(network: nn.Module, images: Tensor, target: TargetLike) -> Target:
     """Return the target with fixed classes: None becomes the top classes of the trained network."""
     if isinstance(target, Unit):
         raise BadTarget(
-            f"The target is a unit of {target.layer!r}, which does not depend on the weights after that layer. Give a "
+            f"The target is a unit of {shorten(target.layer)}, which does not depend on the weights after that layer. "
+            "Give a "
             "class, or a function of the network's output."
         )
     with open_run(network, images, target) as run:
@@ -141,7 +142,9 @@ class _Maps:
         elif callable(method):
             self.method = None
         else:
-            raise BadOption(f"method={method!r} is not valid. Give a name, or a function of model, images, target.")
+            raise BadOption(
+                f"method={shorten(method)} is not valid. Give a name, or a function of model, images, target."
+            )
         if self.method is not None and (self.method.planes or self.method.returns == "channels"):
             raise BadOption(
                 f"{name} does not return a map of the image, but {self.method.returns}. Use another method."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, ExplainerError, nearest
+from explainers.errors import BadOption, ExplainerError, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
@@ -23,11 +24,11 @@ from explainers.metrics.recommendation import PartialRecommendation, RankedMap, 
 from explainers.metrics.run import Evaluator, evaluate, evaluator
 from explainers.metrics.settings import EvaluationSettings
 from explainers.network.eval_view import one_call, outside_call
-from explainers.network.forward_wrapper import wrap_forward
-from explainers.options import LayerName, options_of
+from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.options import LayerName, options_of, unknown_keyword
 from explainers.passes.at_layer import AtLayer, activations_and_gradients_of
 from explainers.passes.loop import Partial, Progress, check_progress
-from explainers.registry import METHODS, Method, check_images, find, rectifies
+from explainers.registry import METHODS, Method, MethodLike, check_images, find, rectifies
 from explainers.targets import Target, TargetLike, describe_target
 
 SHORT = 5
@@ -53,8 +54,9 @@ def recommend(
     seconds: float = 10,
     metrics: Sequence[str] = ("deletion", "insertion"),
     layers: str | Sequence[LayerName] = "stages",
-    methods: Sequence[str] | None = None,
+    methods: Sequence[MethodLike] | None = None,
     progress: Progress | None = None,
+    forward: Forward | None = None,
     **settings: Any,
 ) -> Recommendation:
     """Try methods and layers within `seconds`, and rank their maps by metrics and comparisons with controls.
@@ -68,8 +70,8 @@ def recommend(
 
     `layers` is "stages" or a list of names; long methods use only the last one. `methods` defaults to all methods that
     return a map and support the model, except for controls; `settings` are those of `evaluate`, such as `steps`,
-    `baseline`, `seed` and `precision`, except for `controls`, which are always computed. `progress` gets a `Partial`
-    with the `recommendation` so far after each map.
+    `baseline`, `seed` and `precision`, except for `controls`, which are always computed. `forward` is as in `explain`.
+    `progress` gets a `Partial` with the `recommendation` so far after each map.
 
     The best of many maps on a single image may be best by chance. Give several images for a reliable choice.
 
@@ -83,9 +85,8 @@ def recommend(
     """
     check_progress(progress)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise BadOption(f"seconds={seconds!r} is not valid. Give a number above 0.")
+        raise BadOption(f"seconds={shorten(seconds)} is not valid. Give a number above 0.")
     names = _metrics(metrics)
-    forward = settings.pop("forward", None)
     known = _settings(target, names, settings)
     model = wrap_forward(model, forward, images)
     with one_call(model):
@@ -99,7 +100,9 @@ def recommend(
 def _metrics(names: Any) -> tuple[str, ...]:
     several = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, (list, tuple)) else ()
     if not several:
-        raise BadOption(f"metrics={names!r} is not valid. Give names of METRICS: metrics=('deletion', 'insertion').")
+        raise BadOption(
+            f"metrics={shorten(names)} is not valid. Give names of METRICS: metrics=('deletion', 'insertion')."
+        )
     for name in several:
         if find_metric(name).higher is None:
             raise BadOption(f"{name} has no better direction, so it cannot rank maps. Choose another metric.")
@@ -112,9 +115,8 @@ def _settings(target: TargetLike, metrics: tuple[str, ...], given: dict[str, Any
     known = [*options, "region", "options", "batch_size"]
     for name in given:
         if name not in known:
-            raise BadOption(
-                f"recommend has no option {name!r}. {nearest(name, known)}Available options: {', '.join(known)}."
-            )
+            own = [each for each in inspect.signature(recommend).parameters if each != "settings"]
+            raise unknown_keyword("recommend", name, [*own, *known], known)
     settings = EvaluationSettings(target=target, metrics=metrics, **given)
     options["steps"].check(settings.steps)
     return settings
@@ -129,7 +131,9 @@ def _layers(layers: Any, model: nn.Module, images: Tensor) -> list[str]:
     elif isinstance(layers, (list, tuple)) and layers:
         found = list(layers)
     else:
-        raise BadOption(f"layers={layers!r} is not valid. Give 'stages', or a list of names: ['layer3', 'layer4'].")
+        raise BadOption(
+            f"layers={shorten(layers)} is not valid. Give 'stages', or a list of names: ['layer3', 'layer4']."
+        )
     names = [find_hook_point(unwrap(model), each).name for each in found]
     return list(dict.fromkeys(names))[::-1]
 
@@ -143,8 +147,8 @@ def _methods(names: Any, model: nn.Module) -> list[Method]:
         candidates = (each for each in METHODS.values() if each.family != "control" and each.gives_map)
         return [each for each in candidates if each.applies(model) is None]
     if isinstance(names, str) or not isinstance(names, (list, tuple)) or not names:
-        raise BadOption(f"methods={names!r} is not valid. Give a list of names: ['grad_cam', 'saliency'].")
-    chosen = [find(name) for name in dict.fromkeys(names)]
+        raise BadOption(f"methods={shorten(names)} is not valid. Give a list of names: ['grad_cam', 'saliency'].")
+    chosen = list({found.name: found for found in map(find, names)}.values())
     for each in chosen:
         reason = each.applies(model) or (f"It returns {each.returns}, not a map." if not each.gives_map else None)
         if reason:

@@ -12,19 +12,19 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.explanation.result import Explanation
 from explainers.findings import pause_recording
 from explainers.layers.score_kind import score_kind
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
-from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps
+from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
 from explainers.metrics.metric import Measurement, Metric, Trial, find_metric
 from explainers.metrics.settings import EvaluationSettings
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, options_of
+from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
 from explainers.outputs import scores_of
 from explainers.passes.loop import Loop, Partial, Progress, check_progress
 from explainers.passes.run import open_run
@@ -44,6 +44,7 @@ class PartialEvaluation(Partial):
     evaluation: Evaluation
 
 
+@check_keywords
 def evaluate(
     model: nn.Module,
     images: Tensor,
@@ -107,6 +108,7 @@ def evaluate(
         budget=budget,
         forward=forward,
     )
+    maps = name_method(maps)
     with evaluator(model, images, settings, first=(maps,)) as judge:
         return judge(maps)
 
@@ -124,9 +126,9 @@ def evaluator(
     chosen = _metrics(settings.metrics)
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
-    metric_options = _resolve_options(settings.options or {}, chosen)
+    metric_options = _resolve_options({} if settings.options is None else settings.options, chosen)
     if not isinstance(settings.controls, bool):
-        raise BadOption(f"controls={settings.controls!r} is not valid. Give True or False.")
+        raise BadOption(f"controls={shorten(settings.controls)} is not valid. Give True or False.")
     check_progress(settings.progress)
     grad = torch.is_grad_enabled()
     model = wrap_forward(model, settings.forward, images)
@@ -284,7 +286,9 @@ def _target_of(maps: Any, target: TargetLike) -> TargetLike:
 def _metrics(names: Any) -> list[Metric]:
     several = [names] if isinstance(names, str) else list(names) if isinstance(names, (list, tuple)) else None
     if not several:
-        raise BadOption(f"metrics={names!r} is not valid. Give names of METRICS: metrics=('deletion', 'insertion').")
+        raise BadOption(
+            f"metrics={shorten(names)} is not valid. Give names of METRICS: metrics=('deletion', 'insertion')."
+        )
     return [*{each.name: each for each in map(find_metric, several)}.values()]
 
 
@@ -294,10 +298,12 @@ def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[s
     Errors   BadOption
     """
     if not isinstance(options, Mapping) or not all(isinstance(each, Mapping) for each in options.values()):
-        raise BadOption(f"options={options!r} is not valid. Give {{metric: {{option: value}}}}.")
+        raise BadOption(f"options={shorten(options)} is not valid. Give {{metric: {{option: value}}}}.")
     for name in options:
         if find_metric(name) not in chosen:
-            raise BadOption(f"options has {name!r}, which is not among metrics={[each.name for each in chosen]!r}.")
+            raise BadOption(
+                f"options has {shorten(name)}, which is not among metrics={[each.name for each in chosen]!r}."
+            )
     return {each.name: each.resolve_options(options.get(each.name, {})) for each in chosen}
 
 

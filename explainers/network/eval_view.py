@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import UnsupportedModel
+from explainers.errors import UnsupportedModel, no_module
 from explainers.hooks.locate import frozen_graph, unwrap
+from explainers.network.channel_count import check_channel_count
 from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
 from explainers.network.quantized import quantized_class
@@ -82,10 +83,22 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
     _direct_checkpoints.count(1)
     try:
         with torch.inference_mode(False), torch.no_grad():
-            yield view
+            try:
+                yield view
+            except Exception as error:
+                if view.checked is not None:
+                    check_channel_count(view.network, view.checked, error)
+                raise
     finally:
         _direct_checkpoints.count(-1)
         _current.reset(token)
+
+
+def note_checked(model: nn.Module, images: Tensor) -> None:
+    """Note in the current call, if it is on this model, that the images passed validation."""
+    current = _current.get()
+    if current is not None and current.given is model:
+        current.checked = images
 
 
 @contextmanager
@@ -101,6 +114,8 @@ def outside_call() -> Iterator[None]:
 
 def _inspect(given: nn.Module) -> EvalView:
     model = unwrap(given)
+    if _only_contains_network(model):
+        raise no_module(model)
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:
@@ -139,6 +154,15 @@ def _inspect(given: nn.Module) -> EvalView:
     classes = frozenset(map(type, modules))
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     return EvalView(given, model, network, kind, classes, frozenset(attributes), own, ids, quantized_class(classes))
+
+
+def _only_contains_network(model: nn.Module) -> bool:
+    """Return whether a module has no forward pass, or one that takes files and returns result objects (YOLO)."""
+    kind = type(model)
+    if getattr(kind, "forward", None) is nn.Module.forward and "forward" not in vars(model):
+        return True
+    is_replaced = kind.__call__ is not nn.Module.__call__ and not kind.__module__.startswith("torch.")
+    return is_replaced and hasattr(kind, "predict") and isinstance(getattr(model, "model", None), nn.Module)
 
 
 def _ordinary(tensor: Tensor | None) -> Tensor | None:

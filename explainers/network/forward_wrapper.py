@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, ExplainerError, UnsupportedModel, is_out_of_memory
+from explainers.errors import BadOption, ExplainerError, UnsupportedModel, is_out_of_memory, shorten
 from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint, frozen_graph, unwrap
 from explainers.hooks.records import map_tensors
@@ -143,7 +143,8 @@ def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> n
         return model
     if not callable(forward) or isinstance(forward, type):
         raise BadOption(
-            f"Invalid forward={forward!r}. Pass a function that takes the images [B, C, H, W] and returns the model's "
+            f"Invalid forward={shorten(forward)}. Pass a function that takes the images [B, C, H, W] and returns the "
+            "model's "
             "output, for example forward=lambda images: model(images, meta)."
         )
     inner = unwrap(model)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadTarget, UnsupportedModel
+from explainers.errors import BadTarget, UnsupportedModel, shorten
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.records import map_tensors
 from explainers.layers.layout import LayerLayout
@@ -70,7 +70,8 @@ def refuse_target(target: Target, output: Any) -> None:
     again = map_tensors(output, leaf)
     if leaves and not target(again).requires_grad:
         raise BadTarget(
-            f"The target {target!r} returns scores without a gradient: it detaches the model's output or does not use "
+            f"The target {shorten(target)} returns scores without a gradient: it detaches the model's output or does "
+            "not use "
             "it. Remove detach, item, argmax and no_grad from the target, or use a gradient-free method such as "
             "occlusion or rise."
         )

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption, is_out_of_memory
+from explainers.errors import BadOption, is_out_of_memory, shorten
 from explainers.hooks.records import map_tensors
 from explainers.passes.memory import Memory, reused_bytes
 
@@ -51,7 +51,7 @@ def check_progress(progress: Any) -> None:
     Errors   BadOption
     """
     if progress is not None and not callable(progress):
-        raise BadOption(f"Invalid progress={progress!r}. Pass a function that takes a Partial, or None.")
+        raise BadOption(f"Invalid progress={shorten(progress)}. Pass a function that takes a Partial, or None.")
 
 
 SECONDS = 0.5
@@ -172,11 +172,14 @@ class Loop:
         size = self.batch_size
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise BadOption(
-                f"Invalid batch_size={size!r}. Pass an integer of at least 1, or None to choose it automatically."
+                f"Invalid batch_size={shorten(size)}. Pass an integer of at least 1, or None to choose it "
+                "automatically."
             )
         budget = self.budget
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0):
-            raise BadOption(f"Invalid budget={self.budget!r}. Pass a number of seconds above 0, or None for no limit.")
+            raise BadOption(
+                f"Invalid budget={shorten(self.budget)}. Pass a number of seconds above 0, or None for no limit."
+            )
         check_progress(self.progress)
         self._start = time.monotonic()
         # The last measured pass: seconds in total, seconds after the requested layer, number of images, device.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from explainers.findings import note_option, note_scores
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.network.fused_copy import WORTH_TIMING, FusedCopy, channels_last, faster_in_bf16, fused_copy
+from explainers.outputs import scores_in
 from explainers.passes import graph
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.loop import Loop, now, split_on_out_of_memory
@@ -48,8 +49,7 @@ class Scoring:
             graph.refuse_target(target, output)
         if image_indices is not None:
             return scores
-        named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-        whole = output if isinstance(output, Tensor) else named
+        whole = output if isinstance(output, Tensor) else scores_in(output)
         known = at_least_float32(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
         note_scores(known, self.target, at_least_float32(scores))
         return scores

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import NoSpatialOutput
+from explainers.errors import NoSpatialOutput, kind_of
 from explainers.layers.layout import LayerLayout, nothing_spatial
 
 
@@ -36,7 +36,7 @@ def single_tensor(name: str, output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output.dequantize() if output.is_quantized else output
     raise TypeError(
-        f"Layer {name!r} returns a {type(output).__name__}, not a single tensor. Choose a layer inside or after it "
+        f"Layer {name!r} returns {kind_of(output)}, not a single tensor. Choose a layer inside or after it "
         "from list_layers(model, images)."
     )
 

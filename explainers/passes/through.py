@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, shorten
 from explainers.findings import is_recording, note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.passes.tensors import single_tensor
@@ -42,7 +42,8 @@ class ThroughLayer:
         passed, self._output = self._output, None
         if passed is None or not passed.requires_grad:
             raise BadTarget(
-                f"Layer {self.target.layer!r} of through=(layer, channels) is not between the explained tensor and the "
+                f"Layer {shorten(self.target.layer)} of through=(layer, channels) is not between the explained tensor "
+                "and the "
                 "score, so no gradient flows through it. Choose a layer that runs after the explained one."
             )
         (output_gradient,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, kind_of, shorten
 from explainers.options import Baseline
 
 NAMES = ("blur", "mean", "noise")
@@ -42,11 +42,11 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
             ) from reason
     if isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
         if not math.isfinite(float(torch.tensor(float(baseline), dtype=images.dtype))):
-            raise BadOption(f"baseline={baseline!r} is not finite in {images.dtype}. Give a finite number.")
+            raise BadOption(f"baseline={shorten(baseline)} is not finite in {images.dtype}. Give a finite number.")
         return torch.full_like(images, float(baseline))
     if not isinstance(baseline, str):
         raise BadOption(
-            f"baseline is a {type(baseline).__name__}. Give None (zeros), a number, a tensor, or one of "
+            f"baseline is {kind_of(baseline)}. Give None (zeros), a number, a tensor, or one of "
             f"{', '.join(NAMES)}. Convert an array with torch.as_tensor(array)."
         )
     if baseline == "mean":
@@ -60,7 +60,8 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         low, span = extremes(images)
         return low + span * noise
     raise BadOption(
-        f"baseline={baseline!r} is not valid. Give None (zeros), a number, a tensor, or one of {', '.join(NAMES)}."
+        f"baseline={shorten(baseline)} is not valid. Give None (zeros), a number, a tensor, or one of "
+        f"{', '.join(NAMES)}."
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from explainers.errors import BadOption, nearest
+from explainers.errors import BadOption, nearest, shorten
 
 Masks = Tensor | int | tuple[int, int] | str
 """Segments: "superpixels", "grid", a grid's size, labels (integers) or masks (bool or float)."""
@@ -55,7 +55,8 @@ def superpixels(images: Tensor, count: int = _COUNT, compactness: float = 0.2) -
     """
     if not (isinstance(count, int) and count >= 1 and compactness > 0):
         raise BadOption(
-            f"Invalid count={count!r} or compactness={compactness!r}. Give a count of at least 1 and a positive "
+            f"Invalid count={shorten(count)} or compactness={shorten(compactness)}. Give a count of at least 1 and a "
+            "positive "
             "compactness."
         )
     # On the CPU, because the order of float sums varies on accelerators, which changes the regions.
@@ -219,7 +220,7 @@ def parts_of(masks: Masks, images: Tensor) -> list[Parts]:
     if not (isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(side, int) for side in size)):
         hint = nearest(masks, PARTS) if isinstance(masks, str) else ""
         raise BadOption(
-            f"Invalid masks={masks!r}. {hint}Give 'superpixels', 'grid', a grid's size such as 7 or (7, 5), "
+            f"Invalid masks={shorten(masks)}. {hint}Give 'superpixels', 'grid', a grid's size such as 7 or (7, 5), "
             f"integer labels [H, W], or masks [M, H, W] of bool or float."
         )
     labels = grid(height, width, size[0], size[1]).to(images.device)

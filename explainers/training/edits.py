@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together
 from explainers.options import LayerName
@@ -203,4 +203,4 @@ def _check_number(name: str, value: Any, *, above: float | None = None, least: f
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or (above is not None and value <= above) or (least is not None and value < least):
         bound = f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else ""
-        raise BadOption(f"Invalid {name}={value!r}. Pass a finite number {bound}".rstrip() + ".")
+        raise BadOption(f"Invalid {name}={shorten(value)}. Pass a finite number {bound}".rstrip() + ".")

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.hooks.locate import unwrap
 
 Params = nn.Module | Tensor | Mapping[str, Any] | Iterable[Any]
@@ -24,7 +24,9 @@ def gather(params: Params) -> dict[str, Tensor]:
     known: set[int] = set()
     for name, tensor in _named(params):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{tensor!r} is not a tensor. Pass what an optimizer accepts, such as model.parameters().")
+            raise TypeError(
+                f"{shorten(tensor)} is not a tensor. Pass what an optimizer accepts, such as model.parameters()."
+            )
         if tensor.requires_grad and id(tensor) not in known:
             known.add(id(tensor))
             tensors[name] = tensor
@@ -70,7 +72,7 @@ def match_names(pattern: str, names: Iterable[str]) -> list[str]:
     if not matches:
         near = ", ".join(repr(name) for name in difflib.get_close_matches(pattern, names, n=3, cutoff=0.0))
         raise BadOption(
-            f"No parameter name matches {pattern!r}. "
+            f"No parameter name matches {shorten(pattern)}. "
             + (f"The nearest names are {near}; '*' matches anything." if near else "There are no parameters.")
         )
     return matches

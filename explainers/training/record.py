@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, nearest
+from explainers.errors import BadOption, nearest, shorten
 from explainers.hooks.edit import watch_gradients
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.options import LayerName
@@ -90,7 +90,9 @@ def _check(statistics: Sequence[str], histograms: int, every: int, limit: int) -
     for name in statistics:
         if isinstance(statistics, str) or name not in STATISTICS:
             value = statistics if isinstance(statistics, str) else name
-            raise BadOption(f"Unknown statistics={value!r}. {nearest(str(value), STATISTICS)}Choose from {STATISTICS}.")
+            raise BadOption(
+                f"Unknown statistics={shorten(value)}. {nearest(str(value), STATISTICS)}Choose from {STATISTICS}."
+            )
     for option, number, least in (("histograms", histograms, 0), ("every", every, 1), ("limit", limit, 1)):
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise BadOption(f"Invalid {option}={number!r}. Pass an integer of at least {least}.")
+            raise BadOption(f"Invalid {option}={shorten(number)}. Pass an integer of at least {least}.")

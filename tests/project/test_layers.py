@@ -50,7 +50,17 @@ LAZY = {(f"explainers/{name}.py", "PIL") for name in ("maps/overlays", "maps/pix
 """Imported inside a function or for types only, so that the library needs only torch."""
 
 ORDER = [
-    {"errors", "options", "outputs", "probabilities", "targets", "output_targets", "findings"},
+    {
+        "errors",
+        "options",
+        "outputs",
+        "probabilities",
+        "targets",
+        "output_targets",
+        "detections",
+        "regression",
+        "findings",
+    },
     {"hooks"},
     {"network"},
     {"layers"},

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from explainers.backward import operations
 from explainers.backward.lrp import winning_probability
 from explainers.backward.relu_rules import apply, deconv, guided, why_not
+from explainers.network.forward_wrapper import Forward
 from explainers.passes.run import open_run
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -23,12 +24,21 @@ from explainers.targets import TargetLike
     needs=why_not,
     paper="Springenberg et al. 2014, arXiv:1412.6806",
 )
-def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+def guided_backprop(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
     """Guided backpropagation: at every ReLU the backward pass keeps positive gradients at positive inputs.
 
         R_in = [x > 0] ∘ ReLU(R_out)
 
     ReLUs are found in the backward graph, whether modules or functions, in-place or shared; ReLU6 counts as a ReLU.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
     Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), for which the paper defines no rule
@@ -53,13 +63,22 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
     caution="On EfficientNet-Lite0, its maps were hardly better than random cells and show the network's strides more "
     "than the image. Use guided Grad-CAM instead.",
 )
-def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+def deconvnet(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
     """Deconvnet: at every ReLU the backward pass keeps positive gradients, regardless of the input.
 
         R_in = ReLU(R_out)
 
     On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: the result does not depend on
     which ReLUs were active, and the network's strides leave a pattern in every map.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
     Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), for which the paper defines no rule
@@ -90,6 +109,8 @@ def excitation_backprop(
     contrast: Annotated[
         bool, "Contrastive: evidence for the class minus evidence against it in the last layer"
     ] = False,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Excitation backprop: the probability that a top-down winner-take-all search ends at an input value.
 
@@ -98,6 +119,8 @@ def excitation_backprop(
     Only excitatory connections receive probability: inhibitory ones get none, and biases are ignored. If activations
     can be negative (the image itself, SiLU, GELU), a connection is excitatory if the product of activation and weight
     is positive. Batch norm is merged into its convolution.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), >= 0, a probability: sums to 1 unless some neuron has no excitatory input. With `contrast`,
              values are signed and sum to 0.

@@ -14,8 +14,9 @@ from explainers.backward.deeplift import deep_lift_of
 from explainers.backward.lrp import relevance
 from explainers.backward.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.findings import note_promised_sum
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
@@ -23,7 +24,7 @@ from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -42,6 +43,8 @@ def deep_lift(
     *,
     baseline: Annotated[Baseline, Choice(*NAMES, help="reference input; empty: zeros")] = None,
     seed: Seed = 0,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """DeepLIFT: the difference of the score from a baseline, propagated backward through differences of activations.
 
@@ -50,6 +53,8 @@ def deep_lift(
     Uses the rescale rule for any activation, module or function. Max pools pass their difference to the winner. In a
     product, each factor gets its difference times the mean of the other factor; a quotient is treated as the product
     solved for its numerator. Norms, softmax and attention are decomposed into these operations.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline), and `explain` reports if it does not
     Errors   UnsupportedOperation naming operation and layer; BadOption for a baseline at which the network returns NaN,
@@ -85,11 +90,15 @@ def deep_lift_shap(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """DeepLIFT SHAP: the mean of DeepLIFT over many baselines, which approximates Shapley values.
 
     "noise" samples every baseline between the image's extremes. A tensor gives M baselines, the same for each image.
     Any other value is a single baseline. If stopped early, the mean covers the baselines processed so far.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) minus the mean score of the baselines
     Errors   UnsupportedOperation naming operation and layer; BadOption for baselines of another shape, or at which the
@@ -166,6 +175,8 @@ def lrp(
     alpha: Annotated[float, Range(1, 10, 0.5, help="α: weight of positive contributions (β = α − 1)")] = 2.0,
     low: Tensor | float | None = None,
     high: Tensor | float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """LRP: the score is redistributed backward, layer by layer, in proportion to the contributions of the inputs.
 
@@ -176,6 +187,8 @@ def lrp(
     linear layer. `low` and `high` bound the input of the z_box rule, in the model's units; None uses the extremes of
     each image. Gates, attention weights and the standard deviations of layer norms are treated as constants. If
     `epsilon` is 0, a division by 0 gives 0.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to the score minus what biases and epsilon absorb, which `explain` reports
     Errors   UnsupportedOperation naming operation and layer; BadOption for a pattern that matches no layer
@@ -203,4 +216,6 @@ def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> Non
     elif bound is not None and (
         isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound)
     ):
-        raise BadOption(f"Invalid {name}={bound!r}. Give a number, a tensor, or None for the extreme of each image.")
+        raise BadOption(
+            f"Invalid {name}={shorten(bound)}. Give a number, a tensor, or None for the extreme of each image."
+        )

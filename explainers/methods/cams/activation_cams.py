@@ -22,10 +22,10 @@ from explainers.errors import BadOption
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Choice, LayerName, Range, Seed
+from explainers.options import Choice, LayerName, Range, Seed, check_keywords
 from explainers.passes.at_layer import activations_and_gradients, features
 from explainers.registry import METHODS, check_images, method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 Relu = Annotated[bool, "Keep positive values only (ReLU)"]
 # Maximum number of positions; their kernel matrix takes 0.5 GB.
@@ -35,7 +35,14 @@ _CLASS_AGNOSTIC = "the map is computed only from the layer's activations and doe
 
 @method(family="cam", returns="grid", title="CAM", paper="Zhou et al. 2016, arXiv:1512.04150")
 def cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = False,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """CAM: the head's class weights times the activations before global average pooling.
 
@@ -43,6 +50,8 @@ def cam(
 
     The weights are read from the gradient, w = h w G, after two checks that only a pooled linear head passes: G is the
     same at every position, and does not depend on A.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, signed (the paper has no ReLU), in logits; its mean is logit - bias
     Errors   UnsupportedModel if the score is not a linear function of the pooled activations; LayerNotFound,
@@ -69,12 +78,21 @@ def cam(
     caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
 )
 def eigen_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = False,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Eigen-CAM: first principal component of the activations; independent of the target.
 
     Channels are centered over the positions. The component is positive where activations are strong (the sign rule of
     this module). The forward pass stops at the layer.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in the layer's units
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -89,11 +107,20 @@ def eigen_cam(
 
 @method(family="cam", returns="grid", title="Eigen-Grad-CAM", paper="Muhammad & Yeasin 2020, arXiv:2008.00299")
 def eigen_grad_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = False,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Eigen-Grad-CAM: first principal component of gradient times activation, which makes Eigen-CAM class-specific.
 
     Channels are centered over the positions; the component is positive where Σ_k G_k A_k is large.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -109,12 +136,21 @@ def eigen_grad_cam(
 
 @method(family="cam", returns="grid", title="Seg-Eigen-CAM", paper="Chung & Ying 2025, doi:10.3390/app15137562")
 def seg_eigen_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = False,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Seg-Eigen-CAM: first principal component of the activations weighted by the gradient's magnitude.
 
     The channels are |G_k| A_k, centered over the positions. As in the paper, the value with the largest magnitude is
     positive. The method was designed for segmentation (`MaskScores`), but accepts any target.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -147,11 +183,15 @@ def kpca_cam(
     kernel: Annotated[str, Choice("sigmoid", "rbf", help="kernel between spatial positions")] = "sigmoid",
     gamma: Annotated[float | None, Range(0, 1000, help="γ of the kernel; empty: 1 / channels")] = None,
     relu: Relu = False,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """KPCA-CAM: first kernel principal component of the activations; independent of the target.
 
     The kernels compare the centered channel vectors x and y of two positions: "sigmoid" is tanh(gamma x·y + 1), "rbf"
     is exp(-gamma |x - y|²). The component is positive where activations are strong (the sign rule of this module).
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, signed with mean 0, without a unit
     Errors   BadOption for a grid of more than 8,000 positions; LayerNotFound, LayerRanRepeatedly, NoSpatialOutput,
@@ -192,6 +232,8 @@ def fem(
     form: Annotated[
         str, Choice("activations", "cells", help="sum of activations, or of positions above the threshold")
     ] = "activations",
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """FEM: activations above mean + threshold × standard deviation of their channel; independent of the target.
 
@@ -199,6 +241,8 @@ def fem(
         L = Σ_k mean_ij(A_k) B_k    form="cells", as in the paper
 
     with the population standard deviation.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, in the layer's units; negative only where activations are
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -235,6 +279,8 @@ def deep_feature_factorization(
     layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="non-negative factors")] = 5,
     seed: Seed = 0,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Deep feature factorization: non-negative factors of the activations, each a map and a channel direction.
 
@@ -242,6 +288,8 @@ def deep_feature_factorization(
 
     with the minimum over each channel; every image is factorized separately. `feature_factors` also returns the
     directions and the contribution of each factor to a class score.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, components, h, w) at the layer's own size, >= 0, in the layer's units, the largest factor first
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -268,6 +316,7 @@ class Factors:
     rest: Tensor
 
 
+@check_keywords
 def feature_factors(
     model: nn.Module,
     images: Tensor,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget
+from explainers.errors import BadTarget, shorten
 from explainers.findings import note_scores
 from explainers.outputs import scores_of
 from explainers.passes.tensors import at_least_float32
@@ -93,7 +93,8 @@ def derive_target(target: TargetLike, combine: Combine, *, needed: bool = True) 
     """
     if not among_scores(target):
         raise BadTarget(
-            f"{target!r} is not in logits, so it cannot be compared with other scores. Give a class, Logit(class) or a "
+            f"{shorten(target)} is not in logits, so it cannot be compared with other scores. Give a class, "
+            "Logit(class) or a "
             "function of the scores."
         )
     if isinstance(target, Through):

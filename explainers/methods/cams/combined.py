@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.backward.relu_rules import why_not
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
@@ -22,19 +22,19 @@ from explainers.methods.backward.modified_backprop import guided_backprop
 from explainers.methods.cams.gradient_cams import FORMULAS, grad_cam
 from explainers.network.eval_view import one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.options import Choice, LayerName, Range, SteadyPrecision
+from explainers.options import Choice, LayerName, Range, SteadyPrecision, check_keywords
 from explainers.outputs import scores_of
 from explainers.passes.at_layer import activations_and_gradients_of, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.probabilities import log_probability_of
-from explainers.registry import check_images, find, method, rectifies
-from explainers.targets import LogProbability, Probability, TargetLike, as_target
+from explainers.registry import MethodLike, check_images, find, method, rectifies
+from explainers.targets import LogProbability, Probability, TargetLike, ThroughLike, as_target
 
 
 def sweep(
-    method: str,
+    method: MethodLike,
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
@@ -60,24 +60,28 @@ def sweep(
     """
     chosen = find(method)
     if not chosen.takes_layer:
-        raise BadOption(f"{method} does not use a layer, so its map is the same for all layers. Call it once.")
+        raise BadOption(f"{chosen.name} does not use a layer, so its map is the same for all layers. Call it once.")
     model = wrap_forward(model, forward, images)
     check_images(model, images)
     if target is not None:
         target = as_target(target, len(images))
     if layers is not None and (isinstance(layers, (str, nn.Module)) or not len(layers)):
-        raise BadOption(f"Invalid layers={layers!r}. Give a list of one or more names, such as ['layer3', 'layer4'].")
+        raise BadOption(
+            f"Invalid layers={shorten(layers)}. Give a list of one or more names, such as ['layer3', 'layer4']."
+        )
     with one_call(model):
         names = stages(model, images) if layers is None else list(layers)
-        if method not in FORMULAS or set(options) - {"relu"}:
+        if chosen.name not in FORMULAS or set(options) - {"relu"}:
             by_name = {find_hook_point(unwrap(model), layer).name: layer for layer in names}
             return {name: chosen(model, images, target, layer=layer, **options) for name, layer in by_name.items()}
         rectify = rectifies(chosen, options)
         both = activations_and_gradients_of(model, images, names, target)
-        maps = {name: at.layout.place(FORMULAS[method](at.activations, at.gradients)) for name, at in both.items()}
+        formula = FORMULAS[chosen.name]
+        maps = {name: at.layout.place(formula(at.activations, at.gradients)) for name, at in both.items()}
         return {name: raw.relu() if rectify else raw for name, raw in maps.items()}
 
 
+@check_keywords
 def grad_cam_sweep(
     model: nn.Module,
     images: Tensor,
@@ -121,8 +125,12 @@ def guided_grad_cam(
     *,
     layer: LayerName | None = None,
     interpolate: Annotated[str, Choice("bilinear", "nearest", help="interpolation of the Grad-CAM")] = "bilinear",
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Guided Grad-CAM: guided backpropagation times the upsampled Grad-CAM (with its ReLU).
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), signed; zero wherever the Grad-CAM is zero
     Errors   as `grad_cam` and `guided_backprop`
@@ -154,6 +162,8 @@ def refine_cam(
     *,
     layers: Sequence[LayerName] | None = None,
     inner: Inner = "element_wise_grad_cam",
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """RefineCAM: the product of several layers' maps, with detail from early and class evidence from late layers.
 
@@ -162,6 +172,8 @@ def refine_cam(
     It needs one forward and one backward pass for all layers, by default the last three stages. The inner method must
     be valid at early layers, where a single weight per channel is not: on EfficientNet-Lite0, with Grad-CAM++, Grad-CAM
     or XGrad-CAM it was no better than the controls; with element-wise Grad-CAM it was better than any single layer.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the input's resolution, in [0, 1]
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -190,6 +202,8 @@ def sess(
     precision: SteadyPrecision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """SESS: the mean of CAM maps over sliding windows at growing scales, weighted by class probability.
 
@@ -198,6 +212,8 @@ def sess(
     highest one, and pasted at its position. Each pixel gets the mean over the windows whose map is positive there.
     Without class scores all windows have weight 1. The paper uses 12 scales, each 2/7 larger. If stopped early, the
     mean covers the windows processed so far, small scales first.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the input's resolution, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, BadOption

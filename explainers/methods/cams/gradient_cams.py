@@ -17,16 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from explainers.findings import note_finding, note_gradient
-from explainers.methods.cams.class_contrast import (
-    against_mean,
-    against_weighted,
-    among_scores,
-    derive_target,
-    probability,
-    residual_softmax,
-)
-from explainers.methods.cams.second_order import hessian_activations
-from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed
+from explainers.network.forward_wrapper import Forward
+from explainers.options import LayerName, Precision, Range, Relu, Seed
 from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
@@ -34,7 +26,7 @@ from explainers.passes.tensors import maps_of
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 
@@ -90,11 +82,20 @@ def _xgrad_cam(a: Tensor, g: Tensor) -> Tensor:
 
 @_cam(_grad_cam, title="Grad-CAM", paper="Selvaraju et al. 2017, arXiv:1610.02391")
 def grad_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = True,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Grad-CAM: each channel weighted by its mean gradient; positive evidence only.
 
         L = ReLU(Σ_k w_k A_k),  w_k = mean_ij ∂y/∂A_k,ij
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to logit - bias if only
              average pooling and a linear head follow the layer
@@ -111,7 +112,14 @@ def grad_cam(
 
 @_cam(_grad_cam_pp, title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
 def grad_cam_pp(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = True,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Grad-CAM++: channels weighted by their positive gradients, so that each of several instances of the class counts.
 
@@ -119,6 +127,8 @@ def grad_cam_pp(
 
     The derivatives are those of exp(y), without their common factor exp(y). No epsilon is added: α is 0 if its
     denominator is 0.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -134,11 +144,20 @@ def grad_cam_pp(
 
 @_cam(_hires_cam, title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
 def hires_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = False
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = False,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """HiResCAM: gradient times activation, element by element, so that the map shows only what the model used.
 
         L = Σ_k G_k A_k,  G = ∂y/∂A
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, signed (the paper has no ReLU), in logits; it sums to logit - bias
              if a linear head follows the layer
@@ -160,7 +179,13 @@ def hires_cam(
     paper="Gildenblat 2021, pytorch-grad-cam; Draelos & Carin 2020, arXiv:2011.08891",
 )
 def element_wise_grad_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Element-wise Grad-CAM: the positive part of gradient times activation, summed over the channels.
 
@@ -168,6 +193,8 @@ def element_wise_grad_cam(
 
     Negative evidence in one channel does not cancel positive evidence in another. Without the inner ReLU, the method
     equals HiResCAM.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -182,11 +209,20 @@ def element_wise_grad_cam(
 
 @_cam(_layer_cam, title="LayerCAM", paper="Jiang et al. 2021, IEEE TIP 30")
 def layer_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = True,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """LayerCAM: each activation weighted by its own positive gradient; also suitable for early layers.
 
         L = ReLU(Σ_k ReLU(G_k) A_k),  G = ∂y/∂A
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -202,11 +238,20 @@ def layer_cam(
 
 @_cam(_xgrad_cam, title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
 def xgrad_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, relu: Relu = True
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    layer: LayerName | None = None,
+    relu: Relu = True,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """XGrad-CAM: each channel weighted by its gradients, averaged in proportion to its activations.
 
         L = ReLU(Σ_k w_k A_k),  w_k = Σ_ij G_k A_k / Σ_ij A_k (0 if Σ_ij A_k is 0),  G = ∂y/∂A
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits; before the ReLU it sums to the sum of gradient times
              activation
@@ -238,6 +283,8 @@ def smooth_grad_cam_pp(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Smooth Grad-CAM++: Grad-CAM++ with its gradients averaged over noisy copies of the image.
 
@@ -245,6 +292,8 @@ def smooth_grad_cam_pp(
 
     with M1, M2, M3 the means of G, G², G³ over the copies (powers first, then means) and A the activations of the clean
     image. Top classes are those of the clean image. If stopped early, the means cover the copies processed so far.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel, BadOption
@@ -294,80 +343,3 @@ def _note_constant_gradients(first: Tensor, second: Tensor) -> None:
             {},
             n,
         )
-
-
-@method(family="cam", returns="grid", title="ShapleyCAM", paper="Cai 2025, arXiv:2501.06261")
-def shapley_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    score: Annotated[
-        str, Choice("rest", "logit", "probability", help="score to explain; rest: logit + log-probability")
-    ] = "rest",
-    relu: Relu = True,
-) -> Tensor:
-    """ShapleyCAM: Grad-CAM with a second-order term, the Shapley value of a quadratic model of the score.
-
-        L = ReLU(Σ_k w_k A_k),  w_k = mean_ij (G - ½ H A),  G and H the score's gradient and Hessian at A
-
-    For the logit of a ReLU network H is 0 and the map equals Grad-CAM; the default score ReST, logit plus
-    log-probability, has curvature. Targets other than class logits (probabilities, units), and models without class
-    scores, are explained unchanged.
-
-    Returns  (n, h, w) at the layer's own size, >= 0, in the score's units
-    Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
-    Source   Cai 2025, ShapleyCAM and the utility ReST, arXiv:2501.06261
-
-    Example
-        >>> shapley_cam(model, images, 281, layer="layer4").shape
-        torch.Size([1, 7, 7])
-    """
-    if score != "logit" and among_scores(target):
-        target = derive_target(target, residual_softmax if score == "rest" else probability, needed=False)
-    a, g, curved = hessian_activations(model, images, layer, target)
-    for n in (~curved.flatten(1).any(1)).nonzero()[:, 0].tolist():
-        note_finding(
-            "no_curvature",
-            "The Hessian term is zero: the score is piecewise linear in this layer, so the map equals Grad-CAM.",
-            {} if score == "rest" else {"score": "rest"},
-            n,
-        )
-    return _grad_cam(a, g - curved / 2)
-
-
-@method(family="cam", returns="grid", title="Finer-CAM", paper="Zhang et al. 2025, arXiv:2501.11309")
-def finer_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    references: Annotated[int, Range(1, 100, help="number of reference classes with the closest scores")] = 3,
-    strength: Annotated[float, Range(0, 10, 0.1, help="weight of the reference scores that are subtracted")] = 0.6,
-    weighting: Annotated[
-        str, Choice("even", "likely", help="weights of the references: equal, or their probabilities")
-    ] = "even",
-    relu: Relu = True,
-) -> Tensor:
-    """Finer-CAM: Grad-CAM of the difference between the class's score and those of the most similar classes.
-
-        y = s - strength × mean_r s_r                       weighting="even"
-        y = Σ_r p_r (s - strength × s_r) / Σ_r p_r          weighting="likely", also differentiated through p
-
-    over the `references` classes r whose scores s_r are closest to s, with probabilities p_r. The second form is used
-    by pytorch-grad-cam, with strength 1.
-
-    Returns  (n, h, w) at the layer's own size, >= 0, in logits
-    Errors   BadTarget for a target that is not one of the scores; LayerNotFound, LayerRanRepeatedly, NoSpatialOutput,
-             UnsupportedModel
-    Source   Zhang et al. 2025, section 3, arXiv:2501.11309
-
-    Example
-        >>> finer_cam(model, images, 281, layer="layer4", references=5).shape
-        torch.Size([1, 7, 7])
-    """
-    against = (against_mean if weighting == "even" else against_weighted)(strength, references)
-    a, g = activations_and_gradients(model, images, layer, derive_target(target, against))
-    return _grad_cam(a, g)

@@ -22,6 +22,7 @@ from explainers.findings import note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import group_channels
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
 from explainers.passes.loop import Loop, Progress, RetrySmaller
@@ -30,7 +31,7 @@ from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 Weights = Annotated[
     str, Choice("softmax", "increase", help="softmax of the scores (the paper), or score minus that of a blank image")
@@ -57,6 +58,8 @@ def ablation_cam(
     batch_size: int | None = None,
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Ablation-CAM: each channel weighted by the drop of the score when it is set to zero.
 
@@ -64,6 +67,9 @@ def ablation_cam(
 
     The weights are in logits. They are not divided by the score as in eq. 3 of the paper, because a negative score
     would flip the sign of the map.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the layer's own size, >= 0, in logits
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -105,6 +111,8 @@ def score_cam(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Score-CAM: each channel weighted by the score of the image masked by it.
 
@@ -113,6 +121,9 @@ def score_cam(
     The paper's softmax over all channels gives nearly uniform weights if scores are close, which a finding reports.
     weights="increase" uses y(x ∘ m_k) - y(blank) instead, in logits. If there are more than `channels` channels, those
     with similar masks share a forward pass, which a finding reports. If stopped early, remaining channels get weight 0.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the layer's own size, >= 0, a mean of activations (logits × activation for "increase")
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -154,6 +165,8 @@ def ss_cam(
     precision: SteadyPrecision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """SS-CAM: Score-CAM with the mean score over noisy copies of each mask.
 
@@ -162,6 +175,9 @@ def ss_cam(
     All channels get their first copy before any gets its second, and share passes as in `score_cam`. The default is 3
     copies instead of the paper's 35: on EfficientNet-Lite0 the ranks of the map hardly differ. If stopped early, the
     means cover the copies processed so far.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the layer's own size, >= 0, a mean of activations (logits × activation for "increase")
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -203,6 +219,8 @@ def is_cam(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """IS-CAM: Score-CAM with the mean score over a path from the blank to the masked image.
 
@@ -211,6 +229,9 @@ def is_cam(
     All channels start with i = steps, the full mask, and share passes as in `score_cam`. The default is 3 steps instead
     of the paper's 10: on EfficientNet-Lite0 the ranks of the map hardly differ. If stopped early, the means cover the
     steps processed so far.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the layer's own size, >= 0, a mean of activations (logits × activation for "increase")
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel

@@ -25,10 +25,11 @@ from explainers.layers.lookup import list_layers
 from explainers.layers.placement import Placement, place_axis
 from explainers.maps.resize import resize
 from explainers.network.forward_wrapper import Forward, wrap_forward
+from explainers.options import check_keywords
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import check_images, method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def full_grad(
     target: TargetLike = None,
     *,
     magnitude: Annotated[bool, "Sum magnitudes, as in the paper; otherwise signed values that sum to the score"] = True,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """FullGrad: input × gradient and every bias × gradient, upsampled and summed.
 
@@ -73,6 +76,8 @@ def full_grad(
     With magnitude=False, values keep their signs, and the value of each position is divided over the pixels it covers,
     so that the map sums to the score minus the biases without a position (`full_gradients` returns all parts). Unlike
     in pytorch-grad-cam, layers are not rescaled to a common range. A finding reports how much of the score is missing.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the input's resolution, in logits; >= 0 unless magnitude=False
     Errors   UnsupportedModel, BadTarget
@@ -94,6 +99,7 @@ def full_grad(
     return torch.stack([gradients.input.sum(1), *maps]).sum(0)
 
 
+@check_keywords
 def full_gradients(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
 ) -> FullGradients:

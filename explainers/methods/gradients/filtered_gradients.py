@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from explainers.methods.gradients.noisy_gradients import Samples, smooth_grad
 from explainers.methods.gradients.path_integrals import Start, Steps, integrated_gradients
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Partial, Progress
 from explainers.passes.run import open_run
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -44,6 +45,8 @@ def forgrad(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """FORGrad: a low-pass filtered attribution, without the high frequencies caused by strides and pooling.
 
@@ -53,6 +56,8 @@ def forgrad(
     their sum for integrated gradients. The outer magnitude follows the authors' code. In the paper, 15 cycles were
     suitable for ImageNet networks at 224 px; a cutoff above all frequencies of a small image has no effect. On
     EfficientNet-Lite0, filtered saliency and integrated gradients were no better than a centered blob.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w), >= 0, in the units of `base`; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption

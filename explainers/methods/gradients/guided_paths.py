@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from explainers.methods.gradients.path_integrals import Start, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import spread
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Precision, Range
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -44,6 +45,8 @@ def guided_integrated_gradients(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Guided integrated gradients: on the path from the baseline, features with the smallest gradients change first.
 
@@ -51,6 +54,8 @@ def guided_integrated_gradients(
     separately, so segments run in parallel, each with at least one of the `steps`. A step is a straight line,
     integrated by the trapezoidal rule, which is exact for linear gradients. If stopped early, the integral is estimated
     from the steps completed so far.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding reports
              gaps above 1%; drift in bf16: docs/figures.md

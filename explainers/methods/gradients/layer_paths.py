@@ -22,6 +22,7 @@ from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, LayerName, Precision, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
 from explainers.passes.loop import Loop, Progress, Rows, now
@@ -29,7 +30,7 @@ from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 Steps = Annotated[int, Range(2, 1000, help="integration steps")]
 NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
@@ -54,6 +55,8 @@ def layer_integrated_gradients(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Layer integrated gradients: integrated gradients with the layer's output as the input.
 
@@ -61,6 +64,8 @@ def layer_integrated_gradients(
 
     Paths that bypass the layer keep the values of the original image. Points are chosen as in `integrated_gradients`.
     If stopped early, the integral is estimated from the points evaluated so far.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, k, h, w), in logits; sums to y(x) - y with A(b) in place of A(x) as the number of steps grows. A
              finding reports gaps above 1%; drift in bf16: docs/figures.md
@@ -129,6 +134,8 @@ def internal_influence(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Internal influence: the mean gradient at the layer on the straight path of the image from a baseline.
 
@@ -138,6 +145,8 @@ def internal_influence(
     its norm over the channels. The default layer is the second to last stage, because the gradient before pooling and a
     linear head is the same at every position. Uses Gauss-Legendre quadrature. If stopped early, the integral is
     estimated from the points evaluated so far.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
@@ -180,6 +189,8 @@ def layer_conductance(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Layer conductance: the integrated gradients of the image that flow through each unit of the layer.
 
@@ -187,6 +198,8 @@ def layer_conductance(
 
     Uses the trapezoidal rule over `steps` intervals. If stopped early, the result is scaled from the completed part of
     the path to the whole path.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, k, h, w), in logits; sums to y(x) - y(b) as the number of steps grows if every path passes through the
              layer; drift in bf16: docs/figures.md

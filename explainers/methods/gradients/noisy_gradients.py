@@ -17,6 +17,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
@@ -24,7 +25,7 @@ from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
 Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
@@ -52,10 +53,14 @@ def smooth_grad(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """SmoothGrad: the mean gradient over noisy copies of the image, signed.
 
         mean_ε ∂y/∂x (x + ε)
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
@@ -98,10 +103,14 @@ def smooth_grad_squared(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """SmoothGrad squared: the mean of the squared gradients over noisy copies of the image.
 
         mean_ε G² = (mean_ε G)² + var_ε G: the square of SmoothGrad plus the (biased) VarGrad
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption
@@ -145,12 +154,16 @@ def var_grad(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """VarGrad: the variance of the gradients over noisy copies of the image.
 
         var_ε G = mean_ε (G - mean_ε G)²
 
     The sum is divided by the number of samples, or by one less if `unbiased`; with one sample both are 0.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption

@@ -17,9 +17,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
@@ -27,7 +28,7 @@ from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
-from explainers.targets import TargetLike, Through
+from explainers.targets import TargetLike, Through, ThroughLike
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image index, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
@@ -64,6 +65,8 @@ def integrated_gradients(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Integrated gradients: the mean gradient on the straight path from a baseline, times (input − baseline).
 
@@ -75,6 +78,8 @@ def integrated_gradients(
 
     On EfficientNet-Lite0 it was similar to the center control in deletion and insertion: better on some image sets,
     worse on others. Gradient SHAP and DeepLIFT SHAP, which average over baselines, were better on all of them.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding reports
              gaps above 1%; drift in bf16: docs/figures.md
@@ -118,6 +123,8 @@ def blur_integrated_gradients(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Blur integrated gradients: gradients integrated along the path from a blurred image to the image.
 
@@ -126,6 +133,8 @@ def blur_integrated_gradients(
     The path is the discrete Gaussian scale space with mirrored borders. Its derivative is exact: the heat equation is
     solved in the cosine basis. No baseline is needed. Points are chosen as in `integrated_gradients`. If stopped early,
     the integral is estimated from the points evaluated so far.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(blurred x) as the number of steps grows. A finding reports
              gaps above 1%; drift in bf16: docs/figures.md
@@ -175,6 +184,8 @@ def gradient_shap(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Gradient SHAP: mean gradient at random points between baselines and the image, times (input − baseline).
 
@@ -183,6 +194,8 @@ def gradient_shap(
     Each sample has its own baseline: one of `baselines` [B, C, H, W] if they are given, else `baseline`, where "noise"
     is sampled again each time. α is chosen by systematic sampling with one random offset: each value is uniform, and
     together they are evenly spread, so that fewer samples suffice. All random numbers depend on `seed`.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - mean score of the baselines as the number of samples grows. A
              finding reports gaps above 1%; drift in bf16: docs/figures.md
@@ -236,7 +249,7 @@ def _baselines(
     if baselines is not None:
         shape = tuple(baselines.shape) if isinstance(baselines, Tensor) else None
         if shape is None or len(shape) != 4 or shape[1:] != x.shape[1:] or not shape[0]:
-            given = f"has shape {shape}" if shape is not None else f"is a {type(baselines).__name__}"
+            given = f"has shape {shape}" if shape is not None else f"is {kind_of(baselines)}"
             raise BadOption(
                 f"baselines {given}. Give images [B, {', '.join(map(str, x.shape[1:]))}], one of which is "
                 "used for each sample."

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from explainers.network.forward_wrapper import Forward
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -24,13 +25,22 @@ from explainers.targets import TargetLike
     caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
     "Use SmoothGrad squared or gradient SHAP instead.",
 )
-def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+def saliency(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
     """Saliency: the gradient of the score with respect to the input, signed.
 
         G = ∂y/∂x
 
     On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: the gradient at the image itself
     is mostly noise, which SmoothGrad averages out.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits per unit of the model's input; usually displayed as the largest magnitude over c
     Errors   BadTarget
@@ -52,13 +62,22 @@ def saliency(model: nn.Module, images: Tensor, target: TargetLike = None) -> Ten
     caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
     "Use gradient SHAP or LRP instead.",
 )
-def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None) -> Tensor:
+def input_x_gradient(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
     """Input × gradient: the score's first-order term in each input value.
 
         x ∘ ∂y/∂x
 
     On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: a single gradient, at the image
     itself, hardly predicts how the score changes towards a baseline.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to the logit for a ReLU network without biases
     Errors   BadTarget

@@ -11,13 +11,14 @@ from torch.nn import functional
 from explainers.errors import BadOption
 from explainers.methods.gradients.path_integrals import integrate, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import gauss_legendre
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, Precision, Range
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.segments import superpixels
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 # Approximate number of superpixels at each scale, fine to coarse; the paper uses six scales of another algorithm.
 _COUNTS = (128, 64, 32, 16, 8, 4)
@@ -52,6 +53,8 @@ def xrai(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """XRAI: integrated gradients summed over regions, which are added in order of attribution per pixel.
 
@@ -62,6 +65,8 @@ def xrai(
     the highest mean attribution comes next, and these pixels get that mean as their value. As in the authors' code,
     regions that would add fewer than `least` pixels are skipped, because slivers have the extreme values of single
     pixels. The remaining pixels get their mean.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to y(x) minus the mean score
              of black and white. A finding reports gaps of the attribution above 1%; drift in bf16: docs/figures.md

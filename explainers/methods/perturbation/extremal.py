@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from explainers.backward.vjp import vjp
 from explainers.findings import is_recording, note_finding
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
@@ -18,7 +19,7 @@ from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 # As in the authors' code at 224 px: parameters 7 px apart, discs with a radius of 21 px, softmax temperature 1/20.
 _SHARE, _REACH, _INVERSE_TEMPERATURE = 32, 3, 20.0
@@ -50,6 +51,8 @@ def extremal_perturbation(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Extremal perturbation: the smooth mask of a given area that keeps the score highest.
 
@@ -58,6 +61,8 @@ def extremal_perturbation(
     The mask is a soft maximum of discs, so that its parts are compact. The gradient of the score is normalized to
     length 1, so that the scale of the score has no effect. There is a single baseline; the authors use several degrees
     of blur and mirror the image in every other step.
+
+    `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 for pixels to keep; all 0 if the score has no gradient. A
              finding reports if the kept part does not score higher than the baseline

@@ -11,7 +11,8 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, shorten
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
@@ -20,7 +21,7 @@ from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.coalitions import CoalitionScorer, to_float64
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 Pair = int | tuple[int, int]
 
@@ -45,12 +46,17 @@ def occlusion(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Occlusion: the drop of the score when a window is occluded, divided evenly over the window's pixels.
 
     The value of a pixel is the mean over the windows that cover it; windows are clipped at the border. If stride equals
     window, the map sums to the sum of all drops, which is y(x) - y(baseline) for a linear model. If stopped early, the
     remaining pixels are 0.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel
     Errors   BadTarget; BadOption for a stride larger than the window, which would skip pixels
@@ -66,8 +72,9 @@ def occlusion(
     down, right = _pair("stride", stride, ((high + 1) // 2, (wide + 1) // 2))
     if down > high or right > wide:
         raise BadOption(
-            f"stride={stride!r} is larger than the window {(high, wide)} and would skip pixels. Give a stride of at "
-            f"most the window."
+            f"stride={shorten(stride)} is larger than the window {(high, wide)} and would skip pixels. Give a stride "
+            "of at "
+            "most the window."
         )
     boxes = [
         (top, left, min(top + high, height), min(left + wide, width))
@@ -102,7 +109,7 @@ def _pair(name: str, value: Pair | None, default: tuple[int, int]) -> tuple[int,
     if isinstance(value, int):
         return value, value
     if len(value) != 2:
-        raise BadOption(f"{name}={value!r} has {len(value)} numbers. Give one integer, or two: (height, width).")
+        raise BadOption(f"{name}={shorten(value)} has {len(value)} numbers. Give one integer, or two: (height, width).")
     return value[0], value[1]
 
 
@@ -131,11 +138,16 @@ def feature_ablation(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Feature ablation: the drop of the score when a superpixel, cell or mask is occluded, spread over its pixels.
 
     The drop is divided evenly over the pixels. Values of overlapping masks are added. If stopped early, the remaining
     features are 0.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to the sum of all drops
     Errors   BadTarget, BadOption

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from explainers.errors import BadOption
 from explainers.hooks.locate import unwrap
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
@@ -30,7 +31,7 @@ from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import blend
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(family="perturbation", returns="heat", title="RISE", paper="Petsiuk et al. 2018, arXiv:1806.07421")
@@ -48,12 +49,17 @@ def rise(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """RISE: the mean score over random masks that show a pixel, minus the mean over all masks.
 
         E[f | M(pixel) = 1] - E[f]
 
     In the paper, the map is only the first term, which contains the mean score as a constant offset.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
     Errors   BadTarget, BadOption
@@ -176,6 +182,8 @@ def d_rise(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """D-RISE: RISE for object detectors, with the similarity to a given detection as the score.
 
@@ -183,6 +191,9 @@ def d_rise(
     same label times its score, or 0 without such a detection. The masks are those of RISE with the paper's finer cells.
     The method is listed only for models that look like detectors, but runs on any model: for a class of a classifier it
     is RISE with finer cells.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in the target's units
     Errors   BadTarget, also for a detector without such a target; BadOption
@@ -225,6 +236,8 @@ def mc_rise(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """MC-RISE: the drop of the score when a pixel gets another color, over random masks of several colors.
 
@@ -233,6 +246,9 @@ def mc_rise(
     Each cell of a mask is visible or covered by one of the colors. The paper has one map per color, with opposite sign.
     `colours` [K, C] are in the model's units. By default they are built from the minimum and maximum of each channel in
     the image: all minima, all maxima, and each channel's maximum with all other channels at their minimum.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits
     Errors   BadTarget; BadOption for colors of another shape, or a color index out of range

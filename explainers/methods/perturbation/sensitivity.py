@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.findings import note_finding
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import Run, open_run
@@ -22,7 +23,7 @@ from explainers.perturbation.coalitions import CoalitionScorer, every_coalition,
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import parts_of
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -46,6 +47,8 @@ def sobol(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Sobol indices: the fraction of the score's variance due to a cell and all its interactions (total order).
 
@@ -54,6 +57,9 @@ def sobol(
     The indices sum to 1 if cells contribute additively, and to more if they interact. Masks come from a scrambled Sobol
     sequence, the same for every image; the variance is over all masks. The default needs 600 forward passes; the
     authors' code uses 32 base samples.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, >= 0: the index of the pixel's cell; 0 if the score does not change
              beyond rounding
@@ -133,6 +139,8 @@ def hsic(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """HSIC: any statistical dependence of the score on whether a cell is shown, not only its mean effect.
 
@@ -141,6 +149,9 @@ def hsic(
     Cells are shown with probability 1/2, or in each combination once if there are no more combinations than samples.
     The kernel of cells is 1/2 - (z - z')², that of scores is Gaussian with the median distance as bandwidth. The
     paper's code uses the median score, which changes if a constant is added to the score.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, >= 0: the value of the pixel's cell; 0 if the score does not change
              beyond rounding

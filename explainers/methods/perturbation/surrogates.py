@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.findings import note_finding, note_promised_sum
+from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
@@ -23,7 +24,7 @@ from explainers.perturbation.coalitions import CoalitionScorer, every_coalition,
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
-from explainers.targets import TargetLike
+from explainers.targets import TargetLike, ThroughLike
 
 
 @method(
@@ -48,6 +49,8 @@ def lime(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """LIME: coefficients of a local linear model of the score as a function of the parts shown.
 
@@ -55,6 +58,9 @@ def lime(
 
     Uses weighted ridge regression with an intercept on all parts, without feature selection. If there are no more
     coalitions than samples, each one is evaluated once.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel: a part's coefficient over its area
     Errors   BadTarget, BadOption
@@ -136,6 +142,8 @@ def kernel_shap(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Kernel SHAP: Shapley values of the parts by weighted linear regression on coalitions.
 
@@ -143,6 +151,9 @@ def kernel_shap(
 
     Exact if there are no more coalitions than samples. Otherwise coalitions are sampled from the Shapley kernel π, each
     with its complement, and at least two per part.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to y(x) - y(baseline)
     Errors   BadTarget, BadOption
@@ -221,6 +232,8 @@ def shapley_sampling(
     precision: Precision = "float32",
     progress: Progress | None = None,
     budget: float | None = None,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
 ) -> Tensor:
     """Shapley sampling: the mean marginal contribution of each part over random permutations.
 
@@ -229,6 +242,9 @@ def shapley_sampling(
     Permutations are antithetic: every second one is the reverse of the previous one. If evaluating all coalitions is
     not more expensive than the permutations, the values are exact. The contributions of each complete permutation sum
     to y(x) - y(baseline), and so do their means.
+
+    `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
+    scores.
 
     Returns  (n, h, w) at the input's resolution, signed, in logits per pixel; sums to y(x) - y(baseline)
     Errors   BadTarget, BadOption

@@ -3,7 +3,8 @@
 Networks rarely return attention weights: torchvision calls `nn.MultiheadAttention` with need_weights=False, and fused
 kernels never materialize them, so every attention is recorded as it runs (watch.py). Attention can be
 propagated from block to block only if all attentions are global, use the same tokens of the image, and run one after
-another. Other networks raise an error.
+another. The last one may be a pooling, whose few learned queries read the tokens (SigLIP, AIMv2). Other networks raise
+an error.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import LayerNotFound, UnsupportedModel
-from explainers.findings import note_gradient, note_layer
+from explainers.errors import BadTarget, LayerNotFound, UnsupportedModel, is_out_of_memory
+from explainers.findings import note_finding, note_gradient, note_layer
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.edit import edit_outputs
 from explainers.hooks.locate import find_hook_point, frozen_graph, unwrap
@@ -39,7 +40,8 @@ class AttentionRecord:
 
     `weights` A and `gradients` d score / dA (empty where not computed) are [N, heads, T, T]: rows are queries, columns
     keys. `readout_weights` [N, T] average over the tokens that the score uses after the last block: the class token, or
-    all patches if they are pooled.
+    all patches if they are pooled. If attention pools them, `pool` and `pool_gradient` [N, heads, Q, T] are the weights
+    of its queries and their gradients, and `readout_weights` [N, Q] average over the queries that the score uses.
     """
 
     weights: list[Tensor]
@@ -47,10 +49,15 @@ class AttentionRecord:
     readout_weights: Tensor
     grid: Grid
     extra_tokens: int
+    pool: Tensor | None = None
+    pool_gradient: Tensor | None = None
 
-    def read(self, matrix: Tensor) -> Tensor:
-        """Return the mean of the rows of [N, T, T] that the score uses, as maps [N, h, w]."""
-        return self.to_maps((self.readout_weights[:, :, None] * matrix).sum(dim=1))
+    def read(self, matrix: Tensor, pool: Tensor | None = None) -> Tensor:
+        """Return the mean of the rows of [N, T, T] that the score uses, as maps [N, h, w]; `pool` [N, Q, T] mixes
+        the rows first.
+        """
+        rows = matrix if pool is None else pool @ matrix
+        return self.to_maps((self.readout_weights[:, :, None] * rows).sum(dim=1))
 
     def to_maps(self, tokens: Tensor) -> Tensor:
         """Reshape token values [N, T] to maps [N, h, w], without class and register tokens."""
@@ -70,17 +77,43 @@ def record_attention(model: nn.Module, images: Tensor, target: TargetLike, *, gr
     refuse_without_attention(model)
     with open_run(model, images, target) as run:
         with watch_attention(run.view.network, len(images)) as watch:
-            total = run.scoring.score(run.forward(run.images)).sum()
+            output = run.forward(run.images)
+            total = run.scoring.score(output).sum() if gradients or target is not None else _score_if_any(run, output)
         grid, extra = grid_of(run, watch)
-        seen = watch.attentions
+        seen = _without_unused_pool(watch.attentions, total)
         _refuse_side_by_side(run, seen)
-        g = run.backward.vjp(total, [attention.weights for attention in (seen if gradients else seen[-1:])])
+        needed = [attention.weights for attention in (seen if gradients else seen[-1:])]
+        g = [torch.zeros_like(a) for a in needed] if total is None else run.backward.vjp(total, needed)
     record = _record(seen, g, len(images), grid, extra)
+    if total is None:
+        _note_readout(record)
     if gradients:
         note_gradient(torch.cat([gradient.flatten(1) for gradient in record.gradients], dim=1))
     else:
         record.gradients = []
     return record
+
+
+def _score_if_any(run: Run, output: Any) -> Tensor | None:
+    """Return the sum of the top scores, or None if the model returns no scores: a backbone without a head."""
+    try:
+        return run.scoring.score(output).sum()
+    except BadTarget:
+        return None
+
+
+def _note_readout(record: AttentionRecord) -> None:
+    """Note which tokens the map is read from, since the model does not return scores that tell it."""
+    if record.pool is not None:
+        tokens = "the queries of its attention pooling"
+    else:
+        tokens = "the class token" if record.extra_tokens else "all patches"
+    note_finding(
+        "no_scores",
+        f"The model does not return class scores, so the map shows what {tokens} attended to. To read it from another "
+        "token, give a target function that uses this token.",
+        {},
+    )
 
 
 def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -> AttentionRecord:
@@ -96,7 +129,7 @@ def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -
         with watch_attention(run.view.network, len(images), leaves=False) as watch:
             run.scoring.score_inputs()
         grid, extra = grid_of(run, watch)
-        blocks = _blocks(watch.attentions)
+        blocks = _blocks(split_pool(watch.attentions)[0])
         means: list[Tensor] = []
 
         def cut(output: Tensor) -> Tensor:
@@ -106,16 +139,46 @@ def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -
         image_indices = list(range(len(images))) * len(blocks)
         edits = [(find_hook_point(run.view.network, block), cut) for block in blocks]
         with watch_attention(run.view.network, len(images)) as watch, replaced_outputs(run.view.network, edits):
-            scores = run.scoring.score(run.forward(run.images), image_indices)
-        seen = watch.attentions
+            scores = run.scoring.score(_run_rows(run, len(image_indices)), image_indices)
+        seen = split_pool(watch.attentions)[0]
         g = run.backward.vjp(scores.sum(), [attention.weights for attention in seen])
     return _record(seen, g, len(images), grid, extra)
 
 
+def _run_rows(run: Run, count: int) -> Any:
+    """Run the network, whose last block returns `count` rows.
+
+    Errors   UnsupportedModel if the rest of the network only accepts one row for each image
+    """
+    try:
+        return run.forward(run.images)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise UnsupportedModel(
+            f"After its blocks, this {type(run.view.model).__name__} does not accept {count} rows for "
+            f"{len(run.images)} images: {str(error).splitlines()[0]}. Use score='logit'."
+        ) from error
+
+
 def _record(seen: list[Attention], gradients: list[Tensor], count: int, grid: Grid, extra: int) -> AttentionRecord:
-    weights = [_by_head(attention.weights, count) for attention in seen]
+    blocks, pooling = split_pool(seen)
+    weights = [_by_head(attention.weights, count) for attention in blocks]
     gradients = [_by_head(gradient, count) for gradient in gradients]
-    return AttentionRecord(weights, gradients, _readout_weights(gradients[-1], extra), grid, extra)
+    if pooling is None:
+        return AttentionRecord(weights, gradients, _readout_weights(gradients[-1], extra), grid, extra)
+    pool, readout = _by_head(pooling.weights, count), _readout_weights(gradients[-1], 0)
+    return AttentionRecord(weights, gradients[:-1], readout, grid, extra, pool, gradients[-1])
+
+
+def split_pool(seen: list[Attention]) -> tuple[list[Attention], Attention | None]:
+    """Return the attentions of the blocks, and the attention that pools their tokens by queries of its own, if any."""
+    if len(seen) < 2:
+        return seen, None
+    *blocks, last = seen
+    queries, keys = last.weights.shape[-2:]
+    is_pooling = queries != keys == blocks[-1].weights.shape[-1]
+    return (blocks, last) if is_pooling else (seen, None)
 
 
 def _blocks(seen: list[Attention]) -> list[str]:
@@ -142,8 +205,15 @@ def _by_head(tensor: Tensor, count: int) -> Tensor:
     return tensor if tensor.ndim == 4 else tensor.unflatten(0, (count, -1))
 
 
+def _without_unused_pool(seen: list[Attention], total: Tensor | None) -> list[Attention]:
+    """Leave out an attention pooling that the score does not depend on: some classifiers average the tokens instead."""
+    blocks, pooling = split_pool(seen)
+    is_unused = pooling is not None and total is not None and not _leads_to(pooling.weights, total)
+    return blocks if is_unused else seen
+
+
 def _readout_weights(gradient: Tensor, extra: int) -> Tensor:
-    """Return weights [N, T] of the tokens with a nonzero gradient row in the last block, [N, heads, T, T]."""
+    """Return weights [N, T] of the tokens with a nonzero gradient row in the last attention, [N, heads, T, ...]."""
     read = (gradient != 0).any(dim=3).any(dim=1).to(gradient.dtype)
     # If the score does not depend on any token, use the first one, or all if the first is a patch.
     default = torch.zeros_like(read)
@@ -155,7 +225,8 @@ def _readout_weights(gradient: Tensor, extra: int) -> Tensor:
 def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> tuple[Tensor, Grid, int]:
     """Return weights [N, heads, T, T] of all attentions inside `layer`, heads in order; default: the last attention.
 
-    For a layer without attention, the first attention after it is used, which reads the layer's output.
+    For a layer without attention, the first attention after it is used, which reads the layer's output. An attention
+    that pools the tokens has weights [N, heads, Q, T] for its Q queries; it is left out if the layer has others.
 
     Returns  the weights, the grid of the patches, the number of tokens before them
     Errors   UnsupportedModel as `record_attention`; LayerNotFound if there is no attention inside or after the layer
@@ -176,6 +247,8 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
     if not chosen:
         names = ", ".join(repr(attention.path) for attention in seen)
         raise LayerNotFound(f"Layer {path!r} has no attention inside or after it. Choose one of {names}.")
+    if len(chosen) > 1:
+        chosen = split_pool(chosen)[0]
     note_layer(path if inside and path is not None else chosen[0].path)
     return torch.cat([_by_head(attention.weights, len(images)) for attention in chosen], dim=1), grid, extra
 
@@ -193,13 +266,14 @@ def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:
         )
     if not seen:
         raise UnsupportedModel(f"This {name} has no attention between tokens, which this method needs. {_INSTEAD}")
+    blocks, pooling = split_pool(seen)
     for attention in seen:
-        if why := _not_global(attention, len(run.images)):
+        if why := _not_global(attention, len(run.images), attention is pooling):
             raise UnsupportedModel(
                 f"This {name} does not use global attention in every block: {attention.path!r} {why}. This method "
                 f"needs one attention weight per pair of tokens in each block. {_INSTEAD}"
             )
-    sizes = sorted({attention.weights.shape[-1] for attention in seen})
+    sizes = sorted({attention.weights.shape[-1] for attention in blocks})
     if len(sizes) > 1:
         shown = ", ".join(f"{size} by {size}" for size in sizes)
         raise UnsupportedModel(
@@ -216,10 +290,10 @@ def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:
     return grid, extra
 
 
-def _not_global(attention: Attention, count: int) -> str | None:
+def _not_global(attention: Attention, count: int, is_pooling: bool) -> str | None:
     """Describe how an attention differs from global attention over all tokens of each of `count` images, or None."""
     *rows, queries, keys = attention.weights.shape
-    if queries != keys:
+    if queries != keys and not is_pooling:
         return f"has {queries} queries and {keys} keys"
     if len(rows) not in (1, 2) or rows[0] % count or (len(rows) == 2 and rows[0] != count):
         return f"attends within groups of {keys} tokens (weights of shape {tuple(attention.weights.shape)})"

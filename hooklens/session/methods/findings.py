@@ -321,6 +321,9 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
         "All scores are between 0 and 1, but the operations of the network do not show that they are probabilities, so "
         "they are treated as logits. If they are probabilities, set the score of the model to identity (--score)."
     ),
+    "no_scores": _fixed(
+        "The model returns no class scores, so the map shows what its class token, or its pooling, attended to."
+    ),
     "no_effect": _fixed(
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "
         "Choose another baseline under Options, or another class."

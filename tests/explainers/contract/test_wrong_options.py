@@ -73,7 +73,7 @@ def test_invalid_baselines_are_refused(name):
 def test_other_baselines_bounds_and_half_precision():
     with pytest.raises(BadOption, match="baselines contains nan"):
         explainers.gradient_shap(plain(), random_images(), 1, baselines=torch.full((2, 3, 12, 16), NAN))
-    with pytest.raises(BadOption, match="baselines is a ndarray"):
+    with pytest.raises(BadOption, match="baselines is a NumPy array"):
         explainers.gradient_shap(plain(), random_images(), 1, baselines=np.zeros((2, 3, 12, 16)))
     with pytest.raises(BadOption, match="low"):
         explainers.lrp(plain(), random_images(), 1, low=NAN)

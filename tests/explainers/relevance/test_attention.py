@@ -344,22 +344,6 @@ def test_networks_without_attention_among_all_tokens_are_refused(build, size, wo
             METHODS[name](net, random_images(3, 3, *size))
 
 
-def test_attention_of_different_sizes_is_refused_in_the_forward_pass():
-    """Attention pooling with a learned query: its weights are 1 by 16."""
-
-    class Pooled(PlainViT):
-        def forward(self, x: Tensor) -> Tensor:
-            tokens = self.blocks(self.patch(x).flatten(2).mT)
-            return self.head(self.pool(self.query.expand(len(x), -1, -1), tokens, tokens)[0][:, 0])
-
-    net = Pooled(0, "patches")
-    net.query, net.pool = nn.Parameter(torch.zeros(1, 1, 8)), nn.MultiheadAttention(8, 2, batch_first=True)
-    net = settle(net.double())
-
-    with pytest.raises(UnsupportedModel, match="'pool' has 1 queries and 16 keys"):
-        attention_rollout(net, wide_images())
-
-
 def test_windowed_attention_is_refused_in_the_forward_pass():
     """Two windows of 2 x 4 in a grid of 2 x 8: the windows are folded into the batch axis."""
 

@@ -222,6 +222,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "no_curvature": [{}],
     "probability_scores": [{}],
     "unclear_scores": [{}],
+    "no_scores": [{}],
     "no_effect": [{}],
 }
 

@@ -1,0 +1,57 @@
+"""Calls of the public API for type checkers: correct ones, and wrong ones that both mypy and pyright must report.
+
+A comment `type: ignore` marks a wrong call. An unnecessary comment is an error too (see test_type_checkers.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import explain, grad_cam, integrated_gradients, occlusion, saliency
+
+model: nn.Module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+images: Tensor = torch.rand(2, 3, 8, 8)
+meta: Tensor = torch.rand(1, 5)
+
+
+def run(batch: Tensor) -> Any:
+    """Run a model with a second input."""
+    return model(batch, meta.expand(len(batch), -1))
+
+
+def highest(output: Tensor) -> Tensor:
+    """Return a score for each image."""
+    return output.amax(1)
+
+
+def correct_calls() -> tuple[object, ...]:
+    maps: Tensor = grad_cam(model, images)
+    maps = grad_cam(model, images, 1, layer="0", relu=False, forward=run, through=("0", [1]))
+    maps = saliency(model, images, [0, 1], forward=lambda batch: model(batch), through=(model, 3))
+    maps = saliency(model=model, images=images, target=torch.tensor([0, 1]), forward=None, through=None)
+    maps = integrated_gradients(model, images, highest, steps=16, baseline="blur", budget=1.5, forward=model)
+    maps = occlusion(model, images, explainers.Contrast(0, 1), window=(4, 4), stride=2, forward=run)
+    maps = explainers.lrp(model, images, explainers.Logit(0), through=("0", (1, 2)))
+    maps = explainers.METHODS["rise"](model, images, forward=run)
+    explanation: explainers.Explanation = explain("grad_cam", model, images, 1, layer="0", steps=8, forward=run)
+    explanation = explain(grad_cam, model, images, through=("0", [0]))
+    explanation = explain(explainers.METHODS["grad_cam"], model, images)
+    by_layer: dict[str, Tensor] = explainers.sweep(explainers.layer_cam, model, images, layers=["0"], forward=run)
+    evaluation: explainers.Evaluation = explainers.evaluate(model, images, saliency, metrics="deletion", forward=run)
+    found: explainers.Recommendation = explainers.recommend(model, images, methods=["cam", grad_cam], forward=run)
+    names: list[explainers.Layer] = explainers.list_layers(model, images, forward=run)
+    return maps, explanation.map, by_layer, evaluation.values, found.best, names
+
+
+def wrong_calls() -> None:
+    grad_cam(model, images, targets=1)  # type: ignore
+    grad_cam(model, images, layer=3)  # type: ignore
+    grad_cam(model, images, forward=3)  # type: ignore
+    saliency(model, images, layer="0")  # type: ignore
+    saliency(model, images, through="layer3")  # type: ignore
+    integrated_gradients(model, images, steps="many")  # type: ignore
+    explain(3, model, images)  # type: ignore

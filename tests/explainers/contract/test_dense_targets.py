@@ -1,0 +1,260 @@
+"""Targets for the DETR family, YOLO, segmentation by queries and measured values: by hand from the models' outputs."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import BadTarget, BoxScores, DetrDetections, MaskScores, Regression, YoloDetections, explain, saliency
+
+IMAGES = torch.rand(2, 3, 64, 48, generator=torch.Generator().manual_seed(0))
+SIZE, WIDE = (64, 48), (64, 96)
+WIDTHS = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+
+
+@functools.cache
+def hugging_face(kind: str) -> nn.Module:
+    t = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    net: nn.Module
+    if kind == "Detr":
+        backbone = t.ResNetConfig(**WIDTHS, layer_type="basic", out_features=["stage4"])
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 16, "num_queries": 5}
+        layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+        own = {"use_timm_backbone": False, "backbone": None, "use_pretrained_backbone": False, "num_labels": 3}
+        net = t.DetrForObjectDetection(t.DetrConfig(backbone_config=backbone, **heads, **layers, **own))
+    elif kind == "Segformer":
+        layers = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 2, 2]}
+        net = t.SegformerForSemanticSegmentation(t.SegformerConfig(**layers, decoder_hidden_size=8, num_labels=3))
+    else:
+        stages = ["stage2", "stage3", "stage4"]
+        if kind == "RTDetrV2":
+            backbone = t.RTDetrResNetConfig(**WIDTHS, layer_type="basic", out_features=stages)
+        else:
+            blocks = {"stage_in_channels": [8, 8, 8, 16], "stage_mid_channels": [4] * 4, "stem_channels": [3, 4, 8]}
+            blocks |= {"stage_out_channels": [8, 8, 16, 16], "stage_num_blocks": [1] * 4}
+            blocks |= {"stage_numb_of_layers": [1] * 4}
+            backbone = t.HGNetV2Config(**WIDTHS, **blocks, out_features=stages)
+        widths = {"encoder_hidden_dim": 16, "encoder_in_channels": [8, 16, 16], "decoder_in_channels": [16] * 3}
+        layers = {"encoder_ffn_dim": 16, "encoder_attention_heads": 2, "d_model": 16, "decoder_ffn_dim": 16}
+        own = {"num_queries": 6, "decoder_layers": 2, "decoder_attention_heads": 2, "num_labels": 3}
+        config = getattr(t, f"{kind}Config")(backbone_config=backbone, num_denoising=0, **widths, **layers, **own)
+        net = getattr(t, f"{kind}ForObjectDetection")(config)
+    return net.eval()
+
+
+def corners(box: Tensor) -> Tensor:
+    x, y, w, h = box.unbind(-1)
+    return torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], -1)
+
+
+def overlap(a: Tensor, b: Tensor) -> Tensor:
+    width = (torch.minimum(a[2], b[2]) - torch.maximum(a[0], b[0])).clamp(min=0)
+    height = (torch.minimum(a[3], b[3]) - torch.maximum(a[1], b[1])).clamp(min=0)
+    both = width * height
+    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
+
+
+def best_by_hand(box: Tensor, label: int, boxes: Tensor, scores: Tensor, least: float) -> Tensor:
+    """One image: the largest product of overlap and score, candidate by candidate."""
+    found = [(overlap(box, each), score[label]) for each, score in zip(boxes, scores, strict=True)]
+    return max((a * b for a, b in found if a >= least), default=torch.tensor(0.0), key=float)
+
+
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [("Detr", "softmax"), ("RTDetrV2", "sigmoid"), pytest.param("DFine", "sigmoid", marks=pytest.mark.slow)],
+)
+def test_an_object_of_a_detr_by_hand(kind: str, activation: str) -> None:
+    net: Any = hugging_face(kind)
+    images = torch.nn.functional.pad(IMAGES, (0, 48))
+    leaf = images.clone().requires_grad_()
+    output = net(leaf)
+    pixels = corners(output.pred_boxes) * torch.tensor([96.0, 64.0, 96.0, 64.0])
+    scores = output.logits.softmax(-1)[..., :-1] if activation == "softmax" else output.logits.sigmoid()
+    box = pixels[0, 0].detach() + 0.5
+    target = BoxScores(box[None], [1], 0.1, DetrDetections(WIDE, activation))
+    by_hand = torch.stack([best_by_hand(box, 1, b, s, 0.1) for b, s in zip(pixels, scores, strict=True)])
+    assert float(by_hand[0]) > 0
+    (expected,) = torch.autograd.grad(by_hand.sum(), leaf)
+
+    found = explain("saliency", net, images, target)
+
+    torch.testing.assert_close(found.raw, expected, rtol=1e-3, atol=1e-6)
+    assert [each["target_score"] for each in found.statistics] == pytest.approx(by_hand.tolist(), rel=1e-4)
+    with pytest.raises(BadTarget, match=r"read=DetrDetections\(size, activation\)"):
+        saliency(net, images)
+    with pytest.raises(BadTarget, match="DETR"):
+        saliency(net, images, BoxScores(box[None], [1]))
+    with pytest.raises(BadTarget, match="Class 7 does not exist"):
+        saliency(net, images, BoxScores(box[None], [7], 0.0, DetrDetections(WIDE, activation)))
+
+
+class Yolo(nn.Module):
+    """Six boxes of fixed places and three classes, in one of the layouts of YOLO."""
+
+    def __init__(self, layout: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layout, self.body = layout, nn.Conv2d(3, 8, 16, 16)
+        self.boxes = nn.Parameter(torch.rand(6, 4) * 12 + torch.tensor([16.0, 24.0, 16.0, 16.0]))
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        seen = self.body(x).flatten(2)[..., :6].mT.sigmoid()
+        return self.boxes + seen[..., 4:], seen[..., 3:4], seen[..., :3]
+
+    def forward(self, x: Tensor) -> Any:
+        boxes, objectness, classes = self.parts(x)
+        if self.layout == "v8":
+            return torch.cat([boxes, classes], 2).mT, ["features"]
+        if self.layout == "v5":
+            return torch.cat([boxes, objectness, classes], 2)
+        best = classes.max(2, keepdim=True)
+        return torch.cat([corners(boxes), best.values, best.indices.to(boxes)], 2)
+
+
+@pytest.mark.parametrize("layout", ["v5", "v8", "v10"])
+def test_an_object_of_a_yolo_by_hand(layout: str) -> None:
+    net = Yolo(layout).eval()
+    box = corners(net.boxes[2]).detach() + 1
+    leaf = IMAGES.clone().requires_grad_()
+    boxes, objectness, classes = net.parts(leaf)
+    label = int(classes[0, 2].argmax())
+    if layout == "v10":  # as for torchvision, the best overlap among boxes of this class
+        by_hand = []
+        for b, s in zip(corners(boxes), classes, strict=True):
+            mine = [(overlap(box, each), one.max()) for each, one in zip(b, s, strict=True) if one.argmax() == label]
+            nothing = torch.zeros(()), s.sum() * 0
+            overlaps, score = max(mine, key=lambda pair: float(pair[0].detach()), default=nothing)
+            by_hand.append(overlaps * score if overlaps >= 0.3 else s.sum() * 0)
+    else:
+        scores = objectness * classes if layout == "v5" else classes
+        by_hand = [best_by_hand(box, label, b, s, 0.3) for b, s in zip(corners(boxes), scores, strict=True)]
+    (expected,) = torch.autograd.grad(torch.stack(by_hand).sum(), leaf)
+
+    found = saliency(net, IMAGES, BoxScores(box[None], [label], 0.3, YoloDetections(layout)))
+
+    assert expected.any()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_wrong_readers_are_refused() -> None:
+    box = torch.tensor([[0.0, 0, 8, 8]])
+    for read, words in (
+        (YoloDetections("v10"), r"does not fit layout='v10'"),
+        (DetrDetections(SIZE, "sigmoid"), r"not logits \[N, M, K\] and pred_boxes"),
+        (lambda output: output, "read returned a tensor"),
+    ):
+        with pytest.raises(BadTarget, match=words):
+            saliency(Yolo("v5").eval(), IMAGES, BoxScores(box, [0], read=read))
+    for make in (
+        lambda: DetrDetections((64,), "softmax"),  # type: ignore[arg-type]
+        lambda: DetrDetections(SIZE, "relu"),
+        lambda: YoloDetections("v99"),
+        lambda: Regression(index=-1),
+        lambda: Regression(mask=torch.zeros(3, 3)),
+    ):
+        with pytest.raises(BadTarget):
+            make()
+
+
+class Queries(NamedTuple):
+    """The parts of Mask2Former's output that the target reads."""
+
+    class_queries_logits: Tensor
+    masks_queries_logits: Tensor
+
+
+class Mask2Former(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.classes, self.masks = nn.Linear(3, 5 * 4), nn.Conv2d(3, 5, 8, 8)
+
+    def forward(self, x: Tensor) -> Queries:
+        return Queries(self.classes(x.mean((2, 3))).unflatten(1, (5, 4)), self.masks(x))
+
+
+def test_masks_of_queries_and_of_segformer_by_hand() -> None:
+    leaf = IMAGES.clone().requires_grad_()
+    net: Any = Mask2Former().eval()
+    output = net(leaf)
+    mask = torch.zeros(8, 6)
+    mask[2:5, 1:3] = 1
+    maps = sum(
+        output.class_queries_logits.softmax(-1)[:, q, 1, None, None] * output.masks_queries_logits[:, q].sigmoid()
+        for q in range(5)
+    )
+    (expected,) = torch.autograd.grad((maps * mask).sum() / mask.sum(), leaf)
+    torch.testing.assert_close(saliency(net, IMAGES, MaskScores(mask, 1)), expected, rtol=1e-4, atol=1e-8)
+    with pytest.raises(BadTarget, match="Class 3 does not exist: the model returns 3 scores"):
+        saliency(net, IMAGES, MaskScores(mask, 3))
+    with pytest.raises(BadTarget, match=r"give MaskScores\(mask, class_\)"):
+        saliency(net, IMAGES)
+
+    net = hugging_face("Segformer")
+    small = torch.zeros(16, 12)
+    small[4:9, 3:7] = 1
+    (expected,) = torch.autograd.grad((net(leaf).logits[:, 2] * small).sum() / small.sum(), leaf)
+    torch.testing.assert_close(saliency(net, IMAGES, MaskScores(small, 2)), expected, rtol=1e-3, atol=1e-6)
+
+
+class Depth(NamedTuple):
+    predicted_depth: Tensor
+    features: Tensor
+
+
+class Measures(nn.Module):
+    """Depth [N, H, W], key points [N, 4, 2] or counts [N, 3]."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.body = kind, nn.Conv2d(3, 8, 8, 8)
+
+    def forward(self, x: Tensor) -> Any:
+        maps = self.body(x)
+        if self.kind == "depth":
+            return Depth(maps[:, 0], maps)
+        points = maps.mean((2, 3))
+        return points.unflatten(1, (4, 2)) if self.kind == "pose" else points[:, :3].exp()
+
+
+def test_measured_values_by_hand() -> None:
+    leaf = IMAGES.clone().requires_grad_()
+    masks = torch.rand(2, 8, 6)
+    depth, pose, counts = (Measures(kind).eval() for kind in ("depth", "pose", "counts"))
+    for net, target, score in (
+        (depth, Regression("predicted_depth", unit="m"), lambda o: o.predicted_depth.mean((1, 2))),
+        (depth, Regression("predicted_depth", mask=masks[0]), lambda o: (o[0] * masks[0]).sum((1, 2)) / masks[0].sum()),
+        (depth, Regression("predicted_depth", mask=masks), lambda o: (o[0] * masks).sum((1, 2)) / masks.sum((1, 2))),
+        (depth, Regression("features", 3, masks[0]), lambda o: (o[1][:, 3] * masks[0]).sum((1, 2)) / masks[0].sum()),
+        (pose, Regression(index=(2, 1), unit="px"), lambda o: o[:, 2, 1]),
+        (pose, Regression(index=2), lambda o: o[:, 2].mean(1)),
+        (counts, Regression(index=1), lambda o: o[:, 1]),
+    ):
+        (expected,) = torch.autograd.grad(score(net(leaf)).sum(), leaf)
+        torch.testing.assert_close(saliency(net, IMAGES, target), expected, rtol=1e-4, atol=1e-7)
+        alone = explainers.occlusion(net, IMAGES[1:], target.rows([1]), window=16, stride=16)
+        torch.testing.assert_close(explainers.occlusion(net, IMAGES, target, window=16, stride=16)[1:], alone)
+    with pytest.raises(
+        BadTarget,
+        match=r"give Regression\('predicted_depth'\).*output.predicted_depth.flatten\(1\)",
+    ):
+        saliency(depth, IMAGES)
+    for net, target, words in (
+        (depth, Regression(), "not one tensor"),
+        (depth, Regression("depth"), "not a tensor 'depth'"),
+        (counts, Regression(index=3), "does not exist"),
+        (depth, Regression("predicted_depth", mask=torch.ones(3, 3)), r"mask has size \(3, 3\)"),
+        (depth, Regression("predicted_depth", mask=torch.ones(3, 8, 6)), "3 masks were given for 2 images"),
+    ):
+        with pytest.raises(BadTarget, match=words):
+            saliency(net, IMAGES, target)
+    described = explain("saliency", depth, IMAGES, Regression("predicted_depth", unit="m")).target
+    assert described == "Regression('predicted_depth', unit='m')"

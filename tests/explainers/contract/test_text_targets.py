@@ -1,0 +1,160 @@
+"""Sentences as targets: CLIP and SigLIP of transformers and open_clip, by hand from their own embeddings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import BadTarget, Similarity, UnsupportedModel, explain, saliency, text_embedding
+
+TOKENS = torch.tensor([[1, 5, 9, 2], [1, 7, 3, 2], [1, 4, 4, 2]])
+IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+class Dual(nn.Module):
+    """Two encoders with the names of open_clip; returns features of images and, if there are tokens, of sentences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.visual, self.words, self.drop = nn.Conv2d(3, 8, 8, 8), nn.Embedding(16, 8), nn.Dropout(0.5)
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        return self.visual(images).tanh().mean((2, 3))
+
+    def encode_text(self, tokens: Tensor) -> Tensor:
+        return self.drop(self.words(tokens)).mean(1)
+
+    def forward(self, images: Tensor, tokens: Tensor | None = None) -> dict[str, Tensor]:
+        found = {"image_features": self.encode_image(images)}
+        return found if tokens is None else found | {"text_features": self.encode_text(tokens)}
+
+
+@functools.cache
+def hugging_face(kind: str) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    vision = {**SIZES, "image_size": 32, "patch_size": 8}
+    words = {**SIZES, "vocab_size": 20, "max_position_embeddings": 8, "eos_token_id": 2}
+    own = {"projection_dim": 12} if kind == "CLIP" else {}
+    config = getattr(transformers, f"{kind}Config")(vision_config=vision, text_config=words, **own)
+    net: nn.Module = getattr(transformers, f"{kind}Model")(config).eval()
+    return net
+
+
+@functools.cache
+def dual() -> nn.Module:
+    torch.manual_seed(0)
+    return Dual().eval()
+
+
+def image_vectors(net: Any, images: Tensor) -> Tensor:
+    if isinstance(net, Dual):
+        return net.encode_image(images)
+    found = net.get_image_features(images)
+    return found if isinstance(found, Tensor) else found.pooler_output
+
+
+def text_vectors(net: Any, tokens: Tensor) -> Tensor:
+    if isinstance(net, Dual):
+        return net.encode_text(tokens)
+    found = net.get_text_features(tokens)
+    return found if isinstance(found, Tensor) else found.pooler_output
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "open_clip's names": dual,
+    "CLIP": functools.partial(hugging_face, "CLIP"),
+    "Siglip": functools.partial(hugging_face, "Siglip"),
+}
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_similarity_to_a_sentence_and_contrast_of_sentences(kind: str) -> None:
+    """Oracle: autograd through the two encoders and the cosines written out."""
+    net: Any = NETS[kind]()
+    encode = net.encode_image if kind == "open_clip's names" else net.get_image_features
+    sentences = text_embedding(net, TOKENS)
+    torch.testing.assert_close(sentences, nn.functional.normalize(text_vectors(net, TOKENS).detach(), dim=1))
+
+    leaf = IMAGES.clone().requires_grad_()
+    cosines = nn.functional.normalize(image_vectors(net, leaf), dim=1) @ sentences.T
+    for target, score in (
+        (Similarity(sentences[1]), cosines[:, 1]),
+        (Similarity(sentences[0], against=sentences[1]), cosines[:, 0] - cosines[:, 1]),
+        (Similarity(sentences[0], against=sentences[1:]), cosines[:, 0] - cosines[:, 1:].mean(1)),
+        (Similarity(sentences[:2], against=sentences[2]), cosines.diagonal() - cosines[:, 2]),
+    ):
+        (expected,) = torch.autograd.grad(score.sum(), leaf, retain_graph=True)
+        found = explain("saliency", net, IMAGES, target, forward=encode)
+        torch.testing.assert_close(found.raw, expected, rtol=1e-4, atol=1e-7)
+        assert [each["target_score"] for each in found.statistics] == pytest.approx(score.tolist(), rel=1e-4, abs=1e-6)
+    repeated = explainers.occlusion(net, IMAGES, target, window=16, stride=16, forward=encode)
+    alone = explainers.occlusion(net, IMAGES[1:], target.rows([1]), window=16, stride=16, forward=encode)
+    torch.testing.assert_close(repeated[1:], alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
+def test_the_scores_of_several_sentences_are_classes(kind: str) -> None:
+    net: Any = hugging_face(kind)
+
+    def run(images: Tensor) -> Any:
+        return net(pixel_values=images, input_ids=TOKENS)
+
+    leaf = IMAGES.clone().requires_grad_()
+    scores = run(leaf).logits_per_image
+    (expected,) = torch.autograd.grad((scores[:, 1] - scores[:, 0]).sum(), leaf)
+
+    found = explain("saliency", net, IMAGES, explainers.Contrast(1, 0), forward=run)
+
+    torch.testing.assert_close(found.raw, expected, rtol=1e-4, atol=1e-6)
+    assert found.scores is not None
+    torch.testing.assert_close(found.scores, scores.detach())
+    top = explain("saliency", net, IMAGES, forward=run)
+    assert top.target == scores.argmax(1).tolist()
+    by_name = saliency(net, IMAGES, Similarity(text_embedding(net, TOKENS)[0]), forward=run)
+    by_vector = saliency(net, IMAGES, Similarity(text_embedding(net, TOKENS)[0]), forward=net.get_image_features)
+    torch.testing.assert_close(by_name, by_vector, rtol=1e-4, atol=1e-7)
+
+
+def test_dicts_of_a_tokenizer_and_models_in_training_mode() -> None:
+    net: Any = hugging_face("CLIP")
+    mask = torch.ones_like(TOKENS)
+    torch.testing.assert_close(
+        text_embedding(net, {"input_ids": TOKENS, "attention_mask": mask}), text_embedding(net, TOKENS)
+    )
+    training = Dual().train()
+    first = text_embedding(training, TOKENS)
+    assert torch.equal(first, text_embedding(training, TOKENS)) and training.training and not first.requires_grad
+
+
+def test_wrong_uses() -> None:
+    with pytest.raises(UnsupportedModel, match="has no text encoder"):
+        text_embedding(nn.Linear(3, 3), TOKENS)
+    with pytest.raises(BadTarget, match="tokens is a list"):
+        text_embedding(dual(), ["a cat"])  # type: ignore[arg-type]
+    with pytest.raises(BadTarget, match="against has 3 values, but embedding has 8"):
+        Similarity(torch.ones(8), against=torch.ones(3))
+    with pytest.raises(BadTarget, match="against has a row of zeros"):
+        Similarity(torch.ones(8), against=torch.zeros(8))
+    assert repr(Similarity(torch.ones(8), torch.ones(2, 8))) == "Similarity(embedding of (8,), against (2, 8))"
+
+
+def test_the_message_for_an_embedding_names_similarity() -> None:
+    """A pair of features without `logits_per_image`, and CLIP's image encoder with its projection."""
+    with pytest.raises(BadTarget, match=r"'image_features', give Similarity.*text_embedding\(model, tokens\)"):
+        saliency(dual(), IMAGES)
+    target = Similarity(text_embedding(dual(), TOKENS)[0])
+    assert saliency(dual(), IMAGES, target).any()
+    transformers = pytest.importorskip("transformers")
+    config = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8, projection_dim=12)
+    vision = transformers.CLIPVisionModelWithProjection(config).eval()
+    with pytest.raises(BadTarget, match="'image_embeds', give Similarity"):
+        explainers.grad_cam(vision, IMAGES)
+    assert explainers.grad_cam(vision, IMAGES, Similarity(torch.rand(12))).shape == (2, 4, 4)
