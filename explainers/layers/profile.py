@@ -26,6 +26,7 @@ from explainers.layers.dataflow import Dataflow, Edge
 from explainers.layers.default_layer import ForwardPass, find_default
 from explainers.layers.layer import Layer
 from explainers.layers.layout import LayerLayout, layout_by_axes
+from explainers.network.behavior import run_rows_correctly
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 
@@ -69,6 +70,7 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
     with _lock:
         layers = _known.get(view.owner, {}).get(key)
     if layers is None:
+        run_rows_correctly(view, images, several=False)
         layers = _compute_profile(view, images)
         with _lock:
             profiles = _known.setdefault(view.owner, {})

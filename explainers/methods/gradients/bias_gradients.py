@@ -23,7 +23,7 @@ from explainers.layers.layer import Layer, layout_of
 from explainers.layers.lookup import list_layers
 from explainers.maps.resize import resize
 from explainers.network.forward_wrapper import Forward, wrap_forward
-from explainers.passes.run import open_run
+from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import check_images, method
 from explainers.targets import TargetLike
@@ -109,22 +109,26 @@ def full_gradients(
     model = wrap_forward(model, forward, images)
     check_images(model, images)
     with open_run(model, images, target) as run:
-        layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
-        modules = dict(run.view.network.named_modules())
-        bias_of = {name: bias for name, module in modules.items() if (bias := _affine_bias(module)) is not None}
-        with capture(run.view.network, list(bias_of), gradients=True) as captured:
-            scores, gradient = run.backward.scores_and_gradient(run.images)
-        biases, elsewhere = {}, torch.zeros_like(scores)
-        for name, g in captured.gradients.items():
-            part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
-            maps = _to_maps(layers.get(name), run.view.network, part)
-            if maps is None:
-                elsewhere += part.flatten(1).sum(1)
-            else:
-                biases[name] = maps
-        order = {name: i for i, name in enumerate(layers)}
-        biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
-        return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
+        return run.by_image(_full_gradients)
+
+
+def _full_gradients(run: Run) -> FullGradients:
+    layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
+    modules = dict(run.view.network.named_modules())
+    bias_of = {name: bias for name, module in modules.items() if (bias := _affine_bias(module)) is not None}
+    with capture(run.view.network, list(bias_of), gradients=True) as captured:
+        scores, gradient = run.backward.scores_and_gradient(run.images)
+    biases, elsewhere = {}, torch.zeros_like(scores)
+    for name, g in captured.gradients.items():
+        part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
+        maps = _to_maps(layers.get(name), run.view.network, part)
+        if maps is None:
+            elsewhere += part.flatten(1).sum(1)
+        else:
+            biases[name] = maps
+    order = {name: i for i, name in enumerate(layers)}
+    biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
+    return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
 
 
 def _affine_bias(module: nn.Module) -> Tensor | None:

@@ -1,0 +1,66 @@
+"""A wrapper that runs the rows of a batch one at a time, each with the same random numbers.
+
+For networks in which the rows of a batch affect each other, or that draw random numbers: the result for each image and
+each variant is then that of a pass with this row alone. To all passes the wrapper is an ordinary module that shares the
+network's modules, parameters and buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from explainers.hooks.locate import frozen_graph
+from explainers.hooks.records import concatenate_outputs
+from explainers.network.generators import Generators
+
+
+class RowByRow(nn.Module):
+    """The modules, parameters and buffers of a network whose rows run one at a time.
+
+    `generators` start from a fixed seed for every row; None if the network does not draw random numbers.
+    """
+
+    wraps_inner = True
+    inner: nn.Module
+    generators: Generators | None
+
+    def __init__(self, network: nn.Module, generators: Generators | None) -> None:
+        super().__init__()
+        own = self.__dict__
+        if frozen_graph(network) is None:
+            own.update(_modules=network._modules, _parameters=network._parameters, _buffers=network._buffers)
+        else:
+            self._modules["model"] = network  # compiled code stores its tables elsewhere; no hooks are set in it
+        own.update(inner=network, generators=generators, training=network.training)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["inner"], name)
+
+    def forward(self, batch: Tensor) -> Any:
+        """Return the network's output for each row, concatenated."""
+        if len(batch) == 1:
+            return self._run(batch)
+        # Clones, because the network may modify its input in place, which autograd does not allow for such views.
+        return concatenate_outputs([self._run(batch[n : n + 1].clone()) for n in range(len(batch))])
+
+    def _run(self, row: Tensor) -> Any:
+        with nullcontext() if self.generators is None else self.generators.fixed():
+            return self.inner(row)
+
+
+def row_by_row(network: nn.Module, generators: Generators | None) -> RowByRow:
+    """Return the network as a `RowByRow` whose class has the network's name, for messages."""
+    return _kind(type(network).__name__)(network, generators)
+
+
+@lru_cache(maxsize=64)
+def _kind(name: str) -> type[RowByRow]:
+    return type(name, (RowByRow,), {})
