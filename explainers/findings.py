@@ -21,8 +21,8 @@ class Finding:
     `facts` holds the values in the sentence by name (classes as indices), for callers that write their own message.
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
-    "unusual_size", "class_insensitive", and codes that individual methods define. If `remedy` is not empty,
-    `explain(**{**the_same_call, **finding.remedy})` is likely to give a more useful map.
+    "unusual_size", "class_insensitive", "rows_depend", "stochastic", and codes that individual methods define. If
+    `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more useful map.
     """
 
     code: str

@@ -1,18 +1,17 @@
 """Checks, once per model, whether a network draws random numbers, and whether the rows of a batch affect each other.
 
-Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. Two passes
-of a few rows, of which only the others differ, show whether an image's output depends on its neighbors in the batch.
-Both have the same number of rows, so that they use the same kernels and the outputs of independent rows do not differ
-by rounding. The second check only runs if a call runs several rows together. A network that fails either check runs
+Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. Passes
+of the image with different neighbors show whether its output depends on the other rows of a batch. They have the same
+number of rows, so that they use the same kernels and the outputs of independent rows do not differ by rounding. The
+second check only runs if a call runs several rows together. A network that fails either check runs
 row by row for the rest of the call (row_by_row.py), and a finding reports it.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import torch
@@ -23,36 +22,12 @@ from explainers.findings import note_finding
 from explainers.hooks.records import map_tensors
 from explainers.network.eval_view import EvalView
 from explainers.network.generators import SEED, Generators
-from explainers.network.row_by_row import RowByRow, row_by_row
+from explainers.network.row_by_row import Behavior, RowByRow, row_by_row
 
 SAME = 1e-4
 """Relative difference between outputs of the same image, above which they are different."""
-_ANOTHER_KERNEL = {torch.float16: 0.5, torch.bfloat16: 0.5}
-"""The same for another number of rows, by dtype: 0.05 for the others, since TF32 and other kernels round differently."""
-
-
-@dataclass(frozen=True)
-class Behavior:
-    """What the passes of one image and of its neighbors showed.
-
-    `drawn` are the generators that the network draws from, by name; `is_repeatable` is True if fixing them makes its
-    output the same in each pass. `noise` and `mixing` are the relative changes of the output from pass to pass and with
-    other neighbors. `mixing` is None if unknown. `takes_one_row` is False if the network only accepts other batch sizes.
-    """
-
-    drawn: frozenset[str] = frozenset()
-    is_repeatable: bool = True
-    noise: float = 0.0
-    mixing: float | None = None
-    takes_one_row: bool = True
-
-    @property
-    def is_stochastic(self) -> bool:
-        return bool(self.drawn) or not self.is_repeatable
-
-    @property
-    def mixes_rows(self) -> bool:
-        return bool(self.mixing)
+_OTHER_KERNELS = {torch.float16: 0.5, torch.bfloat16: 0.5}
+"""The same between batches of different sizes, 0.05 for other dtypes: their kernels differ, and so does rounding."""
 
 
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Behavior]] = weakref.WeakKeyDictionary()
@@ -66,55 +41,67 @@ def run_rows_correctly(view: EvalView, images: Tensor, several: bool) -> None:
 
     Errors   UnsupportedModel if the network needs this but does not accept a single image
     """
-    if isinstance(view.network, RowByRow):
-        return
-    found = _behavior(view, images, several)
-    if found is None or not (found.is_stochastic or found.mixes_rows):
-        return
-    name = type(view.network).__name__
+    if not isinstance(view.network, RowByRow):
+        found = _behavior(view, images, several)
+        if found is None or not (found.is_stochastic or found.mixing):
+            return
+        _refuse_without_single_rows(view.network, found, len(images))
+        generators = Generators(view.network, images.device, found.drawn) if found.drawn else None
+        view.network = row_by_row(view.network, generators, found)
+    note = _note_stochastic if view.network.behavior.is_stochastic else _note_mixing
+    note(type(view.network).__name__, view.network.behavior)
+
+
+def _refuse_without_single_rows(network: nn.Module, found: Behavior, count: int) -> None:
     if not found.takes_one_row:
-        what = "draws random numbers" if found.is_stochastic else "combines the images of a batch"
+        does = "draws random numbers" if found.is_stochastic else "combines the images of a batch"
         raise UnsupportedModel(
-            f"This {name} {what}, so the result for an image depends on its batch, and it fails for a single image of "
-            f"the {len(images)}. Make its forward pass accept one image, or remove the cause."
+            f"This {type(network).__name__} {does}, so the result for an image depends on its batch of {count}, but it "
+            "does not accept a single image. Change its forward pass so that it accepts one image, or remove the cause."
         )
-    generators = Generators(view.network, images.device, found.drawn) if found.drawn else None
-    view.network = row_by_row(view.network, generators)
-    if found.is_stochastic:
-        _note_stochastic(name, found)
-    else:
-        note_finding(
-            "rows_depend",
-            f"The output of this {name} for an image depends on the other images of the batch: other neighbors change "
-            f"it by {found.mixing:.2g} of its size. Every image and every variant of it was therefore run alone, which "
-            "is slower. Check the forward pass for operations over the batch dimension (max, mean, batch statistics).",
-            mixing=found.mixing,
-        )
+
+
+def _note_mixing(name: str, found: Behavior) -> None:
+    note_finding(
+        "rows_depend",
+        f"The output of this {name} for an image depends on the other images in the batch, which changed it by "
+        f"{_percent(found.mixing)} in a test. Therefore each image and each of its variants ran in a batch of its own, "
+        "which is slower. Check the forward pass for operations over the batch dimension (maximum, mean, batch "
+        "statistics).",
+        mixing=found.mixing,
+    )
 
 
 def _note_stochastic(name: str, found: Behavior) -> None:
+    by = f"by {_percent(found.noise)} from pass to pass"
     if found.is_repeatable:
         sentence = (
-            f"This {name} draws random numbers in evaluation mode, which changes its output by {found.noise:.2g} of "
-            f"its size from pass to pass. Every pass of this call used the same random numbers (seed {SEED}), one image "
-            "at a time, so the map explains one sample of the noise. Switch the randomness off in the network, for "
-            "example dropout with training=True, to explain the network without noise."
+            f"This {name} draws random numbers in evaluation mode, which "
+            f"{f'changes its output {by}' if found.noise else 'may change its output'}. All passes of this call used "
+            f"the same random numbers (seed {SEED}), one image at a time, so the result is reproducible but describes "
+            "only one sample of the noise. To explain the network without noise, turn it off in the forward pass "
+            "(dropout with training=True, randn_like, random masks)."
         )
     else:
         sentence = (
-            f"The output of this {name} for the same image changes by {found.noise:.2g} of its size from pass to pass, "
-            "also with fixed seeds, so the result contains noise and cannot be reproduced. Remove what changes (a "
-            "counter, the time, a private random generator) from the forward pass, or let it use torch's generator."
+            f"The output of this {name} for the same image changes {by}, even with fixed seeds, so the result contains "
+            "noise and is not reproducible. Remove the cause from the forward pass (a counter, the time, a random "
+            "generator of its own), or draw from torch's global generator."
         )
-    note_finding("stochastic", sentence, noise=found.noise, repeatable=found.is_repeatable)
+    note_finding("stochastic", sentence, noise=found.noise, is_repeatable=found.is_repeatable)
+
+
+def _percent(share: float | None) -> str:
+    return f"{100 * (share or 0):.2g}%"
 
 
 def _behavior(view: EvalView, images: Tensor, several: bool) -> Behavior | None:
     """Return the cached behavior of the model, after a check if needed; None if the network fails in the check."""
-    whose = view.modules, _flags(view.network)
-    where = *whose, images.shape[1:], images.dtype, images.device
+    flags = _flags(view.network)
     with _lock:
         known = _known.get(view.owner, {})
+        whose = view.modules, None if (view.modules, None) in known else flags
+        where = *whose, images.shape[1:], images.dtype, images.device
         found, mixing = known.get(whose), known.get(where)
     if mixing is not None or (found is not None and not several):
         return mixing or found
@@ -131,6 +118,8 @@ def _behavior(view: EvalView, images: Tensor, several: bool) -> Behavior | None:
         known[whose] = found
         if several:
             known[where] = mixing or found
+        if _flags(view.network) != flags:  # a network that counts its passes, for example, is only checked once
+            known[view.modules, None] = found
     return mixing or found
 
 
@@ -190,34 +179,29 @@ def _first_pass(network: nn.Module, images: Tensor) -> tuple[Tensor, Any]:
 def _measure_mixing(network: nn.Module, images: Tensor, takes_one_row: bool) -> float:
     """Return the relative change of an image's output if its neighbors change, 0 if it is not more than rounding."""
     with torch.inference_mode(False), torch.no_grad():
-        first = images[:1].detach().clone()
-        if takes_one_row:
-            batch, kept = torch.cat([first] * 4), [0, 3]
-            neighbors = _neighbors(batch[1:3])
-        else:
-            batch, kept = images.detach().clone(), [0, -1] if len(images) > 2 else [0]
-            neighbors = _neighbors(batch[1:-1] if len(images) > 2 else batch[1:])
-        changed = batch.clone()
-        changed[1 : 1 + len(neighbors)] = neighbors
-        plain, other = network(batch.clone()), network(changed)
-        found = [_difference(_row(plain, k, len(batch)), _row(other, k, len(batch))) for k in kept]
+        images = images.detach()
+        batch = images[:1].expand(2, -1, -1, -1) if takes_one_row else images
+        plain, found = network(batch.clone()), [0.0]
+        for kept, neighbor in ((0, _loud(images[0])), (-1, 0.01 * images[0].flip(-1))):
+            changed = neighbor.expand_as(batch).clone()
+            changed[kept] = batch[kept]
+            found.append(_difference(_row(plain, kept, len(batch)), _row(network(changed), kept, len(batch))))
         mixing = max(found) if max(found) > _tolerance(plain) else 0.0
-        if takes_one_row:
-            alone = network(first)
-            if _shapes(alone) and _shapes(alone) == _shapes(plain):  # one output for the whole batch
-                return 1.0
-            by_count = _difference(_row(alone, 0, 1), _row(plain, 0, len(batch)))
-            mixing = max(mixing, by_count if by_count > _ANOTHER_KERNEL.get(images.dtype, 0.05) else 0.0)
-        return mixing
+        if not takes_one_row:
+            return mixing
+        alone = network(images[:1].clone())
+        if _shapes(alone) and _shapes(alone) == _shapes(plain):  # one output for the whole batch
+            return 1.0
+        by_count = _difference(_row(alone, 0, 1), _row(plain, 0, len(batch)))
+        return max(mixing, by_count if by_count > _OTHER_KERNELS.get(images.dtype, 0.05) else 0.0)
 
 
-def _neighbors(rows: Tensor) -> Tensor:
-    """Return very different rows: the first is larger, of the other sign and noisy, the others are nearly 0."""
+def _loud(image: Tensor) -> Tensor:
+    """Return a very different image: ten times as large, of the other sign, and noisy."""
     generator = torch.Generator().manual_seed(SEED)
-    noise = torch.randn(rows.shape[1:], generator=generator, dtype=torch.float32).to(rows)
-    size = rows[0].abs().max()
-    large = -10 * rows[0].flip(-1) + (size if size > 0 else 1) * noise
-    return torch.cat([large[None], 0.01 * rows[1:].flip(-2)])
+    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
+    size = image.abs().max()
+    return (size if size > 0 else 1) * noise - 10 * image.flip(-1)
 
 
 def _row(output: Any, index: int, count: int) -> list[Tensor]:
@@ -248,14 +232,14 @@ def _tolerance(output: Any) -> float:
 
 
 def _difference(some: list[Tensor], others: list[Tensor]) -> float:
-    """Return the largest relative difference between two lists of tensors; infinite if their shapes differ."""
+    """Return the largest relative difference between two lists of tensors; 1 if shapes or non-finite values differ."""
     largest = 0.0
     for a, b in zip(some, others, strict=False):
         if a.shape != b.shape or not bool((a.isfinite() == b.isfinite()).all()):
-            return math.inf
+            return 1.0
         a, b = (torch.where(each.isfinite(), each, 0).flatten() for each in (a, b))
         wide = torch.complex128 if a.is_complex() else torch.float64
         a, b = (each.to("cpu", wide) for each in (a, b))
         change, size = float((a - b).norm()), float(a.norm())
-        largest = max(largest, change / size if size else math.inf if change else 0.0)
+        largest = max(largest, change / size if size else float(change > 0))
     return largest

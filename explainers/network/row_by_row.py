@@ -7,8 +7,8 @@ network's modules, parameters and buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,24 +19,47 @@ from explainers.hooks.records import concatenate_outputs
 from explainers.network.generators import Generators
 
 
+@dataclass(frozen=True)
+class Behavior:
+    """How a network behaves from pass to pass, and with other neighbors in the batch.
+
+    `drawn` are the generators that the network draws from, by name; `is_repeatable` is True if fixing them makes its
+    output the same in each pass. `noise` and `mixing` are the relative changes of the output from pass to pass and with
+    other neighbors. `mixing` is None if unknown. `takes_one_row` is False if the network does not accept one image.
+    """
+
+    drawn: frozenset[str] = frozenset()
+    is_repeatable: bool = True
+    noise: float = 0.0
+    mixing: float | None = None
+    takes_one_row: bool = True
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether the output for an image changes from pass to pass."""
+        return bool(self.drawn) or not self.is_repeatable
+
+
 class RowByRow(nn.Module):
     """The modules, parameters and buffers of a network whose rows run one at a time.
 
-    `generators` start from a fixed seed for every row; None if the network does not draw random numbers.
+    `generators` start from a fixed seed for every row; None if the network does not draw random numbers. `behavior` is
+    the reason.
     """
 
     wraps_inner = True
     inner: nn.Module
     generators: Generators | None
+    behavior: Behavior
 
-    def __init__(self, network: nn.Module, generators: Generators | None) -> None:
+    def __init__(self, network: nn.Module, generators: Generators | None, behavior: Behavior) -> None:
         super().__init__()
         own = self.__dict__
         if frozen_graph(network) is None:
             own.update(_modules=network._modules, _parameters=network._parameters, _buffers=network._buffers)
         else:
             self._modules["model"] = network  # compiled code stores its tables elsewhere; no hooks are set in it
-        own.update(inner=network, generators=generators, training=network.training)
+        own.update(inner=network, generators=generators, behavior=behavior, training=network.training)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -56,9 +79,9 @@ class RowByRow(nn.Module):
             return self.inner(row)
 
 
-def row_by_row(network: nn.Module, generators: Generators | None) -> RowByRow:
+def row_by_row(network: nn.Module, generators: Generators | None, behavior: Behavior) -> RowByRow:
     """Return the network as a `RowByRow` whose class has the network's name, for messages."""
-    return _kind(type(network).__name__)(network, generators)
+    return _kind(type(network).__name__)(network, generators, behavior)
 
 
 @lru_cache(maxsize=64)

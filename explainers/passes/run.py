@@ -91,8 +91,9 @@ def open_run(
 ) -> Iterator[Run]:
     """Open a `Run` of the model on copies of the images; the caller's gradient mode is restored after the block.
 
-    Set `many` if many variants will run, `several` if a pass combines rows even for one image. `precision` "bf16" runs them in bfloat16 if possible, "auto" only if it is
-    also faster. `loop` is the loop of a slow method, created earlier.
+    Set `many` if many variants will run, `several` if a pass combines rows even for one image. `precision` "bf16" runs
+    variants in bfloat16 if possible, "auto" only if it is also faster. `loop` is the loop of a slow method, created
+    earlier; checks that run once per model do not use up its budget.
     """
     with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
