@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
@@ -30,7 +31,9 @@ _OTHER_KERNELS = {torch.float16: 0.5, torch.bfloat16: 0.5}
 """The same between batches of different sizes, 0.05 for other dtypes: their kernels differ, and so does rounding."""
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Behavior]] = weakref.WeakKeyDictionary()
+_PLAIN = {bool, int, float, str}
+
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Any]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -97,40 +100,48 @@ def _percent(share: float | None) -> str:
 
 def _behavior(view: EvalView, images: Tensor, several: bool) -> Behavior | None:
     """Return the cached behavior of the model, after a check if needed; None if the network fails in the check."""
-    flags = _flags(view.network)
+    where = images.shape[1:], images.dtype, images.device
     with _lock:
         known = _known.get(view.owner, {})
-        whose = view.modules, None if (view.modules, None) in known else flags
-        where = *whose, images.shape[1:], images.dtype, images.device
-        found, mixing = known.get(whose), known.get(where)
-    if mixing is not None or (found is not None and not several):
-        return mixing or found
+        watched = known[view.modules] if view.modules in known else _watched(view.model)
+        flags = _flags(watched)
+        key = view.modules, None if (view.modules, None) in known else flags
+        found, complete = known.get(key), known.get((*key, *where))
+    if complete is not None or (found is not None and not several):
+        return complete or found
     try:
         found = found or _check_noise(view.network, images)
-        if several and not found.is_stochastic:
-            mixing = replace(found, mixing=_measure_mixing(view.network, images, found.takes_one_row))
+        if several:
+            mixing = None if found.is_stochastic else _measure_mixing(view.network, images, found.takes_one_row)
+            complete = replace(found, mixing=mixing)
     except Exception:  # the passes of the call itself raise the error that the user should see
         return found
+    if _flags(watched) != flags:
+        key = view.modules, None  # a network that counts its passes, for example, is checked only once
     with _lock:
         known = _known.setdefault(view.owner, {})
         if len(known) >= 32:
             known.clear()
-        known[whose] = found
-        if several:
-            known[where] = mixing or found
-        if _flags(view.network) != flags:  # a network that counts its passes, for example, is only checked once
-            known[view.modules, None] = found
-    return mixing or found
+        known[view.modules], known[key] = watched, found
+        if complete is not None:
+            known[(*key, *where)] = complete
+    return complete or found
 
 
-def _flags(network: nn.Module) -> tuple[Any, ...]:
-    """Return the plain attributes of the modules, which change how they run, for the cache."""
+def _watched(model: nn.Module) -> list[weakref.ref[nn.Module]]:
+    """Return the modules whose attributes may change how they run: the network's own classes, and batch norms."""
+    found = (m for m in model.modules() if isinstance(m, _BatchNorm) or not type(m).__module__.startswith("torch.nn."))
+    return [weakref.ref(module) for module in found if not getattr(type(module), "wraps_inner", False)]
+
+
+def _flags(watched: list[weakref.ref[nn.Module]]) -> tuple[Any, ...]:
+    """Return the plain attributes of the modules, for the cache."""
     flags: list[Any] = []
-    for module in network.modules():
-        if type(module).__module__.startswith("torch.nn."):
-            flags.append("running_mean" in module._buffers and module._buffers["running_mean"] is None)
+    for table in (vars(module) for reference in watched if (module := reference()) is not None):
+        if "track_running_stats" in table:
+            flags.append(table["_buffers"].get("running_mean") is None)
         else:
-            flags += [value for value in vars(module).values() if type(value) in (bool, int, float, str)]
+            flags += [value for value in table.values() if type(value) in _PLAIN]
     return tuple(flags)
 
 
@@ -180,20 +191,40 @@ def _measure_mixing(network: nn.Module, images: Tensor, takes_one_row: bool) -> 
     """Return the relative change of an image's output if its neighbors change, 0 if it is not more than rounding."""
     with torch.inference_mode(False), torch.no_grad():
         images = images.detach()
-        batch = images[:1].expand(2, -1, -1, -1) if takes_one_row else images
-        plain, found = network(batch.clone()), [0.0]
-        for kept, neighbor in ((0, _loud(images[0])), (-1, 0.01 * images[0].flip(-1))):
-            changed = neighbor.expand_as(batch).clone()
-            changed[kept] = batch[kept]
-            found.append(_difference(_row(plain, kept, len(batch)), _row(network(changed), kept, len(batch))))
+        image, batch = images[0], images[:1].expand(2, -1, -1, -1) if takes_one_row else images
+        try:
+            plain = network(batch.clone())
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return 0.0  # a network that only accepts single images
+        size, found = len(batch), [0.0]
+        for kept, neighbors in ((0, [_loud(image), 0.5 * image.flip(-1)]), (-1, [0.01 * image.flip(-1)])):
+            other = _beside(network, batch, kept, neighbors)
+            found.append(_difference(_row(plain, kept, size), _row(other, kept, size)))
+        if takes_one_row:  # both rows are the same image
+            found.append(_difference(_row(plain, 0, size), _row(plain, 1, size)))
         mixing = max(found) if max(found) > _tolerance(plain) else 0.0
         if not takes_one_row:
             return mixing
         alone = network(images[:1].clone())
         if _shapes(alone) and _shapes(alone) == _shapes(plain):  # one output for the whole batch
             return 1.0
-        by_count = _difference(_row(alone, 0, 1), _row(plain, 0, len(batch)))
+        by_count = _difference(_row(alone, 0, 1), _row(plain, 0, size))
         return max(mixing, by_count if by_count > _OTHER_KERNELS.get(images.dtype, 0.05) else 0.0)
+
+
+def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor]) -> Any:
+    """Return the output if one row keeps its image and the others get the first neighbor that the network accepts."""
+    for neighbor in neighbors:
+        changed = neighbor.expand_as(batch).clone()
+        changed[kept] = batch[kept]
+        try:
+            return network(changed)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+    return network(batch.clone())
 
 
 def _loud(image: Tensor) -> Tensor:

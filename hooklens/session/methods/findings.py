@@ -279,8 +279,8 @@ def _search_failed(context: FindingContext) -> Message:
 
 def _rows_depend(context: FindingContext) -> Message:
     return (
-        f"The output of this network for an image depends on the other images of a batch (by {_change(context, 'mixing')} "
-        "in a test), so each image and each of its variants ran alone. This is slower, but correct."
+        "The output of this network for an image depends on the other images of a batch (it changed by "
+        f"{_change(context, 'mixing')} in a test), so each image and each of its variants ran alone, which is slower."
     )
 
 
