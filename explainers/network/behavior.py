@@ -176,10 +176,15 @@ def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
 
 
 def _first_pass(network: nn.Module, images: Tensor) -> tuple[Tensor, Any]:
-    """Return the first image and its output, or all images and theirs if the network does not accept a single one."""
-    batch = images[:1].detach().clone()
+    """Return the first image and its output, or all images and theirs if the network does not accept a single one.
+
+    A network that always returns the rows of the whole batch does not accept one either.
+    """
+    batch, count = images[:1].detach().clone(), len(images)
     try:
-        return batch, network(batch.clone())
+        output = network(batch.clone())
+        if count == 1 or not all(shape[:1] == (count,) for shape in _shapes(output)):
+            return batch, output
     except Exception as error:
         if len(images) == 1 or is_out_of_memory(error):
             raise
@@ -208,8 +213,8 @@ def _measure_mixing(network: nn.Module, images: Tensor, takes_one_row: bool) -> 
         if not takes_one_row:
             return mixing
         alone = network(images[:1].clone())
-        if _shapes(alone) and _shapes(alone) == _shapes(plain):  # one output for the whole batch
-            return 1.0
+        if _shapes(alone) and _shapes(alone) == _shapes(plain):
+            return float(all(shape[:1] == (1,) for shape in _shapes(alone)))  # one output for the whole batch
         by_count = _difference(_row(alone, 0, 1), _row(plain, 0, size))
         return max(mixing, by_count if by_count > _OTHER_KERNELS.get(images.dtype, 0.05) else 0.0)
 
