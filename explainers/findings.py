@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from explainers.targets import Target
@@ -20,9 +21,9 @@ class Finding:
     `facts` holds the values in the sentence by name (classes as indices), for callers that write their own message.
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
-    "unusual_size", "class_insensitive", "probability_scores", "unclear_scores", and codes that individual methods
-    define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more useful
-    map.
+    "unusual_size", "class_insensitive", "probability_scores", "unclear_scores", "rows_depend", "stochastic", and codes
+    that individual methods define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely
+    to give a more useful map.
     """
 
     code: str
@@ -59,6 +60,25 @@ def recording() -> Iterator[Record]:
         yield record
     finally:
         _record.reset(token)
+
+
+@contextmanager
+def recording_image(index: int) -> Iterator[None]:
+    """Record what the passes of one image compute, and add it to the surrounding record, image after image."""
+    whole = _record.get()
+    if whole is None:
+        yield
+        return
+    with recording() as part:
+        yield
+    whole.gradient_norms = _append(whole.gradient_norms, part.gradient_norms, index)
+    whole.next_promise = _append(whole.next_promise, part.next_promise, index)
+    whole.layer = part.layer or whole.layer
+    whole.findings += [(index if image == 0 else image, finding) for image, finding in part.findings]
+
+
+def _append(whole: Tensor | None, part: Tensor | None, index: int) -> Tensor | None:
+    return part if part is None or whole is None or index == 0 else torch.cat([whole, part])
 
 
 @contextmanager

@@ -245,9 +245,10 @@ def rise(subject: Subject) -> str:
         options = {"forward": lambda images: (see(images), forward(images))[1]}
     else:
         model = _Recorder(model, see).eval()
-    maps = [explainers.rise(model, x, target, samples=12, batch_size=4, **options)]
+    maps = [explainers.rise(model, x, target, samples=12, batch_size=1, **options)]
+    log.clear()  # the first call also checks the network with other images
+    maps.append(explainers.rise(model, x, target, samples=12, batch_size=4, **options))
     seen = torch.cat(log)
-    maps.append(explainers.rise(model, x, target, samples=12, batch_size=1, **options))
     same(maps[1], maps[0], 2 * subject.network.rounding, "batches of 1 and 4")
     masks = (seen * x).sum(1) / (x * x).sum(1)
     masked = seen[(masks < 0.999).flatten(1).any(1)]

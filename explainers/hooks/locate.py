@@ -65,8 +65,8 @@ def unwrap_for_hooks(model: nn.Module, stack: ExitStack) -> nn.Module:
 
 def frozen_graph(model: nn.Module) -> str | None:
     """Return "scripted", "traced" or "exported" if inner hooks cannot be set or never fire, else None."""
-    if getattr(type(model), "wraps_inner", False):
-        model = vars(model)["inner"]  # a model run through a user function
+    while getattr(type(model), "wraps_inner", False):
+        model = vars(model)["inner"]  # a model run through a user function, or row by row
     if isinstance(model, torch.jit.ScriptModule):
         return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
     if isinstance(model, torch.fx.GraphModule):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from explainers.errors import LayerNotFound, LayerRanRepeatedly
@@ -70,6 +72,27 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return type(value)({name: map_tensors(item, function) for name, item in value.items()})
     return value
+
+
+def concatenate_outputs(parts: Sequence[Any]) -> Any:
+    """Concatenate the outputs of several batches, in the tuples, dicts and dataclasses that contain their tensors.
+
+    A list with one dict per image, the output of detectors, becomes one list for all images.
+    """
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts)) if first.ndim else torch.stack(list(parts))
+    if isinstance(first, dict):
+        return type(first)({name: concatenate_outputs([part[name] for part in parts]) for name in first})
+    if isinstance(first, list) and first and all(isinstance(each, dict) for part in parts for each in part):
+        return type(first)(each for part in parts for each in part)
+    if isinstance(first, (tuple, list)):
+        joined = [concatenate_outputs(items) for items in zip(*parts, strict=True)]
+        return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [each.name for each in fields(first) if each.init]
+        return replace(first, **{name: concatenate_outputs([getattr(p, name) for p in parts]) for name in names})
+    return first
 
 
 def _shape(value: Any) -> str:

@@ -26,6 +26,7 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
+from explainers.network.behavior import run_rows_correctly
 from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
@@ -69,6 +70,7 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
         layers = _known.get(view.owner, {}).get(key)
     if layers is None:
         try:
+            run_rows_correctly(view, images, several=False)
             layers = _compute_profile(view, images)
         except Exception as error:
             check_channel_count(view.network, images, error)

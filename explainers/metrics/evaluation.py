@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
+from explainers.findings import Finding
 from explainers.metrics.metric import METRICS, Measurement
 from explainers.probabilities import UNITS, WORDS
 
@@ -59,7 +60,7 @@ class Evaluation:
     for metrics that are areas under a curve. `reasons[metric][n]` says why a value is NaN or uses fewer samples than
     requested. `maps` [N, H, W] are the evaluated maps at the images' size; `target` class indices or the target's repr;
     `options` all settings; `seconds` is wall time. `is_complete` says whether every value was computed, including those
-    of the controls.
+    of the controls. `findings` are warnings about the network: its rows depend on each other, or it is stochastic.
     """
 
     values: dict[str, Tensor]
@@ -75,6 +76,7 @@ class Evaluation:
     options: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     is_complete: bool = True
+    findings: list[Finding] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.maps)

@@ -244,7 +244,8 @@ class _Test:
 
     def _outputs(self) -> list[Tensor]:
         found: list[Tensor] = []
-        map_tensors(self.copy.network(self.images.clone()), lambda tensor: found.append(tensor.clone()))
+        with open_run(self.copy.network, self.images) as run:
+            map_tensors(run.forward(self.images.clone()), lambda tensor: found.append(tensor.clone()))
         return found
 
     def _compare(self, randomized: Tensor) -> Tensor:

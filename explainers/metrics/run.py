@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
 from explainers.explanation.result import Explanation
-from explainers.findings import pause_recording
+from explainers.findings import Finding, pause_recording, recording
 from explainers.layers.score_kind import score_kind
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
@@ -139,7 +139,10 @@ def evaluator(
             check_maps(maps, images)
             _check_reruns(maps, chosen)
         region = _region_mask(settings.region, images, chosen)
-        with open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop) as run:
+        with ExitStack() as stack:
+            with recording() as record:
+                opened = open_run(model, images, settings.target, many=True, precision=settings.precision, loop=loop)
+                run = stack.enter_context(opened)
             run.forward.refuse_through()
             cover = baseline_of(run.images, settings.baseline, settings.seed)
             run.scoring.score_inputs()
@@ -148,7 +151,8 @@ def evaluator(
                 kind = score_kind(run.view, run.images, scores_of(run.scoring.clean_output), given)
                 settings = replace(settings, score=kind.score)
             trial = Trial(run, loop, cover, [], settings, region, {})
-            yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options)
+            findings = [finding for _, finding in record.findings]
+            yield Evaluator(trial, OwnMaps(model, run, settings.magnitude, grad), chosen, metric_options, findings)
 
 
 @dataclass(eq=False)
@@ -159,6 +163,7 @@ class Evaluator:
     own_maps: OwnMaps
     metrics: list[Metric]
     options: dict[str, dict[str, Any]]
+    findings: list[Finding]
     _controls: dict[str, Parts] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
     _done_share: float = field(default=0.0, init=False)
@@ -272,6 +277,7 @@ class Evaluator:
             options={**self._general_options, "precision": self.trial.run.scoring.precision, **self.options},
             seconds=time.perf_counter() - start,
             is_complete=len(parts) == len(self.metrics) and all(part.is_complete for part in parts.values()),
+            findings=self.findings,
         )
 
 

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _GUARDED = "explainers.network.batch_norm"
@@ -35,11 +34,6 @@ def guard_batch_norms(*roots: Tensor) -> None:
                 is_last = not x.is_contiguous() and x.is_contiguous(memory_format=last)
                 node.register_prehook(partial(_in_format, last if is_last else torch.contiguous_format))
                 node.metadata[_GUARDED] = True
-
-
-def mixes_rows(network: nn.Module) -> bool:
-    """Return whether a batch norm uses batch statistics because it has no running ones, so rows affect each other."""
-    return any(isinstance(m, _BatchNorm) and m.running_mean is None for m in network.modules())
 
 
 def _in_format(memory_format: torch.memory_format, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:

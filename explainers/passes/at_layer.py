@@ -19,7 +19,7 @@ from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly, is_
 from explainers.findings import note_finding, note_gradient
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
-from explainers.hooks.records import ran_repeatedly
+from explainers.hooks.records import concatenate_outputs, ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import is_read, last_layer_with_patch_gradients
 from explainers.network.forward_wrapper import ForwardWrapper
@@ -149,23 +149,31 @@ class SuffixBatch:
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:
     """Return the layer's layout, its unchanged output [N, ...] and the scores [N], from one forward pass."""
     run.forward.refuse_through()
-    leaf, device = LayerLeaf(run.layer_layout(layer)), run.images.device
+    layout, device = run.layer_layout(layer), run.images.device
     start_time = layer_time = now(device)
 
-    def keep(output: Any) -> Tensor:
-        nonlocal layer_time
-        layer_time = now(device)
-        leaf.outputs.append(single_tensor(leaf.layout.name, output))
-        return match_quantization(output, leaf.outputs[-1].clone())
+    def run_and_keep(batch: Tensor) -> tuple[Any, Tensor]:
+        leaf = LayerLeaf(layout)
 
-    with replaced_outputs(run.view.network, [(leaf.layout, keep)]):
-        output = run.forward(run.images.clone())
+        def keep(output: Any) -> Tensor:
+            nonlocal layer_time
+            layer_time = now(device)
+            leaf.outputs.append(single_tensor(layout.name, output))
+            return match_quantization(output, leaf.outputs[-1].clone())
+
+        with replaced_outputs(run.view.network, [(layout, keep)]):
+            output = run.forward(batch.clone())
+        return output, leaf.single_output()
+
+    if run.forward.is_row_by_row:
+        output, activation = concatenate_outputs([run_and_keep(row) for row in run.images.split(1)])
+    else:
+        output, activation = run_and_keep(run.images)
     if run.scoring.loop is not None:
         run.scoring.loop.measure(run.images, start_time, layer_time)
-    activation = leaf.single_output()
-    run.use_layer(leaf.layout)
-    maps_of(leaf.layout, activation)
-    return leaf.layout, activation, at_least_float32(run.scoring.score(output))
+    run.use_layer(layout)
+    maps_of(layout, activation)
+    return layout, activation, at_least_float32(run.scoring.score(output))
 
 
 Both = tuple[Tensor, Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_gradient
 from explainers.hooks.calls import Edit, replaced_outputs
+from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.network.batch_norm import guard_batch_norms
 from explainers.network.fused_copy import channels_last
@@ -23,6 +24,8 @@ from explainers.passes.leaf import LayerLeaf
 from explainers.passes.loop import Loop, split_on_out_of_memory
 from explainers.passes.scoring import Scoring
 from explainers.passes.tensors import at_least_float32
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,11 @@ class BackwardPasses:
 
         With `keep`, the graph may be reused by the next request for the same images.
         """
+        if len(batch) > 1 and self.forward.is_row_by_row:
+            found = self._each_row(lambda row, n: self.scores_and_gradient(row, n, rule=rule), batch, image_indices)
+            if image_indices is None:
+                note_gradient(found[1])
+            return found
         network = self.scoring.fast_network() if rule is None and image_indices is not None else None
 
         def build() -> tuple[Any, list[Tensor]]:
@@ -103,6 +111,11 @@ class BackwardPasses:
             return self.loop.run_in_halves(
                 lambda part, rows: self.scores_at(layouts, part, rows, replacements={}), batch, image_indices
             )
+        if len(batch) > 1 and self.forward.is_row_by_row:
+            edits = replacements or {}
+            return self._each_row(
+                lambda row, n: self.scores_at(layouts, row, n, replacements=edits), batch, image_indices
+            )
         layouts = list({layout.name: layout for layout in layouts}.values())
         names = [layout.name for layout in layouts]
         precision = nullcontext if self.scoring.precision == "float32" else self.scoring.autocast
@@ -121,6 +134,16 @@ class BackwardPasses:
             scores = self.scoring.score(output, image_indices)
             gradients = self.vjp(scores.sum(), activations, layouts=layouts)
         return at_least_float32(scores), dict(zip(names, zip(activations, gradients, strict=True), strict=True))
+
+    def _each_row(
+        self, work: Callable[[Tensor, Sequence[int]], T], batch: Tensor, image_indices: Sequence[int] | None
+    ) -> T:
+        """Return the concatenated results of `work` for each row; the classes are fixed on the images first."""
+        if self.scoring.target is None:
+            self.scoring.score_inputs()
+        rows = range(len(batch)) if image_indices is None else image_indices
+        found: T = concatenate_outputs([work(batch[n : n + 1], [index]) for n, index in enumerate(rows)])
+        return found
 
     def vjp(
         self, total: Tensor, leaves: Sequence[Tensor], *, layouts: Sequence[LayerLayout] = (), note_bypass: bool = True

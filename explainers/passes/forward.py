@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from explainers.errors import BadTarget
 from explainers.hooks.calls import replaced_outputs
-from explainers.hooks.records import map_tensors
+from explainers.hooks.records import concatenate_outputs, map_tensors
 from explainers.layers.layout import LayerLayout
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
+from explainers.network.row_by_row import RowByRow
 from explainers.passes.leaf import LayerLeaf
-from explainers.passes.loop import concatenate_outputs
 from explainers.passes.tensors import single_tensor
 from explainers.passes.through import ThroughLayer
 
@@ -46,6 +46,8 @@ class ForwardPasses:
             return network(batch)
         network, through = self.view.network, self.through
         hook = nullcontext() if through is None else replaced_outputs(network, [(through.layout, through.record)])
+        if through is not None:
+            through.start()
         with hook:
             if self.unit is not None:
                 return self.unit.to_maps(self.outputs(self.unit, batch))
@@ -55,6 +57,8 @@ class ForwardPasses:
 
     def outputs(self, layout: LayerLayout, batch: Tensor) -> Tensor:
         """Return the layer's output for a batch, in the layer's layout; the forward pass stops there."""
+        if len(batch) > 1 and self.is_row_by_row:
+            return torch.cat([self.outputs(layout, batch[n : n + 1].clone()) for n in range(len(batch))])
         leaf = LayerLeaf(layout)
 
         def keep(output: Any) -> None:
@@ -77,11 +81,16 @@ class ForwardPasses:
             )
 
     @property
+    def is_row_by_row(self) -> bool:
+        """Whether the network runs one row at a time, so that passes with hooks must get single rows."""
+        return isinstance(self.view.network, RowByRow)
+
+    @property
     def _takes_one_size(self) -> bool:
         """Whether a batch needs as many rows as the images: frozen graphs, and `forward=` with a fixed batch size."""
         network = self.view.network
         one = isinstance(network, ForwardWrapper) and network.one_by_one
-        return one or self.view.kind in ("traced", "exported")
+        return one or (self.view.kind in ("traced", "exported") and not self.is_row_by_row)
 
     def _in_chunks(self, batch: Tensor) -> Any:
         """Run a batch in chunks of the images' batch size: traced and exported networks may accept no other."""

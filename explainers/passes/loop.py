@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadOption, is_out_of_memory, shorten
-from explainers.hooks.records import map_tensors
+from explainers.hooks.records import concatenate_outputs
 from explainers.passes.memory import Memory, reused_bytes
 
 T = TypeVar("T")
@@ -186,6 +186,10 @@ class Loop:
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
         self._first = self._reused = sys.maxsize
 
+    def extend_budget(self, seconds: float) -> None:
+        """Exclude seconds that were spent on checks, which run once per model, from the budget."""
+        self._start += seconds
+
     def one_by_one(self) -> None:
         """Limit every pass to one row, for networks that need it or whose rows affect each other."""
         self.batch_size, self.ran_out, self.largest = 1, True, 1
@@ -309,12 +313,3 @@ def split_on_out_of_memory(method: Call) -> Call:
         return self.loop.run_in_halves(lambda part, rows: method(self, part, rows, **kwargs), batch, image_indices)
 
     return cast(Call, wrapper)
-
-
-def concatenate_outputs(parts: list[Any]) -> Any:
-    """Concatenate the tensors of several batches, keeping the tuples and dicts that contain them."""
-    kept: list[list[Tensor]] = [[] for _ in parts]
-    for part, tensors in zip(parts, kept, strict=True):
-        map_tensors(part, tensors.append)
-    whole = iter([torch.cat(pieces) for pieces in zip(*kept, strict=True)])
-    return map_tensors(parts[0], lambda tensor: next(whole))

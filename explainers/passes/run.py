@@ -10,20 +10,24 @@ None of them modifies the model: see network/eval_view.py for the mode and hooks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from explainers.findings import note_layer
+from explainers.findings import note_layer, recording_image
+from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.layers.score_kind import score_of_network
-from explainers.network.batch_norm import mixes_rows
+from explainers.network.behavior import run_rows_correctly
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import ForwardWrapper
+from explainers.network.row_by_row import RowByRow
 from explainers.options import LayerName
 from explainers.passes.backward import BackwardPasses
 from explainers.passes.forward import ForwardPasses
@@ -31,6 +35,8 @@ from explainers.passes.loop import Loop
 from explainers.passes.scoring import Scoring
 from explainers.passes.through import ThroughLayer
 from explainers.targets import TargetLike, Through, Unit, as_target
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +58,31 @@ class Run:
         note_layer(layout.name)
         self.view.place = None if layout.placement is None else layout.place
 
+    def by_image(self, compute: Callable[[Run], T]) -> T:
+        """Return `compute(run)`, concatenated from one run for each image if the network runs row by row.
+
+        For passes that hook inner layers, which would otherwise see the images one after another in a single pass.
+        """
+        if len(self.images) == 1 or not self.forward.is_row_by_row:
+            return compute(self)
+        if self.scoring.target is None:
+            self.scoring.score_inputs()
+        parts = []
+        for index in range(len(self.images)):
+            with recording_image(index):
+                parts.append(compute(self._of_image(index)))
+        whole: T = concatenate_outputs(parts)
+        return whole
+
+    def _of_image(self, index: int) -> Run:
+        assert self.scoring.target is not None, "score_inputs sets it"
+        image, given = self.images[index : index + 1], self.backward.given[index : index + 1]
+        forward = replace(self.forward, images=image)
+        scoring = Scoring(
+            forward, self.scoring.target.rows([index]), self.scoring.loop, precision=self.scoring.precision
+        )
+        return Run(self.view, image, forward, scoring, BackwardPasses(forward, scoring, given, self.scoring.loop))
+
 
 @contextmanager
 def open_run(
@@ -60,21 +91,28 @@ def open_run(
     target: TargetLike = None,
     *,
     many: bool = False,
+    several: bool = False,
     precision: str = "float32",
     loop: Loop | None = None,
 ) -> Iterator[Run]:
     """Open a `Run` of the model on copies of the images; the caller's gradient mode is restored after the block.
 
-    Set `many` if many variants will run. `precision` "bf16" runs them in bfloat16 if possible, "auto" only if it is
-    also faster. `loop` is the loop of a slow method, created earlier.
+    Set `many` if many variants will run, `several` if a pass combines rows even for one image. `precision` "bf16" runs
+    variants in bfloat16 if possible, "auto" only if it is also faster. `loop` is the loop of a slow method, created
+    earlier; checks that run once per model do not use up its budget.
     """
     with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone()
+        start = time.monotonic()
+        several = several or many or loop is not None or len(images) > 1
+        run_rows_correctly(view, images, several)
         if (many or loop is not None) and isinstance(view.network, ForwardWrapper):
             view.network.check_variants(images)
-        if loop is not None and (getattr(view.network, "one_by_one", False) or mixes_rows(view.network)):
-            loop.one_by_one()
+        if loop is not None:
+            loop.extend_budget(time.monotonic() - start)
+            if isinstance(view.network, RowByRow) or getattr(view.network, "one_by_one", False):
+                loop.one_by_one()
         # The layers of the target are looked up before any hook is set, since this may run the network.
         unit = through = None
         if isinstance(requested, Through):

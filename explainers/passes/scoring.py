@@ -13,12 +13,16 @@ from torch import Tensor, nn
 from explainers.findings import note_option, note_scores
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.network.fused_copy import WORTH_TIMING, FusedCopy, channels_last, faster_in_bf16, fused_copy
+from explainers.network.row_by_row import RowByRow
 from explainers.outputs import scores_in
 from explainers.passes import graph
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.loop import Loop, now, split_on_out_of_memory
 from explainers.passes.tensors import at_least_float32
 from explainers.targets import Target, evaluate, fix
+
+_WRAPPERS = (ForwardWrapper, RowByRow)
+"""Networks without a fused copy."""
 
 
 @dataclass(eq=False)
@@ -97,7 +101,7 @@ class Scoring:
         view, images = self.forward.view, self.forward.images
         partial = self.forward.through is not None or self.forward.unit is not None
         late = self._fused is None and self.loop is not None and not self.loop.affords(2 * len(images))
-        if not self.many or partial or late or view.kind is not None or isinstance(view.network, ForwardWrapper):
+        if not self.many or partial or late or view.kind is not None or isinstance(view.network, _WRAPPERS):
             return None
         if self.clean_output is None:
             self.score_inputs()

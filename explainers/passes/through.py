@@ -18,19 +18,27 @@ from explainers.targets import Through
 
 @dataclass(eq=False)
 class ThroughLayer:
-    """The layer of a `Through` target. Its output in the last forward pass is where gradients are restricted."""
+    """The layer of a `Through` target. Its outputs in the last forward pass are where gradients are restricted.
+
+    There is one output, or one for each row if the network runs row by row.
+    """
 
     target: Through
     layout: LayerLayout
-    _output: Tensor | None = field(default=None, init=False)
+    _outputs: list[Tensor] = field(default_factory=list, init=False)
+
+    def start(self) -> None:
+        """Forget the outputs of the previous forward pass."""
+        self._outputs = []
 
     def record(self, output: Any) -> Tensor:
         """Record the layer's output, and return a clone of it for the following layers."""
-        self._output = single_tensor("of through=(layer, channels)", output)
-        if self._output.requires_grad:
+        tensor = single_tensor("of through=(layer, channels)", output)
+        if tensor.requires_grad:
             # A module may return its input (Dropout in eval mode); the view receives only the gradient of this output.
-            self._output = self._output.view_as(self._output)
-        return self._output.clone()
+            tensor = tensor.view_as(tensor)
+        self._outputs.append(tensor)
+        return tensor.clone()
 
     def gradients(self, total: Tensor, leaves: Sequence[Tensor], *, note_bypass: bool) -> list[Tensor]:
         """Return the part of d total / d leaf that flows through the chosen channels, for each leaf.
@@ -39,22 +47,24 @@ class ThroughLayer:
 
         Errors   BadTarget if the layer is not between the leaves and the score
         """
-        passed, self._output = self._output, None
-        if passed is None or not passed.requires_grad:
+        passed, self._outputs = self._outputs, []
+        if not passed or not all(output.requires_grad for output in passed):
             raise BadTarget(
                 f"Layer {shorten(self.target.layer)} of through=(layer, channels) is not between the explained tensor "
                 "and the "
                 "score, so no gradient flows through it. Choose a layer that runs after the explained one."
             )
-        (output_gradient,) = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
-        chosen = self.target.only(output_gradient, self.layout.channel_axis)
+        output_gradients = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
+        chosen = [self.target.only(gradient, self.layout.channel_axis) for gradient in output_gradients]
         if note_bypass and is_recording():
-            self._note_bypass(total, passed, output_gradient, leaves)
+            self._note_bypass(total, passed, output_gradients, leaves)
         return list(torch.autograd.grad(passed, leaves, chosen, materialize_grads=True))
 
-    def _note_bypass(self, total: Tensor, passed: Tensor, output_gradient: Tensor, leaves: Sequence[Tensor]) -> None:
+    def _note_bypass(
+        self, total: Tensor, passed: Sequence[Tensor], output_gradients: Sequence[Tensor], leaves: Sequence[Tensor]
+    ) -> None:
         whole = torch.autograd.grad(total, leaves, retain_graph=True, materialize_grads=True)
-        inside = torch.autograd.grad(passed, leaves, output_gradient, retain_graph=True, materialize_grads=True)
+        inside = torch.autograd.grad(passed, leaves, output_gradients, retain_graph=True, materialize_grads=True)
         for a, b in zip(whole, inside, strict=True):
             size, around = float(a.norm()), float((a - b).norm())
             share = around / size if size else 0.0

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from explainers.passes.run import open_run
+
 # Networks this small run faster on one thread, and other processes may want the other cores.
 torch.set_num_threads(1)
 
@@ -365,6 +367,12 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x / self.scale)
+
+
+def check_once(model: nn.Module, images: Tensor) -> None:
+    """Run the passes that check, once per model, how its rows behave; tests that record passes start after them."""
+    with open_run(model, images, several=True):
+        pass
 
 
 def top(model: nn.Module, x: Tensor) -> list[int]:

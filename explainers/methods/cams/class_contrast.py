@@ -5,7 +5,7 @@ The class is the caller's target, by default the top class of each clean image.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +55,9 @@ class DerivedTarget(Target):
     def check(self, count: int) -> None:
         if self.base is not None:
             self.base.check(count)
+
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        return self if self.base is None else replace(self, base=self.base.rows(image_indices))
 
     def __call__(self, output: Any) -> Tensor:
         """[N]."""

@@ -35,7 +35,7 @@ def linear_activations(
     Errors   UnsupportedModel if the score is not a linear function of the pooled activations; errors of the layer
     """
     reason = ""
-    with open_run(model, images, target) as run:
+    with open_run(model, images, target, several=True) as run:
         for layout in _candidates(run, layer):
             a, g, other_gradient = (maps_of(layout, tensor) for tensor in _gradients(run, layout))
             why = _why_not_linear(g, other_gradient, images.dtype)
@@ -67,6 +67,8 @@ def _gradients(run: Run, layout: LayerLayout) -> tuple[Tensor, Tensor, Tensor]:
         rows, instead = range(len(run.images)), {layout.name: lambda output: _different_activations(output, layout)}
         return a, g, run.backward.at([layout], run.images, rows, replacements=instead)[layout.name][1]
 
+    if run.forward.is_row_by_row:
+        return in_two_passes()
     return retry_with_repeated_batch(lambda: _gradients_in_one_pass(run, layout), in_two_passes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,13 @@ from torch.overrides import TorchFunctionMode
 from explainers.errors import BadTarget
 from explainers.findings import note_gradient
 from explainers.hooks.calls import replaced_outputs
+from explainers.layers.layout import LayerLayout
 from explainers.network.batch_norm import guard_batch_norms
 from explainers.options import LayerName
 from explainers.passes.at_layer import layer_with_patch_gradients
 from explainers.passes.attention.operations import scaled_dot_product_attention
 from explainers.passes.leaf import LayerLeaf
-from explainers.passes.run import open_run
+from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import maps_of
 from explainers.targets import TargetLike, Through
 
@@ -37,19 +39,24 @@ def hessian_activations(
         raise BadTarget("through=(layer, channels) only supports first derivatives. Choose a method without a Hessian.")
     with open_run(model, images, target) as run:
         layout = layer_with_patch_gradients(run, layer)
-        leaf = LayerLeaf(layout)
-        with torch.no_grad(), replaced_outputs(run.view.network, [(layout, leaf.hook)]), _PlainAttention():
-            total = run.scoring.score(run.forward(run.images.clone())).sum()
-            a = leaf.single_output()
-            first = _gradient(total, a, create_graph=True) if total.requires_grad else None
-            second = _gradient(first, a, a.detach()) if first is not None and first.requires_grad else None
-        if first is None:
-            run.backward.refuse_detached([layout])
-        g, h = (torch.zeros_like(a) if each is None else each for each in (first, second))
-        a, g, h = (maps_of(layout, tensor) for tensor in (a, g, h))
+        a, g, h = (maps_of(layout, tensor) for tensor in run.by_image(partial(_two_gradients, layout)))
         note_gradient(g)
         run.use_layer(layout)
         return a, g, h
+
+
+def _two_gradients(layout: LayerLayout, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+    """Return A, G and H A, in the layer's layout."""
+    leaf = LayerLeaf(layout)
+    with torch.no_grad(), replaced_outputs(run.view.network, [(layout, leaf.hook)]), _PlainAttention():
+        total = run.scoring.score(run.forward(run.images.clone())).sum()
+        a = leaf.single_output()
+        first = _gradient(total, a, create_graph=True) if total.requires_grad else None
+        second = _gradient(first, a, a.detach()) if first is not None and first.requires_grad else None
+    if first is None:
+        run.backward.refuse_detached([layout])
+    g, h = (torch.zeros_like(a) if each is None else each for each in (first, second))
+    return a.detach(), g, h
 
 
 def _gradient(

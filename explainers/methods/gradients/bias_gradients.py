@@ -26,7 +26,7 @@ from explainers.layers.placement import Placement, place_axis
 from explainers.maps.resize import resize
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
-from explainers.passes.run import open_run
+from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.registry import check_images, method
 from explainers.targets import TargetLike, ThroughLike
@@ -124,23 +124,29 @@ def full_gradients(
 def _decompose(model: nn.Module, images: Tensor, target: TargetLike) -> tuple[FullGradients, dict[str, LayerLayout]]:
     """Return the parts, and the layout of each layer with a grid."""
     with open_run(model, images, target) as run:
+        gradients = run.by_image(_full_gradients)
         layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
-        modules = dict(run.view.network.named_modules())
-        bias_of = {name: bias for name, module in modules.items() if (bias := _affine_bias(module)) is not None}
-        with capture(run.view.network, list(bias_of), gradients=True) as captured:
-            scores, gradient = run.backward.scores_and_gradient(run.images)
-        biases, layouts, elsewhere = {}, {}, torch.zeros_like(scores)
-        for name, g in captured.gradients.items():
-            part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
-            layer = layers.get(name)
-            if layer is None or layer.grid is None:
-                elsewhere += part.flatten(1).sum(1)
-            else:
-                layouts[name] = layout_of(layer, find_hook_point(run.view.network, name))
-                biases[name] = layouts[name].to_maps(part)
-        order = {name: i for i, name in enumerate(layers)}
-        biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
-        return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores), layouts
+        layouts = {name: layout_of(layers[name], find_hook_point(run.view.network, name)) for name in gradients.biases}
+        return gradients, layouts
+
+
+def _full_gradients(run: Run) -> FullGradients:
+    layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
+    modules = dict(run.view.network.named_modules())
+    bias_of = {name: bias for name, module in modules.items() if (bias := _affine_bias(module)) is not None}
+    with capture(run.view.network, list(bias_of), gradients=True) as captured:
+        scores, gradient = run.backward.scores_and_gradient(run.images)
+    biases, elsewhere = {}, torch.zeros_like(scores)
+    for name, g in captured.gradients.items():
+        part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
+        layer = layers.get(name)
+        if layer is None or layer.grid is None:
+            elsewhere += part.flatten(1).sum(1)
+        else:
+            biases[name] = layout_of(layer, find_hook_point(run.view.network, name)).to_maps(part)
+    order = {name: i for i, name in enumerate(layers)}
+    biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
+    return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
 
 
 def _affine_bias(module: nn.Module) -> Tensor | None:

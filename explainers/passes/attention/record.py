@@ -9,6 +9,7 @@ an error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -75,8 +76,9 @@ def record_attention(model: nn.Module, images: Tensor, target: TargetLike, *, gr
     Errors   UnsupportedModel if the network has no global attention, or its operations cannot be observed
     """
     refuse_without_attention(model)
-    with open_run(model, images, target) as run:
-        with watch_attention(run.view.network, len(images)) as watch:
+
+    def attention_of(run: Run) -> tuple[AttentionRecord, bool]:
+        with watch_attention(run.view.network, len(run.images)) as watch:
             output = run.forward(run.images)
             total = run.scoring.score(output).sum() if gradients or target is not None else _score_if_any(run, output)
         grid, extra = grid_of(run, watch)
@@ -84,8 +86,11 @@ def record_attention(model: nn.Module, images: Tensor, target: TargetLike, *, gr
         _refuse_side_by_side(run, seen)
         needed = [attention.weights for attention in (seen if gradients else seen[-1:])]
         g = [torch.zeros_like(a) for a in needed] if total is None else run.backward.vjp(total, needed)
-    record = _record(seen, g, len(images), grid, extra)
-    if total is None:
+        return _record(seen, g, len(run.images), grid, extra), total is not None
+
+    with open_run(model, images, target) as run:
+        record, has_scores = run.by_image(attention_of)
+    if not has_scores:
         _note_readout(record)
     if gradients:
         note_gradient(torch.cat([gradient.flatten(1) for gradient in record.gradients], dim=1))
@@ -125,24 +130,31 @@ def mean_token_gradients(model: nn.Module, images: Tensor, target: TargetLike) -
     Errors   UnsupportedModel as `record_attention`, and if the blocks are not separate modules
     """
     refuse_without_attention(model)
-    with open_run(model, images, target) as run:
-        with watch_attention(run.view.network, len(images), leaves=False) as watch:
-            run.scoring.score_inputs()
-        grid, extra = grid_of(run, watch)
-        blocks = _blocks(split_pool(watch.attentions)[0])
+    with open_run(model, images, target, several=True) as run:
+        return run.by_image(_mean_token_gradients)
+
+
+def _mean_token_gradients(run: Run) -> AttentionRecord:
+    count = len(run.images)
+    with watch_attention(run.view.network, count, leaves=False) as watch:
+        run.scoring.score_inputs()
+    grid, extra = grid_of(run, watch)
+    blocks = _blocks(split_pool(watch.attentions)[0])
+    together = [range(len(blocks))] if not run.forward.is_row_by_row else [[block] for block in range(len(blocks))]
+    g: list[Tensor] = []
+    for chosen in together:
         means: list[Tensor] = []
 
-        def cut(output: Tensor) -> Tensor:
+        def cut(output: Tensor, chosen: Sequence[int] = chosen, means: list[Tensor] = means) -> Tensor:
             means.append(output.mean(dim=1, keepdim=True).expand_as(output))
-            return torch.cat(means) if len(means) == len(blocks) else output.detach()
+            return torch.cat([means[i] for i in chosen]) if len(means) == len(blocks) else output.detach()
 
-        image_indices = list(range(len(images))) * len(blocks)
         edits = [(find_hook_point(run.view.network, block), cut) for block in blocks]
-        with watch_attention(run.view.network, len(images)) as watch, replaced_outputs(run.view.network, edits):
-            scores = run.scoring.score(_run_rows(run, len(image_indices)), image_indices)
+        with watch_attention(run.view.network, count) as watch, replaced_outputs(run.view.network, edits):
+            scores = run.scoring.score(_run_rows(run, count * len(chosen)), [*range(count)] * len(chosen))
         seen = split_pool(watch.attentions)[0]
-        g = run.backward.vjp(scores.sum(), [attention.weights for attention in seen])
-    return _record(seen, g, len(images), grid, extra)
+        g += run.backward.vjp(scores.sum(), [seen[i].weights for i in chosen])
+    return _record(seen, g, count, grid, extra)
 
 
 def _run_rows(run: Run, count: int) -> Any:
@@ -233,24 +245,28 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
     """
     refuse_without_attention(model)
     path = None if layer is None else find_hook_point(unwrap(model), layer).path
-    before: list[list[Attention]] = []
-    with open_run(model, images) as run:
-        with watch_attention(run.view.network, len(images), leaves=False) as watch:
+
+    def attention_of(run: Run) -> tuple[Tensor, Grid, int]:
+        before: list[list[Attention]] = []
+        with watch_attention(run.view.network, len(run.images), leaves=False) as watch:
             seen = watch.attentions
             count: dict[LayerName, Any] = {} if path is None else {path: lambda output: before.append([*seen])}
             with torch.no_grad(), edit_outputs(run.view.network, count):
                 run.view.network(run.images)
         grid, extra = grid_of(run, watch)
-    inside = [attention for attention in seen if path is not None and f"{attention.path}.".startswith(f"{path}.")]
-    after = seen[-1:] if path is None else [each for each in seen if before and each not in before[0]]
-    chosen = inside or after[:1]
-    if not chosen:
-        names = ", ".join(repr(attention.path) for attention in seen)
-        raise LayerNotFound(f"Layer {path!r} has no attention inside or after it. Choose one of {names}.")
-    if len(chosen) > 1:
-        chosen = split_pool(chosen)[0]
-    note_layer(path if inside and path is not None else chosen[0].path)
-    return torch.cat([_by_head(attention.weights, len(images)) for attention in chosen], dim=1), grid, extra
+        inside = [attention for attention in seen if path is not None and f"{attention.path}.".startswith(f"{path}.")]
+        after = seen[-1:] if path is None else [each for each in seen if before and each not in before[0]]
+        chosen = inside or after[:1]
+        if not chosen:
+            names = ", ".join(repr(attention.path) for attention in seen)
+            raise LayerNotFound(f"Layer {path!r} has no attention inside or after it. Choose one of {names}.")
+        if len(chosen) > 1:
+            chosen = split_pool(chosen)[0]
+        note_layer(path if inside and path is not None else chosen[0].path)
+        return torch.cat([_by_head(each.weights, len(run.images)) for each in chosen], dim=1), grid, extra
+
+    with open_run(model, images) as run:
+        return run.by_image(attention_of)
 
 
 def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:

@@ -280,6 +280,24 @@ def _search_failed(context: FindingContext) -> Message:
     )
 
 
+def _rows_depend(context: FindingContext) -> Message:
+    return (
+        "The output of this network for an image depends on the other images of a batch (it changed by "
+        f"{_change(context, 'mixing')} in a test), so each image and each of its variants ran alone, which is slower."
+    )
+
+
+def _stochastic(context: FindingContext) -> Message:
+    text = f"The network draws random numbers: its output changes by {_change(context, 'noise')} from pass to pass. "
+    if context.facts["is_repeatable"]:
+        return text + "All passes used the same random numbers, so this result is one sample of the noise."
+    return text + "Fixed seeds do not prevent it, so this result contains noise and is not reproducible."
+
+
+def _change(context: FindingContext, fact: str) -> str:
+    return f"{100 * context.facts[fact]:.2g}%"
+
+
 def _fixed(text: str) -> Callable[[FindingContext], Message]:
     return lambda context: text
 
@@ -299,6 +317,8 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "absorbed": _absorbed,
     "incomplete": _incomplete,
     "token_only_gradient": _token_only,
+    "rows_depend": _rows_depend,
+    "stochastic": _stochastic,
     "shared_looks": _grouped_channels,
     "search_failed": _search_failed,
     "uniform_weights": _fixed(

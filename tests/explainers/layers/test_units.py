@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import explainers
 from explainers import Through, unit
 from explainers.errors import BadTarget, LayerNotFound
-from tests.support.nets import Residual, plain, random_images, residual
+from tests.support.nets import Residual, check_once, plain, random_images, residual
 
 GRADIENT = ("saliency", "input_x_gradient", "integrated_gradients", "smooth_grad", "guided_backprop")
 
@@ -66,6 +66,7 @@ def test_occlusion_of_a_unit_by_hand():
 def test_the_forward_ends_at_the_units_layer():
     net, x, seen = residual(), random_images(), []
     explainers.list_layers(net, x)  # where the layer lies is looked up once, in a whole forward
+    check_once(net, x)
     net.layer2.register_forward_hook(lambda *_: seen.append("layer2"))
     net.layer1.register_forward_hook(lambda *_: seen.append("layer1"))
 

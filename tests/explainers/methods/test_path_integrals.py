@@ -20,7 +20,7 @@ from explainers import (
 )
 from explainers.methods.gradients.filtered_gradients import low_pass
 from explainers.methods.gradients.path_integrals import spread
-from tests.support.nets import Cubic, Weighted, curved, random_images, rel, residual, settle
+from tests.support.nets import Cubic, Weighted, check_once, curved, random_images, rel, residual, settle
 from tests.support.oracles.gradients import blurred, filtered, gradient, guided_path, straight_integral
 
 CLASSES = [2, 0, 5]
@@ -257,6 +257,7 @@ def test_p100_no_gap_is_reported_for_complete_maps_or_with_through():
 def test_only_explain_computes_the_gap():
     net, x = curved(), random_images(1)
     seen = []
+    check_once(net, x)
     handle = net.register_forward_hook(lambda m, i, o: seen.append(len(o)))
     integrated_gradients(net, x, 1, steps=10)
     direct = sum(seen)

@@ -9,7 +9,7 @@ from torch import nn
 from explainers import default_layer, explain, is_cam, score_cam, ss_cam
 from explainers.maps.resize import rank_correlation
 from explainers.methods.cams.channel_groups import group_channels
-from tests.support.nets import Residual, act_grad, random_images, rel, residual, settle
+from tests.support.nets import Residual, act_grad, check_once, random_images, rel, residual, settle
 from tests.support.oracles.cams import mask_weighted_cam
 
 CLASSES = [2, 0, 5]
@@ -35,6 +35,8 @@ class RecordInputs(nn.Module):
 def test_p33_no_masked_image_is_brighter_than_the_original():
     """torchcam's coefficients add up to 5.5; here they are i / N."""
     net, images = RecordInputs(residual()), random_images(2)
+    check_once(net, images)
+    net.inputs.clear()
     is_cam(net, images, 1, layer="net.layer2", steps=10)
     highest = images.abs().amax((1, 2, 3)).max()
     assert len(net.inputs) > 2 and all(float(x.abs().max()) <= float(highest) for x in net.inputs)
@@ -163,6 +165,8 @@ def test_constant_channels_share_one_blank_image(method, options):
         parameter.data[:2] = 0
     assert not act_grad(net, net.layer2, images, CLASSES)[0][:, :2].any()
     watch = RecordInputs(net)
+    check_once(watch, images[:1])
+    watch.inputs.clear()
 
     actual = method(watch, images[:1], 2, layer="net.layer2", relu=False, **options)
 
@@ -249,6 +253,7 @@ def test_a_channel_has_the_score_of_its_most_similar_mask(method, options, weigh
     w = torch.stack(scores).softmax(0) if weights == "softmax" else torch.stack(scores) - blank
     watch = RecordInputs(net)
     default_layer(watch, images)  # a separate pass
+    check_once(watch, images)
     watch.inputs.clear()
     found = method(watch, images, 2, layer="net.layer2", channels=4, weights=weights, relu=False, **quiet, **options)
     torch.testing.assert_close(found[0], torch.einsum("k,khw->hw", w, a), rtol=1e-9, atol=1e-11)

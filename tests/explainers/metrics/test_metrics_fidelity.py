@@ -14,7 +14,7 @@ from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
 from explainers.perturbation.baselines import baseline_of
 from explainers.perturbation.segments import grid, superpixels
-from tests.support.nets import curved, plain, random_images, residual
+from tests.support.nets import check_once, curved, plain, random_images, residual
 
 CLASSES = [0, 1, 2]
 GENERATOR = torch.Generator().manual_seed(3)
@@ -312,6 +312,7 @@ def test_batches_equal_single_images_in_chunks_of_any_size(metric, options):
 def test_losses_are_measured_once_for_all_maps_of_the_images(metric):
     passed = []
     net = curved()
+    check_once(net, IMAGES)
     net.register_forward_hook(lambda module, inputs, output: passed.append(len(output)))
     settings = EvaluationSettings(target=0, metrics=metric, options={metric: {"samples": 20}}, precision="float32")
     with evaluator(net, IMAGES, settings) as judge:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from explainers import evaluate
 from explainers.perturbation import imputation
 from explainers.perturbation.imputation import impute
-from tests.support.nets import random_images, residual
+from tests.support.nets import check_once, random_images, residual
 
 torchcam = pytest.importorskip("torchcam.metrics")
 road = pytest.importorskip("pytorch_grad_cam.metrics.road")
@@ -159,6 +159,7 @@ def test_m03_ties_do_not_remove_more_than_the_level(net, images):
     def look(model, inputs):
         shown.extend(inputs[0])
 
+    check_once(net, images)
     handle = net.register_forward_pre_hook(look)
     evaluate(net, images[:1], heat, metrics="road", target=1, controls=False, batch_size=1)
     handle.remove()

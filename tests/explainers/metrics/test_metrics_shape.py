@@ -9,7 +9,7 @@ import torch
 
 from explainers import METRICS, BadOption, evaluate
 from explainers.metrics.formulas.shape import within
-from tests.support.nets import curved, random_images
+from tests.support.nets import check_once, curved, random_images
 
 REGIONAL = ("pointing_game", "relevance_mass", "relevance_rank")
 BOX = torch.tensor([[10, 5, 16, 9]])
@@ -195,6 +195,7 @@ def test_a_region_is_required(metric):
 def test_no_shape_metric_runs_the_network_itself():
     passed = []
     net = curved()
+    check_once(net, random_images(1, height=24, width=40))
     net.register_forward_hook(lambda *_: passed.append(1))
     names = ("sparseness", "complexity", *REGIONAL)
     found = evaluate(

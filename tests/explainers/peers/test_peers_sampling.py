@@ -15,7 +15,7 @@ from explainers import (
     saliency,
     smooth_grad,
 )
-from tests.support.nets import Scaled, Weighted, curved, random_images, residual, settle
+from tests.support.nets import Scaled, Weighted, check_once, curved, random_images, residual, settle
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 100])
@@ -128,6 +128,7 @@ def test_p106_explain_costs_no_second_forward():
 def test_p107_stages_before_the_ablated_layer_do_not_see_the_copies(method):
     """Idea 4: the prefix runs with one image per chunk, only the rest with a copy for each channel."""
     net, x = residual(), random_images(1)
+    check_once(net, x)
     before = batch_sizes(net.layer1, lambda: method(net, x, 1, layer="layer2"))
     after = batch_sizes(net.fuse, lambda: method(net, x, 1, layer="layer2"))
     assert max(before) == 1 and len(before) <= 3

@@ -215,6 +215,8 @@ FACTS: dict[str, list[dict[str, Any]]] = {
         {"missing": 1.0, "score": 9.0},
     ],
     "token_only_gradient": [{"asked": "blocks.11", "layer": "blocks.10"}],
+    "rows_depend": [{"mixing": 0.42}],
+    "stochastic": [{"noise": 0.5, "is_repeatable": True}, {"noise": 0.5, "is_repeatable": False}],
     "shared_looks": [{"scored": 320, "channels": 1280}],
     "search_failed": [{"score": 1.0, "empty": 2.0}],
     "uniform_weights": [{}],

@@ -1,0 +1,281 @@
+"""Checks, once per model, whether a network draws random numbers, and whether the rows of a batch affect each other.
+
+Two passes of one image show whether it draws random numbers: the state of a generator or the output changes. Passes
+of the image with different neighbors show whether its output depends on the other rows of a batch. They have the same
+number of rows, so that they use the same kernels and the outputs of independent rows do not differ by rounding. The
+second check only runs if a call runs several rows together. A network that fails either check runs
+row by row for the rest of the call (row_by_row.py), and a finding reports it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from explainers.errors import UnsupportedModel, is_out_of_memory
+from explainers.findings import note_finding
+from explainers.hooks.records import map_tensors
+from explainers.network.eval_view import EvalView
+from explainers.network.generators import SEED, Generators
+from explainers.network.row_by_row import Behavior, RowByRow, row_by_row
+
+SAME = 1e-4
+"""Relative difference between outputs of the same image, above which they are different."""
+_OTHER_KERNELS = {torch.float16: 0.5, torch.bfloat16: 0.5}
+"""The same between batches of different sizes, 0.05 for other dtypes: their kernels differ, and so does rounding."""
+
+
+_PLAIN = {bool, int, float, str}
+
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Any]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def run_rows_correctly(view: EvalView, images: Tensor, several: bool) -> None:
+    """Replace the view's network by a `RowByRow` if its results would otherwise depend on the batch or on chance.
+
+    Set `several` if the call runs more than one row together.
+
+    Errors   UnsupportedModel if the network needs this but does not accept a single image
+    """
+    if not isinstance(view.network, RowByRow):
+        found = _behavior(view, images, several)
+        if found is None or not (found.is_stochastic or found.mixing):
+            return
+        _refuse_without_single_rows(view.network, found, len(images))
+        generators = Generators(view.network, images.device, found.drawn) if found.drawn else None
+        view.network = row_by_row(view.network, generators, found)
+    note = _note_stochastic if view.network.behavior.is_stochastic else _note_mixing
+    note(type(view.network).__name__, view.network.behavior)
+
+
+def _refuse_without_single_rows(network: nn.Module, found: Behavior, count: int) -> None:
+    if not found.takes_one_row:
+        does = "draws random numbers" if found.is_stochastic else "combines the images of a batch"
+        raise UnsupportedModel(
+            f"This {type(network).__name__} {does}, so the result for an image depends on its batch of {count}, but it "
+            "does not accept a single image. Change its forward pass so that it accepts one image, or remove the cause."
+        )
+
+
+def _note_mixing(name: str, found: Behavior) -> None:
+    note_finding(
+        "rows_depend",
+        f"The output of this {name} for an image depends on the other images in the batch, which changed it by "
+        f"{_percent(found.mixing)} in a test. Therefore each image and each of its variants ran in a batch of its own, "
+        "which is slower. Check the forward pass for operations over the batch dimension (maximum, mean, batch "
+        "statistics).",
+        mixing=found.mixing,
+    )
+
+
+def _note_stochastic(name: str, found: Behavior) -> None:
+    by = f"by {_percent(found.noise)} from pass to pass"
+    if found.is_repeatable:
+        sentence = (
+            f"This {name} draws random numbers in evaluation mode, which "
+            f"{f'changes its output {by}' if found.noise else 'may change its output'}. All passes of this call used "
+            f"the same random numbers (seed {SEED}), one image at a time, so the result is reproducible but describes "
+            "only one sample of the noise. To explain the network without noise, turn it off in the forward pass "
+            "(dropout with training=True, randn_like, random masks)."
+        )
+    else:
+        sentence = (
+            f"The output of this {name} for the same image changes {by}, even with fixed seeds, so the result contains "
+            "noise and is not reproducible. Remove the cause from the forward pass (a counter, the time, a random "
+            "generator of its own), or draw from torch's global generator."
+        )
+    note_finding("stochastic", sentence, noise=found.noise, is_repeatable=found.is_repeatable)
+
+
+def _percent(share: float | None) -> str:
+    return f"{100 * (share or 0):.2g}%"
+
+
+def _behavior(view: EvalView, images: Tensor, several: bool) -> Behavior | None:
+    """Return the cached behavior of the model, after a check if needed; None if the network fails in the check."""
+    where = images.shape[1:], images.dtype, images.device
+    with _lock:
+        known = _known.get(view.owner, {})
+        watched = known[view.modules] if view.modules in known else _watched(view.model)
+        flags = _flags(watched)
+        key = view.modules, None if (view.modules, None) in known else flags
+        found, complete = known.get(key), known.get((*key, *where))
+    if complete is not None or (found is not None and not several):
+        return complete or found
+    try:
+        found = found or _check_noise(view.network, images)
+        if several:
+            mixing = None if found.is_stochastic else _measure_mixing(view.network, images, found.takes_one_row)
+            complete = replace(found, mixing=mixing)
+    except Exception:  # the passes of the call itself raise the error that the user should see
+        return found
+    if _flags(watched) != flags:
+        key = view.modules, None  # a network that counts its passes, for example, is checked only once
+    with _lock:
+        known = _known.setdefault(view.owner, {})
+        if len(known) >= 32:
+            known.clear()
+        known[view.modules], known[key] = watched, found
+        if complete is not None:
+            known[(*key, *where)] = complete
+    return complete or found
+
+
+def _watched(model: nn.Module) -> list[weakref.ref[nn.Module]]:
+    """Return the modules whose attributes may change how they run: the network's own classes, and batch norms."""
+    found = (m for m in model.modules() if isinstance(m, _BatchNorm) or not type(m).__module__.startswith("torch.nn."))
+    return [weakref.ref(module) for module in found if not getattr(type(module), "wraps_inner", False)]
+
+
+def _flags(watched: list[weakref.ref[nn.Module]]) -> tuple[Any, ...]:
+    """Return the plain attributes of the modules, for the cache."""
+    flags: list[Any] = []
+    for table in (vars(module) for reference in watched if (module := reference()) is not None):
+        if "track_running_stats" in table:
+            flags.append(table["_buffers"].get("running_mean") is None)
+        else:
+            flags += [value for value in table.values() if type(value) in _PLAIN]
+    return tuple(flags)
+
+
+def _check_noise(network: nn.Module, images: Tensor) -> Behavior:
+    """Run the first image twice, and twice more with fixed seeds if a generator or the output changed."""
+    generators = Generators(network, images.device)
+    with torch.inference_mode(False), torch.no_grad(), generators.restored() as restored:
+        restored.clear()
+        states = [generators.states()]
+        batch, output = _first_pass(network, images)
+        outputs, takes_one_row = [output], len(batch) == 1
+        states.append(generators.states())
+        outputs.append(network(batch.clone()))
+        states.append(generators.states())
+        moved = {name for name, state in states[0].items() if state != states[1][name] != states[2][name]}
+        if not moved and not _differ(*outputs):
+            return Behavior(takes_one_row=takes_one_row)
+        fixed = []
+        for _ in range(2):
+            with generators.fixed():
+                fixed.append(generators.states())
+                outputs.append(network(batch.clone()))
+                fixed.append(generators.states())
+        # Another thread may have drawn from a generator, but not the same amount in both passes.
+        drawn = {name for name in moved if fixed[0][name] != fixed[1][name] == fixed[3][name]}
+        is_repeatable = not _differ(*outputs[2:])
+        if not drawn and is_repeatable:
+            return Behavior(takes_one_row=takes_one_row)  # only the first pass differs: it fills a cache, for example
+        restored.update(drawn)
+        noise = max(_difference(_tensors(outputs[0]), _tensors(each)) for each in outputs[1:])
+        return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row)
+
+
+def _first_pass(network: nn.Module, images: Tensor) -> tuple[Tensor, Any]:
+    """Return the first image and its output, or all images and theirs if the network does not accept a single one.
+
+    A network that always returns the rows of the whole batch does not accept one either.
+    """
+    batch, count = images[:1].detach().clone(), len(images)
+    try:
+        output = network(batch.clone())
+        if count == 1 or not all(shape[:1] == (count,) for shape in _shapes(output)):
+            return batch, output
+    except Exception as error:
+        if len(images) == 1 or is_out_of_memory(error):
+            raise
+    batch = images.detach().clone()
+    return batch, network(batch.clone())
+
+
+def _measure_mixing(network: nn.Module, images: Tensor, takes_one_row: bool) -> float:
+    """Return the relative change of an image's output if its neighbors change, 0 if it is not more than rounding."""
+    with torch.inference_mode(False), torch.no_grad():
+        images = images.detach()
+        image, batch = images[0], images[:1].expand(2, -1, -1, -1) if takes_one_row else images
+        try:
+            plain = network(batch.clone())
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return 0.0  # a network that only accepts single images
+        size, found = len(batch), [0.0]
+        for kept, neighbors in ((0, [_loud(image), 0.5 * image.flip(-1)]), (-1, [0.01 * image.flip(-1)])):
+            other = _beside(network, batch, kept, neighbors)
+            found.append(_difference(_row(plain, kept, size), _row(other, kept, size)))
+        if takes_one_row:  # both rows are the same image
+            found.append(_difference(_row(plain, 0, size), _row(plain, 1, size)))
+        mixing = max(found) if max(found) > _tolerance(plain) else 0.0
+        if not takes_one_row:
+            return mixing
+        alone = network(images[:1].clone())
+        if _shapes(alone) and _shapes(alone) == _shapes(plain):
+            return float(all(shape[:1] == (1,) for shape in _shapes(alone)))  # one output for the whole batch
+        by_count = _difference(_row(alone, 0, 1), _row(plain, 0, size))
+        return max(mixing, by_count if by_count > _OTHER_KERNELS.get(images.dtype, 0.05) else 0.0)
+
+
+def _beside(network: nn.Module, batch: Tensor, kept: int, neighbors: list[Tensor]) -> Any:
+    """Return the output if one row keeps its image and the others get the first neighbor that the network accepts."""
+    for neighbor in neighbors:
+        changed = neighbor.expand_as(batch).clone()
+        changed[kept] = batch[kept]
+        try:
+            return network(changed)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+    return network(batch.clone())
+
+
+def _loud(image: Tensor) -> Tensor:
+    """Return a very different image: ten times as large, of the other sign, and noisy."""
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(image.shape, generator=generator, dtype=torch.float32).to(image)
+    size = image.abs().max()
+    return (size if size > 0 else 1) * noise - 10 * image.flip(-1)
+
+
+def _row(output: Any, index: int, count: int) -> list[Tensor]:
+    """Return the part of an output that belongs to one image of a batch of `count`."""
+    if isinstance(output, list) and len(output) == count and all(isinstance(each, dict) for each in output):
+        return [tensor[:1] for tensor in _tensors(output[index])]  # the number of detections may depend on rounding
+    rows = (tensor for tensor in _tensors(output) if tensor.ndim and len(tensor) and len(tensor) % count == 0)
+    return [tensor.unflatten(0, (count, -1))[index] for tensor in rows]
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_tensors(vars(output) if is_dataclass(output) and not isinstance(output, dict) else output, found.append)
+    found = [tensor.dequantize() if tensor.is_quantized else tensor for tensor in found]
+    return [tensor for tensor in found if tensor.is_floating_point() or tensor.is_complex()]
+
+
+def _shapes(output: Any) -> list[torch.Size]:
+    return [tensor.shape for tensor in _tensors(output)]
+
+
+def _differ(output: Any, other: Any) -> bool:
+    return _difference(_tensors(output), _tensors(other)) > _tolerance(output)
+
+
+def _tolerance(output: Any) -> float:
+    return max([SAME, *(2 * torch.finfo(tensor.dtype).eps for tensor in _tensors(output))])
+
+
+def _difference(some: list[Tensor], others: list[Tensor]) -> float:
+    """Return the largest relative difference between two lists of tensors; 1 if shapes or non-finite values differ."""
+    largest = 0.0
+    for a, b in zip(some, others, strict=False):
+        if a.shape != b.shape or not bool((a.isfinite() == b.isfinite()).all()):
+            return 1.0
+        a, b = (torch.where(each.isfinite(), each, 0).flatten() for each in (a, b))
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        a, b = (each.to("cpu", wide) for each in (a, b))
+        change, size = float((a - b).norm()), float(a.norm())
+        largest = max(largest, change / size if size else float(change > 0))
+    return largest

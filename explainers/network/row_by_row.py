@@ -1,0 +1,89 @@
+"""A wrapper that runs the rows of a batch one at a time, each with the same random numbers.
+
+For networks in which the rows of a batch affect each other, or that draw random numbers: the result for each image and
+each variant is then that of a pass with this row alone. To all passes the wrapper is an ordinary module that shares the
+network's modules, parameters and buffers.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from explainers.hooks.locate import frozen_graph
+from explainers.hooks.records import concatenate_outputs
+from explainers.network.generators import Generators
+
+
+@dataclass(frozen=True)
+class Behavior:
+    """How a network behaves from pass to pass, and with other neighbors in the batch.
+
+    `drawn` are the generators that the network draws from, by name; `is_repeatable` is True if fixing them makes its
+    output the same in each pass. `noise` and `mixing` are the relative changes of the output from pass to pass and with
+    other neighbors. `mixing` is None if unknown. `takes_one_row` is False if the network does not accept one image.
+    """
+
+    drawn: frozenset[str] = frozenset()
+    is_repeatable: bool = True
+    noise: float = 0.0
+    mixing: float | None = None
+    takes_one_row: bool = True
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether the output for an image changes from pass to pass."""
+        return bool(self.drawn) or not self.is_repeatable
+
+
+class RowByRow(nn.Module):
+    """The modules, parameters and buffers of a network whose rows run one at a time.
+
+    `generators` start from a fixed seed for every row; None if the network does not draw random numbers. `behavior` is
+    the reason.
+    """
+
+    wraps_inner = True
+    inner: nn.Module
+    generators: Generators | None
+    behavior: Behavior
+
+    def __init__(self, network: nn.Module, generators: Generators | None, behavior: Behavior) -> None:
+        super().__init__()
+        own = self.__dict__
+        if frozen_graph(network) is None:
+            own.update(_modules=network._modules, _parameters=network._parameters, _buffers=network._buffers)
+        else:
+            self._modules["model"] = network  # compiled code stores its tables elsewhere; no hooks are set in it
+        own.update(inner=network, generators=generators, behavior=behavior, training=network.training)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["inner"], name)
+
+    def forward(self, batch: Tensor) -> Any:
+        """Return the network's output for each row, concatenated."""
+        if len(batch) == 1:
+            return self._run(batch)
+        # Clones, because the network may modify its input in place, which autograd does not allow for such views.
+        return concatenate_outputs([self._run(batch[n : n + 1].clone()) for n in range(len(batch))])
+
+    def _run(self, row: Tensor) -> Any:
+        with nullcontext() if self.generators is None else self.generators.fixed():
+            return self.inner(row)
+
+
+def row_by_row(network: nn.Module, generators: Generators | None, behavior: Behavior) -> RowByRow:
+    """Return the network as a `RowByRow` whose class has the network's name, for messages."""
+    return _kind(type(network).__name__)(network, generators, behavior)
+
+
+@lru_cache(maxsize=64)
+def _kind(name: str) -> type[RowByRow]:
+    return type(name, (RowByRow,), {})
