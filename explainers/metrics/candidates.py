@@ -17,6 +17,7 @@ from explainers.explanation.run import explain
 from explainers.findings import pause_recording
 from explainers.maps.resize import reduce_channels, resize
 from explainers.methods.controls import center_map, edge_map, random_map
+from explainers.metrics.arrays import as_tensor, check_dimensions
 from explainers.network.eval_view import outside_call
 from explainers.passes.loop import Partial, Progress, StopLoop
 from explainers.passes.run import Run
@@ -26,8 +27,12 @@ from explainers.registry import METHODS, Method, find
 Maps = Tensor | Explanation | str | Callable[[Tensor], Tensor]
 """Maps [N, h, w] or attributions [N, C, H, W], an `Explanation`, a method's name, or a function of the images."""
 
-RANDOM = 4
-"""Number of random control maps. It is even, because every second map is the negative of the one before."""
+RANDOM_OF_ONE, RANDOM_OF_SEVERAL = 8, 4
+"""Number of random control maps for one image, whose test depends on their number, and for several images.
+
+They are even, because every second map is the negative of the one before. With four pairs, the critical difference of
+one image is 1.4 times that of infinitely many; with two pairs, it is 4 times.
+"""
 
 
 @dataclass(eq=False)
@@ -50,7 +55,7 @@ class Candidate:
 def control_maps(images: Tensor, seed: int) -> list[Candidate]:
     """Return the controls of the images. They follow the caller's maps, which have index 0."""
     makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("centre", center_map)]
-    for k in range(RANDOM):
+    for k in range(RANDOM_OF_ONE if len(images) == 1 else RANDOM_OF_SEVERAL):
         makers.append(("random", partial(_random, seed=seed + k // 2, negative=bool(k % 2))))
     found = []
     for k, (name, make) in enumerate(makers):
@@ -157,10 +162,10 @@ class OwnMaps:
     def _call_function(self, function: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
         """Call the caller's function in the caller's gradient mode and outside this call's context."""
         with outside_call(), pause_recording(), torch.set_grad_enabled(self.grad):
-            found = function(images.clone())
+            found = as_tensor(function(images.clone()))
         if not isinstance(found, Tensor) or found.ndim not in (3, 4):
-            given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise BadOption(f"The function given as maps returned {given}. It must return maps [N, h, w].")
+            given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"type {type(found).__name__}"
+            raise BadOption(f"The function given as maps returned a result of {given}. It must return maps [N, h, w].")
         check_dense_and_real(found)
         found = at_least_float32(found)
         return found, _reduce(found)
@@ -187,11 +192,7 @@ def check_maps(maps: Any, images: Tensor) -> None:
     elif isinstance(maps, str):
         _check_method(find(maps))
     elif isinstance(maps, Tensor):
-        if maps.ndim not in (3, 4):
-            raise BadOption(
-                f"maps has shape {tuple(maps.shape)}. Give maps [N, h, w] or attributions [N, C, H, W]; for a single "
-                "map m, give m[None]."
-            )
+        check_dimensions(maps)
         check_dense_and_real(maps)
         check_shape_and_values(_reduce(maps), images)
     elif isinstance(maps, Method) or maps in [each.function for each in METHODS.values()]:
@@ -199,8 +200,8 @@ def check_maps(maps: Any, images: Tensor) -> None:
         raise TypeError(f"maps is the function {name}. Give the name of the method: {name!r}.")
     elif not callable(maps):
         raise TypeError(
-            f"maps is a {type(maps).__name__}; give a tensor [N, h, w], an Explanation, a method's name or a function "
-            "of the images."
+            f"maps has the type {type(maps).__name__}. Give a tensor or numpy array [N, h, w], an Explanation, a "
+            "method's name or a function of the images."
         )
 
 

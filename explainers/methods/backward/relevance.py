@@ -70,6 +70,8 @@ def deep_lift(
     title="DeepLIFT SHAP",
     needs=why_not,
     paper="Lundberg & Lee 2017, arXiv:1705.07874",
+    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges or a "
+    "centered blob. Use LRP instead.",
 )
 def deep_lift_shap(
     model: nn.Module,
