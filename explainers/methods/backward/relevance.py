@@ -33,7 +33,7 @@ from explainers.targets import TargetLike
     needs=why_not,
     paper="Shrikumar et al. 2017, arXiv:1704.02685",
     caution="On EfficientNet-Lite0, its maps were about as good as the image's edges or a centered blob. "
-    "Use DeepLIFT SHAP instead, which averages over many baselines.",
+    "Use LRP instead.",
 )
 def deep_lift(
     model: nn.Module,

@@ -24,7 +24,7 @@ from hooklens.errors import Refused
 
 FILE = "evaluation.json"
 BATCH = 4
-"""Images per batch; each one needs two hundred perturbed copies."""
+"""Images per batch; each one needs nearly three hundred perturbed copies."""
 GROUPS = {"better": "better_than", "level": "level_with", "worse": "worse_than", "few": "too_few_for"}
 
 
@@ -129,8 +129,7 @@ def _merge(parts: Sequence[Evaluation]) -> Evaluation:
         maps=torch.cat([part.maps for part in parts]),
         target=[label for part in parts if isinstance(part.target, list) for label in part.target],
         seconds=sum(part.seconds for part in parts),
-        # Used only for one image; a batch of one image has more random maps than the others.
-        random_values=parts[0].random_values if len(parts) == 1 else {},
+        random_values=cat("random_values"),
     )
 
 

@@ -125,7 +125,7 @@ def test_an_invalid_map_is_refused() -> None:
     for maps, error, words in (
         ("channel_effects", BadOption, "one value per channel"),
         (explain("channel_effects", model, x), BadOption, "one value per channel"),
-        (None, TypeError, "maps is a NoneType"),
+        (None, TypeError, "maps has the type NoneType"),
         (METHODS["saliency"], TypeError, "Give the name of the method: 'saliency'"),
         (explainers.grad_cam, TypeError, "Give the name of the method: 'grad_cam'"),
         (torch.rand(1, 7, 7).to_sparse(), BadOption, "sparse"),

@@ -40,6 +40,7 @@ def measured(deletion: float, insertion: float, control: float = 0.5) -> Evaluat
         values=values,
         controls=controls,
         spread={name: torch.tensor([0.01]) for name in values},
+        random_values={name: control + 0.01 * torch.tensor([[-1.0, 1, 1, -1, -1, 1, 1, -1]]) for name in values},
         curves={},
         control_curves={},
         reasons={name: [""] for name in values},
@@ -183,7 +184,7 @@ class Linear(nn.Module):
 
 def test_the_exact_map_of_a_linear_model_is_recommended():
     """If the logit is Σ w x, input x gradient orders pixels by contribution, which is optimal for deletion."""
-    net, images = Linear(), random_images(2, 3, 16, 16)
+    net, images = Linear(), random_images(12, 3, 16, 16)
     methods = ["saliency", "smooth_grad", "input_x_gradient", "occlusion", "guided_backprop"]
     methods = [name for name in methods if METHODS[name].applies(net) is None]
 
@@ -390,7 +391,7 @@ def test_means_of_other_images_do_not_compare() -> None:
     def row(name: str, values: list[float]) -> RankedMap:
         one = measured(0.5, 0.5)
         both = {"deletion": torch.tensor(values), "insertion": torch.tensor(values)}
-        return RankedMap(name, None, 0.1, 20, replace(one, values=both))
+        return RankedMap(name, None, 0.1, 20, replace(one, values=both, controls={}))
 
     rows = [row("partly", [nan, 0.0, nan]), row("good", [0.2, 0.3, nan]), row("bad", [0.8, 0.9, nan])]
 
