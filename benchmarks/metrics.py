@@ -90,12 +90,13 @@ def stars(numbers: Numbers, names: Sequence[str], metrics: Sequence[str]) -> set
     """Return the methods and metrics with values that are better than those of each control."""
     cells = [(name, metric) for name in names for metric in metrics]
     differences = [differences_of(numbers, *each, control) for each in cells for control in CONTROLS]
-    adjusted = iter(holm([sign_flip_test(each) for each in differences]))
-    found, means = set(), iter(float(each.mean().sign()) for each in differences)
-    for name, metric in cells:
+    adjusted = holm([sign_flip_test(each) for each in differences])
+    found, size = set(), len(CONTROLS)
+    for k, (name, metric) in enumerate(cells):
         higher = METRICS[metric].higher
-        sure = all([next(adjusted) < LEVEL for _ in CONTROLS])
-        signs = {next(means) for _ in CONTROLS}
+        own = slice(k * size, (k + 1) * size)
+        sure = all(p < LEVEL for p in adjusted[own])
+        signs = {float(each.mean().sign()) for each in differences[own]}
         if sure and (len(signs) == 1 if higher is None else signs == {1.0 if higher else -1.0}):
             found.add((name, metric))
     return found

@@ -89,8 +89,8 @@ def main() -> None:
             better[group] += "better" in every
     for group in number:
         print(
-            f"{group:28} {number[group]:6} maps: {100 * false[group] / number[group]:5.1f}% better or worse than random "
-            f"maps, {100 * better[group] / number[group]:5.1f}% better than a control"
+            f"{group:28} {number[group]:6} maps: {100 * false[group] / number[group]:5.1f}% better or worse than "
+            f"random maps, {100 * better[group] / number[group]:5.1f}% better than a control"
         )
 
 

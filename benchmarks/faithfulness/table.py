@@ -83,7 +83,8 @@ def compare(cache: Cache, rows: dict[str, Any], control: str) -> Verdict:
 def adjust(methods: dict[str, Verdict]) -> None:
     """Add the verdicts, with p-values adjusted for the number of all comparisons of the table."""
     compared = [each for one in methods.values() for each in one.get("beside", {}).values()]
-    for each, p in zip(compared, holm([math.nan if each["p"] is None else each["p"] for each in compared]), strict=True):
+    adjusted = holm([math.nan if each["p"] is None else each["p"] for each in compared])
+    for each, p in zip(compared, adjusted, strict=True):
         each["p_adjusted"] = None if math.isnan(p) else float(f"{p:.2g}")
         each["verdict"] = "level" if not p < LEVEL else "better" if each["difference"][0] > 0 else "worse"
     for one in methods.values():

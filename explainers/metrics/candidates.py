@@ -15,9 +15,9 @@ from explainers.errors import BadOption
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
+from explainers.maps.arrays import as_tensor, check_dimensions
 from explainers.maps.resize import reduce_channels, resize
 from explainers.methods.controls import center_map, edge_map, random_map
-from explainers.metrics.arrays import as_tensor, check_dimensions
 from explainers.network.eval_view import outside_call
 from explainers.passes.loop import Partial, Progress, StopLoop
 from explainers.passes.run import Run

@@ -77,7 +77,7 @@ class Evaluation:
 
     @cached_property
     def unadjusted(self) -> dict[str, dict[str, Comparison]]:
-        """The same comparisons, each by itself: for a call that is one of several, or for a single planned comparison."""
+        """The same comparisons, each by itself, for a correction together with those of other calls."""
         return {
             name: {
                 control: compare(

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.explanation.result import Explanation
 from explainers.findings import pause_recording
+from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
-from explainers.metrics.arrays import Arrays, check_dimensions
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
 from explainers.metrics.metric import Measurement, Metric, Trial, find_metric
@@ -68,8 +68,8 @@ def evaluate(
 
     `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels; both can be numpy
     arrays, or lists with one array for each image. An `Explanation`, a method's name or a function of the images can be
-    run again, which some metrics require. The default `target` is
-    that of the `Explanation`, else each image's top class. `score` applies to classes; other targets are scored as they
+    run again, which some metrics require. The default `target` is that of the `Explanation`, else each image's top
+    class. `score` applies to classes; other targets are scored as they
     are, and the class of a network with a single score is scored by its logit.
     `region`, required by some metrics, is boxes [N, 4] (left, top, right, bottom in pixels) or masks [N, H, W].
     `options` are options of individual metrics: {"road": {"levels": 9}}.
@@ -87,9 +87,9 @@ def evaluate(
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
         (torch.Size([1]), ['centre', 'edge', 'random'])
     """
-    maps = check_dimensions(maps)
+    given = check_dimensions(maps)
     settings = EvaluationSettings(
-        target=_target_of(maps, target),
+        target=_target_of(given, target),
         metrics=metrics,
         baseline=baseline,
         controls=controls,
@@ -105,8 +105,8 @@ def evaluate(
         budget=budget,
         forward=forward,
     )
-    with evaluator(model, images, settings, first=(maps,)) as judge:
-        return judge(maps)
+    with evaluator(model, images, settings, first=(given,)) as judge:
+        return judge(given)
 
 
 @contextmanager
@@ -301,8 +301,8 @@ def _check_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
     metric = next((each for each in chosen if each.reruns), None)
     if metric is not None and isinstance(maps, Tensor):
         raise BadOption(
-            f"{metric.name} runs the method again, which is not possible for a tensor or array. Give the Explanation, the "
-            "method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
+            f"{metric.name} runs the method again, which is not possible for a tensor or array. Give the Explanation, "
+            "the method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
         )
 
 

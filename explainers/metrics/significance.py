@@ -51,7 +51,7 @@ def sign_flip_test(differences: Tensor) -> float:
 
 
 def _all_sums(values: Tensor) -> Tensor:
-    """Return the sums for all choices of signs, except for that of the first value: sums of opposite signs are equal."""
+    """Return the sums for all signs of the other values: changing all signs does not change the size of a sum."""
     sums = values[:1].sum()[None]
     for value in values[1:]:
         sums = torch.cat([sums + value, sums - value])

@@ -18,7 +18,7 @@ from explainers.methods.controls import center_map, edge_map, random_map
 from explainers.metrics.comparison import mean_and_error
 from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
-from tests.explainers.metrics.test_metrics_masking import IMAGES, Linear
+from tests.explainers.metrics.test_metrics_masking import Linear
 from tests.support.nets import random_images, residual
 
 BOTH = ("deletion", "insertion")
