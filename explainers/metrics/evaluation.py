@@ -7,14 +7,14 @@ therefore compared with controls on the same image (see `Comparison` and `signif
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
-from explainers.metrics.comparison import Comparison, adjust, compare, describe_comparisons, mean_and_error
+from explainers.metrics.comparison import Comparison, Comparisons, adjust, compare, describe_comparisons, mean_and_error
 from explainers.metrics.metric import METRICS, Measurement
 
 STOPPED, OVER = "the call was stopped", "the time budget was exceeded"
@@ -70,7 +70,7 @@ class Evaluation:
             random_values={name: each[one] for name, each in self.random_values.items()},
         )
 
-    @cached_property
+    @property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
         """The comparison of the map with each control, by metric and control, adjusted for their number."""
         return adjust([self.unadjusted])[0]
@@ -124,12 +124,11 @@ class Evaluation:
                 rows.append(row | {"reason": one.reasons[name][0]})
         return rows
 
-    def sentence(self, metric: str) -> str:
-        """Return one line with the value of a metric and the comparison with the controls."""
-        return self.describe(metric, self.comparisons.get(metric, {}))
+    def sentence(self, metric: str, comparisons: Comparisons | None = None) -> str:
+        """Return one line with the value of a metric and the comparison with the controls.
 
-    def describe(self, metric: str, comparisons: Mapping[str, Comparison]) -> str:
-        """Return the line of a metric with the given comparisons, such as those adjusted for several maps."""
+        `comparisons` replace those of this evaluation, such as with those adjusted for several maps.
+        """
         known = self.values[metric][self.values[metric].isfinite()]
         title = METRICS[metric].title
         if not len(known):
@@ -137,7 +136,8 @@ class Evaluation:
             return f"{title}: {reason}"
         mean, error = mean_and_error(known)
         number = f"{mean:.3g}" if len(known) == 1 else f"{mean:.3g} ± {error:.2g} over {len(known)} images"
-        return f"{title} {number}" + (f": {describe_comparisons(comparisons)}" if comparisons else "")
+        found = (self.comparisons if comparisons is None else comparisons).get(metric, {})
+        return f"{title} {number}" + (f": {describe_comparisons(found)}" if found else "")
 
     def __str__(self) -> str:
         return "\n".join(map(self.sentence, self.values))

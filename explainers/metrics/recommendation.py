@@ -63,7 +63,7 @@ class RankedMap:
 
     def sentence(self, metric: str) -> str:
         """Return one line with the value of a metric and the comparison with the controls."""
-        return self.evaluation.describe(metric, self.comparisons.get(metric, {}))
+        return self.evaluation.sentence(metric, self.comparisons)
 
 
 @dataclass(frozen=True, eq=False)
