@@ -119,6 +119,7 @@ VERDICTS = {
     "divided": "inconclusive compared with",
     "lower": "worse by one metric than",
     "worse": "worse than",
+    "few": "too few images to compare with",
     "unknown": "not compared with",
 }
 

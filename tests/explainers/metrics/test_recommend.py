@@ -103,6 +103,27 @@ def test_the_message_says_if_no_map_is_better_than_the_controls():
     assert "no map to recommend" in str(found()) and found().best is None and found().winners == {}
 
 
+def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
+    """A difference is significant among six comparisons and not among sixty. Repeated maps do not count."""
+    one = found(tried("a", 0.45, 0.55)).rows[0]
+    assert one.comparisons["deletion"]["random"].verdict == "better" and one.beats("random")
+
+    first = tried("a", 0.45, 0.55)
+    repeated = [RankedMap(f"b{k}", None, 0.1, 20, first.evaluation, same_as="a") for k in range(10)]
+    assert {row.comparisons["deletion"]["random"].p_adjusted for row in found(first, *repeated).rows} == {
+        one.comparisons["deletion"]["random"].p_adjusted
+    }
+
+    result = found(first, *(tried(f"c{k}", 0.5, 0.5) for k in range(9)))
+    best = result.best
+    assert best is not None and best.method == "a" and not best.beats("random")
+    place = best.comparisons["deletion"]["random"]
+    assert place.verdict == "level" and place.p_adjusted == pytest.approx(60 * place.p)
+    assert best.evaluation.comparisons["deletion"]["random"].verdict == "better", "by itself"
+    assert "not significantly different from random maps" in str(result)
+    assert result.to_rows()[0]["deletion_beside_random"] == "level"
+
+
 # Which methods are tried
 
 
