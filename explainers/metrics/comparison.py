@@ -31,8 +31,8 @@ class Comparison:
 
     (For metrics without a better direction, it is positive if the map's value is higher.) `in_spreads` is the
     difference in standard deviations of random maps; `error` the standard error, NaN for one image. `p` is the
-    two-sided p-value of this comparison alone, `p_adjusted` that for all comparisons that were made together (Holm);
-    both are NaN if there is none.
+    two-sided p-value of this comparison by itself, `p_adjusted` that for all comparisons made together (Holm); both are
+    NaN if there is none.
 
     `verdict`: "better", "worse" ("higher", "lower" for metrics without a better direction) if `p_adjusted` < 0.05,
     "level" (no significant difference), "few" (with so few images, no difference could be significant), or "unknown".

@@ -71,7 +71,7 @@ def _controls(evaluation: Evaluation) -> dict[str, str]:
     """Pack the comparison with the controls.
 
     Good: not worse than any control, and better than random maps by one metric. Bad: worse than a control, and not
-    better than any. On one image, "not significantly different" is no evidence against the map.
+    better than any. On one image, "not significantly different" does not count against the map.
     """
     verdicts = [
         comparison.verdict for by_control in evaluation.comparisons.values() for comparison in by_control.values()

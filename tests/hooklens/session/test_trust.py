@@ -240,7 +240,7 @@ def test_slow_methods_and_slow_networks_are_not_checked_automatically(monkeypatc
 
 @pytest.mark.parametrize(("gain", "mark"), [(50.0, "good"), (0.0, "mixed"), (-50.0, "bad")])
 def test_the_controls_row(gain: float, mark: str, verdict: Verdict) -> None:
-    """A value within the random maps is no evidence for or against the map."""
+    """A value within those of the random maps does not count for or against the map."""
     one = verdict.evaluation
     signs = {"deletion": -1, "insertion": 1}
     values = {name: one.controls[name]["random"] + signs[name] * gain for name in signs}
