@@ -1,7 +1,8 @@
 """`python -m benchmarks.metrics --photos FOLDER`: metrics of some methods and of the controls.
 
 Prints mean ± standard error over the images, for every metric without a region. A star means: better than each of the
-three controls (or higher or lower than each, if neither is better) in a paired t-test.
+three controls (or higher or lower than each, if neither is better) in a sign-flip test, adjusted for the number of
+comparisons in the table.
 
 python -m benchmarks.metrics --photos assets/examples --only grad_cam saliency
 python -m benchmarks.metrics --photos assets/examples --only rise --limit 3 --runs 2    two runs for robustness
@@ -22,9 +23,10 @@ from torch import Tensor
 import explainers
 from benchmarks.faithfulness.photos import Photo, paths, photographs
 from explainers import METRICS
-from explainers.metrics.evaluation import LEVEL, mean_and_error, t_test
+from explainers.metrics.comparison import mean_and_error
 from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
+from explainers.metrics.significance import LEVEL, holm, sign_flip_test
 from hooklens.zoo import load_model
 
 NAMES = [name for name, each in METRICS.items() if not each.region]
@@ -67,30 +69,44 @@ def measure(
 def table(numbers: Numbers, names: Sequence[str], metrics: Sequence[str]) -> list[str]:
     """Return a row for each method and control, with a column for each metric."""
     lines = [f"| | {' | '.join(METRICS[name].title for name in metrics)} |", "|---" * (len(metrics) + 1) + "|"]
+    starred = stars(numbers, names, metrics)
     for name in (*names, *CONTROLS):
         title = f"**{name}**" if name in CONTROLS else f"`{name}`"
-        lines.append(f"| {title} | {' | '.join(cell(numbers, name, metric) for metric in metrics)} |")
+        cells = [cell(numbers, name, metric) + " *" * ((name, metric) in starred) for metric in metrics]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
     return lines
 
 
 def cell(numbers: Numbers, name: str, metric: str) -> str:
-    """Return mean ± standard error over the images with a finite number, and the star."""
-    own = numbers[name].get(metric, {})
-    values = torch.tensor(list(own.values()), dtype=torch.float64)
+    """Return mean ± standard error over the images with a finite number."""
+    values = torch.tensor(list(numbers[name].get(metric, {}).values()), dtype=torch.float64)
     if not bool(values.isfinite().any()):
         return ""
     mean, error = mean_and_error(values[values.isfinite()])
-    controls = [[numbers[each].get(metric, {}).get(photo, math.nan) for photo in own] for each in CONTROLS]
-    star = "" if name in CONTROLS else stars(values, controls, METRICS[metric].higher)
-    return f"{mean:.3g} ± {error:.1g}{star}"
+    return f"{mean:.3g} ± {error:.1g}"
 
 
-def stars(values: Tensor, controls: Sequence[Sequence[float]], higher: bool | None) -> str:
-    """Return " *" if the values are better than those of each control."""
-    differences = [values - torch.tensor(each, dtype=torch.float64) for each in controls]
-    sure = all(t_test(each[each.isfinite()]) < LEVEL for each in differences)
-    signs = {float(each.nanmean().sign()) for each in differences}
-    return " *" if sure and (len(signs) == 1 if higher is None else signs == {1.0 if higher else -1.0}) else ""
+def stars(numbers: Numbers, names: Sequence[str], metrics: Sequence[str]) -> set[tuple[str, str]]:
+    """Return the methods and metrics with values that are better than those of each control."""
+    cells = [(name, metric) for name in names for metric in metrics]
+    differences = [differences_of(numbers, *each, control) for each in cells for control in CONTROLS]
+    adjusted = holm([sign_flip_test(each) for each in differences])
+    found, size = set(), len(CONTROLS)
+    for k, (name, metric) in enumerate(cells):
+        higher = METRICS[metric].higher
+        own = slice(k * size, (k + 1) * size)
+        sure = all(p < LEVEL for p in adjusted[own])
+        signs = {float(each.mean().sign()) for each in differences[own]}
+        if sure and (len(signs) == 1 if higher is None else signs == {1.0 if higher else -1.0}):
+            found.add((name, metric))
+    return found
+
+
+def differences_of(numbers: Numbers, name: str, metric: str, control: str) -> Tensor:
+    """Return the differences to a control over the images for which both have a finite number."""
+    own, other = numbers[name].get(metric, {}), numbers.get(control, {}).get(metric, {})
+    found = torch.tensor([value - other.get(photo, math.nan) for photo, value in own.items()], dtype=torch.float64)
+    return found[found.isfinite()]
 
 
 def main() -> None:

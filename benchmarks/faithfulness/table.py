@@ -14,8 +14,9 @@ import explainers
 from benchmarks.faithfulness.cache import Cache
 from benchmarks.faithfulness.measure import CONTROLS, METRICS
 from benchmarks.faithfulness.questions import question
-from explainers.metrics.evaluation import LEVEL, mean_and_error, t_test
+from explainers.metrics.comparison import mean_and_error
 from explainers.metrics.randomization_result import ALL_LAYERS, LAST_LAYER
+from explainers.metrics.significance import LEVEL, holm, sign_flip_test
 
 ROOT = Path(__file__).parents[2]
 COSTS = ROOT / "hooklens" / "session" / "methods" / "costs.json"
@@ -28,6 +29,8 @@ ENOUGH = 100
 """The number of images from which "not better than every control" is a result: with thirty images, a difference of two
 standard errors is still not significant. Fewer images can be enough to show that a method is better.
 """
+TEST = "sign-flip test"
+"""The test of the p-values, as the table and the page name it."""
 SIGNS = {"better": "+", "level": "=", "worse": "−"}
 
 Verdict = dict[str, Any]
@@ -36,11 +39,13 @@ Verdict = dict[str, Any]
 def verdicts(cache: Cache) -> dict[str, Any]:
     """Return the results of the page and of the table by method, in the order of METHODS."""
     methods = {name: verdict(cache, name) for name in explainers.METHODS}
+    adjust(methods)
     return {
         "network": cache.settings["network"],
         "precision": cache.settings["precision"],
         "steps": cache.settings["steps"],
         "photographs": len(cache.controls),
+        "test": TEST,
         "methods": methods,
     }
 
@@ -58,8 +63,6 @@ def verdict(cache: Cache, name: str) -> Verdict:
         found[metric] = rounded(mean_and_error(torch.tensor([row[metric] for row in rows.values()])))
     if name not in CONTROLS and rows:
         found["beside"] = {control: compare(cache, rows, control) for control in CONTROLS.values()}
-        better = all(one["verdict"] == "better" for one in found["beside"].values())
-        found["better_than_controls"] = better if better or len(rows) >= ENOUGH else None
     rows_of_test = [row for row in cache.randomization.get(name, {}).values() if "reason" not in row]
     for end in ("logit", "cascade"):
         values = [row[end] for row in rows_of_test if row[end] is not None]
@@ -71,12 +74,23 @@ def verdict(cache: Cache, name: str) -> Verdict:
 
 
 def compare(cache: Cache, rows: dict[str, Any], control: str) -> Verdict:
-    """Return the paired difference of insertion - deletion to that of a control, and the result of the test."""
+    """Return the paired difference of insertion - deletion to that of a control, and the p-value of this comparison."""
     differences = torch.tensor([gain(row) - gain(cache.controls[photo][control]) for photo, row in rows.items()])
-    mean, error = mean_and_error(differences)
-    p = t_test(differences)
-    word = "level" if not p < LEVEL else "better" if mean > 0 else "worse"
-    return {"difference": rounded((mean, error)), "p": None if math.isnan(p) else float(f"{p:.2g}"), "verdict": word}
+    p = sign_flip_test(differences)
+    return {"difference": rounded(mean_and_error(differences)), "p": None if math.isnan(p) else float(f"{p:.2g}")}
+
+
+def adjust(methods: dict[str, Verdict]) -> None:
+    """Add the verdicts, with p-values adjusted for the number of all comparisons of the table."""
+    compared = [each for one in methods.values() for each in one.get("beside", {}).values()]
+    adjusted = holm([math.nan if each["p"] is None else each["p"] for each in compared])
+    for each, p in zip(compared, adjusted, strict=True):
+        each["p_adjusted"] = None if math.isnan(p) else float(f"{p:.2g}")
+        each["verdict"] = "level" if not p < LEVEL else "better" if each["difference"][0] > 0 else "worse"
+    for one in methods.values():
+        if "beside" in one:
+            better = all(each["verdict"] == "better" for each in one["beside"].values())
+            one["better_than_controls"] = better if better or one["n"] >= ENOUGH else None
 
 
 def gain(row: dict[str, float]) -> float:
@@ -134,9 +148,11 @@ def needs(name: str) -> str:
 
 def about(found: dict[str, Any]) -> str:
     """Return the line above the table."""
+    count = sum(len(one.get("beside", {})) for one in found["methods"].values())
     return (
         f"{found['network']}, {found['photographs']} images, {found['steps']} steps from and to a blurred copy, "
-        f"probability of the predicted class, in {found['precision']}; mean ± standard error over n images."
+        f"probability of the predicted class, in {found['precision']}; mean ± standard error over n images; "
+        f"{found['test']}, p-values adjusted for {count} comparisons."
     )
 
 

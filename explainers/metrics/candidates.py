@@ -15,6 +15,7 @@ from explainers.errors import BadOption, kind_of
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
+from explainers.maps.arrays import Arrays, as_tensor, check_dimensions
 from explainers.maps.resize import reduce_channels, resize
 from explainers.methods.controls import center_map, edge_map, random_map
 from explainers.network.eval_view import outside_call
@@ -28,8 +29,12 @@ Maps = Tensor | Explanation | str | Method | Callable[..., Tensor]
 images.
 """
 
-RANDOM = 4
-"""Number of random control maps. It is even, because every second map is the negative of the one before."""
+RANDOM = 8
+"""Number of random control maps. It is even, because every second map is the negative of the one before.
+
+It decides how small a difference on one image can be significant. With 8 maps and the default metrics, the critical
+difference is about 3.8 standard deviations of random maps; with infinitely many it would be 2.6, with 4 about 11.
+"""
 
 
 @dataclass(eq=False)
@@ -159,10 +164,10 @@ class OwnMaps:
     def _call_function(self, function: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
         """Call the caller's function in the caller's gradient mode and outside this call's context."""
         with outside_call(), pause_recording(), torch.set_grad_enabled(self.grad):
-            found = function(images.clone())
+            found = as_tensor(function(images.clone()))
         if not isinstance(found, Tensor) or found.ndim not in (3, 4):
-            given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise BadOption(f"The function given as maps returned {given}. It must return maps [N, h, w].")
+            given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"type {type(found).__name__}"
+            raise BadOption(f"The function given as maps returned a result of {given}. It must return maps [N, h, w].")
         check_dense_and_real(found)
         found = at_least_float32(found)
         return found, _reduce(found)
@@ -177,7 +182,7 @@ def _reduce(maps: Tensor) -> Tensor:
     return reduce_channels(maps) if maps.ndim == 4 else maps
 
 
-def name_method(maps: Maps) -> Maps:
+def name_method(maps: Maps | Arrays) -> Maps | Arrays:
     """Return the name of a method that was given as its function or entry in `METHODS`; other maps as they are."""
     known = maps if isinstance(maps, Method) else find_function(maps)
     return maps if known is None else known.name
@@ -195,17 +200,13 @@ def check_maps(maps: Any, images: Tensor) -> None:
     elif isinstance(maps, str):
         _check_method(find(maps))
     elif isinstance(maps, Tensor):
-        if maps.ndim not in (3, 4):
-            raise BadOption(
-                f"maps has shape {tuple(maps.shape)}. Give maps [N, h, w] or attributions [N, C, H, W]; for a single "
-                "map m, give m[None]."
-            )
+        check_dimensions(maps)
         check_dense_and_real(maps)
         check_shape_and_values(_reduce(maps), images)
     elif not callable(maps):
         raise TypeError(
-            f"maps is {kind_of(maps)}; give a tensor [N, h, w], an Explanation, a method's name or a function "
-            "of the images."
+            f"maps is {kind_of(maps)}; give a tensor or numpy array [N, h, w], an Explanation, a method's name or a "
+            "function of the images."
         )
 
 

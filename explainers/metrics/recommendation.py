@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from explainers.maps.resize import rank_correlation
-from explainers.metrics.evaluation import Evaluation, mean_and_error
+from explainers.metrics.comparison import Comparisons, adjust, mean_and_error
+from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS
 from explainers.passes.loop import Partial
 
@@ -26,7 +27,8 @@ class RankedMap:
 
     `rank` is its mean rank over the metrics, from 1, among the rows with the same number of curve `steps`; `seconds` is
     the time for computing the maps; `cut` says that the method reached its time limit; `same_as` is the name of an
-    earlier row with the same maps.
+    earlier row with the same maps. `comparisons` are those of the evaluation, adjusted for the number of comparisons of
+    all maps that were tried with it.
     """
 
     method: str
@@ -37,6 +39,12 @@ class RankedMap:
     cut: bool = False
     same_as: str = ""
     rank: float = math.nan
+    adjusted: Comparisons | None = field(default=None, repr=False)
+
+    @property
+    def comparisons(self) -> Comparisons:
+        """The comparison with each control, by metric and control; the best of many maps may be better by chance."""
+        return self.evaluation.comparisons if self.adjusted is None else self.adjusted
 
     @property
     def name(self) -> str:
@@ -50,8 +58,12 @@ class RankedMap:
 
     def beats(self, control: str) -> bool:
         """Return whether the map is significantly better than that control by every metric."""
-        comparisons = [each[control] for each in self.evaluation.comparisons.values() if control in each]
+        comparisons = [each[control] for each in self.comparisons.values() if control in each]
         return bool(comparisons) and all(each.verdict == "better" for each in comparisons)
+
+    def sentence(self, metric: str) -> str:
+        """Return one line with the value of a metric and the comparison with the controls."""
+        return self.evaluation.sentence(metric, self.comparisons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +121,7 @@ class Recommendation:
             line: dict[str, Any] = {"rank": row.rank, "method": row.method, "layer": row.layer, "seconds": row.seconds}
             for name, value in row.values.items():
                 line[name] = value
-                for control, comparison in row.evaluation.comparisons.get(name, {}).items():
+                for control, comparison in row.comparisons.get(name, {}).items():
                     line[f"{name}_beside_{control}"] = comparison.verdict
             table.append(line | {"steps": row.steps, "cut": row.cut, "same_as": row.same_as})
         return table
@@ -122,7 +134,7 @@ class Recommendation:
         reached = len(self.rows) + len(self.refused)
         tried = f"all {self.total}" if reached >= self.total else f"{reached} of {self.total}"
         lines = [f"{self.best.name} is the best of {len(self.rows)} maps (tried {tried} in {self.seconds:.0f} s)."]
-        lines += [self.best.evaluation.sentence(name) for name in self.metrics]
+        lines += [self.best.sentence(name) for name in self.metrics]
         with_controls = [row for row in self.rows if _controls(row)]
         if with_controls and not any(all(row.beats(control) for control in _controls(row)) for row in with_controls):
             lines.append("No map is better than every control by every metric, so none can be recommended.")
@@ -165,9 +177,12 @@ class PartialRecommendation(Partial):
 def rank_maps(rows: Sequence[RankedMap], metrics: Sequence[str]) -> tuple[RankedMap, ...]:
     """Sort the rows, best first: longer curves before shorter ones, then by the mean rank over the metrics.
 
-    Rows without a value for an image for which another row has one come last.
+    Rows without a value for an image for which another row has one come last. The comparisons of all rows are adjusted
+    for their number.
     """
     found: list[RankedMap] = []
+    evaluations = {id(row.evaluation): row.evaluation for row in rows}  # rows with the same maps share one
+    adjusted = dict(zip(evaluations, adjust([each.unadjusted for each in evaluations.values()]), strict=True))
     for steps in sorted({row.steps for row in rows}, reverse=True):
         group = [row for row in rows if row.steps == steps]
         losses = _losses(group, metrics)
@@ -175,7 +190,7 @@ def rank_maps(rows: Sequence[RankedMap], metrics: Sequence[str]) -> tuple[Ranked
         missing = losses.isinf().any(0).tolist()
         # Among equal ranks, the map that was tried first, and is therefore the cheapest, comes first.
         order = sorted(range(len(group)), key=lambda k: (missing[k], mean[k]))
-        found += [replace(group[k], rank=mean[k]) for k in order]
+        found += [replace(group[k], rank=mean[k], adjusted=adjusted[id(group[k].evaluation)]) for k in order]
     return tuple(found)
 
 

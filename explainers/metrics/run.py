@@ -16,6 +16,7 @@ from explainers.errors import BadOption, shorten
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, pause_recording, recording
 from explainers.layers.score_kind import score_kind
+from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
@@ -48,7 +49,7 @@ class PartialEvaluation(Partial):
 def evaluate(
     model: nn.Module,
     images: Tensor,
-    maps: Maps,
+    maps: Maps | Arrays,
     *,
     target: TargetLike = None,
     metrics: str | Sequence[str] = ("deletion", "insertion"),
@@ -70,18 +71,20 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate maps of the images with METRICS, and compare them with the maps of three controls.
 
-    `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels; an `Explanation`,
-    a method's name or a function of the images can be run again, which some metrics require. The default `target` is
-    that of the `Explanation`, else each image's top class. `score` is the score of a class in curves: a probability, by
-    the softmax, the sigmoid (of independent labels, or of a single score) or as the network returns it ("softmax",
-    "sigmoid", "identity", "log"), or "logit", the network's own score. "probability" uses the probability of the
-    `Explanation`, else detects it. Other targets are scored as they are.
+    `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels; both can be numpy
+    arrays, or lists with one array for each image. An `Explanation`, a method's name or a function of the images can be
+    run again, which some metrics require. The default `target` is that of the `Explanation`, else each image's top
+    class. `score` is the score of a class in curves: a probability, by the softmax, the sigmoid (of independent labels,
+    or of a single score) or as the network returns it ("softmax", "sigmoid", "identity", "log"), or "logit", the
+    network's own score. "probability" uses the probability of the `Explanation`, else detects it. Other targets are
+    scored as they are.
     `region`, required by some metrics, is boxes [N, 4] (left, top, right, bottom in pixels) or masks [N, H, W].
     `options` are options of individual metrics: {"road": {"levels": 9}}.
 
-    The controls are random maps (four, two of them negatives of the others), the image's edges and a centered blob. For
-    one image, differences are compared with the spread of the random maps; for several images, with a paired t-test.
-    See `Evaluation.comparisons`.
+    The controls are random maps in pairs of a map and its negative, the image's edges and a centered blob. One image is
+    compared with them by a t-test against the random maps, several images by a sign-flip test, both adjusted for the
+    number of comparisons (Holm). With 2 to 7 images, no difference can be significant by the default metrics. See
+    `Evaluation.comparisons`.
 
     Returns  an `Evaluation`; if `progress` returns False or `budget` seconds have passed, the remaining values are NaN
     Errors   BadOption, BadImages, BadTarget
@@ -91,8 +94,9 @@ def evaluate(
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
         (torch.Size([1]), ['centre', 'edge', 'random'])
     """
+    given = check_dimensions(name_method(maps))
     settings = EvaluationSettings(
-        target=_target_of(maps, target),
+        target=_target_of(given, target),
         metrics=metrics,
         baseline=baseline,
         controls=controls,
@@ -108,9 +112,8 @@ def evaluate(
         budget=budget,
         forward=forward,
     )
-    maps = name_method(maps)
-    with evaluator(model, images, settings, first=(maps,)) as judge:
-        return judge(maps)
+    with evaluator(model, images, settings, first=(given,)) as judge:
+        return judge(given)
 
 
 @contextmanager
@@ -263,6 +266,7 @@ class Evaluator:
             values={name: part.values("") for name, part in parts.items()},
             controls={name: controls[name].means() for name in parts if controls[name].names},
             spread={name: controls[name].spread() for name in parts if controls[name].names},
+            random_values={name: controls[name].random_values() for name in parts if controls[name].names},
             curves={name: part.curves("") for name, part in parts.items() if part.measured.curves is not None},
             control_curves={
                 name: controls[name].mean_curves()
@@ -317,8 +321,8 @@ def _check_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
     metric = next((each for each in chosen if each.reruns), None)
     if metric is not None and isinstance(maps, Tensor):
         raise BadOption(
-            f"{metric.name} runs the method again, which is not possible for a tensor. Give the Explanation, the "
-            "method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
+            f"{metric.name} runs the method again, which is not possible for a tensor or array. Give the Explanation, "
+            "the method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
         )
 
 

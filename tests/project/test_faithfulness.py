@@ -25,6 +25,7 @@ from benchmarks.faithfulness.table import (
     ENOUGH,
     PAGE,
     VERDICTS,
+    adjust,
     costs,
     replace_table,
     table,
@@ -104,6 +105,21 @@ def test_a_faithful_map_beats_the_controls(measured):
         sum(each["edge"]["deletion"] for each in measured.controls.values()) / 3, abs=1e-4
     )
     assert set(beside) == {*CONTROLS.values(), "spread"}
+
+
+def test_verdicts_of_the_table_are_adjusted_for_all_its_comparisons():
+    """Holm: 0.02 is significant as the second of two comparisons, and not as the second of three."""
+
+    def method(*p: float | None) -> dict:
+        return {"n": 109, "beside": {str(k): {"difference": [0.1, 0.05], "p": each} for k, each in enumerate(p)}}
+
+    found = {"a": method(0.001, 0.03), "b": {"n": 0}}
+    adjust(found)
+    assert found["a"]["better_than_controls"] and found["a"]["beside"]["1"]["p_adjusted"] == 0.03
+    found = {"a": method(0.001, 0.03), "b": method(0.5, None)}
+    adjust(found)
+    assert found["a"]["beside"]["1"] == {"difference": [0.1, 0.05], "p": 0.03, "p_adjusted": 0.06, "verdict": "level"}
+    assert found["a"]["better_than_controls"] is False and found["b"]["beside"]["1"]["p_adjusted"] is None
 
 
 def test_a_run_resumes_where_another_stopped(measured, model, folder, monkeypatch):

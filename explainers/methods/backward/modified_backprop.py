@@ -23,6 +23,8 @@ from explainers.targets import TargetLike, ThroughLike
     reduce="abs_max",
     needs=why_not,
     paper="Springenberg et al. 2014, arXiv:1412.6806",
+    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges or a "
+    "centered blob. Use Grad-CAM instead.",
 )
 def guided_backprop(
     model: nn.Module,

@@ -34,7 +34,7 @@ from explainers.targets import TargetLike, ThroughLike
     needs=why_not,
     paper="Shrikumar et al. 2017, arXiv:1704.02685",
     caution="On EfficientNet-Lite0, its maps were about as good as the image's edges or a centered blob. "
-    "Use DeepLIFT SHAP instead, which averages over many baselines.",
+    "Use LRP instead.",
 )
 def deep_lift(
     model: nn.Module,
@@ -75,6 +75,8 @@ def deep_lift(
     title="DeepLIFT SHAP",
     needs=why_not,
     paper="Lundberg & Lee 2017, arXiv:1705.07874",
+    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges or a "
+    "centered blob. Use LRP instead.",
 )
 def deep_lift_shap(
     model: nn.Module,

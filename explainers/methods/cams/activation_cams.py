@@ -221,6 +221,8 @@ def kpca_cam(
     scale_free=_CLASS_AGNOSTIC,
     reads_class=False,
     paper="Fuad et al. 2020, hal-02963298",
+    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
+    "Use Grad-CAM instead.",
 )
 def fem(
     model: nn.Module,
@@ -270,6 +272,8 @@ def fem(
     scale_free=_CLASS_AGNOSTIC,
     reads_class=False,
     paper="Collins et al. 2018, arXiv:1806.10206",
+    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
+    "Use Grad-CAM instead.",
 )
 def deep_feature_factorization(
     model: nn.Module,

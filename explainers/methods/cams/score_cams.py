@@ -146,6 +146,8 @@ def score_cam(
     title="SS-CAM",
     scale_free=_SCALE_FREE,
     paper="Wang et al. 2020, arXiv:2006.14255",
+    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
+    "Use Grad-CAM instead.",
 )
 def ss_cam(
     model: nn.Module,

@@ -50,8 +50,8 @@ Start = Annotated[Baseline, Choice(*NAMES, help="start of the path; empty: zeros
     returns="pixels",
     title="Integrated gradients",
     paper="Sundararajan et al. 2017, arXiv:1703.01365",
-    caution="On EfficientNet-Lite0, its maps were about as good as a centered blob. Use gradient SHAP or "
-    "DeepLIFT SHAP instead, which average over many baselines.",
+    caution="On EfficientNet-Lite0, its maps were about as good as a centered blob. Use gradient SHAP "
+    "instead, which averages over many baselines.",
 )
 def integrated_gradients(
     model: nn.Module,
@@ -107,7 +107,7 @@ def integrated_gradients(
     title="Blur integrated gradients",
     paper="Xu et al. 2020, arXiv:2004.03383",
     caution="On EfficientNet-Lite0, its maps were no better than a centered blob, and about as good by magnitude. "
-    "Use gradient SHAP or DeepLIFT SHAP instead, which average over many baselines.",
+    "Use gradient SHAP instead, which averages over many baselines.",
 )
 def blur_integrated_gradients(
     model: nn.Module,

@@ -34,6 +34,8 @@ _SIDE = 112
     unit="logit per pixel",
     title="XRAI",
     paper="Kapishnikov et al. 2019, arXiv:1906.02825",
+    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
+    "Use Grad-CAM instead.",
 )
 def xrai(
     model: nn.Module,

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 import explainers
-from explainers.metrics.evaluation import Evaluation, mean_and_error
+from explainers.metrics.comparison import mean_and_error
+from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import find_metric
 from hooklens.datasets.finished.finished_run import FinishedRun
 from hooklens.datasets.rows import map_of
@@ -23,8 +24,8 @@ from hooklens.errors import Refused
 
 FILE = "evaluation.json"
 BATCH = 4
-"""Images per batch; each one needs two hundred perturbed copies."""
-GROUPS = {"better": "better_than", "level": "level_with", "worse": "worse_than"}
+"""Images per batch; each one needs nearly three hundred perturbed copies."""
+GROUPS = {"better": "better_than", "level": "level_with", "worse": "worse_than", "few": "too_few_for"}
 
 
 def evaluate(
@@ -40,7 +41,8 @@ def evaluate(
     """Evaluate a random sample of the maps, and save the result as evaluation.json in the folder of the run.
 
     Returns  the content of the file: for each metric its mean and standard error over the sample, those of the
-             controls, and which controls it is significantly better than according to the paired t-test
+             controls, and which controls it is significantly better than (a sign-flip test, adjusted for the number of
+             comparisons)
     Errors   Refused if no image is available, or if the network has changed; BadOption for a metric that cannot be
              computed from stored maps
     """
@@ -128,6 +130,7 @@ def _merge(parts: Sequence[Evaluation]) -> Evaluation:
         maps=torch.cat([part.maps for part in parts]),
         target=[label for part in parts if isinstance(part.target, list) for label in part.target],
         seconds=sum(part.seconds for part in parts),
+        random_values=cat("random_values"),
     )
 
 
@@ -147,6 +150,7 @@ def _summarize(evaluation: Evaluation, metric: str) -> dict[str, Any]:
         **groups,
         "controls": {c: {"mean": _number(m), "error": _number(e)} for c, (m, e) in controls.items()},
         "p": {control: _number(comparison.p) for control, comparison in comparisons.items()},
+        "p_adjusted": {control: _number(comparison.p_adjusted) for control, comparison in comparisons.items()},
         "sentence": evaluation.sentence(metric) + ".",
     }
 

@@ -356,5 +356,13 @@ def metrics(folder: Path) -> dict[str, Any]:
         for name, result in content.get("metrics", {}).items()
     ]
     count = plural(int(content.get("pictures") or 0), "image")
-    note = f"Computed over {count}; control maps do not depend on the class."
+    note = (
+        f"Computed over {count}; control maps do not depend on the class. Better and worse: p < 0.05 in a sign-flip "
+        "test, adjusted for the number of comparisons (Holm)."
+    )
+    if any("p" in each and "p_adjusted" not in each for each in content.get("metrics", {}).values()):
+        note = (
+            f"Computed over {count} by an earlier version, with t-tests that were not adjusted for the number of "
+            "comparisons. Run hooklens evaluate again to correct them."
+        )
     return {"metrics": rows, "metrics_note": note}

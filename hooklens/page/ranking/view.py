@@ -69,7 +69,18 @@ def _row(row: RankedMap, index: int, known: Packed) -> Row:
     key = row.name, row.steps
     if key not in known:
         known[key] = _pack_row(row)
-    return known[key] | {"order": index, "rank": _number(row.rank)}
+    return known[key] | _compare(row) | {"order": index, "rank": _number(row.rank)}
+
+
+def _compare(row: RankedMap) -> Row:
+    """Pack the comparison with the controls, which depends on the number of rows."""
+    comparisons = [comparison for by_control in row.comparisons.values() for comparison in by_control.values()]
+    notes = [row.sentence(name) for name in row.values]
+    return {
+        "beside": messages.compared(row),
+        "beats": all(comparison.verdict == "better" for comparison in comparisons),
+        "about": [*notes, *([messages.same_map(_title(row.same_as))] if row.same_as else [])],
+    }
 
 
 def _pack_row(row: RankedMap) -> Row:
@@ -79,9 +90,8 @@ def _pack_row(row: RankedMap) -> Row:
     method = explainers.METHODS[row.method]
     values = row.values
     comparisons = [
-        comparison for by_control in row.evaluation.comparisons.values() for comparison in by_control.values()
+        comparison for by_control in row.evaluation.unadjusted.values() for comparison in by_control.values()
     ]
-    notes = [row.evaluation.sentence(name) for name in values]
     return {
         "id": row.name,
         "method": row.method,
@@ -91,9 +101,6 @@ def _pack_row(row: RankedMap) -> Row:
         "deletion": _number(values.get("deletion")),
         "difference": _difference(values),
         "margin": _number(min((comparison.in_spreads for comparison in comparisons), default=None)),
-        "beside": messages.compared(row),
-        "beats": all(comparison.verdict == "better" for comparison in comparisons),
-        "about": [*notes, *([messages.same_map(_title(row.same_as))] if row.same_as else [])],
         "seconds": _number(row.seconds),
         "steps": row.steps,
         "cut": row.cut,

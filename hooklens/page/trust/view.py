@@ -70,13 +70,14 @@ def weights(step: Weights) -> dict[str, Any]:
 def _controls(evaluation: Evaluation) -> dict[str, str]:
     """Pack the comparison with the controls.
 
-    Good: not worse than any control, and better than random maps by one metric. Bad: not better than any control.
+    Good: not worse than any control, and better than random maps by one metric. Bad: worse than a control, and not
+    better than any. On one image, "not significantly different" does not count against the map.
     """
     verdicts = [
         comparison.verdict for by_control in evaluation.comparisons.values() for comparison in by_control.values()
     ]
     random = [evaluation.compare(metric, "random").verdict for metric in evaluation.values]
-    good, bad = "better" in random and "worse" not in verdicts, "better" not in verdicts
+    good, bad = "better" in random and "worse" not in verdicts, "worse" in verdicts and "better" not in verdicts
     return {"text": messages.controls(evaluation), "mark": "good" if good else "bad" if bad else "mixed"}
 
 

@@ -64,4 +64,5 @@ def _controls(measured: dict[str, Any], loaded: LoadedModel) -> list[Badge]:
         return []
     network = table()["network"]
     where = messages.HERE if loaded.name == network else f"on {network}"
-    return [(messages.no_better(verdicts, where), messages.controls_tip(verdicts, measured["n"], network))]
+    tip = messages.controls_tip(verdicts, measured["n"], network, table()["test"])
+    return [(messages.no_better(verdicts, where), tip)]

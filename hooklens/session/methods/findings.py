@@ -25,11 +25,24 @@ RECOMMENDED = {
     "input_x_gradient": "gradient_shap",
     "integrated_gradients": "gradient_shap",
     "blur_integrated_gradients": "gradient_shap",
-    "deep_lift": "deep_lift_shap",
+    "guided_integrated_gradients": "gradient_shap",
+    "deep_lift": "lrp",
+    "deep_lift_shap": "lrp",
     "deconvnet": "guided_grad_cam",
-    "eigen_cam": "grad_cam",
-    "kpca_cam": "grad_cam",
-    "token_pca": "grad_cam",
+    **dict.fromkeys(
+        (
+            "eigen_cam",
+            "kpca_cam",
+            "fem",
+            "deep_feature_factorization",
+            "ss_cam",
+            "feature_maps",
+            "token_pca",
+            "xrai",
+            "guided_backprop",
+        ),
+        "grad_cam",
+    ),
 }
 """The method that the caution of a method recommends."""
 

@@ -55,7 +55,7 @@ def no_better(verdicts: dict[str, str], where: str) -> str:
     return f"no better than {names[0] if len(names) == 1 else 'the controls'} {where}"
 
 
-def controls_tip(verdicts: dict[str, str], count: int, network: str) -> str:
+def controls_tip(verdicts: dict[str, str], count: int, network: str, test: str) -> str:
     """Return the comparison with each control."""
     parts = []
     level = ("level", "not significantly different from")
@@ -64,7 +64,10 @@ def controls_tip(verdicts: dict[str, str], count: int, network: str) -> str:
         if names:
             parts.append(f"{text} {', '.join(names[:-1]) + ' and ' if len(names) > 1 else ''}{names[-1]}")
     over = f"{count} image{'s' * (count != 1)}"
-    return f"Insertion minus deletion over {over} with {network}: {', '.join(parts)} (paired t-test, p < 0.05)."
+    return (
+        f"Insertion minus deletion over {over} with {network}: {', '.join(parts)} ({test}, p < 0.05, adjusted for the "
+        "number of comparisons)."
+    )
 
 
 def signed(value: float) -> str:

@@ -19,7 +19,8 @@ STOPPED = "Stopped before the first map."
 TOO_SHORT = "The time limit was reached before the first map was compared with the controls. Increase Seconds."
 FEW = "Too few maps to compare the rankings by deletion and by insertion."
 NONE_BEATS = (
-    "No map is better than all controls by both metrics. For this image, these results do not support any of the maps."
+    "No map is significantly better than all controls by both metrics, corrected for the number of maps. For this "
+    "image, these results do not support any of the maps."
 )
 UNKNOWN = "Internal error. See the server log for details. Press Rank methods to try again."
 
@@ -99,7 +100,7 @@ def compared(row: RankedMap) -> str:
     """Return the comparison with the controls by all metrics, such as "better than random maps; worse than ..."."""
     by: dict[str, list[str]] = {}
     for control, name in CONTROLS.items():
-        metrics = row.evaluation.comparisons.values()
+        metrics = row.comparisons.values()
         verdicts = {metric[control].verdict for metric in metrics if control in metric}
         if verdicts:
             by.setdefault(verdicts.pop() if len(verdicts) == 1 else _mixed(verdicts), []).append(name)
@@ -118,6 +119,7 @@ VERDICTS = {
     "divided": "inconclusive compared with",
     "lower": "worse by one metric than",
     "worse": "worse than",
+    "few": "too few images to compare with",
     "unknown": "not compared with",
 }
 

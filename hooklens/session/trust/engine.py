@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 METRICS = ("deletion", "insertion")
 QUICK = 0.03
-"""Maximum seconds of a forward pass for an automatic check, which takes 192 of them in batches."""
+"""Maximum seconds of a forward pass for an automatic check, which takes 268 of them in batches."""
 MAX_CACHED = 64
 _controls: OrderedDict[str, Controls] = OrderedDict()
 """By image, network and target. Networks are not stored, so that they can be freed."""
@@ -172,7 +172,7 @@ def _known(key: str) -> Controls | None:
 
 def _keep(key: str, evaluation: Evaluation) -> None:
     with _lock:
-        fields = {name: getattr(evaluation, name) for name in ("controls", "spread", "control_curves")}
+        fields = {name: getattr(evaluation, name) for name in ("controls", "spread", "random_values", "control_curves")}
         _controls[key] = fields, str(evaluation.options["precision"])
         _controls.move_to_end(key)
         while len(_controls) > MAX_CACHED:

@@ -8,16 +8,17 @@ from dataclasses import fields
 
 import pytest
 import torch
-from torch import Tensor
+from scipy import stats
+from torch import Tensor, nn
 
 import explainers
 from explainers import Contrast, Evaluation, Probability, evaluate, explain
 from explainers.maps.resize import resize
 from explainers.methods.controls import center_map, edge_map, random_map
-from explainers.metrics.evaluation import mean_and_error, t_test
+from explainers.metrics.comparison import mean_and_error
 from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
-from tests.explainers.metrics.test_metrics_masking import IMAGES, Linear
+from tests.explainers.metrics.test_metrics_masking import Linear
 from tests.support.nets import random_images, residual
 
 BOTH = ("deletion", "insertion")
@@ -110,7 +111,7 @@ def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
         for metric in BOTH:
             torch.testing.assert_close(found.controls[metric][name], alone.values[metric])
             torch.testing.assert_close(found.control_curves[metric][name], alone.curves[metric])
-    drawn = [random_map(images, seed=seed) for seed in (5, 6)]
+    drawn = [random_map(images, seed=seed) for seed in (5, 6, 7, 8)]
     several = [
         evaluate(model, images, h, target=1, steps=4, controls=False) for each in drawn for h in (each, 1 - each)
     ]
@@ -118,7 +119,8 @@ def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
         values = torch.stack([each.values[metric] for each in several])
         # Ties within a cell are in another random order here than in the mirrored ranks.
         torch.testing.assert_close(found.controls[metric]["random"], values.mean(0), rtol=0.02, atol=0)
-        torch.testing.assert_close(found.spread[metric], values.std(0), rtol=0.3, atol=1e-4)
+        torch.testing.assert_close(found.random_values[metric], values.T, rtol=0.05, atol=0)
+        torch.testing.assert_close(found.spread[metric], found.random_values[metric].std(1))
         curves = torch.stack([each.curves[metric] for each in several]).mean(0)
         torch.testing.assert_close(found.control_curves[metric]["random"], curves, rtol=0.05, atol=0)
         assert bool((curves[:, 0] - curves[:, -1]).abs().max() > 0.3 * curves.max()), (
@@ -146,29 +148,39 @@ def test_forward_passes_are_few():
     assert sum(rows) == 38 + 3 + 9, "the first call checks once, with 9 rows, whether rows run alike"
     rows.clear()
     evaluate(model, images, torch.rand(1, 12, 16))
-    assert sum(rows) == 3 + 38 * 3 + 19 * 4, "random maps come in pairs that share their curves"
+    assert sum(rows) == 3 + 38 * 3 + 19 * 8, "random maps come in pairs that share their curves"
+
+
+def verdicts(found: Evaluation) -> set[str]:
+    return {place.verdict for by_control in found.comparisons.values() for place in by_control.values()}
 
 
 def test_an_exact_map_is_better_and_its_negative_worse():
     model = Linear().eval()
-    exact = (model.weight * IMAGES)[:, 0].detach()
-    best = evaluate(model, IMAGES, exact, target=0, score="logit", baseline=None)
-    for metric in BOTH:
-        assert {place.verdict for place in best.comparisons[metric].values()} == {"better"}
-        assert {place.verdict for place in best[0].comparisons[metric].values()} == {"better"}
+    images = torch.randn(8, 1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact = (model.weight * images)[:, 0].detach()
+    best = evaluate(model, images, exact, target=0, score="logit", baseline=None)
+    assert verdicts(best) == {"better"}
+    assert {place.p for by_control in best.comparisons.values() for place in by_control.values()} == {2**-7}
+    assert {place.p_adjusted for place in best.comparisons["deletion"].values()} == {6 * 2**-7}
+    for n in (0, 5):
+        assert verdicts(best[n]) == {"better"}
+        alone = evaluate(model, images[n : n + 1], exact[n : n + 1], target=0, score="logit", baseline=None)
+        assert alone.comparisons["insertion"]["edge"].p == pytest.approx(best[n].comparisons["insertion"]["edge"].p)
     assert str(best[0]).splitlines()[0].endswith(": better than random maps, edge maps and the center-bias baseline")
-    worst = evaluate(model, IMAGES, -exact, target=0, score="logit", baseline=None)
-    assert {place.verdict for metric in BOTH for place in worst.comparisons[metric].values()} == {"worse"}
+    worst = evaluate(model, images, -exact, target=0, score="logit", baseline=None)
+    assert verdicts(worst) == verdicts(worst[3]) == {"worse"}
+    assert verdicts(evaluate(model, images[:7], exact[:7], target=0, score="logit", baseline=None)) == {"few"}
 
 
 @pytest.mark.parametrize("kind", ["constant", "shuffled", "random"])
 def test_uninformative_maps_are_not_significantly_different_from_random_maps(kind):
-    """On 30 images of a linear model, whose exact maps beat them all."""
+    """On 20 images of a linear model, whose exact maps beat them all."""
     model, generator = Linear().eval(), torch.Generator().manual_seed(0)
-    images = torch.randn(30, 1, 12, 12, generator=generator, dtype=torch.float64)
+    images = torch.randn(20, 1, 12, 12, generator=generator, dtype=torch.float64)
     exact = (model.weight * images)[:, 0].detach()
     shuffled = exact.flatten(1)[:, torch.randperm(144, generator=generator)].view_as(exact)
-    noise = torch.rand(30, 12, 12, generator=generator)
+    noise = torch.rand(20, 12, 12, generator=generator)
     maps = {"constant": torch.ones_like(exact), "shuffled": shuffled, "random": noise}[kind]
     found = evaluate(model, images, maps, target=0, score="logit", baseline=None, metrics=(*BOTH, "road"), steps=12)
     assert {found.compare(metric, "random").verdict for metric in found.values} == {"level"}
@@ -178,27 +190,13 @@ def test_uninformative_maps_are_not_significantly_different_from_random_maps(kin
         assert bool(better.all())
 
 
-@pytest.mark.parametrize(("t", "freedom"), [(12.706, 1), (4.303, 2), (2.776, 4), (2.571, 5), (2.262, 9), (1.984, 99)])
-def test_the_t_test_has_the_critical_values_of_the_tables(t, freedom):
-    """Two-sided 5% points of Student's distribution."""
-    count = freedom + 1
-    values = torch.linspace(-1, 1, count, dtype=torch.float64)
-    values = values / values.std() + t / math.sqrt(count)
-    assert t_test(values) == pytest.approx(0.05, abs=5e-5) and t_test(-values) == pytest.approx(t_test(values))
-
-
-def test_the_t_test_at_its_limits():
-    assert math.isnan(t_test(torch.tensor([1.0]))) and math.isnan(t_test(torch.tensor([])))
-    assert t_test(torch.zeros(4)) == 1.0 and t_test(torch.ones(4)) == 0.0
-    assert mean_and_error(torch.tensor([1.0, 2.0, 3.0, 4.0])) == pytest.approx((2.5, math.sqrt(5 / 3) / 2))
-
-
-def made(values: list[float], controls: dict[str, list[float]], spread: list[float]) -> Evaluation:
-    """An evaluation by deletion, for which lower is better."""
+def made(values: list[float], controls: dict[str, list[float]], random: list[float] | None = None) -> Evaluation:
+    """An evaluation by deletion, for which lower is better; `random` are the values of the random maps."""
+    found = torch.tensor(random or [0.5, 0.7, 0.55, 0.65, 0.45, 0.75]).expand(len(values), -1)
     return Evaluation(
         values={"deletion": torch.tensor(values)},
         controls={"deletion": {name: torch.tensor(each) for name, each in controls.items()}},
-        spread={"deletion": torch.tensor(spread)},
+        spread={"deletion": found.std(1)},
         curves={},
         control_curves={},
         reasons={"deletion": [""] * len(values)},
@@ -206,41 +204,94 @@ def made(values: list[float], controls: dict[str, list[float]], spread: list[flo
         method=None,
         layer=None,
         target=None,
+        random_values={"deletion": found},
     )
 
 
-def test_one_image_is_compared_in_standard_deviations_of_random_maps():
-    found = made([0.40], {"random": [0.61], "edge": [0.59], "centre": [0.15]}, [0.1])
+def test_one_image_is_compared_with_the_values_of_random_maps():
+    """Three pairs with equal means have three degrees of freedom, and s = sqrt((0.1^2 + 0.05^2 + 0.15^2) / 3)."""
+    found = made([0.1], {"random": [0.6], "edge": [0.3], "centre": [-1.0]})
     assert str(found) == (
-        "Deletion 0.4: better than random maps, not significantly different from edge maps, "
+        "Deletion 0.1: better than random maps, not significantly different from edge maps, "
         "worse than the center-bias baseline"
     )
-    place = found.comparisons["deletion"]["centre"]
-    assert (place.difference, place.in_spreads) == pytest.approx((-0.25, -2.5)) and math.isnan(place.p)
+    s = math.sqrt(0.035 / 3)
+    places = found.comparisons["deletion"]
+    expected = {"random": 0.5 / s, "edge": 0.2 / s / math.sqrt(2), "centre": 1.1 / s / math.sqrt(2)}
+    for name, t in expected.items():
+        assert places[name].p == pytest.approx(2 * stats.t.sf(t, 3), rel=1e-5) and math.isnan(places[name].error)
+    assert places["centre"].p_adjusted == pytest.approx(3 * places["centre"].p)
+    assert places["random"].p_adjusted == pytest.approx(2 * places["random"].p)
+    assert (places["centre"].difference, places["centre"].in_spreads) == pytest.approx((-1.1, -1.1 / 0.1183), rel=1e-3)
     row = found.to_rows()[0]
-    assert (row["value"], row["edge"], row["beside_random"]) == pytest.approx(
-        (0.40, 0.59, "better"), nan_ok=True
-    ) or row
+    assert (row["value"], row["edge"], row["beside_random"]) == (pytest.approx(0.1), pytest.approx(0.3), "better")
 
 
-def test_several_images_are_compared_by_the_paired_t_test():
-    values, edges = [0.1, 0.2, 0.3, 0.4], [0.3, 0.41, 0.5, 0.61]
-    found = made(values, {"random": [0.2, 0.1, 0.4, 0.3], "edge": edges}, [10.0] * 4)
+def test_several_images_are_compared_by_the_sign_flip_test():
+    values = [0.1 * k for k in range(1, 9)]
+    edges = [value + 0.2 + 0.01 * (k % 2) for k, value in enumerate(values)]
+    swapped = [value + (0.1 if k % 2 else -0.1) for k, value in enumerate(values)]
+    found = made(values, {"random": swapped, "edge": edges})
     place = found.comparisons["deletion"]["edge"]
-    expected = mean_and_error(torch.tensor([0.2, 0.21, 0.2, 0.21]))
-    assert (place.difference, place.error) == pytest.approx(expected, rel=1e-4) and place.p < 1e-4
+    expected = mean_and_error(torch.tensor([0.2, 0.21] * 4))
+    assert (place.difference, place.error) == pytest.approx(expected, rel=1e-4)
+    assert (place.p, place.p_adjusted, place.images) == (2**-7, 2**-6, 8)
     assert (
         str(found)
-        == "Deletion 0.25 ± 0.065 over 4 images: better than edge maps, not significantly different from random maps"
+        == "Deletion 0.45 ± 0.087 over 8 images: better than edge maps, not significantly different from random maps"
     )
-    assert [each.comparisons["deletion"]["edge"].verdict for each in found] == ["level"] * 4
+    assert [each.comparisons["deletion"]["edge"].verdict for each in found] == ["level"] * 8
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(2, "few"), (3, "few"), (5, "few"), (6, "better"), (40, "better")])
+def test_equal_differences_are_not_infinitely_significant(count, verdict):
+    """Regression: with a variance of zero, the t-test gave p = 0 and "better" for two images."""
+    found = made([0.2] * count, {"edge": [0.4] * count})
+    place = found.comparisons["deletion"]["edge"]
+    assert place.verdict == verdict and place.p >= 2 ** (1 - count) and place.error == pytest.approx(0, abs=1e-9)
+    if verdict == "few":
+        assert str(found).endswith(f"over {count} images: too few images to compare with edge maps")
+    same = made([0.2] * count, {"edge": [0.2] * count}).comparisons["deletion"]["edge"]
+    assert (same.p, same.difference) == (1.0, 0.0) and same.verdict == ("few" if count < 6 else "level")
+
+
+def test_one_image_with_random_maps_of_one_value_is_not_significant():
+    """The odd one out of one map and k random ones has a p-value of 1 / (k + 1)."""
+    equal = [0.5] * 6
+    other = made([0.2], {"random": [0.5], "edge": [0.5]}, equal).comparisons["deletion"]
+    assert {each.p for each in other.values()} == {1 / 4} and {each.verdict for each in other.values()} == {"level"}
+    same = made([0.5], {"random": [0.5 + 1e-8], "edge": [0.5]}, equal).comparisons["deletion"]
+    assert {each.p for each in same.values()} == {1.0} and {each.verdict for each in same.values()} == {"level"}
+
+
+def test_the_number_of_comparisons_counts():
+    """A difference that is significant by itself is not, as one of three."""
+    found = made([0.1] * 6, {"edge": [0.2] * 6, "random": [0.2, 0] * 3, "centre": [0.0, 0.2] * 3})
+    assert found.unadjusted["deletion"]["edge"].verdict == "better"
+    assert found.unadjusted["deletion"]["edge"].p_adjusted == 2**-5
+    places = found.comparisons["deletion"]
+    assert places["edge"].p_adjusted == 3 * 2**-5 and places["edge"].verdict == "few"
+
+
+def test_a_constant_network_has_no_better_map():
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tensor([[0.3, 0.1]]).expand(len(x), 2) + 0 * x.mean((1, 2, 3))[:, None]
+
+    for count, verdict in ((1, "level"), (3, "few"), (9, "level")):
+        found = evaluate(Constant(), torch.rand(count, 1, 8, 8), torch.rand(count, 8, 8), steps=4)
+        assert verdicts(found) == {verdict} and "nan" not in str(found)
+        places = [place for by_control in found.comparisons.values() for place in by_control.values()]
+        assert {(place.p, place.difference) for place in places} == {(1.0, 0.0)}
 
 
 def test_images_without_a_value_are_excluded():
-    found = made([0.1, math.nan, 0.3], {"edge": [0.2, 0.5, 0.4]}, [0.1] * 3)
+    found = made([0.1, math.nan, 0.3], {"edge": [0.2, 0.5, 0.4]})
     assert found.comparisons["deletion"]["edge"].difference == pytest.approx(0.1)
     assert "over 2 images" in str(found) and len(list(found)) == 3
-    none = made([math.nan], {"edge": [0.2]}, [0.1])
+    one = made([0.1, math.nan], {"edge": [0.6, 0.6]}).comparisons["deletion"]["edge"]
+    assert one.images == 1 and one.p == pytest.approx(made([0.1], {"edge": [0.6]}).comparisons["deletion"]["edge"].p)
+    none = made([math.nan], {"edge": [0.2]})
     assert none.comparisons["deletion"]["edge"].verdict == "unknown"
     with pytest.raises(IndexError):
         found[3]

@@ -139,11 +139,15 @@ def test_the_edge_control_moves_with_the_image_and_the_center_does_not():
 
 def test_controls_that_ignore_the_image_cannot_be_beaten_under_noise():
     """Yeh et al. 2019: the optimum of sensitivity is a constant explanation."""
-    found = evaluate(curved(), IMAGES, "saliency", target=0, metrics=NOISY, options={n: {"samples": 3} for n in NOISY})
+    images = torch.cat([IMAGES, -IMAGES, 2 * IMAGES, -2 * IMAGES])
+    found = evaluate(curved(), images, "saliency", target=0, metrics=NOISY, options={n: {"samples": 3} for n in NOISY})
     for control in ("random", "centre"):
-        assert found.controls["sensitivity_max"][control].tolist() == [0, 0, 0]
-        assert found.controls["noise_stability"][control].tolist() == pytest.approx([1, 1, 1])
-    assert found.comparisons["sensitivity_max"]["centre"].verdict == "worse"
+        assert found.controls["sensitivity_max"][control].tolist() == [0] * 12
+        assert found.controls["noise_stability"][control].tolist() == pytest.approx([1] * 12)
+    place = found.comparisons["sensitivity_max"]["centre"]
+    assert place.verdict == "worse" and place.p == 2**-11
+    one = found[0].comparisons["sensitivity_max"]["centre"]
+    assert one.verdict == "level" and one.p == 1 / 5, "the odd one out of five maps"
 
 
 @pytest.mark.parametrize("metric", ALL)

@@ -40,6 +40,7 @@ def measured(deletion: float, insertion: float, control: float = 0.5) -> Evaluat
         values=values,
         controls=controls,
         spread={name: torch.tensor([0.01]) for name in values},
+        random_values={name: control + 0.01 * torch.tensor([[-1.0, 1, 1, -1, -1, 1, 1, -1]]) for name in values},
         curves={},
         control_curves={},
         reasons={name: [""] for name in values},
@@ -100,6 +101,27 @@ def test_the_message_says_if_no_map_is_better_than_the_controls():
     assert "trust none" not in str(good) and good.rows[0].beats("edge")
     assert "No map is better than every control by every metric" in str(bad)
     assert "no map to recommend" in str(found()) and found().best is None and found().winners == {}
+
+
+def test_comparisons_are_adjusted_for_all_maps_that_were_tried():
+    """A difference is significant among six comparisons and not among sixty. Repeated maps do not count."""
+    one = found(tried("a", 0.45, 0.55)).rows[0]
+    assert one.comparisons["deletion"]["random"].verdict == "better" and one.beats("random")
+
+    first = tried("a", 0.45, 0.55)
+    repeated = [RankedMap(f"b{k}", None, 0.1, 20, first.evaluation, same_as="a") for k in range(10)]
+    assert {row.comparisons["deletion"]["random"].p_adjusted for row in found(first, *repeated).rows} == {
+        one.comparisons["deletion"]["random"].p_adjusted
+    }
+
+    result = found(first, *(tried(f"c{k}", 0.5, 0.5) for k in range(9)))
+    best = result.best
+    assert best is not None and best.method == "a" and not best.beats("random")
+    place = best.comparisons["deletion"]["random"]
+    assert place.verdict == "level" and place.p_adjusted == pytest.approx(60 * place.p)
+    assert best.evaluation.comparisons["deletion"]["random"].verdict == "better", "by itself"
+    assert "not significantly different from random maps" in str(result)
+    assert result.to_rows()[0]["deletion_beside_random"] == "level"
 
 
 # Which methods are tried
@@ -183,7 +205,7 @@ class Linear(nn.Module):
 
 def test_the_exact_map_of_a_linear_model_is_recommended():
     """If the logit is Σ w x, input x gradient orders pixels by contribution, which is optimal for deletion."""
-    net, images = Linear(), random_images(2, 3, 16, 16)
+    net, images = Linear(), random_images(12, 3, 16, 16)
     methods = ["saliency", "smooth_grad", "input_x_gradient", "occlusion", "guided_backprop"]
     methods = [name for name in methods if METHODS[name].applies(net) is None]
 
@@ -390,7 +412,7 @@ def test_means_of_other_images_do_not_compare() -> None:
     def row(name: str, values: list[float]) -> RankedMap:
         one = measured(0.5, 0.5)
         both = {"deletion": torch.tensor(values), "insertion": torch.tensor(values)}
-        return RankedMap(name, None, 0.1, 20, replace(one, values=both))
+        return RankedMap(name, None, 0.1, 20, replace(one, values=both, controls={}))
 
     rows = [row("partly", [nan, 0.0, nan]), row("good", [0.2, 0.3, nan]), row("bad", [0.8, 0.9, nan])]
 

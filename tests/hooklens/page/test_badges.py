@@ -31,7 +31,8 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     """Writes verdicts for methods as `python -m benchmarks.faithfulness` does."""
 
     def write(**methods: dict[str, Any]) -> None:
-        found = {"network": NETWORK, "precision": "bf16", "steps": 12, "photographs": 109, "methods": methods}
+        found = {"network": NETWORK, "precision": "bf16", "steps": 12, "photographs": 109, "test": "sign-flip test"}
+        found["methods"] = methods
         (tmp_path / "verdicts.json").write_text(json.dumps(found), encoding="utf-8")
         badges.table.cache_clear()
 
@@ -76,7 +77,8 @@ def test_a_method_that_is_no_better_than_controls_has_a_badge_that_names_them(
     ((_, tip),) = badges.badges(METHODS["saliency"], loaded)
     assert tip == (
         f"Insertion minus deletion over 109 images with {NETWORK}: better than random maps, not significantly "
-        "different from the center-bias baseline, worse than edge maps (paired t-test, p < 0.05)."
+        "different from the center-bias baseline, worse than edge maps (sign-flip test, p < 0.05, adjusted for the "
+        "number of comparisons)."
     )
     other = replace(loaded, name="resnet18")
     assert texts("saliency", other) == [f"no better than the controls on {NETWORK}"]

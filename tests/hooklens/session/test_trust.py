@@ -238,6 +238,18 @@ def test_slow_methods_and_slow_networks_are_not_checked_automatically(monkeypatc
     assert not engine.is_quick(settings)
 
 
+@pytest.mark.parametrize(("gain", "mark"), [(50.0, "good"), (0.0, "mixed"), (-50.0, "bad")])
+def test_the_controls_row(gain: float, mark: str, verdict: Verdict) -> None:
+    """A value within those of the random maps does not count for or against the map."""
+    one = verdict.evaluation
+    signs = {"deletion": -1, "insertion": 1}
+    values = {name: one.controls[name]["random"] + signs[name] * gain for name in signs}
+    controls = {name: dict.fromkeys(each, each["random"]) for name, each in one.controls.items()}
+    row = view.verdict(replace(verdict, evaluation=replace(one, values=values, controls=controls)))["verdict"]["rows"]
+
+    assert row["controls"]["mark"] == mark
+
+
 @pytest.mark.parametrize(
     ("reads", "correlation", "text", "mark"),
     [

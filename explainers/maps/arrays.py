@@ -1,0 +1,82 @@
+"""Maps that are given as arrays or lists, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from explainers.errors import BadOption
+
+FORMS = "Give maps [N, h, w] or attributions [N, C, H, W]; for a single map m, give m[None]."
+
+
+class Array(Protocol):
+    """A numpy array, or anything that converts itself to one."""
+
+    def __array__(self) -> Any: ...
+
+
+Arrays = Array | Sequence[Tensor | Array]
+"""An array [N, h, w] or [N, C, H, W], or a list with one array or tensor for each image."""
+
+
+def as_tensor(maps: Any, name: str = "maps") -> Any:
+    """Convert a numpy array, or a list of arrays, tensors or numbers, to a tensor; return anything else as it is.
+
+    Errors   BadOption for arrays that are not maps
+    """
+    if isinstance(maps, (list, tuple)):
+        return _stack(maps, name)
+    if isinstance(maps, Tensor) or not hasattr(maps, "__array__") or callable(maps):
+        return maps
+    array = maps.__array__()
+    if hasattr(maps, "mask"):
+        raise BadOption(f"{name} is a masked array. Give values for the masked pixels: {name}.filled(0).")
+    try:
+        found = torch.from_numpy(array.copy())  # torch refuses negative strides, and warns of read-only arrays
+    except (TypeError, ValueError):  # float128, objects, text, the other byte order
+        found = None
+    if found is None or not (found.is_floating_point() or found.is_complex()):
+        raise BadOption(f"{name} is a numpy array of {array.dtype}. Give floats: {name}.astype('float32').")
+    return found
+
+
+def _stack(maps: list[Any] | tuple[Any, ...], name: str) -> Tensor:
+    """Return the elements, one for each image, as one tensor."""
+    parts = [as_tensor(each, f"{name}[{k}]") for k, each in enumerate(maps)]
+    parts = [torch.tensor(float(each)) if isinstance(each, (int, float)) else each for each in parts]
+    wrong = next((each for each in parts if not isinstance(each, Tensor)), None)
+    if wrong is not None or not parts:
+        has = f"an element of type {type(wrong).__name__}" if parts else "no elements"
+        raise BadOption(f"{name} is a list with {has}. Give a list of arrays or tensors [h, w], one for each image.")
+    shapes = list(dict.fromkeys(tuple(each.shape) for each in parts))
+    if len(shapes) > 1:
+        raise BadOption(f"{name} is a list of arrays of shapes {shapes[0]} and {shapes[1]}. Give maps of one size.")
+    first = parts[0]
+    if any(each.layout != torch.strided for each in parts):
+        raise BadOption(f"{name} is a list with a sparse tensor. Give dense tensors: map.to_dense().")
+    kind = first.dtype
+    for each in parts:
+        kind = torch.promote_types(kind, each.dtype)
+    return torch.stack([each.to(first.device, kind) for each in parts])
+
+
+def describe_form(maps: Any) -> str:
+    """Return "a numpy array of shape (8, 8)" and the like."""
+    kind = "a tensor" if isinstance(maps, Tensor) else "a list" if isinstance(maps, (list, tuple)) else "a numpy array"
+    shape = maps.shape if hasattr(maps, "shape") else as_tensor(maps).shape
+    return f"{kind} of shape {tuple(shape)}"
+
+
+def check_dimensions(maps: Any) -> Any:
+    """Convert maps, and check that arrays have 3 or 4 dimensions.
+
+    Errors   BadOption
+    """
+    found = as_tensor(maps)
+    if isinstance(found, Tensor) and found.ndim not in (3, 4):
+        raise BadOption(f"maps is {describe_form(maps)}. {FORMS}")
+    return found

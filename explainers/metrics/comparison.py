@@ -1,0 +1,123 @@
+"""`Comparison`: a map compared with one control by one metric, and the correction for the number of comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from explainers.metrics.significance import LEVEL, ROUNDING, holm, random_map_test, sign_flip_test, smallest_p
+
+NAMES = {"random": "random maps", "edge": "edge maps", "centre": "the center-bias baseline"}
+"""The controls in messages."""
+PHRASES = {
+    "better": "better than",
+    "higher": "higher than",
+    "level": "not significantly different from",
+    "worse": "worse than",
+    "lower": "lower than",
+    "few": "too few images to compare with",
+    "unknown": "not compared with",
+}
+"""The verdicts in messages."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Comparison of a map with one control: the mean `difference` over `images` images, positive if the map is better.
+
+    (For metrics without a better direction, it is positive if the map's value is higher.) `in_spreads` is the
+    difference in standard deviations of random maps; `error` the standard error, NaN for one image. `p` is the
+    two-sided p-value of this comparison by itself, `p_adjusted` that for all comparisons made together (Holm); both are
+    NaN if there is none.
+
+    `verdict`: "better", "worse" ("higher", "lower" for metrics without a better direction) if `p_adjusted` < 0.05,
+    "level" (no significant difference), "few" (with so few images, no difference could be significant), or "unknown".
+    """
+
+    control: str
+    difference: float
+    in_spreads: float
+    error: float
+    p: float
+    p_adjusted: float
+    verdict: str
+    images: int
+
+
+Comparisons = Mapping[str, Mapping[str, Comparison]]
+"""Comparisons by metric and control."""
+
+
+def compare(
+    control: str, values: Tensor, others: Tensor, spread: Tensor, random: Tensor | None, higher: bool | None
+) -> Comparison:
+    """Compare values [N] with those of a control [N], regardless of other comparisons.
+
+    `spread` [N] and `random` [N, 2k] are the standard deviation and the values of the random maps.
+    """
+    own, other = values.double().cpu(), others.double().cpu()
+    # The values have the precision of the network: smaller differences, such as those of a constant network, are noise.
+    rounding = ROUNDING * torch.finfo(values.dtype).eps * torch.maximum(own.abs(), other.abs())
+    difference = own - other if higher is not False else other - own
+    difference = torch.where(difference.abs() <= rounding, 0.0, difference)
+    known = difference.isfinite()
+    difference, scales = difference[known], spread.double().cpu()[known]
+    count = len(difference)
+    mean, error = mean_and_error(difference)
+    scale = float(scales.square().mean().sqrt()) if count else math.nan
+    in_spreads = mean / scale if scale > 0 else (0.0 if mean == 0 else math.copysign(math.inf, mean))
+    p = sign_flip_test(difference)
+    if count == 1 and random is not None:
+        is_mean = control == "random"
+        p = random_map_test(mean, random.cpu()[known][0], is_mean=is_mean, rounding=float(rounding[known][0]))
+    words = ("worse", "better") if higher is not None else ("lower", "higher")
+    verdict = "unknown" if math.isnan(p) else words[mean > 0]
+    return Comparison(control, mean, in_spreads if count else math.nan, error, p, p, verdict, count)
+
+
+def adjust(tables: Sequence[Comparisons]) -> list[dict[str, dict[str, Comparison]]]:
+    """Return the comparisons of several maps with p-values and verdicts adjusted for the number of all of them."""
+    flat = [each for table in tables for by_control in table.values() for each in by_control.values()]
+    adjusted = holm([each.p for each in flat])
+    left = sum(not math.isnan(p) and p >= LEVEL for p in adjusted)
+    found = iter(
+        replace(each, p_adjusted=p, verdict=_verdict(each, p, left)) for each, p in zip(flat, adjusted, strict=True)
+    )
+    return [
+        {metric: {control: next(found) for control in by_control} for metric, by_control in table.items()}
+        for table in tables
+    ]
+
+
+def _verdict(comparison: Comparison, p: float, left: int) -> str:
+    """Return the verdict for an adjusted p-value; `left` comparisons are not significant."""
+    if math.isnan(p) or p < LEVEL:
+        return comparison.verdict
+    # The smallest p-value among `left` comparisons must be below LEVEL / left.
+    return "few" if smallest_p(comparison.images) * left >= LEVEL else "level"
+
+
+def describe_comparisons(comparisons: Mapping[str, Comparison]) -> str:
+    """Return, for example, "better than random maps, not significantly different from edge maps"."""
+    parts = []
+    for verdict, phrase in PHRASES.items():
+        names = [NAMES.get(name, name) for name, each in comparisons.items() if each.verdict == verdict]
+        if names:
+            parts.append(f"{phrase} {_join(names)}")
+    return ", ".join(parts)
+
+
+def _join(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """Return the mean of values [n] and its standard error s / √n, NaN for fewer than two."""
+    values = values.double()
+    count = len(values)
+    mean = float(values.mean()) if count else math.nan
+    return mean, float(values.std() / math.sqrt(count)) if count > 1 else math.nan

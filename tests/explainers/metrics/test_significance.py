@@ -1,0 +1,117 @@
+"""The tests behind the verdicts: the sign-flip test, the t-test of one image, and Holm's correction."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from explainers.metrics.significance import (
+    EXACT,
+    SAMPLES,
+    holm,
+    random_map_test,
+    sign_flip_test,
+    smallest_p,
+    t_tail,
+)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 11])
+def test_the_sign_flip_test_counts_all_signs(count):
+    """Oracle: all choices of signs."""
+    for seed in range(3):
+        values = torch.randn(count, generator=generator(seed), dtype=torch.float64) + 0.5
+        sums = [abs(float((values * torch.tensor(signs)).sum())) for signs in itertools.product((-1, 1), repeat=count)]
+        observed = abs(float(values.sum()))
+        expected = sum(each >= observed - 1e-9 for each in sums) / len(sums)
+        assert sign_flip_test(values) == sign_flip_test(-values) == pytest.approx(expected)
+
+
+def test_the_sign_flip_test_at_its_limits():
+    assert math.isnan(sign_flip_test(torch.tensor([1.0]))) and math.isnan(sign_flip_test(torch.tensor([])))
+    assert sign_flip_test(torch.zeros(4)) == 1.0 and sign_flip_test(torch.zeros(40)) == 1.0
+    for count in (2, 5, 6, EXACT):
+        assert sign_flip_test(torch.full((count,), 0.1)) == 2 ** (1 - count) == smallest_p(count)
+    assert sign_flip_test(torch.ones(50)) == smallest_p(50) == 1 / (SAMPLES + 1)
+    sparse = torch.zeros(50)
+    sparse[:3] = 0.1
+    assert sign_flip_test(sparse) == 1 / 4, "zeros do not count"
+    before = torch.get_rng_state()
+    values = torch.randn(30, generator=generator()) + 0.3
+    assert sign_flip_test(values) == sign_flip_test(values)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_many_differences_agree_with_the_t_test_if_they_are_normal():
+    """Oracle: scipy's t-test, to the error of the samples."""
+    for seed in range(4):
+        values = torch.randn(60, generator=generator(seed), dtype=torch.float64) + 0.25
+        expected = float(stats.ttest_1samp(values.numpy(), 0).pvalue)
+        assert sign_flip_test(values) == pytest.approx(expected, rel=0.2, abs=0.002)
+
+
+NULLS = {
+    "normal": lambda *size: torch.randn(*size),
+    "heavy tails": lambda *size: torch.randn(*size) / torch.rand(*size),
+    "mostly ties": lambda *size: torch.randint(-1, 2, size) * (torch.rand(*size) < 0.3),
+    "two values": lambda *size: torch.randint(0, 2, size) * 2 - 1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "mostly ties", "two values"])
+@pytest.mark.parametrize("count", [6, 8, 12, 16, 20, 40])
+def test_the_sign_flip_test_keeps_its_level(name, count):
+    """Symmetric distributions: at most 5% and 1% of 1,500 samples, to three standard errors."""
+    torch.manual_seed(count)
+    p = torch.tensor([sign_flip_test(row) for row in NULLS[name](1500, count).double()])
+    for level in (0.05, 0.01):
+        assert float((p <= level).double().mean()) <= level + 3 * math.sqrt(level * (1 - level) / len(p))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30])
+def test_the_tails_are_those_of_students_distribution(freedom):
+    for t in (0.0, 0.3, 1.0, 4.0, 30.0):
+        assert t_tail(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-9, abs=1e-12)
+        assert t_tail(-t, freedom) == t_tail(t, freedom)
+
+
+@pytest.mark.parametrize("rho", [-1.0, -0.5, 0.0, 0.9])
+@pytest.mark.parametrize("is_mean", [True, False])
+def test_one_chance_map_is_rarely_significant(rho, is_mean):
+    """Normal values, and pairs of a map and its negative with any correlation; 5% of 3,000, to three errors."""
+    draws = torch.randn(3000, 10, generator=generator(3), dtype=torch.float64)
+    first, other = draws[:, :4], rho * draws[:, :4] + math.sqrt(1 - rho**2) * draws[:, 4:8]
+    random = torch.stack([first, other], 2).flatten(1)
+    control = random.mean(1) if is_mean else draws[:, 9]
+    differences = (draws[:, 8] - control).tolist()
+    p = torch.tensor([random_map_test(d, r, is_mean=is_mean) for d, r in zip(differences, random, strict=True)])
+    for level in (0.05, 0.01):
+        share = float((p < level).double().mean())
+        assert 0.4 * level < share < level + 3 * math.sqrt(level * (1 - level) / len(p))
+
+
+def test_one_image_at_its_limits():
+    equal = torch.full((8,), 0.5)
+    assert random_map_test(0.3, equal, is_mean=True) == 1 / 5 and random_map_test(0.0, equal, is_mean=True) == 1.0
+    noisy = equal + 1e-8 * torch.randn(8, generator=generator()).float()
+    assert random_map_test(1e-7, noisy, is_mean=True, rounding=1e-6) == 1.0
+    assert random_map_test(0.3, noisy, is_mean=True, rounding=1e-6) == 1 / 5, "the spread is rounding"
+    for wrong in (equal[:2], equal[:0], torch.full((8,), math.nan)):
+        assert math.isnan(random_map_test(0.3, wrong, is_mean=True))
+    assert math.isnan(random_map_test(math.nan, noisy, is_mean=True))
+
+
+def test_holm_adjusts_for_the_number_of_comparisons():
+    """Oracle: the definition, by hand."""
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.04, math.nan, 0.01])[::2] == pytest.approx([0.04, 0.02]) and math.isnan(holm([math.nan])[0])
+    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == [] and holm([0.2]) == [0.2]
