@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
+from explainers.hooks.distributed import runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.options import LayerName
@@ -132,6 +133,7 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                     "the others are known. Pass parameters, or edit each gradient separately."
                 )
             stack.callback(tensor.register_hook(_notify_queue(queue, tensor)).remove)
+            stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
         yield
 
 
@@ -198,7 +200,10 @@ def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack
         # Popped, so that the engine can use the gradient as `.grad` without a copy.
         observe(name, None, gradient, unedited.pop() if unedited else gradient)
 
-    _hook_tensor(tensor, report, stack, observes=True)
+    def store_averaged(gradient: Tensor) -> None:
+        unedited[:] = [gradient]
+
+    _hook_tensor(tensor, report, stack, observes=True, arrived=store_averaged)
     stack.callback(_hook_first(tensor, store).remove)
 
 
@@ -222,11 +227,20 @@ def _check_requires_grad(tensor: Tensor) -> None:
         )
 
 
-def _hook_tensor(tensor: Tensor, edit: Edit, stack: ExitStack, *, observes: bool = False) -> None:
+def _hook_tensor(
+    tensor: Tensor,
+    edit: Edit,
+    stack: ExitStack,
+    *,
+    observes: bool = False,
+    arrived: Callable[[Tensor], None] | None = None,
+) -> None:
     _check_requires_grad(tensor)
     queue, key = queue_of_this_thread(), id(tensor)
-    entry = GradientEdit({key: tensor}, edit, observes=observes)
+    entry = GradientEdit({key: tensor}, edit, observes=observes, arrived=arrived)
     queue.enter(entry, stack)
+    if tensor.is_leaf and runs_distributed():
+        stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
     stack.callback(tensor.register_hook(lambda gradient: queue.edit_gradient(entry, key, gradient)).remove)
 
 

@@ -1,0 +1,178 @@
+"""Gradients that DistributedDataParallel averages over the processes: the part of `.grad` that a pass has added.
+
+PyTorch calls the tensor hooks of a parameter, adds its gradient to `.grad`, calls the post-accumulate hooks, and only
+then does the wrapper average `.grad`, in callbacks at the end of the pass. Edits of such a gradient therefore run in a
+callback that is queued by another callback, after those of the wrapper. If `.grad` is unchanged since it was
+accumulated, the pass was in a `no_sync` block; its gradient is edited with that of the pass that averages both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from explainers.errors import BadOption
+from explainers.hooks.distributed import reducing_wrapper
+
+STEPPED = (
+    "A parameter changed during the backward pass: an optimizer in a hook used its gradient before the gradients of "
+    "all parameters were known. Call optimizer.step() after backward, or use clip_gradients(value=...) on one process."
+)
+NOT_ACCUMULATED = (
+    "The gradient of a parameter of DistributedDataParallel was used before it was averaged over the processes: "
+    "torch.autograd.grad does not average gradients, and hooks may have set .grad to None. Call loss.backward(), and "
+    "enter the block after torch.distributed.init_process_group."
+)
+NESTED = (
+    "A reentrant checkpoint ends its backward pass before DistributedDataParallel averages the gradients. Use "
+    "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
+)
+
+
+def grad_state(gradient: Tensor) -> tuple[int, int]:
+    """Return storage address and version counter, which `zero_grad` and any write by other code change."""
+    values = gradient._values() if gradient.layout is torch.sparse_coo else gradient
+    return values.data_ptr(), gradient._version
+
+
+@dataclass
+class _Edited:
+    """The state of `.grad` after a pass, and its part that is edited already: None for all of it.
+
+    `moves` is whether the wrapper will still move `.grad` to other memory, before its second forward pass.
+    """
+
+    state: tuple[int, int]
+    part: Tensor | None
+    moves: bool
+
+    def is_still_in(self, tensor: Tensor) -> bool:
+        """Return whether no other code has changed `.grad` of the tensor since."""
+        gradient = tensor.grad
+        if gradient is None or self.state == grad_state(gradient):
+            return gradient is not None
+        return self.moves and not _moves(tensor) and bool(gradient.any())
+
+
+@dataclass
+class _Start:
+    """A parameter at the start of a pass: its version, the state of `.grad`, and the part that is edited already."""
+
+    tensor: Tensor
+    version: int
+    state: tuple[int, int] | None
+    edited: Tensor | None
+
+
+@dataclass
+class Arrival:
+    """The averaged gradient that a pass has added to `.grad` of a parameter, and the part edited by earlier passes."""
+
+    tensor: Tensor
+    gradient: Tensor
+    edited: Tensor | None
+
+
+@dataclass
+class ReducedGradients:
+    """The averaged parameters of the current pass, and the part of each `.grad` that is edited already.
+
+    `waiting` are the parameters whose gradient is not averaged yet, since their last pass was in a `no_sync` block.
+    """
+
+    task: int = -1
+    touched: dict[int, Tensor] = field(default_factory=dict)
+    starts: dict[int, _Start] = field(default_factory=dict)
+    accumulated: dict[int, tuple[int, int] | None] = field(default_factory=dict)
+    edited: dict[int, _Edited] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+
+    def touch(self, tensor: Tensor, tensors: Callable[[], Iterable[Tensor]]) -> None:
+        """Note that the pass reaches `tensor`; the first call of a pass notes the state of all `tensors`."""
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task = task
+            self.touched.clear()
+            self.accumulated.clear()
+            self.starts = {id(each): self._start(each) for each in tensors()}
+        self.touched[id(tensor)] = tensor
+
+    def _start(self, tensor: Tensor) -> _Start:
+        gradient, left = tensor.grad, self.edited.get(id(tensor))
+        state = None if gradient is None else grad_state(gradient)
+        if gradient is None or left is None or not left.is_still_in(tensor):
+            return _Start(tensor, tensor._version, state, None)
+        part = gradient.detach().clone() if left.part is None else left.part
+        return _Start(tensor, tensor._version, state, part)
+
+    def note_accumulated(self, tensor: Tensor) -> None:
+        """Note the state of `.grad` after the pass added the gradient of this process."""
+        self.accumulated[id(tensor)] = None if tensor.grad is None else grad_state(tensor.grad)
+
+    def arrivals(self) -> dict[int, Arrival]:
+        """Return the gradients that were averaged in this pass, and end the pass.
+
+        Errors   BadOption if a gradient was used before it was averaged: optimizers in hooks, torch.autograd.grad
+        """
+        found = {}
+        touched, self.touched, self.task = self.touched, {}, -1
+        for key in dict.fromkeys((*touched, *self.starts)):
+            start = self.starts[key]
+            gradient = start.tensor.grad
+            if key in touched:
+                refuse_stepped(start.tensor, start.version)
+                state = self.accumulated.get(key)
+                if gradient is None or state is None:
+                    raise BadOption(NOT_ACCUMULATED)
+                wrapper = reducing_wrapper(start.tensor)
+                if grad_state(gradient) == state and not (wrapper and wrapper.require_forward_param_sync):
+                    self._wait(start, state)
+                    continue
+            elif gradient is None or grad_state(gradient) == start.state:
+                continue
+            self.waiting.discard(key)
+            added = gradient.detach() if start.edited is None else gradient.detach() - start.edited
+            found[key] = Arrival(start.tensor, added, start.edited)
+        return found
+
+    def _wait(self, start: _Start, state: tuple[int, int]) -> None:
+        key = id(start.tensor)
+        self.waiting.add(key)
+        self.edited.pop(key, None)
+        if start.edited is not None:
+            self.edited[key] = _Edited(state, start.edited, _moves(start.tensor))
+
+    def note_edited(self, tensor: Tensor) -> None:
+        """Note that all of `.grad` is averaged and edited."""
+        if tensor.grad is not None:
+            self.edited[id(tensor)] = _Edited(grad_state(tensor.grad), None, _moves(tensor))
+
+    def keep(self, keys: Collection[int]) -> None:
+        """Forget all parameters except `keys`."""
+        for key in self.edited.keys() - keys:
+            del self.edited[key]
+        self.waiting.intersection_update(keys)
+        for table in (self.starts, self.touched):
+            for key in [key for key in table if key not in keys]:
+                del table[key]
+
+
+def _moves(tensor: Tensor) -> bool:
+    """Return whether `.grad` is part of a buffer of the wrapper that it will still allocate anew."""
+    wrapper = reducing_wrapper(tensor)
+    return wrapper is not None and wrapper.gradient_as_bucket_view and not wrapper._has_rebuilt_buckets
+
+
+def refuse_stepped(tensor: Tensor, version: int) -> None:
+    """Raise an error if the parameter has changed since `version`, at the start of the pass."""
+    if tensor._version != version:
+        raise BadOption(STEPPED)
+
+
+def refuse_nested_pass() -> None:
+    """Raise an error in a callback of a backward pass that runs inside another one."""
+    if torch._C._current_autograd_node() is not None:
+        raise BadOption(NESTED)

@@ -1,0 +1,52 @@
+"""Run a function in several processes of a gloo group, each on one thread."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, multiprocessing
+
+
+def in_processes(function: Callable[..., Any], folder: Path, *args: Any, count: int = 2) -> list[Any]:
+    """Return what `function(rank, *args)` returns in each process; the first error of a process is raised."""
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    started = []
+    for rank in range(count):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(theirs, rank, count, str(folder / "store"), function, args))
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+    results = []
+    for process, ours in started:
+        results.append(pickle.loads(ours.recv_bytes()) if ours.poll(120) else (False, "no answer within 120 s"))
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+    for done, result in results:
+        assert done, result
+    return [result for _, result in results]
+
+
+def _run(
+    answer: Connection, rank: int, count: int, store: str, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
+        # The plain format, since multiprocessing would share tensors of a process that ends.
+        answer.send_bytes(pickle.dumps((True, function(rank, *args))))
+        distributed.destroy_process_group()
+    except BaseException:
+        answer.send_bytes(pickle.dumps((False, traceback.format_exc())))
+    # Without the parent's finalizers and output buffers.
+    os._exit(0)
