@@ -6,17 +6,17 @@ Blocks may be given the module inside the wrapper, or its parameters, so wrapper
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
+from explainers.errors import BadOption, UnsupportedModel
 from explainers.hooks.live import LiveInstances
 
 Wrapper = nn.parallel.DistributedDataParallel
 _wrappers = LiveInstances(Wrapper)
+_SHARDING = {"FullyShardedDataParallel": "FullyShardedDataParallel", "FSDPModule": "fully_shard"}
 _parameters: WeakKeyDictionary[Wrapper, frozenset[int]] = WeakKeyDictionary()
 
 
@@ -25,11 +25,19 @@ def runs_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def remember_wrappers(model: nn.Module) -> None:
-    """Note the DistributedDataParallel wrappers in a model."""
+def inspect_wrappers(model: nn.Module, instead: str) -> None:
+    """Note the DistributedDataParallel wrappers in a model; `instead` is what to write if it is sharded.
+
+    Errors   BadOption if the model is sharded over processes
+    """
+    if not runs_distributed():
+        return
     for module in model.modules():
         if isinstance(module, Wrapper):
             _wrappers.add(module)
+    kind = sharding_of(model)
+    if kind is not None:
+        raise BadOption(_no_hooks(kind, instead))
 
 
 def reducing_wrapper(tensor: Tensor) -> Wrapper | None:
@@ -46,24 +54,56 @@ def _ids(wrapper: Wrapper) -> frozenset[int]:
     return known
 
 
-def refuse_sharded(tensors: Iterable[Tensor], instead: str) -> None:
-    """Raise an error if a tensor is sharded over processes; `instead` is the line to write after backward.
+def refuse_sharded(tensor: Tensor, instead: str) -> None:
+    """Raise an error if a tensor is sharded over processes; `instead` is what to write.
 
     Errors   BadOption for parameters of FullyShardedDataParallel or `fully_shard`, and for other DTensors
     """
-    for tensor in tensors:
-        kind = sharding(tensor)
-        if kind is not None:
-            raise BadOption(
-                f"The parameters are sharded over processes by {kind}, and hooks on them do not receive their "
-                f"gradients. Remove this block. {instead}"
-            )
+    kind = _sharding(tensor)
+    if kind is not None:
+        raise BadOption(_no_hooks(kind, instead))
 
 
-def sharding(tensor: Tensor) -> str | None:
-    """Return what shards the tensor over processes, or None."""
+def _no_hooks(kind: str, instead: str) -> str:
+    return (
+        f"The parameters are sharded over processes by {kind}, so their hooks do not receive whole gradients. Remove "
+        f"this block. {instead}"
+    )
+
+
+def refuse_sharded_model(model: nn.Module) -> None:
+    """Raise an error if the model is sharded over processes.
+
+    Its passes gather and release parameters in all processes at once. A method would change this state, which belongs
+    to the training loop, and processes with different images would wait for each other forever.
+
+    Errors   UnsupportedModel
+    """
+    kind = sharding_of(model)
+    if kind is not None:
+        raise UnsupportedModel(
+            f"The parameters of the model are sharded over processes by {kind}. Explain an ordinary copy of the model: "
+            "in all processes, call state = torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)); then build the model again without sharding and call "
+            "its load_state_dict(state)."
+        )
+
+
+def sharding_of(model: nn.Module) -> str | None:
+    """Return what shards parameters of the model over processes, or None.
+
+    Between forward and backward pass, sharded parameters are ordinary tensors, so the modules are inspected too.
+    """
+    if not runs_distributed():
+        return None
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            if kind.__module__.startswith("torch.distributed.") and kind.__name__ in _SHARDING:
+                return _SHARDING[kind.__name__]
+    return next((kind for tensor in model.parameters() if (kind := _sharding(tensor))), None)
+
+
+def _sharding(tensor: Tensor) -> str | None:
     if getattr(tensor, "_fsdp_flattened", False):
         return "FullyShardedDataParallel"
-    if hasattr(tensor, "full_tensor") and hasattr(tensor, "placements"):
-        return "fully_shard or DTensor"
-    return None
+    return "a device mesh (DTensor)" if hasattr(tensor, "device_mesh") else None

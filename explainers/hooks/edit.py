@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
-from explainers.hooks.distributed import runs_distributed
+from explainers.hooks.distributed import refuse_sharded, runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.options import LayerName
@@ -220,6 +220,8 @@ def _hook_first(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
 
 
 def _check_requires_grad(tensor: Tensor) -> None:
+    if tensor.is_leaf:
+        refuse_sharded(tensor, "After backward, change or read parameter.grad.")
     if not tensor.requires_grad:
         raise BadOption(
             f"The tensor of shape {tuple(tensor.shape)} does not require grad, so it has no gradient. "

@@ -42,19 +42,19 @@ def grad_state(gradient: Tensor) -> tuple[int, int]:
 class _Edited:
     """The state of `.grad` after a pass, and its part that is edited already: None for all of it.
 
-    `moves` is whether the wrapper will still move `.grad` to other memory, before its second forward pass.
+    `copy` is a copy of `.grad` if the wrapper will still move it to other memory, which it does once.
     """
 
     state: tuple[int, int]
     part: Tensor | None
-    moves: bool
+    copy: Tensor | None
 
     def is_still_in(self, tensor: Tensor) -> bool:
         """Return whether no other code has changed `.grad` of the tensor since."""
         gradient = tensor.grad
         if gradient is None or self.state == grad_state(gradient):
             return gradient is not None
-        return self.moves and not _moves(tensor) and bool(gradient.any())
+        return self.copy is not None and torch.equal(gradient, self.copy)
 
 
 @dataclass
@@ -143,12 +143,12 @@ class ReducedGradients:
         self.waiting.add(key)
         self.edited.pop(key, None)
         if start.edited is not None:
-            self.edited[key] = _Edited(state, start.edited, _moves(start.tensor))
+            self.edited[key] = _Edited(state, start.edited, _copy_if_moved(start.tensor))
 
     def note_edited(self, tensor: Tensor) -> None:
         """Note that all of `.grad` is averaged and edited."""
         if tensor.grad is not None:
-            self.edited[id(tensor)] = _Edited(grad_state(tensor.grad), None, _moves(tensor))
+            self.edited[id(tensor)] = _Edited(grad_state(tensor.grad), None, _copy_if_moved(tensor))
 
     def keep(self, keys: Collection[int]) -> None:
         """Forget all parameters except `keys`."""
@@ -160,10 +160,11 @@ class ReducedGradients:
                 del table[key]
 
 
-def _moves(tensor: Tensor) -> bool:
-    """Return whether `.grad` is part of a buffer of the wrapper that it will still allocate anew."""
+def _copy_if_moved(tensor: Tensor) -> Tensor | None:
+    """Return a copy of `.grad` if it is in a buffer of the wrapper, which it allocates again in its second pass."""
     wrapper = reducing_wrapper(tensor)
-    return wrapper is not None and wrapper.gradient_as_bucket_view and not wrapper._has_rebuilt_buckets
+    moves = wrapper is not None and wrapper.gradient_as_bucket_view and not wrapper._has_rebuilt_buckets
+    return tensor.grad.detach().clone() if moves and tensor.grad is not None else None
 
 
 def refuse_stepped(tensor: Tensor, version: int) -> None:

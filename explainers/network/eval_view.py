@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import UnsupportedModel
+from explainers.hooks.distributed import refuse_sharded_model
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
@@ -97,6 +98,7 @@ def outside_call() -> Iterator[None]:
 
 def _inspect(given: nn.Module) -> EvalView:
     model = unwrap(given)
+    refuse_sharded_model(model)
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:

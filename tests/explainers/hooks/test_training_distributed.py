@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import explainers
 from explainers import (
+    BadOption,
     add_gradient_noise,
     clip_gradients,
     freeze,
@@ -94,7 +96,10 @@ def train(rank: int | None, block: str, case: str, options: dict[str, Any]) -> t
 
     def pass_over(step: int) -> None:
         if distributed_run:
-            loss(net(rows(rank, step), **({"side": rank == 1} if "unused" in case else {}))).backward()
+            total = loss(net(rows(rank, step), **({"side": rank == 1} if "unused" in case else {})))
+            with torch.no_grad():
+                net(rows(rank, step))
+            total.backward()
         elif "unused" in case:
             (loss(inner(rows(0, step))) / 2 + loss(inner(rows(1, step), side=True)) / 2).backward()
         else:
@@ -105,6 +110,9 @@ def train(rank: int | None, block: str, case: str, options: dict[str, Any]) -> t
             net = DistributedDataParallel(inner, **options)
         for step in range(3):
             net.zero_grad(set_to_none=step != 2)
+            if case == "no_sync":
+                with net.no_sync() if isinstance(net, DistributedDataParallel) else nullcontext():
+                    pass_over(step + 20)
             pass_over(step)
             if case == "accumulated":
                 pass_over(step + 10)
@@ -117,7 +125,7 @@ def train_all(rank: int, cases: list[Case]) -> list[Any]:
 
 
 Case = tuple[str, str, dict[str, Any]]
-QUICK: list[Case] = [("value", "plain", {}), ("all", "accumulated", {})]
+QUICK: list[Case] = [("value", "plain", {}), ("all", "accumulated", {}), ("norm", "no_sync", {})]
 CASES: list[Case] = [
     ("norm", "plain", {}),
     ("all", "wrapped inside the block", {}),
@@ -125,6 +133,8 @@ CASES: list[Case] = [
     ("all", "plain", {"static_graph": True}),
     ("all", "accumulated", {"static_graph": True, "gradient_as_bucket_view": True}),
     ("all", "unused", {"find_unused_parameters": True}),
+    ("norm", "no_sync", {"gradient_as_bucket_view": True}),
+    ("all", "accumulated", {"gradient_as_bucket_view": True}),
     ("value", "unused", {"find_unused_parameters": True, "gradient_as_bucket_view": True}),
 ]
 
@@ -150,3 +160,152 @@ def test_two_processes_give_the_gradients_and_the_log_of_one_process_with_all_ro
             if case[1] == "unused":  # no gradient of this process announces those of the other
                 rows, expected_rows = [sorted(each, key=lambda row: row[:2]) for each in (rows, expected_rows)]
             assert close(rows, expected_rows), case
+
+
+def edits_without_sync(rank: int) -> Any:
+    """Clip by value, freeze and record with two passes in `no_sync` before the one that averages."""
+    inner = Net()
+    net = DistributedDataParallel(inner)
+    with clip_gradients(net, value=0.5), freeze(net, "second.*"), record_gradients(net) as log:
+        for _ in range(2):
+            net.zero_grad()
+            with net.no_sync():
+                loss(net(rows(rank, 0))).backward()
+                loss(net(rows(rank, 1))).backward()
+            loss(net(rows(rank, 2))).backward()
+            synced = gradients(inner)
+        with net.no_sync():
+            loss(net(rows(rank, 3))).backward()
+        loss(net(rows(rank, 4))).backward()
+    return synced, gradients(inner), table([log])
+
+
+@pytest.mark.slow
+def test_passes_without_sync_count_as_one_with_the_pass_that_averages(tmp_path):
+    net, expected = Net(), []
+    for steps in ((0, 1, 2), (3, 4)):
+        net.zero_grad()
+        for step in steps:
+            loss(net(torch.cat([rows(0, step), rows(1, step)]))).backward()
+        for name, p in net.named_parameters():
+            p.grad.clamp_(-0.5, 0.5).mul_(0 if "second" in name else 1)
+        expected.append(gradients(net))
+    total = [one + two for one, two in zip(*expected, strict=True)]
+    for synced, later, rows_of_log in in_processes(edits_without_sync, tmp_path):
+        assert close(synced, expected[0])
+        assert close(later, total)
+        assert {row[0] for row in rows_of_log} == {0, 1, 2}
+        norms = sorted(row[2]["norm"] for row in rows_of_log if row[0] == 2)
+        assert close(norms, sorted(float(each.norm()) for each in expected[1]))
+
+
+# One process
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}], ids=str)
+def test_a_wrapper_of_one_process_changes_nothing(group, options):
+    found = []
+    for wrap in (lambda net: net, lambda net: DistributedDataParallel(net, **options)):
+        inner = Net()
+        net = wrap(inner)
+        with every_block(net, inner) as logs:
+            for step in range(3):
+                net.zero_grad(set_to_none=step != 1)
+                loss(net(rows(0, step))).backward()
+                loss(net(rows(1, step))).backward()
+        found.append([gradients(inner), table(logs)])
+    assert close(*found)
+
+
+def test_a_network_outside_a_wrapper_is_not_affected_by_the_group(group):
+    expected, net = Net(), Net()
+    loss(expected(rows(0, 0))).backward()
+    torch.nn.utils.clip_grad_value_(expected.parameters(), 0.5)
+    DistributedDataParallel(Net())
+    with clip_gradients(net, value=0.5), record_gradients(net) as log:
+        loss(net(rows(0, 0))).backward()
+    assert close(gradients(net), gradients(expected))
+    assert len(log.rows) == 4
+
+
+def test_an_averaged_gradient_that_was_used_too_early_is_refused(group):
+    from torch.utils.checkpoint import checkpoint
+
+    net = DistributedDataParallel(Net())
+    with clip_gradients(net, value=1):
+        with pytest.raises(BadOption, match=r"torch.autograd.grad does not average.*loss.backward\(\)"):
+            torch.autograd.grad(loss(net(rows(0, 0))), list(net.parameters()))
+    inner = Net()
+    net = DistributedDataParallel(inner, static_graph=True)
+    inner.forward = lambda x: inner.second(checkpoint(inner.first, x, use_reentrant=True))
+    with clip_gradients(net, value=1), pytest.raises(BadOption, match="use_reentrant=False"):
+        loss(net(rows(0, 0).requires_grad_())).backward()
+
+
+def shard(net: nn.Module, kind: str) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    if kind == "fully_shard":
+        return fully_shard(net)
+    return FullyShardedDataParallel(net, use_orig_params="original" in kind, device_id=torch.device("cpu"))
+
+
+each_kind = pytest.mark.parametrize(
+    "kind", ["FullyShardedDataParallel", "FullyShardedDataParallel, original", "fully_shard"]
+)
+TRAINING: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "norm": (lambda net: clip_gradients(net, norm=2.0), "clip_grad_norm_(model.parameters(), 2.0)"),
+    "value": (lambda net: clip_gradients(net.parameters(), value=2.0), "clip_grad_value_(model.parameters(), 2.0)"),
+    "scale": (lambda net: scale_gradients(net, {"*": 2}), "parameter.grad.mul_"),
+    "freeze": (lambda net: freeze(net, "first.*"), "parameter.grad.zero_()"),
+    "noise": (lambda net: add_gradient_noise(net, std=1), "torch.randn_like(parameter.grad)"),
+    "replace": (lambda net: replace_gradient(next(net.parameters()), torch.neg), "parameter.grad"),
+    "record": (lambda net: record_gradients(net), "parameter.grad.full_tensor()"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_sharded_parameters_are_refused_with_the_line_to_write(group, kind):
+    net = shard(Net(), kind)
+    for block, line in TRAINING.values():
+        with pytest.raises(BadOption, match="sharded") as refusal, block(net):
+            raise AssertionError("never entered")
+        assert line in str(refusal.value)
+    net(rows(0, 0))  # now some parameters are whole until the backward pass
+    for name in TRAINING.keys() - {"value", "replace"}:
+        with pytest.raises(BadOption, match="sharded"), TRAINING[name][0](net):
+            raise AssertionError("never entered")
+    inner = Net()
+    with pytest.raises(BadOption, match="before the block"), clip_gradients(inner, norm=2):
+        loss(shard(inner, kind)(rows(0, 0))).backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_methods_refuse_sharded_models_and_the_way_out_works(group, kind):
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    def network() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+
+    net = shard(network(), kind)
+    images = torch.rand(2, 3, 8, 8)
+    for call in (explainers.saliency, explainers.grad_cam, explainers.list_layers):
+        with pytest.raises(explainers.UnsupportedModel, match=r"sharded.*get_model_state_dict"):
+            call(net, images)
+    state = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True))
+    whole = network()
+    with torch.no_grad():
+        for p in whole.parameters():
+            p.zero_()
+    whole.load_state_dict(state)
+    assert torch.equal(explainers.grad_cam(whole, images, 1), explainers.grad_cam(network(), images, 1))
