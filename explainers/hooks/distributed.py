@@ -97,9 +97,9 @@ def sharding_of(model: nn.Module) -> str | None:
     if not runs_distributed():
         return None
     for module in model.modules():
-        for kind in type(module).__mro__:
-            if kind.__module__.startswith("torch.distributed.") and kind.__name__ in _SHARDING:
-                return _SHARDING[kind.__name__]
+        for base in type(module).__mro__:
+            if base.__module__.startswith("torch.distributed.") and base.__name__ in _SHARDING:
+                return _SHARDING[base.__name__]
     return next((kind for tensor in model.parameters() if (kind := _sharding(tensor))), None)
 
 

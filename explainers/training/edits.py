@@ -142,7 +142,9 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
         for parameter in match_parameters(model, pattern, instead).values():
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
-    edits = {parameter: lambda g, factor=factor: g * factor for parameter, factor in product.items()}  # type: ignore[misc]
+    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
+        parameter: lambda gradient, factor=factor: gradient * factor for parameter, factor in product.items()
+    }
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
 
@@ -167,7 +169,9 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     instead = "After backward, call parameter.grad.zero_(), or parameter.requires_grad_(False) before sharding."
     frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern, instead).values()]
-    edits = {parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad}
+    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
+        parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad
+    }
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
 

@@ -88,8 +88,8 @@ class GradientLog:
         """Return the state for pickle and copy, without the lock, which neither can copy."""
         with self._lock:
             self._transfer()
-            own = {name: value for name, value in vars(self).items() if name != "_lock"}
-            return own | {"notes": copy.deepcopy(self.notes), "_rows": self._rows.copy(), "_seen": set(self._seen)}
+            own = {name: copy.copy(value) for name, value in vars(self).items() if name != "_lock"}
+            return own | {"notes": copy.deepcopy(self.notes)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.RLock())

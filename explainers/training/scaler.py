@@ -43,7 +43,7 @@ def scale_of(scaler: Scaler, function: str) -> Callable[[Tensor], Tensor | float
         if not isinstance(scaler, GradScaler) or not scaler.is_enabled():
             return 1.0
         # `get_scale` would wait for the device.
-        return scaler.scale(torch.ones((), device=gradient.device))  # type: ignore[no-any-return]
+        return scaler.scale(torch.ones((), device=gradient.device))
 
     check()
     return scale

@@ -17,6 +17,8 @@ from torch import distributed, multiprocessing
 
 def in_processes(function: Callable[..., Any], folder: Path, *args: Any, count: int = 2) -> list[Any]:
     """Return what `function(rank, *args)` returns in each process; the first error of a process is raised."""
+    import torch._dynamo  # noqa: F401 DistributedDataParallel imports it, else in every process
+
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     started = []
     for rank in range(count):
