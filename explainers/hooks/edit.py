@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
-from explainers.hooks.distributed import refuse_sharded, runs_distributed
-from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
+from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
+from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.options import LayerName
 
@@ -134,6 +134,7 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                 )
             stack.callback(tensor.register_hook(_notify_queue(queue, tensor)).remove)
             stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
+            _watch_wrapper(tensor, queue, stack)
         yield
 
 
@@ -243,7 +244,30 @@ def _hook_tensor(
     queue.enter(entry, stack)
     if tensor.is_leaf and runs_distributed():
         stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
+        _watch_wrapper(tensor, queue, stack)
     stack.callback(tensor.register_hook(lambda gradient: queue.edit_gradient(entry, key, gradient)).remove)
+
+
+def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
+    """Notice all passes over the wrapper that averages this tensor's gradient, also those that do not reach it."""
+    wrapper = reducing_wrapper(tensor)
+    if wrapper is None:
+        return
+    key = id(wrapper)
+    if key not in queue.watched:
+        parameters = [parameter for parameter in wrapper._module_parameters if parameter.requires_grad]
+        queue.watched[key] = Watch([each.register_hook(lambda gradient: queue.notice_pass()) for each in parameters])
+    watch = queue.watched[key]
+    watch.blocks += 1
+
+    def leave() -> None:
+        watch.blocks -= 1
+        if not watch.blocks:
+            del queue.watched[key]
+            for handle in watch.handles:
+                handle.remove()
+
+    stack.callback(leave)
 
 
 def _notify_queue(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:

@@ -52,6 +52,14 @@ class GradientEdit:
 
 
 @dataclass
+class Watch:
+    """Hooks that several blocks share."""
+
+    handles: list[Any]
+    blocks: int = 0
+
+
+@dataclass
 class _Accumulated:
     """A parameter's accumulated gradient before the joint edit, and the state of `.grad` after it."""
 
@@ -71,6 +79,8 @@ class GradientQueue:
     emptied: set[int] = field(default_factory=set)
     """Parameters whose `.grad` was None right after the pass had written it."""
     reduced: ReducedGradients = field(default_factory=ReducedGradients)
+    watched: dict[int, Watch] = field(default_factory=dict)
+    """The hooks on all parameters of a wrapper, by its identity."""
     entered: int = 0
     joints: list[GradientEdit] = field(default_factory=list)
 
@@ -141,8 +151,17 @@ class GradientQueue:
                 self.emptied.add(id(tensor))
 
     def _wait_for_average(self, tensor: Tensor) -> None:
-        self.reduced.touch(tensor, self._averaged_tensors)
-        _queue_callback(self._edit_averages)
+        self.notice_pass()
+        self.reduced.touched[id(tensor)] = tensor
+
+    def notice_pass(self) -> None:
+        """Note that the pass reaches a parameter of the wrapper, and edit its gradients at the end of the pass.
+
+        Other processes may reach parameters that this one does not; all processes receive their gradients.
+        """
+        if self.belongs_to_this_thread():
+            self.reduced.start(self._averaged_tensors)
+            _queue_callback(self._edit_averages)
 
     def _averaged_tensors(self) -> list[Tensor]:
         tensors = {key: tensor for entry in self.edits for key, tensor in entry.tensors.items()}
@@ -150,13 +169,13 @@ class GradientQueue:
 
     def _edit_averages(self, last: bool = False) -> None:
         """Edit the averaged gradients of this pass, in a callback (`last`) after all callbacks of the wrappers."""
-        if not self.reduced.touched:
+        if not self.reduced.runs():
             return
         if not last:
             refuse_nested_pass()
             _queue_callback(partial(self._edit_averages, last=True))
             return
-        arrivals = self.reduced.arrivals()
+        arrivals = self.reduced.arrivals({key for entry in self.edits if entry.edit for key in entry.tensors})
         with torch.no_grad():
             for key, arrival in arrivals.items():
                 self._edit_average(key, arrival)
@@ -190,7 +209,7 @@ class GradientQueue:
 
         `averaged` are parameters whose averaged gradient arrived in this pass. Returns the rewritten parameters.
         """
-        if self.reduced.touched:
+        if self.reduced.runs():
             return []  # applied after the gradients are averaged
         touched, self.touched = self.touched, {}
         tensors = {key: tensor for entry in self.joints for key, tensor in entry.tensors.items()}

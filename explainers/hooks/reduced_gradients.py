@@ -40,7 +40,7 @@ def grad_state(gradient: Tensor) -> tuple[int, int]:
 
 @dataclass
 class _Edited:
-    """The state of `.grad` after a pass, and its part that is edited already: None for all of it.
+    """The state of `.grad` after a pass, and its part that is edited already: None for all.
 
     `copy` is a copy of `.grad` if the wrapper will still move it to other memory, which it does once.
     """
@@ -90,15 +90,18 @@ class ReducedGradients:
     edited: dict[int, _Edited] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
 
-    def touch(self, tensor: Tensor, tensors: Callable[[], Iterable[Tensor]]) -> None:
-        """Note that the pass reaches `tensor`; the first call of a pass notes the state of all `tensors`."""
+    def start(self, tensors: Callable[[], Iterable[Tensor]]) -> None:
+        """Note the state of all `tensors` when a pass reaches the first parameter of the wrapper."""
         task = torch._C._current_graph_task_id()
         if task != self.task:
             self.task = task
             self.touched.clear()
             self.accumulated.clear()
             self.starts = {id(each): self._start(each) for each in tensors()}
-        self.touched[id(tensor)] = tensor
+
+    def runs(self) -> bool:
+        """Return whether the current pass has averaged parameters that are not edited yet."""
+        return self.task == torch._C._current_graph_task_id()
 
     def _start(self, tensor: Tensor) -> _Start:
         gradient, left = tensor.grad, self.edited.get(id(tensor))
@@ -112,8 +115,10 @@ class ReducedGradients:
         """Note the state of `.grad` after the pass added the gradient of this process."""
         self.accumulated[id(tensor)] = None if tensor.grad is None else grad_state(tensor.grad)
 
-    def arrivals(self) -> dict[int, Arrival]:
+    def arrivals(self, alone: Collection[int]) -> dict[int, Arrival]:
         """Return the gradients that were averaged in this pass, and end the pass.
+
+        `alone` are parameters with edits of their own, which `torch.autograd.grad` would need too.
 
         Errors   BadOption if a gradient was used before it was averaged: optimizers in hooks, torch.autograd.grad
         """
@@ -126,7 +131,10 @@ class ReducedGradients:
                 refuse_stepped(start.tensor, start.version)
                 state = self.accumulated.get(key)
                 if gradient is None or state is None:
-                    raise BadOption(NOT_ACCUMULATED)
+                    now = None if gradient is None else grad_state(gradient)
+                    if key in alone or key in self.accumulated or now != start.state:
+                        raise BadOption(NOT_ACCUMULATED)
+                    continue
                 wrapper = reducing_wrapper(start.tensor)
                 if grad_state(gradient) == state and not (wrapper and wrapper.require_forward_param_sync):
                     self._wait(start, state)

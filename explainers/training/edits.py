@@ -18,8 +18,8 @@ module. Parameters that do not require grad are ignored. A pattern is a shell pa
 `model.named_parameters()`, such as "layer4.*"; a pattern without a match raises an error.
 
 Under DistributedDataParallel, the gradients of parameters are edited and recorded after they are averaged over the
-processes; within `no_sync`, with the pass that averages them. Gradients that code of yours averages after backward are
-not known to the hooks: clip those with `torch.nn.utils.clip_grad_norm_`. Sharded parameters are refused.
+processes; within `no_sync`, with the pass that averages them. If you average gradients yourself after backward, clip
+them after that with `torch.nn.utils.clip_grad_norm_`. Sharded parameters are refused.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
     edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
-        parameter: lambda gradient, factor=factor: gradient * factor for parameter, factor in product.items()
+        parameter: partial(torch.mul, other=factor) for parameter, factor in product.items()
     }
     with not_sharded_inside(model, instead), edit_gradients(edits):
         yield

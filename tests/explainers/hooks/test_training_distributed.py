@@ -71,9 +71,18 @@ def every_block(net: nn.Module, inner: nn.Module) -> Iterator[list[explainers.Gr
         yield [arrived, before, after]
 
 
+@contextmanager
+def only_side(net: nn.Module, inner: nn.Module) -> Iterator[list[explainers.GradientLog]]:
+    """Blocks on a layer that the first process does not use."""
+    with record_gradients(net, patterns="side.*") as before, freeze(net, "side.weight"):
+        with clip_gradients([inner.side.bias], norm=0.1), record_gradients(inner.side) as after:
+            yield [before, after]
+
+
 BLOCKS: dict[str, Callable[[nn.Module, nn.Module], AbstractContextManager[Any]]] = {
     "value": lambda net, inner: clip_gradients(net, value=0.5),
     "norm": lambda net, inner: clip_gradients(inner, norm=1.0),
+    "side": only_side,
     "all": every_block,
 }
 
@@ -132,6 +141,7 @@ CASES: list[Case] = [
     ("norm", "accumulated", {"gradient_as_bucket_view": True}),
     ("all", "plain", {"static_graph": True}),
     ("all", "accumulated", {"static_graph": True, "gradient_as_bucket_view": True}),
+    ("side", "unused", {"find_unused_parameters": True}),
     ("all", "unused", {"find_unused_parameters": True}),
     ("norm", "no_sync", {"gradient_as_bucket_view": True}),
     ("all", "accumulated", {"gradient_as_bucket_view": True}),
@@ -163,7 +173,7 @@ def test_two_processes_give_the_gradients_and_the_log_of_one_process_with_all_ro
 
 
 def edits_without_sync(rank: int) -> Any:
-    """Clip by value, freeze and record with two passes in `no_sync` before the one that averages."""
+    """Clip by value, freeze and record with two passes in `no_sync` before the pass that averages."""
     inner = Net()
     net = DistributedDataParallel(inner)
     with clip_gradients(net, value=0.5), freeze(net, "second.*"), record_gradients(net) as log:
