@@ -85,10 +85,11 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
 
     Keys are tensors that require grad (leaf or intermediate), or pairs (model, layer) for the layer's output.
     Functions such as `gradient * 3` do not need to clone, since they do not work in place. Nested blocks act in the
-    order of entry.
+    order of entry. Gradients of parameters of DistributedDataParallel are edited after they are averaged over the
+    processes.
 
     Returns  nothing
-    Errors   BadOption if a tensor does not require grad, or if the returned gradient differs in shape, dtype or device
+    Errors   BadOption if a tensor does not require grad or is sharded, or if the returned gradient differs in shape, dtype or device
              (raised by the backward pass); LayerNotFound, UnsupportedModel
     Source   torch.Tensor.register_hook
 

@@ -160,12 +160,16 @@ class GradientQueue:
         Other processes may reach parameters that this one does not; all processes receive their gradients.
         """
         if self.belongs_to_this_thread():
-            self.reduced.start(self._averaged_tensors)
+            self.reduced.start(self._averaged_tensors, self._single)
             _queue_callback(self._edit_averages)
 
     def _averaged_tensors(self) -> list[Tensor]:
         tensors = {key: tensor for entry in self.edits for key, tensor in entry.tensors.items()}
         return [tensor for tensor in tensors.values() if reducing_wrapper(tensor) is not None]
+
+    def _single(self) -> set[int]:
+        """Return the parameters that have edits of one gradient."""
+        return {key for entry in self.edits if entry.edit for key in entry.tensors}
 
     def _edit_averages(self, last: bool = False) -> None:
         """Edit the averaged gradients of this pass, in a callback (`last`) after all callbacks of the wrappers."""
@@ -175,7 +179,7 @@ class GradientQueue:
             refuse_nested_pass()
             _queue_callback(partial(self._edit_averages, last=True))
             return
-        arrivals = self.reduced.arrivals({key for entry in self.edits if entry.edit for key in entry.tensors})
+        arrivals = self.reduced.arrivals(self._single())
         with torch.no_grad():
             for key, arrival in arrivals.items():
                 self._edit_average(key, arrival)

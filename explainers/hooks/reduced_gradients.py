@@ -26,9 +26,13 @@ NOT_ACCUMULATED = (
     "torch.autograd.grad does not average gradients, and hooks may have set .grad to None. Call loss.backward(), and "
     "enter the block after torch.distributed.init_process_group."
 )
+UNKNOWN = (
+    "The gradients contain values from before the block or from other code, which may not be averaged over the "
+    "processes. Enter the block before the first backward pass that is accumulated, or call zero_grad() before."
+)
 NESTED = (
     "A reentrant checkpoint ends its backward pass before DistributedDataParallel averages the gradients. Use "
-    "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)."
+    "torch.utils.checkpoint.checkpoint(..., use_reentrant=False). After a backward pass that failed, call zero_grad()."
 )
 
 
@@ -40,12 +44,13 @@ def grad_state(gradient: Tensor) -> tuple[int, int]:
 
 @dataclass
 class _Edited:
-    """The state of `.grad` after a pass, and its part that is edited already: None for all.
+    """The state of `.grad` after a pass, and whether all of it is edited already, or a part or nothing of it.
 
     `copy` is a copy of `.grad` if the wrapper will still move it to other memory, which it does once.
     """
 
     state: tuple[int, int]
+    all: bool
     part: Tensor | None
     copy: Tensor | None
 
@@ -90,35 +95,47 @@ class ReducedGradients:
     edited: dict[int, _Edited] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
 
-    def start(self, tensors: Callable[[], Iterable[Tensor]]) -> None:
-        """Note the state of all `tensors` when a pass reaches the first parameter of the wrapper."""
+    def start(self, tensors: Callable[[], Iterable[Tensor]], single: Callable[[], Collection[int]]) -> None:
+        """Note the state of all `tensors` when a pass reaches the first parameter of the wrapper.
+
+        Errors   BadOption if `.grad` of a tensor in `single`, with edits of one gradient, has values of unknown origin
+        """
         task = torch._C._current_graph_task_id()
-        if task != self.task:
-            self.task = task
-            self.touched.clear()
-            self.accumulated.clear()
-            self.starts = {id(each): self._start(each) for each in tensors()}
+        if task == self.task:
+            return
+        interrupted, self.task = self.task != -1, task
+        self.touched.clear()
+        self.accumulated.clear()
+        self.starts, unknown = {}, []
+        for tensor in tensors():
+            left = self.edited.get(id(tensor))
+            known = tensor.grad is None or (left is not None and left.is_still_in(tensor))
+            self.starts[id(tensor)] = self._start(tensor, left if known else None)
+            if tensor.grad is not None and not known and id(tensor) in single():
+                unknown.append(tensor.grad)
+        if any_nonzero(unknown):
+            self.task = -1
+            raise BadOption(NESTED if interrupted else UNKNOWN)
 
     def runs(self) -> bool:
         """Return whether the current pass has averaged parameters that are not edited yet."""
         return self.task == torch._C._current_graph_task_id()
 
-    def _start(self, tensor: Tensor) -> _Start:
-        gradient, left = tensor.grad, self.edited.get(id(tensor))
-        state = None if gradient is None else grad_state(gradient)
-        if gradient is None or left is None or not left.is_still_in(tensor):
-            return _Start(tensor, tensor._version, state, None)
-        part = gradient.detach().clone() if left.part is None else left.part
-        return _Start(tensor, tensor._version, state, part)
+    def _start(self, tensor: Tensor, left: _Edited | None) -> _Start:
+        gradient = tensor.grad
+        if gradient is None:
+            return _Start(tensor, tensor._version, None, None)
+        part = None if left is None else gradient.detach().clone() if left.all else left.part
+        return _Start(tensor, tensor._version, grad_state(gradient), part)
 
     def note_accumulated(self, tensor: Tensor) -> None:
         """Note the state of `.grad` after the pass added the gradient of this process."""
         self.accumulated[id(tensor)] = None if tensor.grad is None else grad_state(tensor.grad)
 
-    def arrivals(self, alone: Collection[int]) -> dict[int, Arrival]:
+    def arrivals(self, single: Collection[int]) -> dict[int, Arrival]:
         """Return the gradients that were averaged in this pass, and end the pass.
 
-        `alone` are parameters with edits of their own, which `torch.autograd.grad` would need too.
+        `single` are parameters with edits of one gradient, which `torch.autograd.grad` needs too.
 
         Errors   BadOption if a gradient was used before it was averaged: optimizers in hooks, torch.autograd.grad
         """
@@ -132,7 +149,7 @@ class ReducedGradients:
                 state = self.accumulated.get(key)
                 if gradient is None or state is None:
                     now = None if gradient is None else grad_state(gradient)
-                    if key in alone or key in self.accumulated or now != start.state:
+                    if key in single or key in self.accumulated or now != start.state:
                         raise BadOption(NOT_ACCUMULATED)
                     continue
                 wrapper = reducing_wrapper(start.tensor)
@@ -147,16 +164,13 @@ class ReducedGradients:
         return found
 
     def _wait(self, start: _Start, state: tuple[int, int]) -> None:
-        key = id(start.tensor)
-        self.waiting.add(key)
-        self.edited.pop(key, None)
-        if start.edited is not None:
-            self.edited[key] = _Edited(state, start.edited, _copy_if_moved(start.tensor))
+        self.waiting.add(id(start.tensor))
+        self.edited[id(start.tensor)] = _Edited(state, False, start.edited, _copy_if_moved(start.tensor))
 
     def note_edited(self, tensor: Tensor) -> None:
         """Note that all of `.grad` is averaged and edited."""
         if tensor.grad is not None:
-            self.edited[id(tensor)] = _Edited(grad_state(tensor.grad), None, _copy_if_moved(tensor))
+            self.edited[id(tensor)] = _Edited(grad_state(tensor.grad), True, None, _copy_if_moved(tensor))
 
     def keep(self, keys: Collection[int]) -> None:
         """Forget all parameters except `keys`."""
@@ -166,6 +180,13 @@ class ReducedGradients:
         for table in (self.starts, self.touched):
             for key in [key for key in table if key not in keys]:
                 del table[key]
+
+
+def any_nonzero(gradients: Collection[Tensor]) -> bool:
+    """Return whether a value is not zero, with one transfer from the device."""
+    values = [each._values() if each.layout is torch.sparse_coo else each for each in gradients]
+    flags = [each.any() for each in values if each.numel()]
+    return bool(flags) and bool(torch.stack([flag.to(flags[0].device) for flag in flags]).any())
 
 
 def _copy_if_moved(tensor: Tensor) -> Tensor | None:

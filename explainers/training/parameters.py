@@ -70,7 +70,7 @@ def match_parameters(model: nn.Module, pattern: str, instead: str) -> dict[str, 
 
     `instead` is what to write if they are sharded.
 
-    Errors   BadOption with the three nearest names if there is no match, or if they are sharded over processes
+    Errors   BadOption with the three nearest names if no name matches, or if they are sharded over processes
     """
     inspect_wrappers(model, instead)
     names = dict(unwrap(model).named_parameters(remove_duplicate=False))

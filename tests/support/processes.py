@@ -17,9 +17,11 @@ from torch import distributed, multiprocessing
 
 def in_processes(function: Callable[..., Any], folder: Path, *args: Any, count: int = 2) -> list[Any]:
     """Return what `function(rank, *args)` returns in each process; the first error of a process is raised."""
-    import torch._dynamo  # noqa: F401 DistributedDataParallel imports it, else in every process
-
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    # Processes are forked from a server without threads. It imports what all of them need: DistributedDataParallel
+    # imports torch._dynamo.
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    if sys.platform == "linux":
+        context.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", function.__module__])
     started = []
     for rank in range(count):
         ours, theirs = context.Pipe(duplex=False)
@@ -29,7 +31,7 @@ def in_processes(function: Callable[..., Any], folder: Path, *args: Any, count: 
         started.append((process, ours))
     results = []
     for process, ours in started:
-        results.append(pickle.loads(ours.recv_bytes()) if ours.poll(120) else (False, "no answer within 120 s"))
+        results.append(pickle.loads(ours.recv_bytes()) if ours.poll(60) else (False, "no answer within 60 s"))
         process.join(10)
         if process.is_alive():
             process.kill()
@@ -42,7 +44,8 @@ def _run(
     answer: Connection, rank: int, count: int, store: str, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
         distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
         # The plain format, since multiprocessing would share tensors of a process that ends.
@@ -50,5 +53,4 @@ def _run(
         distributed.destroy_process_group()
     except BaseException:
         answer.send_bytes(pickle.dumps((False, traceback.format_exc())))
-    # Without the parent's finalizers and output buffers.
-    os._exit(0)
+    os._exit(0)  # threads of the group may not end

@@ -24,6 +24,8 @@ from explainers import (
 )
 from tests.support.processes import in_processes
 
+GUIDE = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
+
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available()), reason="needs torch.distributed with gloo"
 )
@@ -259,6 +261,26 @@ def test_an_averaged_gradient_that_was_used_too_early_is_refused(group):
         loss(net(rows(0, 0).requires_grad_())).backward()
 
 
+def test_a_block_entered_while_gradients_accumulate_is_refused(group):
+    """The gradients may be local ones of a pass in `no_sync`, or averaged ones; only a norm covers both."""
+    expected = Net()
+    for step in (0, 1):
+        loss(expected(rows(0, step))).backward()
+    torch.nn.utils.clip_grad_norm_(expected.parameters(), 0.5)
+    inner = Net()
+    net = DistributedDataParallel(inner)
+    loss(net(rows(0, 0))).backward()
+    with scale_gradients(net, {"*": 2}), pytest.raises(BadOption, match="before the first backward pass"):
+        loss(net(rows(0, 1))).backward()
+    inner = Net()
+    net = DistributedDataParallel(inner)
+    with net.no_sync():
+        loss(net(rows(0, 0))).backward()
+    with clip_gradients(net, norm=0.5):
+        loss(net(rows(0, 1))).backward()
+    assert close(gradients(inner), gradients(expected))
+
+
 def shard(net: nn.Module, kind: str) -> nn.Module:
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
@@ -298,24 +320,39 @@ def test_sharded_parameters_are_refused_with_the_line_to_write(group, kind):
         loss(shard(inner, kind)(rows(0, 0))).backward()
 
 
-@pytest.mark.filterwarnings("ignore")
-@each_kind
-def test_methods_refuse_sharded_models_and_the_way_out_works(group, kind):
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+def convolutional() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
 
-    def network() -> nn.Sequential:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
 
-    net = shard(network(), kind)
-    images = torch.rand(2, 3, 8, 8)
+def cam(net: nn.Module) -> Tensor:
+    return explainers.grad_cam(net, torch.eye(8).expand(1, 3, 8, 8), 1, relu=False)
+
+
+def explain_sharded(rank: int, kind: str) -> Tensor:
+    """Return the map of a copy of a sharded model, made by the lines of the guide."""
+    net, images = shard(convolutional(), kind), torch.rand(2, 3, 8, 8)
     for call in (explainers.saliency, explainers.grad_cam, explainers.list_layers):
         with pytest.raises(explainers.UnsupportedModel, match=r"sharded.*get_model_state_dict"):
             call(net, images)
-    state = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True))
-    whole = network()
     with torch.no_grad():
-        for p in whole.parameters():
+        empty = convolutional()
+        for p in empty.parameters():
             p.zero_()
-    whole.load_state_dict(state)
-    assert torch.equal(explainers.grad_cam(whole, images, 1), explainers.grad_cam(network(), images, 1))
+    names: dict[str, Any] = {"model": net, "build_model": lambda: empty}
+    exec(GUIDE.split("```python\n")[2].split("```")[0], names)
+    return cam(names["network"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_methods_refuse_sharded_models_and_the_way_out_works(group, kind):
+    found, expected = explain_sharded(0, kind), cam(convolutional())
+    assert torch.equal(found, expected) and found.any()
+
+
+@pytest.mark.slow
+@each_kind
+def test_the_way_out_works_in_two_processes(tmp_path, kind):
+    for found in in_processes(explain_sharded, tmp_path, kind):
+        assert torch.equal(found, cam(convolutional()))

@@ -288,3 +288,31 @@ def test_a_log_can_be_copied_and_pickled_during_training(duplicate: Callable[[Gr
     other.step()
     other.note(5, loss=3.0)
     assert 5 not in log.notes
+
+
+def test_live_instances_follow_creation_and_deletion():
+    from explainers.hooks.live import LiveInstances
+
+    class Base:
+        pass
+
+    class Derived(Base):
+        pass
+
+    live = LiveInstances(Base)
+    assert live.get() == []
+    one = Base()
+    assert live.get() == [one]
+    two = Derived()
+    assert set(live.get()) == {one, two}
+    del one
+    three = Base()  # the number of instances is the same as before
+    assert set(live.get()) == {two, three}
+    gc.freeze()
+    try:
+        four = Base()
+        assert set(live.get()) == {two, three, four}
+    finally:
+        gc.unfreeze()
+    del two, three
+    assert live.get() == [four]
