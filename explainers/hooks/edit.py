@@ -89,8 +89,8 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
     processes.
 
     Returns  nothing
-    Errors   BadOption if a tensor does not require grad or is sharded, or if the returned gradient differs in shape, dtype or device
-             (raised by the backward pass); LayerNotFound, UnsupportedModel
+    Errors   BadOption if a tensor does not require grad or is sharded, or if the returned gradient differs in shape,
+             dtype or device (raised by the backward pass); LayerNotFound, UnsupportedModel
     Source   torch.Tensor.register_hook
 
     Example
