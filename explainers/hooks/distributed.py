@@ -42,7 +42,7 @@ def inspect_wrappers(model: nn.Module, instead: str) -> None:
 
 def reducing_wrapper(tensor: Tensor) -> Wrapper | None:
     """Return the wrapper that averages the gradient of this tensor over the processes, or None."""
-    if not runs_distributed() or not tensor.is_leaf:
+    if not tensor.is_leaf or not runs_distributed():
         return None
     return next((wrapper for wrapper in _wrappers.get() if id(tensor) in _ids(wrapper)), None)
 

@@ -146,8 +146,9 @@ class GradientQueue:
     def note_accumulated(self, tensor: Tensor) -> None:
         """Note, in a post-accumulate hook, that the pass has written `.grad`."""
         if self.belongs_to_this_thread():
-            self.reduced.note_accumulated(tensor)
-            if tensor.grad is None:
+            if self.reduced.runs():
+                self.reduced.note_accumulated(tensor)
+            elif tensor.grad is None:
                 self.emptied.add(id(tensor))
 
     def _wait_for_average(self, tensor: Tensor) -> None:
@@ -213,11 +214,11 @@ class GradientQueue:
 
         `averaged` are parameters whose averaged gradient arrived in this pass. Returns the rewritten parameters.
         """
-        if self.reduced.runs():
-            return []  # applied after the gradients are averaged
+        if (not self.touched and not averaged) or self.reduced.runs():
+            return []  # averaged gradients are edited later
         touched, self.touched = self.touched, {}
         tensors = {key: tensor for entry in self.joints for key, tensor in entry.tensors.items()}
-        if (not touched and not averaged) or self.reduced.waiting & tensors.keys():
+        if self.reduced.waiting & tensors.keys():
             return []
         for key, version in touched.items():
             refuse_stepped(tensors[key], version)

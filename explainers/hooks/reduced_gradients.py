@@ -119,7 +119,7 @@ class ReducedGradients:
 
     def runs(self) -> bool:
         """Return whether the current pass has averaged parameters that are not edited yet."""
-        return self.task == torch._C._current_graph_task_id()
+        return self.task != -1 and self.task == torch._C._current_graph_task_id()
 
     def _start(self, tensor: Tensor, left: _Edited | None) -> _Start:
         gradient = tensor.grad
