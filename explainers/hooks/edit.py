@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
-from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
+from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
+from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.options import LayerName
 
@@ -84,11 +85,12 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
 
     Keys are tensors that require grad (leaf or intermediate), or pairs (model, layer) for the layer's output.
     Functions such as `gradient * 3` do not need to clone, since they do not work in place. Nested blocks act in the
-    order of entry.
+    order of entry. Gradients of parameters of DistributedDataParallel are edited after they are averaged over the
+    processes.
 
     Returns  nothing
-    Errors   BadOption if a tensor does not require grad, or if the returned gradient differs in shape, dtype or device
-             (raised by the backward pass); LayerNotFound, UnsupportedModel
+    Errors   BadOption if a tensor does not require grad or is sharded, or if the returned gradient differs in shape,
+             dtype or device (raised by the backward pass); LayerNotFound, UnsupportedModel
     Source   torch.Tensor.register_hook
 
     Example
@@ -132,6 +134,8 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                     "the others are known. Pass parameters, or edit each gradient separately."
                 )
             stack.callback(tensor.register_hook(_notify_queue(queue, tensor)).remove)
+            stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
+            _watch_wrapper(tensor, queue, stack)
         yield
 
 
@@ -198,7 +202,10 @@ def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack
         # Popped, so that the engine can use the gradient as `.grad` without a copy.
         observe(name, None, gradient, unedited.pop() if unedited else gradient)
 
-    _hook_tensor(tensor, report, stack, observes=True)
+    def store_averaged(gradient: Tensor) -> None:
+        unedited[:] = [gradient]
+
+    _hook_tensor(tensor, report, stack, observes=True, arrived=store_averaged)
     stack.callback(_hook_first(tensor, store).remove)
 
 
@@ -215,6 +222,8 @@ def _hook_first(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
 
 
 def _check_requires_grad(tensor: Tensor) -> None:
+    if tensor.is_leaf:
+        refuse_sharded(tensor, "After backward, change or read parameter.grad.")
     if not tensor.requires_grad:
         raise BadOption(
             f"The tensor of shape {tuple(tensor.shape)} does not require grad, so it has no gradient. "
@@ -222,12 +231,44 @@ def _check_requires_grad(tensor: Tensor) -> None:
         )
 
 
-def _hook_tensor(tensor: Tensor, edit: Edit, stack: ExitStack, *, observes: bool = False) -> None:
+def _hook_tensor(
+    tensor: Tensor,
+    edit: Edit,
+    stack: ExitStack,
+    *,
+    observes: bool = False,
+    arrived: Callable[[Tensor], None] | None = None,
+) -> None:
     _check_requires_grad(tensor)
     queue, key = queue_of_this_thread(), id(tensor)
-    entry = GradientEdit({key: tensor}, edit, observes=observes)
+    entry = GradientEdit({key: tensor}, edit, observes=observes, arrived=arrived)
     queue.enter(entry, stack)
+    if tensor.is_leaf and runs_distributed():
+        stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
+        _watch_wrapper(tensor, queue, stack)
     stack.callback(tensor.register_hook(lambda gradient: queue.edit_gradient(entry, key, gradient)).remove)
+
+
+def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
+    """Notice all passes over the wrapper that averages this tensor's gradient, also those that do not reach it."""
+    wrapper = reducing_wrapper(tensor)
+    if wrapper is None:
+        return
+    key = id(wrapper)
+    if key not in queue.watched:
+        parameters = [parameter for parameter in wrapper._module_parameters if parameter.requires_grad]
+        queue.watched[key] = Watch([each.register_hook(lambda gradient: queue.notice_pass()) for each in parameters])
+    watch = queue.watched[key]
+    watch.blocks += 1
+
+    def leave() -> None:
+        watch.blocks -= 1
+        if not watch.blocks:
+            del queue.watched[key]
+            for handle in watch.handles:
+                handle.remove()
+
+    stack.callback(leave)
 
 
 def _notify_queue(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:

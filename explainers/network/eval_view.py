@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import UnsupportedModel, no_module
+from explainers.hooks.distributed import refuse_sharded_model
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.channel_count import check_channel_count
 from explainers.network.checkpoints import DirectCheckpoints
@@ -116,6 +117,7 @@ def _inspect(given: nn.Module) -> EvalView:
     model = unwrap(given)
     if _only_contains_network(model):
         raise no_module(model)
+    refuse_sharded_model(model)
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:

@@ -16,13 +16,18 @@ tensors, although the `.grad` of an intermediate tensor stays None.
 `params` is anything an optimizer accepts: tensors, (name, tensor) pairs, groups with "params", a mapping by name, or a
 module. Parameters that do not require grad are ignored. A pattern is a shell pattern over the dotted names of
 `model.named_parameters()`, such as "layer4.*"; a pattern without a match raises an error.
+
+Under DistributedDataParallel, the gradients of parameters are edited and recorded after they are averaged over the
+processes; within `no_sync`, with the pass that averages them. If you average gradients yourself after backward, clip
+them after that with `torch.nn.utils.clip_grad_norm_`. Sharded parameters are refused.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,8 +38,10 @@ from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together
 from explainers.options import LayerName
 from explainers.training.diagnosis import diagnose_training
-from explainers.training.parameters import Params, gather, match_parameters
+from explainers.training.parameters import Params, gather, match_parameters, not_sharded_inside
 from explainers.training.record import record_gradients
+from explainers.training.scaler import Scaler, scale_of
+from explainers.training.sparse import values_of, with_values
 
 __all__ = [
     "add_gradient_noise",
@@ -48,7 +55,9 @@ __all__ = [
 
 
 @contextmanager
-def clip_gradients(params: Params, *, value: float | None = None, norm: float | None = None) -> Iterator[None]:
+def clip_gradients(
+    params: Params, *, value: float | None = None, norm: float | None = None, scaler: Scaler = None
+) -> Iterator[None]:
     """Clip every component to [-value, value], or the total norm over all parameters to `norm`.
 
     A tensor hook receives one gradient and cannot know whether others follow, since a parameter that the loss does not
@@ -56,10 +65,13 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
     `.grad` is scaled by norm / total, as in `torch.nn.utils.clip_grad_norm_`. Blocks entered later act after it, on the
     clipped gradient. Over several backward passes without `zero_grad`, the accumulated gradient is clipped, which needs
     a second copy of the gradients. `torch.autograd.grad` does not write `.grad`, so `norm` does not apply to it. If
-    both are given, `value` is applied first. Gradients scaled by a GradScaler are clipped without unscaling.
+    both are given, `value` is applied first. If the loss is scaled, pass the GradScaler as `scaler`: the limits then
+    apply to the unscaled gradients. An optimizer in a hook uses the gradients before their norm is known, so `norm`
+    raises an error; `value` applies to it.
 
     Returns  nothing
-    Errors   BadOption if neither is given, one is not above 0, or no parameter requires grad
+    Errors   BadOption if neither is given, one is not above 0, no parameter requires grad, the parameters are sharded,
+             `value` is given for complex parameters, or `scaler` is missing (also raised by the backward pass)
     Source   Pascanu et al. 2013, arXiv:1211.5063, section 3.2 (norm)
 
     Example
@@ -68,7 +80,6 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
         >>> round(torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm().item(), 3)
         1.0
     """
-    tensors = gather(params)
     if value is None and norm is None:
         raise BadOption(
             "clip_gradients needs a limit. Pass value=1.0 to clip each component, or norm=1.0 to clip the total norm."
@@ -76,22 +87,36 @@ def clip_gradients(params: Params, *, value: float | None = None, norm: float | 
     for name, limit in (("value", value), ("norm", norm)):
         if limit is not None:
             _check_number(name, limit, above=0)
+    instead = _instead_of_clipping(value, norm)
+    tensors = gather(params, instead)
+    if value is not None and any(tensor.is_complex() for tensor in tensors.values()):
+        raise BadOption("clip_gradients(value=...) does not support complex parameters. Pass norm=... instead.")
+    scale = scale_of(scaler, "clip_gradients")
 
-    def clamp(gradient: Tensor) -> Tensor | None:
-        return None if value is None else gradient.clamp(-value, value)
+    def clamp(gradient: Tensor) -> Tensor:
+        limit: Any = (value or 0) * scale(gradient)
+        return with_values(gradient, lambda values: values.clamp(-limit, limit).to(values.dtype))
 
     def shrink(gradients: list[Tensor]) -> list[Tensor]:
-        total = torch.nn.utils.get_total_norm(gradients)
+        total = torch.nn.utils.get_total_norm([values_of(gradient) for gradient in gradients])
         # A total of 0 gives an infinite quotient, which is clamped to a factor of 1.
-        factor = (float(norm or 0) / total).clamp(max=1.0)
+        factor = (float(norm or 0) * scale(total) / total).clamp(max=1.0)
         return [gradient * factor.to(gradient.device) for gradient in gradients]
 
-    with edit_gradients({} if value is None else dict.fromkeys(tensors.values(), clamp)):
-        if norm is None:
-            yield
-            return
-        with edit_together(list(tensors.values()), shrink):
-            yield
+    with ExitStack() as stack:
+        stack.enter_context(not_sharded_inside(params, instead))
+        if value is not None:
+            stack.enter_context(edit_gradients(dict.fromkeys(tensors.values(), clamp)))
+        if norm is not None:
+            stack.enter_context(edit_together(list(tensors.values()), shrink))
+        yield
+
+
+def _instead_of_clipping(value: float | None, norm: float | None) -> str:
+    """Return what to write for sharded parameters."""
+    call = f"clip_grad_norm_(model.parameters(), {norm})" if norm else f"clip_grad_value_(model.parameters(), {value})"
+    text = f"After backward (and scaler.unscale_(optimizer), if there is a scaler), call torch.nn.utils.{call}"
+    return f"{text}, or for FullyShardedDataParallel model.clip_grad_norm_({norm})." if norm else f"{text}."
 
 
 @contextmanager
@@ -112,12 +137,16 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
         tensor(0.1000)
     """
     product: dict[Tensor, float] = {}
+    instead = "After backward, multiply the gradients: parameter.grad.mul_(factor)."
     for pattern, factor in factors.items():
         _check_number(f"factors[{pattern!r}]", factor)
-        for parameter in match_parameters(model, pattern).values():
+        for parameter in match_parameters(model, pattern, instead).values():
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
-    with edit_gradients({parameter: lambda g, factor=factor: g * factor for parameter, factor in product.items()}):  # type: ignore[misc]
+    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
+        parameter: partial(torch.mul, other=factor) for parameter, factor in product.items()
+    }
+    with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
 
 
@@ -139,8 +168,12 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
         False
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern).values()]
-    with edit_gradients({parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad}):
+    instead = "After backward, call parameter.grad.zero_(), or parameter.requires_grad_(False) before sharding."
+    frozen = [parameter for pattern in patterns for parameter in match_parameters(model, pattern, instead).values()]
+    edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {
+        parameter: torch.zeros_like for parameter in frozen if parameter.requires_grad
+    }
+    with not_sharded_inside(model, instead), edit_gradients(edits):
         yield
 
 
@@ -148,7 +181,8 @@ def freeze(model: nn.Module, pattern: str | Iterable[str]) -> Iterator[None]:
 def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
     """Replace the gradient of a leaf or intermediate tensor by `function(gradient)`, which is propagated further.
 
-    The result must have the same shape, dtype and device; None keeps the gradient.
+    The result must have the same shape, dtype and device; None keeps the gradient. If a GradScaler scales the loss,
+    the function receives the scaled gradient.
 
     Returns  nothing
     Errors   BadOption if the tensor does not require grad, or if the result differs in shape, dtype or device (raised
@@ -166,13 +200,16 @@ def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]
 
 
 @contextmanager
-def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator[None]:
+def add_gradient_noise(params: Params, *, std: float, seed: int = 0, scaler: Scaler = None) -> Iterator[None]:
     """Add Gaussian noise to every gradient, reproducible with `seed`.
 
     Each parameter has a separate generator, so its noise does not depend on other parameters or global generators.
+    For complex gradients, `std` applies to the real and to the imaginary part. If the loss is scaled, pass the
+    GradScaler as `scaler`: `std` then applies to the unscaled gradients.
 
     Returns  nothing
-    Errors   BadOption if std is negative or not finite, or no parameter requires grad
+    Errors   BadOption if std is negative or not finite, no parameter requires grad, the parameters are sharded, a
+             gradient is sparse, or `scaler` is missing (the last two also raised by the backward pass)
     Source   Neelakantan et al. 2015, arXiv:1511.06807, eq. 1, with a constant standard deviation
 
     Example
@@ -182,19 +219,28 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0) -> Iterator
         0.01
     """
     _check_number("std", std, least=0)
+    scale = scale_of(scaler, "add_gradient_noise")
     edits: dict[Tensor | tuple[nn.Module, LayerName], Edit] = {}
-    for index, tensor in enumerate(gather(params).values()):
+    instead = f"After backward, add torch.randn_like(parameter.grad) * {std} to each gradient."
+    for index, tensor in enumerate(gather(params, instead).values()):
         # Neighboring seeds must not share streams, such as parameter 1 of one run and parameter 0 of the next.
         generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
-        edits[tensor] = _noisy(generator, std)
-    with edit_gradients(edits):
+        edits[tensor] = _noisy(generator, std, scale)
+    with not_sharded_inside(params, instead), edit_gradients(edits):
         yield
 
 
-def _noisy(generator: torch.Generator, std: float) -> Callable[[Tensor], Tensor]:
+def _noisy(generator: torch.Generator, std: float, scale: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
     def add(gradient: Tensor) -> Tensor:
-        noise = torch.randn(gradient.shape, generator=generator, device=gradient.device, dtype=torch.float32)
-        return gradient + (std * noise).to(gradient.dtype)
+        if gradient.layout is not torch.strided:
+            raise BadOption(
+                "add_gradient_noise does not support sparse gradients, since noise fills all rows. Use "
+                "nn.Embedding(sparse=False), or pass the other parameters."
+            )
+        shape = (*gradient.shape, 2) if gradient.is_complex() else gradient.shape
+        noise = torch.randn(shape, generator=generator, device=gradient.device, dtype=torch.float32)
+        noise = torch.view_as_complex(noise) if gradient.is_complex() else noise
+        return gradient + (std * scale(gradient) * noise).to(gradient.dtype)
 
     return add
 

@@ -5,6 +5,7 @@ Statistics are computed on the gradient's device and transferred in batches, so 
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import math
@@ -32,7 +33,8 @@ class Row:
     `statistics` are the recorded ones among `norm` (Euclidean), `mean`, `std` (as `torch.std`, 0 for a single value),
     `max` (largest magnitude) and `zero_fraction` (fraction of exact zeros). `histogram` counts the finite values in the
     bins between `edges`, or is None. `unedited` are the statistics before any hook of the tensor, or None if no hook
-    changed the gradient.
+    changed the gradient. For complex gradients, `mean` is the magnitude of the mean, and `histogram` counts real and
+    imaginary parts.
     """
 
     step: int
@@ -58,7 +60,7 @@ class _Waiting:
     kind: str
     size: int
     moments: Tensor
-    """(1, 4), or (2, 4) if hooks changed the gradient, with the unedited gradient in the second row."""
+    """(1, 5), or (2, 5) if hooks changed the gradient, with the unedited gradient in the second row."""
     histogram: tuple[int, ...] | None
     edges: tuple[float, ...] | None
 
@@ -81,6 +83,16 @@ class GradientLog:
     _waiting: list[_Waiting] = field(default_factory=list, repr=False)
     _seen: set[tuple[str, int | None]] = field(default_factory=set, repr=False)
     _lock: Any = field(default_factory=threading.RLock, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickle and copy, without the lock, which neither can copy."""
+        with self._lock:
+            self._transfer()
+            own = {name: copy.copy(value) for name, value in vars(self).items() if name != "_lock"}
+            return own | {"notes": copy.deepcopy(self.notes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())
 
     @property
     def rows(self) -> list[Row]:
@@ -219,9 +231,8 @@ class GradientLog:
 
 
 def _plain(gradient: Tensor) -> Tensor:
-    """Convert a gradient to a dense real tensor."""
-    gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-    return gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+    """Convert a gradient to a dense tensor."""
+    return gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
 
 
 def _in_one(group: Sequence[_Waiting]) -> list[list[list[float]]]:
@@ -231,38 +242,43 @@ def _in_one(group: Sequence[_Waiting]) -> list[list[list[float]]]:
 
 
 def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
-    """Return (Euclidean norm, sum, largest magnitude, count of nonzeros) on the gradient's device; zero if not needed.
+    """Return (Euclidean norm, real and imaginary part of the sum, largest magnitude, count of nonzeros).
 
-    In float64, squares of large float32 values do not overflow, and computing `std` as a difference is accurate enough.
+    They are on the gradient's device, and zero if not needed. In float64, squares of large float32 values do not
+    overflow, and computing `std` as a difference is accurate enough.
     """
     wanted, flat = set(statistics), gradient.flatten()
     if not flat.numel():
-        return torch.zeros(4, dtype=torch.float64)
+        return torch.zeros(5, dtype=torch.float64)
     if flat.device.type != "cpu" or flat.numel() <= BLOCK:
         return _moments_at_once(flat, wanted)
-    norms, rest = torch.stack([_moments_at_once(part, wanted) for part in flat.split(BLOCK)]).split([1, 3], dim=1)
-    return torch.stack([torch.linalg.vector_norm(norms), rest[:, 0].sum(), rest[:, 1].amax(), rest[:, 2].sum()])
+    parts = torch.stack([_moments_at_once(part, wanted) for part in flat.split(BLOCK)])
+    norm, sums = torch.linalg.vector_norm(parts[:, :1], dim=0), parts[:, 1:3].sum(0)
+    return torch.cat([norm, sums, parts[:, 3:4].amax(0), parts[:, 4:].sum(0)])
 
 
 def _moments_at_once(flat: Tensor, wanted: set[str]) -> Tensor:
     dtype = torch.float32 if flat.device.type == "mps" else torch.float64
     zero = torch.zeros((), dtype=dtype, device=flat.device)
-    moments = [zero, zero, zero, zero]
-    values = flat.to(dtype) if flat.device.type == "cpu" else flat
-    if {"norm", "std"} & wanted:
-        moments[0] = torch.linalg.vector_norm(values, dtype=dtype)
-    if {"mean", "std"} & wanted:
-        moments[1] = values.sum(dtype=dtype)
-    if "max" in wanted:
-        low, high = flat.aminmax()
-        moments[2] = torch.maximum(-low, high).to(dtype)
+    moments = [zero, zero, zero, zero, zero]
     if "zero_fraction" in wanted:
-        moments[3] = flat.count_nonzero().to(dtype)
+        moments[4] = flat.count_nonzero().to(dtype)
+    parts = torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
+    parts = tuple(part.to(dtype) if flat.device.type == "cpu" else part for part in parts)
+    size = torch.hypot(*parts) if len(parts) == 2 else parts[0]
+    if {"norm", "std"} & wanted:
+        moments[0] = torch.linalg.vector_norm(size, dtype=dtype)
+    if {"mean", "std"} & wanted:
+        moments[1 : 1 + len(parts)] = [part.sum(dtype=dtype) for part in parts]
+    if "max" in wanted:
+        low, high = size.aminmax()
+        moments[3] = torch.maximum(-low, high).to(dtype)
     return torch.stack(moments)
 
 
 def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> dict[str, float]:
-    norm, total, largest, filled = moments
+    norm, real, imaginary, largest, filled = moments
+    total = math.hypot(real, imaginary) if imaginary else real
     spread = norm * norm - total * total / max(size, 1)
     values = {
         "norm": norm,
@@ -277,6 +293,7 @@ def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> di
 
 def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Return the counts of the finite values in equal bins from minimum to maximum, and the bin edges."""
+    gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
     values = gradient if gradient.dtype == torch.float64 else gradient.float()
     values = values[values.isfinite()]
     low, high = (float(end) for end in values.aminmax()) if values.numel() else (0.0, 0.0)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
+from explainers.hooks.distributed import inspect_wrappers, refuse_sharded
 from explainers.hooks.locate import unwrap
 
 Params = nn.Module | Tensor | Mapping[str, Any] | Iterable[Any]
 
 
-def gather(params: Params) -> dict[str, Tensor]:
+def gather(params: Params, instead: str) -> dict[str, Tensor]:
     """Return the tensors that require grad, without duplicates, by name or, if unnamed, by index.
 
-    Errors   BadOption if no tensor requires grad; TypeError for anything but tensors
+    `instead` is what to write if they are sharded.
+
+    Errors   BadOption if no tensor requires grad, or they are sharded over processes; TypeError for other objects
     """
+    if isinstance(params, nn.Module):
+        inspect_wrappers(params, instead)
     tensors: dict[str, Tensor] = {}
     known: set[int] = set()
     for name, tensor in _named(params):
@@ -27,12 +33,21 @@ def gather(params: Params) -> dict[str, Tensor]:
             raise TypeError(
                 f"{shorten(tensor)} is not a tensor. Pass what an optimizer accepts, such as model.parameters()."
             )
+        refuse_sharded(tensor, instead)
         if tensor.requires_grad and id(tensor) not in known:
             known.add(id(tensor))
             tensors[name] = tensor
     if not tensors:
         raise BadOption("None of the tensors requires grad, so they have no gradient. Call requires_grad_() on some.")
     return tensors
+
+
+@contextmanager
+def not_sharded_inside(params: Any, instead: str) -> Iterator[None]:
+    """Raise an error after the block if it sharded the model, since hooks of the block stay on the old parameters."""
+    yield
+    if isinstance(params, nn.Module):
+        inspect_wrappers(params, f"Shard the model before the block. {instead}")
 
 
 def _named(params: Params) -> Iterator[tuple[str, Any]]:
@@ -52,11 +67,14 @@ def _named(params: Params) -> Iterator[tuple[str, Any]]:
                 yield str(number), item
 
 
-def match_parameters(model: nn.Module, pattern: str) -> dict[str, nn.Parameter]:
+def match_parameters(model: nn.Module, pattern: str, instead: str) -> dict[str, nn.Parameter]:
     """Return the parameters whose dotted names match a shell pattern, without duplicates.
 
-    Errors   BadOption with the three nearest names if there is no match
+    `instead` is what to write if they are sharded.
+
+    Errors   BadOption with the three nearest names if no name matches, or if they are sharded over processes
     """
+    inspect_wrappers(model, instead)
     names = dict(unwrap(model).named_parameters(remove_duplicate=False))
     unique = {names[name]: name for name in reversed(match_names(pattern, names))}
     return {name: parameter for parameter, name in reversed(unique.items())}

