@@ -66,6 +66,9 @@ _LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
 class Relevance(Interception):
     """The mode of LRP, or without a rule map of excitation backprop, which considers only positive contributions."""
 
+    absorbing: tuple[str, ...] = ()
+    """Operations that absorb relevance besides biases and ε, in the words of findings."""
+
     def __init__(
         self,
         network: nn.Module,
@@ -135,7 +138,8 @@ class Relevance(Interception):
         """Return the layer's output with its rule as backward; `position` counts the layers with weights."""
         rule = self.rule_map(affine, position == 0) if self.rule_map else excitation
         output, x = output.detach(), affine.x
-        detached = replace(affine, x=x.detach())
+        bias = None if self.parameters.zero_bias else affine.bias
+        detached = replace(affine, x=x.detach(), bias=bias, negative=output.clamp(max=0) if self.rule_map else None)
         parameters, contrast = self.parameters, self.contrast
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
@@ -230,14 +234,16 @@ class Relevance(Interception):
 
     def _proportional(self, function: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return f(x) + bias for a linear f, with R_i = x_i sum_j (f_ij / z_j) R_j."""
-        detached, positive, epsilon = x.detach().clone(), self.rule_map is None, self.parameters.epsilon
+        detached, positive = x.detach().clone(), self.rule_map is None
+        epsilon, zero_bias = self.parameters.epsilon, self.parameters.zero_bias
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
             values, r = at_least_float32(detached), at_least_float32(relevance)
             if positive:
                 return [_redistribute_by_sign(function, values, r).to(relevance.dtype)]
             z, backward = linear_vjp(function, values)
-            z = z if bias is None else stabilize(z + at_least_float32(bias), epsilon)
+            z = z if bias is None or zero_bias else z + at_least_float32(bias)
+            z = z if bias is None else stabilize(z, epsilon)
             return [backward(safe_divide(r, z)).to(relevance.dtype)]
 
         def compute(x: Tensor) -> Tensor:
@@ -281,8 +287,11 @@ class Relevance(Interception):
         x, y = a, b * alpha if alpha != 1 else b
         terms = [at_least_float32(term) if isinstance(term, Tensor) else torch.as_tensor(term) for term in (x, y)]
         inputs = [term for term in (a, b) if isinstance(term, Tensor)]
-        if self.rule_map is None:
-            terms = _positive_parts(terms, [isinstance(term, Tensor) and term.requires_grad for term in (a, b)])
+        depends = [isinstance(term, Tensor) and term.requires_grad for term in (a, b)]
+        if not all(depends) and (self.rule_map is None or self.parameters.zero_bias):
+            terms = [torch.full_like(term, own) for term, own in zip(terms, depends, strict=True)]
+        elif self.rule_map is None:
+            terms = [term.clamp(min=0) for term in terms]
         z = terms[0] + terms[1]
         shares = [safe_divide(term.to(z).expand_as(z), z) for term in terms]
         shares = [share for share, term in zip(shares, (a, b), strict=True) if isinstance(term, Tensor)]
@@ -374,16 +383,6 @@ def _redistribute_by_sign(function: Callable[[Tensor], Tensor], values: Tensor, 
     below = z + z_negative < 0
     positive = redistribute(safe_divide(probability.masked_fill(below, 0), z))
     return positive + redistribute_negative(safe_divide(probability.masked_fill(~below, 0), z_negative))
-
-
-def _positive_parts(terms: list[Tensor], depends_on_image: list[bool]) -> list[Tensor]:
-    """Return the positive part of each term; constants excite nothing, so the other term gets the whole sum."""
-    if not all(depends_on_image):
-        return [
-            torch.ones_like(term) if own else torch.zeros_like(term)
-            for term, own in zip(terms, depends_on_image, strict=True)
-        ]
-    return [term.clamp(min=0) for term in terms]
 
 
 def _unchanged(tensor: Tensor, reference: weakref.ref[Tensor], version: int) -> bool:

@@ -231,9 +231,17 @@ def _lost(context: FindingContext) -> Message:
 
 
 def _absorbed(context: FindingContext) -> Message:
+    rest = f"{context.facts['share']:.2%} of it" if 0 < context.facts["share"] <= 1 else "the rest"
     return (
-        f"The map sums to {context.number('total')}, but the score is {context.number('score')}. The biases of the "
-        "network account for the rest. The values of the map are still comparable with each other."
+        f"The map sums to {context.number('total')}, but the score is {context.number('score')}. Biases and other "
+        f"constants of the network absorb {rest}. The values of the map are still comparable with each other."
+    )
+
+
+def _cancelled(context: FindingContext) -> Message:
+    return (
+        f"Positive and negative values cancel: their sizes sum to {context.number('size')}, but the score is "
+        f"{context.number('score')}. Single values of the map are hardly evidence."
     )
 
 
@@ -294,6 +302,7 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "bypass": _bypass,
     "lost": _lost,
     "absorbed": _absorbed,
+    "cancelled": _cancelled,
     "incomplete": _incomplete,
     "token_only_gradient": _token_only,
     "shared_looks": _grouped_channels,
