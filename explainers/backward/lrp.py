@@ -17,7 +17,6 @@ from explainers.findings import note_finding, note_promised_sum
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
 
-
 MOST_CANCELLED = 100
 """The largest sum of |R_i|, in multiples of the score, that is not reported as cancellation."""
 
@@ -94,8 +93,8 @@ def _refuse_overflow(relevance: Tensor, scores: Tensor, calmer: dict[str, Any]) 
     broken = ~relevance.flatten(1).isfinite().all(1) & scores.isfinite()
     if bool(broken.any()):
         raise BadOption(
-            f"The relevances of image {int(broken.nonzero()[0])} are NaN or infinite, but its score is not: denominators "
-            f"of the rules are too close to 0. Use {_arguments(calmer)}, or a larger epsilon."
+            f"The relevances of image {int(broken.nonzero()[0])} are NaN or infinite, but its score is not: "
+            f"denominators of the rules are too close to 0. Use {_arguments(calmer)}, or a larger epsilon."
         )
 
 
@@ -112,7 +111,8 @@ def _note_absorbed(relevance: Tensor, scores: Tensor, mode: Relevance) -> None:
     for index, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
         if not score or abs(share := 1 - total / score) <= 0.01:
             continue
-        sentence = f"{what[0].upper()}{what[1:]} absorb {score - total:.3g} of the score {score:.3g}: the map sums to {total:.3g}."
+        sentence = f"{what[0].upper()}{what[1:]} absorb {score - total:.3g} of the score {score:.3g}: "
+        sentence += f"the map sums to {total:.3g}."
         remedy = {}
         if 0.5 < share <= 1:
             sentence = f"{sentence[:-1]}, and {share:.2%} of the score is absorbed."

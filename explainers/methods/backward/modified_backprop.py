@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from explainers.backward import operations
 from explainers.backward.lrp import winning_probability
-from explainers.backward.relu_rules import apply, deconv, guided, why_not
+from explainers.backward.relu_rules import deconv, guided, rectifier_rule, why_not
 from explainers.passes.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -29,6 +29,7 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
         R_in = [x > 0] ∘ ReLU(R_out)
 
     ReLUs are found in the backward graph, whether modules or functions, in-place or shared; ReLU6 counts as a ReLU.
+    Selections such as x * (x > 0), which compute a ReLU, count too.
 
     Returns  (n, c, h, w), signed at the input, in logits per unit of the model's input
     Errors   UnsupportedOperation for other activations (SiLU, GELU, ...), for which the paper defines no rule
@@ -38,8 +39,8 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None)
         >>> guided_backprop(model, images, 281).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target) as run:
-        return run.backward.gradient(run.images, rule=apply(model, guided))
+    with open_run(model, images, target) as run, rectifier_rule(model, guided) as rule:
+        return run.backward.gradient(run.images, rule=rule)
 
 
 @method(
@@ -69,8 +70,8 @@ def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None) -> Te
         >>> deconvnet(model, images, 281).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target) as run:
-        return run.backward.gradient(run.images, rule=apply(model, deconv))
+    with open_run(model, images, target) as run, rectifier_rule(model, deconv) as rule:
+        return run.backward.gradient(run.images, rule=rule)
 
 
 @method(
