@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from explainers.backward.adapters import AdapterTerms
 from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.lrp_rules import (
     Affine,
@@ -81,6 +82,7 @@ class Relevance(Interception):
         self.rule_map, self.parameters, self.contrast = rule_map, parameters, contrast
         self._count = 0
         self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, int]] = {}
+        self._adapters = AdapterTerms()
         self._norms: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor, Tensor]] = {}
         rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(_LAYERS, self._layer)
         rules |= dict.fromkeys(_LINEAR, self._linear)
@@ -98,6 +100,7 @@ class Relevance(Interception):
     def release(self) -> None:
         super().release()
         self._affine.clear()
+        self._adapters.clear()
         self._norms.clear()
 
     @staticmethod
@@ -126,12 +129,14 @@ class Relevance(Interception):
             name,
             (_LAYERS[call.name], kind),
             x._version,
+            options=tuple(sorted(options.items())),
         )
         affine = self._with_norm_before(affine, call.name, options)
         position, self._count = self._count, self._count + 1
         result = self._with_rule(affine, call.call_original(), position)
         if "transpose" not in call.name:
             self._affine[id(result)] = weakref.ref(result), result._version, affine, position
+            self._adapters.add_layer(result, affine, position)
         return result
 
     def _with_rule(self, affine: Affine, output: Tensor, position: int) -> Tensor:
@@ -284,6 +289,10 @@ class Relevance(Interception):
             a, b, alpha = b, a, -1
         elif call.name == "sub":
             alpha = -alpha
+        if adapted := self._adapters.merge(a, b, alpha):
+            result = self._with_rule(adapted[0], (a + b * alpha).detach(), adapted[1])
+            self._affine[id(result)] = weakref.ref(result), result._version, *adapted
+            return result
         x, y = a, b * alpha if alpha != 1 else b
         terms = [at_least_float32(term) if isinstance(term, Tensor) else torch.as_tensor(term) for term in (x, y)]
         inputs = [term for term in (a, b) if isinstance(term, Tensor)]
@@ -320,6 +329,8 @@ class Relevance(Interception):
             return [(relevance / len(shapes)).sum_to_size(shape) for shape in shapes]
 
         result = with_custom_backward(lambda *_: product, redistribute, *signals)
+        if len(signals) == 1:
+            self._adapters.scale(result, *((a, b) if signals[0] is a else (b, a)))
         return _mark_linear(result, a, b, gates=True)
 
     def _div(self, call: Call) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ class Affine:
     """One call of an affine layer, apply(x, weight) + bias.
 
     `kinds` are the layer types that a rule map can match; `version` is the version of x when the layer ran. `negative`
-    is the output's negative part.
+    is the output's negative part, `options` are the stride, padding, dilation and groups that were given.
     """
 
     apply: Callable[[Tensor, Tensor], Tensor]
@@ -39,6 +40,19 @@ class Affine:
     kinds: tuple[str, ...] = ()
     version: int = 0
     negative: Tensor | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of a convolution."""
+        return int(dict(self.options).get("groups", 1))
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each output depends on a single position of the input."""
+        options = dict(self.options)
+        ones = all(set(_tuple(options.get(name, 1))) == {1} for name in ("stride", "groups"))
+        return self.weight[0, 0].numel() == 1 and ones and set(_tuple(options.get("padding", 0))) <= {0, "valid"}
 
     def at_least_float32(self) -> Affine:
         """Convert to float32 or keep float64, because quotients overflow in half precision.
@@ -76,6 +90,10 @@ class Affine:
         if self.bias is None:
             return 0.0
         return self.bias.clamp(min=0) if sign > 0 else self.bias.clamp(max=0)
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 @dataclass(frozen=True)

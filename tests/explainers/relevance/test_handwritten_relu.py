@@ -1,4 +1,4 @@
-"""ReLUs that are written as selections: the same rule as for `torch.relu`, or a refusal, but never the plain gradient."""
+"""ReLUs that are written as selections: the rule of `torch.relu` or a refusal, but never the plain gradient."""
 
 from __future__ import annotations
 
