@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 
 from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights
-from explainers.backward.handwritten_relu import HandwrittenReLUs
 from explainers.backward.operations import STRUCTURE, Call, Interception, tensors
+from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.errors import BadOption, UnsupportedOperation
 from explainers.findings import note_finding, note_gradient, note_promised_sum
 from explainers.passes.run import Run

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from explainers.backward import operations
 from explainers.backward.lrp import winning_probability
-from explainers.backward.relu_rules import deconv, guided, rectifier_rule, why_not
+from explainers.backward.rectifiers.relu_rules import deconv, guided, rectifier_rule, why_not
 from explainers.passes.run import open_run
 from explainers.registry import method
 from explainers.targets import TargetLike

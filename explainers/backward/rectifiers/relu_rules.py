@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.backward.handwritten_relu import HandwrittenReLUs
 from explainers.backward.operations import describe_user_function, global_hooks, is_user_function, nodes
+from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
 
