@@ -144,7 +144,7 @@ class Relevance(Interception):
         rule = self.rule_map(affine, position == 0) if self.rule_map else excitation
         output, x = output.detach(), affine.x
         bias = None if self.parameters.zero_bias else affine.bias
-        detached = replace(affine, x=x.detach(), bias=bias, negative=output.clamp(max=0) if self.rule_map else None)
+        detached = replace(affine, x=x.detach(), bias=bias, output=output.clone() if self.rule_map else None)
         parameters, contrast = self.parameters, self.contrast
 
         def redistribute(relevance: Tensor) -> list[Tensor]:

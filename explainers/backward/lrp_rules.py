@@ -28,8 +28,8 @@ RuleLike = str | Mapping[str, str] | None
 class Affine:
     """One call of an affine layer, apply(x, weight) + bias.
 
-    `kinds` are the layer types that a rule map can match; `version` is the version of x when the layer ran. `negative`
-    is the output's negative part, `options` are the stride, padding, dilation and groups that were given.
+    `kinds` are the layer types that a rule map can match; `version` is the version of x when the layer ran. `output` is
+    what the network computed, with the bias, `options` are the stride, padding, dilation and groups that were given.
     """
 
     apply: Callable[[Tensor, Tensor], Tensor]
@@ -39,7 +39,7 @@ class Affine:
     name: str = ""
     kinds: tuple[str, ...] = ()
     version: int = 0
-    negative: Tensor | None = None
+    output: Tensor | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -69,7 +69,7 @@ class Affine:
             x=at_least_float32(self.x),
             weight=at_least_float32(self.weight),
             bias=None if self.bias is None else at_least_float32(self.bias),
-            negative=None if self.negative is None else at_least_float32(self.negative),
+            output=None if self.output is None else at_least_float32(self.output),
         )
 
     def linear(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -142,9 +142,15 @@ def stabilize(z: Tensor, epsilon: float) -> Tensor:
 
 @rule
 def epsilon(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
-    """R_i = sum_j z_ij / (z_j + ε sign z_j) R_j, with z_j = sum_i z_ij + b_j.   Bach et al. 2015, eq. 58"""
+    """R_i = sum_j z_ij / (z_j + ε sign z_j) R_j, with z_j = sum_i z_ij + b_j.   Bach et al. 2015, eq. 58
+
+    z_j is the network's own output: if it was computed again, R_j / z_j would contain the difference in rounding.
+    """
     z, redistribute = a.linear(a.x, a.weight)
-    z = z if a.bias is None else z + a.bias
+    if a.output is not None and not parameters.zero_bias:
+        z = a.output
+    elif a.bias is not None:
+        z = z + a.bias
     return redistribute(safe_divide(relevance, stabilize(z, parameters.epsilon)))
 
 
@@ -177,7 +183,7 @@ def z_plus(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     """
     z, redistribute = a.signed_part(1)
     z = z + a.signed_bias(1)
-    if a.negative is None or not bool((below := (-a.negative > MOST_GAIN * z) & (relevance != 0)).any()):
+    if a.output is None or not bool((below := (-a.output > MOST_GAIN * z) & (relevance != 0)).any()):
         return redistribute(safe_divide(relevance, z))
     total = redistribute(safe_divide(relevance.masked_fill(below, 0), z))
     z, redistribute = a.signed_part(-1)

@@ -35,7 +35,7 @@ def attn_lrp(
     target: TargetLike = None,
     *,
     rule: LayerRule = "epsilon",
-    epsilon: Epsilon = 1e-6,
+    epsilon: Epsilon = 0.0,
     gamma: Gamma = 0.25,
     zero_bias: ZeroBias = False,
 ) -> Tensor:
@@ -76,7 +76,7 @@ def cp_lrp(
     target: TargetLike = None,
     *,
     rule: LayerRule = "epsilon",
-    epsilon: Epsilon = 1e-6,
+    epsilon: Epsilon = 0.0,
     gamma: Gamma = 0.25,
     zero_bias: ZeroBias = False,
 ) -> Tensor:

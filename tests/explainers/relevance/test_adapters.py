@@ -94,7 +94,7 @@ def test_two_layers_next_to_a_third_stay_apart_with_an_activation_or_another_inp
     x = random_images().abs()
     nets = [settle(Bottleneck(act).double()) for act in (nn.ReLU(), nn.Identity())]
     for net in nets:
-        net.net.down.weight.data.abs_()  # the ReLU changes nothing but what counts as one layer
+        net.net.down.weight.data.abs_()  # the ReLU changes nothing but which layers are merged
     torch.testing.assert_close(nets[0](x), nets[1](x))
     assert rel(lrp(nets[0], x, CLASSES), lrp(nets[1], x, CLASSES)) > 1e-3
 

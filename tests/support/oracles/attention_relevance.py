@@ -103,7 +103,7 @@ ORACLES: dict[str, Oracle] = {
     name: Oracle(
         "propositions of the paper for two blocks, step by step, without autograd",
         two_blocks,
-        lambda net, x, c, attn=attn: attention_relevance(net, x, c, attn, 1e-6)[0],  # type: ignore[misc]
+        lambda net, x, c, attn=attn: attention_relevance(net, x, c, attn, 0.0)[0],  # type: ignore[misc]
         images=wide_images,
         classes=[2, 0, 4],
     )
