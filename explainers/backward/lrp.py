@@ -21,11 +21,11 @@ MOST_CANCELLED = 100
 """The largest sum of |R_i|, in multiples of the score, that is not reported as cancellation."""
 
 
-def relevance(run: Run, mode: Relevance, calmer: dict[str, Any]) -> Tensor:
+def relevance(run: Run, mode: Relevance, calmer: dict[str, Any], unbiased: dict[str, Any]) -> Tensor:
     """Compute the LRP relevance of every input value, [N, C, H, W], by a mode with a rule map.
 
     The relevance of the network's output is output times d score / d output, i.e. the score if the target is a class.
-    Findings report what is absorbed on the way, and relevances that cancel; `calmer` is the remedy for these.
+    Findings report what is absorbed on the way, with the remedy `unbiased`, and relevances that cancel, with `calmer`.
 
     Errors   BadOption if relevances are NaN or infinite although the scores are not
     """
@@ -50,7 +50,7 @@ def relevance(run: Run, mode: Relevance, calmer: dict[str, Any]) -> Tensor:
     if starts and all(len(output) == len(relevance) for output in starts):
         scores = sum((output.flatten(1).sum(1) for output in starts), torch.zeros(len(relevance)).to(relevance))
         _refuse_overflow(relevance, scores, calmer)
-        _note_absorbed(relevance, scores, mode)
+        _note_absorbed(relevance, scores, mode, unbiased)
         _note_cancelled(relevance, scores, outputs, calmer)
     return relevance
 
@@ -98,7 +98,7 @@ def _refuse_overflow(relevance: Tensor, scores: Tensor, calmer: dict[str, Any]) 
         )
 
 
-def _note_absorbed(relevance: Tensor, scores: Tensor, mode: Relevance) -> None:
+def _note_absorbed(relevance: Tensor, scores: Tensor, mode: Relevance, unbiased: dict[str, Any]) -> None:
     """Note the score, to which relevance should sum (conservation), and each image for which it does not."""
     note_promised_sum(scores)
     parameters = mode.parameters
@@ -113,11 +113,11 @@ def _note_absorbed(relevance: Tensor, scores: Tensor, mode: Relevance) -> None:
             continue
         sentence = f"{what[0].upper()}{what[1:]} absorb {score - total:.3g} of the score {score:.3g}: "
         sentence += f"the map sums to {total:.3g}."
-        remedy = {}
+        remedy: dict[str, Any] = {}
         if 0.5 < share <= 1:
-            sentence = f"{sentence[:-1]}, and {share:.2%} of the score is absorbed."
+            sentence = f"{sentence[:-1]}, and {100 * share:.5g}% of the score is absorbed."
             if not parameters.zero_bias:
-                sentence, remedy = f"{sentence} Use zero_bias=True to exclude biases.", {"zero_bias": True}
+                sentence, remedy = f"{sentence} Use {_arguments(unbiased)} to exclude biases.", unbiased
         note_finding("absorbed", sentence, remedy, index, score=score, total=total, share=share)
 
 

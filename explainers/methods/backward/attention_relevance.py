@@ -60,7 +60,7 @@ def attn_lrp(
     with open_run(model, images, target) as run:
         parameters = RuleParameters(epsilon, gamma, zero_bias=zero_bias)
         mode = AttentionRelevance(run.view.network, "AttnLRP", RuleMap(rule or "epsilon", "epsilon_plus"), parameters)
-        return relevance(run, mode, {"rule": "gamma"})
+        return relevance(run, mode, _calmer(rule), {"zero_bias": True, "rule": "gamma"})
 
 
 @method(
@@ -99,4 +99,8 @@ def cp_lrp(
     with open_run(model, images, target) as run:
         parameters = RuleParameters(epsilon, gamma, zero_bias=zero_bias)
         mode = Relevance(run.view.network, "CP-LRP", RuleMap(rule or "epsilon", "epsilon_plus"), parameters)
-        return relevance(run, mode, {"rule": "gamma"})
+        return relevance(run, mode, _calmer(rule), {"zero_bias": True, "rule": "gamma"})
+
+
+def _calmer(rule: RuleLike) -> dict[str, str]:
+    return {"rule": "z_plus" if rule == "gamma" else "gamma"}

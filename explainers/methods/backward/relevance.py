@@ -201,7 +201,8 @@ def lrp(
         mode = Relevance(run.view.network, "LRP", RuleMap(rule, composite), parameters)
         calmer: dict[str, Any] = ({"rule": None} if rule else {}) | ({"zero_bias": False} if zero_bias else {})
         calmer["composite"] = "epsilon_gamma_box" if rule is None and composite == "epsilon_plus" else "epsilon_plus"
-        return relevance(run, mode, calmer)
+        # Without biases, the epsilon rule divides by values close to 0; the composites hardly do.
+        return relevance(run, mode, calmer, {"zero_bias": True} | ({"rule": None} if rule else {}))
 
 
 def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> None:

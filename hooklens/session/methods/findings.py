@@ -231,7 +231,7 @@ def _lost(context: FindingContext) -> Message:
 
 
 def _absorbed(context: FindingContext) -> Message:
-    rest = f"{context.facts['share']:.2%} of it" if 0 < context.facts["share"] <= 1 else "the rest"
+    rest = f"{100 * context.facts['share']:.5g}% of it" if 0 < context.facts["share"] <= 1 else "the rest"
     return (
         f"The map sums to {context.number('total')}, but the score is {context.number('score')}. Biases and other "
         f"constants of the network absorb {rest}. The values of the map are still comparable with each other."

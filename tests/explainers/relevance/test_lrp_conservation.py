@@ -98,11 +98,14 @@ def test_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
         found = row["absorbed"]
         assert found.facts["share"] == pytest.approx(1 - total / score)
         if found.facts["share"] > 0.5:
-            assert f"{1 - total / score:.2%}" in found.sentence and found.remedy == {"zero_bias": True}
+            assert f"{100 * found.facts['share']:.5g}%" in found.sentence and found.remedy == {"zero_bias": True}
     large = [row for row in codes(e) if row["absorbed"].remedy]
     assert large
     again = explain("lrp", net, x, CLASSES, **large[0]["absorbed"].remedy)
     assert not any("absorbed" in row for row in codes(again))
+    given = codes(explain("lrp", net, x, CLASSES, rule="epsilon"))
+    remedies = [row["absorbed"].remedy for row in given if "absorbed" in row and row["absorbed"].remedy]
+    assert all(remedy == {"zero_bias": True, "rule": None} for remedy in remedies)
 
 
 class Signed(nn.Module):
