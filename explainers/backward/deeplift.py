@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights
 from explainers.backward.operations import STRUCTURE, Call, Interception, tensors
+from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.errors import BadOption, UnsupportedOperation
 from explainers.findings import note_finding, note_gradient, note_promised_sum
 from explainers.passes.run import Run
@@ -152,13 +153,15 @@ def _multipliers(
     """Return the multipliers, the scores [B] of batch and baseline, and the largest magnitude of the outputs."""
     mode = Rescale(run.view.network)
     try:
-        with mode, run.scoring.autocast():
+        with mode, HandwrittenReLUs(), run.scoring.autocast():
             before = run.forward(baseline.clone())
         with torch.enable_grad():
             leaf = batch.detach().clone().requires_grad_()
             images = leaf.clone()  # cloned outside the mode, which detaches leaves
-            with mode.replay(), run.scoring.autocast():
+            with mode.replay(), HandwrittenReLUs() as relus, run.scoring.autocast():
                 output = run.forward(images)
+            if relus.others:
+                raise mode.refuse(relus.describe())
             # The target class is chosen on the image; then the score is recorded and replayed like the network.
             run.scoring.score(pytree.tree_map(_detached, output), indices)
             with mode, torch.no_grad():

@@ -10,19 +10,27 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from explainers.backward.lrp_operations import Relevance
-from explainers.backward.lrp_rules import RuleMap, RuleParameters
+from explainers.backward.lrp_rules import RuleParameters
 from explainers.backward.operations import with_custom_backward
+from explainers.errors import BadOption
 from explainers.findings import note_finding, note_promised_sum
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
 
+MOST_CANCELLED = 100
+"""The largest sum of |R_i|, in multiples of the score, that is not reported as cancellation."""
 
-def relevance(run: Run, rule_map: RuleMap, parameters: RuleParameters) -> Tensor:
-    """Compute the LRP relevance of every input value, [N, C, H, W]; a finding reports what biases and ε absorb.
+
+def relevance(run: Run, mode: Relevance, calmer: dict[str, Any], unbiased: dict[str, Any]) -> Tensor:
+    """Compute the LRP relevance of every input value, [N, C, H, W], by a mode with a rule map.
 
     The relevance of the network's output is output times d score / d output, i.e. the score if the target is a class.
+    Findings report what is absorbed on the way, with the remedy `unbiased`, and relevances that cancel, with `calmer`.
+
+    Errors   BadOption if relevances are NaN or infinite although the scores are not
     """
     starts: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def start(output: Any) -> Any:
         if not (isinstance(output, Tensor) and output.requires_grad):
@@ -31,15 +39,19 @@ def relevance(run: Run, rule_map: RuleMap, parameters: RuleParameters) -> Tensor
 
         def multiply(gradient: Tensor) -> list[Tensor]:
             starts.append(at_least_float32(gradient) * values)
+            outputs.append(values)
             return [starts[-1].to(gradient.dtype)]
 
         return with_custom_backward(Tensor.clone, multiply, output)
 
-    relevance = _backward(run, Relevance(run.view.network, "LRP", rule_map, parameters), start)
-    rule_map.check()
+    relevance = _backward(run, mode, start)
+    if mode.rule_map is not None:
+        mode.rule_map.check()
     if starts and all(len(output) == len(relevance) for output in starts):
-        scores = [output.flatten(1).sum(1) for output in starts]
-        _note_absorbed(relevance, sum(scores, torch.zeros(len(relevance)).to(relevance)))
+        scores = sum((output.flatten(1).sum(1) for output in starts), torch.zeros(len(relevance)).to(relevance))
+        _refuse_overflow(relevance, scores, calmer)
+        _note_absorbed(relevance, scores, mode, unbiased)
+        _note_cancelled(relevance, scores, outputs, calmer)
     return relevance
 
 
@@ -77,15 +89,55 @@ def _backward(run: Run, mode: Relevance, start: Callable[[Any], Any]) -> Tensor:
     return at_least_float32(relevance)
 
 
-def _note_absorbed(relevance: Tensor, scores: Tensor) -> None:
+def _refuse_overflow(relevance: Tensor, scores: Tensor, calmer: dict[str, Any]) -> None:
+    broken = ~relevance.flatten(1).isfinite().all(1) & scores.isfinite()
+    if bool(broken.any()):
+        raise BadOption(
+            f"The relevances of image {int(broken.nonzero()[0])} are NaN or infinite, but its score is not: "
+            f"denominators of the rules are too close to 0. Use {_arguments(calmer)}, or a larger epsilon."
+        )
+
+
+def _note_absorbed(relevance: Tensor, scores: Tensor, mode: Relevance, unbiased: dict[str, Any]) -> None:
     """Note the score, to which relevance should sum (conservation), and each image for which it does not."""
     note_promised_sum(scores)
+    parameters = mode.parameters
+    absorbing = [
+        "outputs without a contribution of their sign" if parameters.zero_bias else "biases and other constants",
+        *mode.absorbing,
+        *(["ε"] if parameters.epsilon else []),
+    ]
+    what = ", ".join(absorbing)
     for index, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
-        if score and abs(1 - total / score) > 0.01:
+        if not score or abs(share := 1 - total / score) <= 0.01:
+            continue
+        sentence = f"{what[0].upper()}{what[1:]} absorb {score - total:.3g} of the score {score:.3g}: "
+        sentence += f"the map sums to {total:.3g}."
+        remedy: dict[str, Any] = {}
+        if 0.5 < share <= 1:
+            sentence = f"{sentence[:-1]}, and {100 * share:.5g}% of the score is absorbed."
+            if not parameters.zero_bias:
+                sentence, remedy = f"{sentence} Use {_arguments(unbiased)} to exclude biases.", unbiased
+        note_finding("absorbed", sentence, remedy, index, score=score, total=total, share=share)
+
+
+def _note_cancelled(relevance: Tensor, scores: Tensor, outputs: list[Tensor], calmer: dict[str, Any]) -> None:
+    """Note images whose relevances are so much larger than the score that mainly their differences remain."""
+    sizes = relevance.flatten(1).abs().sum(1).tolist()
+    largest = torch.stack([scores.abs(), *(output.flatten(1).abs().amax(1) for output in outputs)]).amax(0)
+    for index, (size, score, scale) in enumerate(zip(sizes, scores.tolist(), largest.tolist(), strict=True)):
+        if size > MOST_CANCELLED * scale:
             note_finding(
-                "absorbed",
-                f"Biases and ε absorb {score - total:.3g} of the score {score:.3g}: the map sums to {total:.3g}.",
-                image=index,
+                "cancelled",
+                f"Positive and negative relevances cancel: the sum of their sizes is {size:.3g} for a score of "
+                f"{score:.3g}. Single values of the map are hardly evidence. Use {_arguments(calmer)}, or a larger "
+                f"epsilon.",
+                calmer,
+                index,
+                size=size,
                 score=score,
-                total=total,
             )
+
+
+def _arguments(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())

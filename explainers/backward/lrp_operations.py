@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from explainers.backward.adapters import AdapterTerms
 from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.lrp_rules import (
     Affine,
@@ -66,6 +67,9 @@ _LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
 class Relevance(Interception):
     """The mode of LRP, or without a rule map of excitation backprop, which considers only positive contributions."""
 
+    absorbing: tuple[str, ...] = ()
+    """Operations that absorb relevance besides biases and ε, in the words of findings."""
+
     def __init__(
         self,
         network: nn.Module,
@@ -78,6 +82,7 @@ class Relevance(Interception):
         self.rule_map, self.parameters, self.contrast = rule_map, parameters, contrast
         self._count = 0
         self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, int]] = {}
+        self._adapters = AdapterTerms()
         self._norms: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor, Tensor]] = {}
         rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(_LAYERS, self._layer)
         rules |= dict.fromkeys(_LINEAR, self._linear)
@@ -95,6 +100,7 @@ class Relevance(Interception):
     def release(self) -> None:
         super().release()
         self._affine.clear()
+        self._adapters.clear()
         self._norms.clear()
 
     @staticmethod
@@ -123,19 +129,22 @@ class Relevance(Interception):
             name,
             (_LAYERS[call.name], kind),
             x._version,
+            options=tuple(sorted(options.items())),
         )
         affine = self._with_norm_before(affine, call.name, options)
         position, self._count = self._count, self._count + 1
         result = self._with_rule(affine, call.call_original(), position)
         if "transpose" not in call.name:
             self._affine[id(result)] = weakref.ref(result), result._version, affine, position
+            self._adapters.add_layer(result, affine, position)
         return result
 
     def _with_rule(self, affine: Affine, output: Tensor, position: int) -> Tensor:
         """Return the layer's output with its rule as backward; `position` counts the layers with weights."""
         rule = self.rule_map(affine, position == 0) if self.rule_map else excitation
         output, x = output.detach(), affine.x
-        detached = replace(affine, x=x.detach())
+        bias = None if self.parameters.zero_bias else affine.bias
+        detached = replace(affine, x=x.detach(), bias=bias, output=output.clone() if self.rule_map else None)
         parameters, contrast = self.parameters, self.contrast
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
@@ -230,14 +239,16 @@ class Relevance(Interception):
 
     def _proportional(self, function: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return f(x) + bias for a linear f, with R_i = x_i sum_j (f_ij / z_j) R_j."""
-        detached, positive, epsilon = x.detach().clone(), self.rule_map is None, self.parameters.epsilon
+        detached, positive = x.detach().clone(), self.rule_map is None
+        epsilon, zero_bias = self.parameters.epsilon, self.parameters.zero_bias
 
         def redistribute(relevance: Tensor) -> list[Tensor]:
             values, r = at_least_float32(detached), at_least_float32(relevance)
             if positive:
                 return [_redistribute_by_sign(function, values, r).to(relevance.dtype)]
             z, backward = linear_vjp(function, values)
-            z = z if bias is None else stabilize(z + at_least_float32(bias), epsilon)
+            z = z if bias is None or zero_bias else z + at_least_float32(bias)
+            z = z if bias is None else stabilize(z, epsilon)
             return [backward(safe_divide(r, z)).to(relevance.dtype)]
 
         def compute(x: Tensor) -> Tensor:
@@ -278,11 +289,18 @@ class Relevance(Interception):
             a, b, alpha = b, a, -1
         elif call.name == "sub":
             alpha = -alpha
+        if adapted := self._adapters.merge(a, b, alpha):
+            result = self._with_rule(adapted[0], (a + b * alpha).detach(), adapted[1])
+            self._affine[id(result)] = weakref.ref(result), result._version, *adapted
+            return result
         x, y = a, b * alpha if alpha != 1 else b
         terms = [at_least_float32(term) if isinstance(term, Tensor) else torch.as_tensor(term) for term in (x, y)]
         inputs = [term for term in (a, b) if isinstance(term, Tensor)]
-        if self.rule_map is None:
-            terms = _positive_parts(terms, [isinstance(term, Tensor) and term.requires_grad for term in (a, b)])
+        depends = [isinstance(term, Tensor) and term.requires_grad for term in (a, b)]
+        if not all(depends) and (self.rule_map is None or self.parameters.zero_bias):
+            terms = [torch.full_like(term, own) for term, own in zip(terms, depends, strict=True)]
+        elif self.rule_map is None:
+            terms = [term.clamp(min=0) for term in terms]
         z = terms[0] + terms[1]
         shares = [safe_divide(term.to(z).expand_as(z), z) for term in terms]
         shares = [share for share, term in zip(shares, (a, b), strict=True) if isinstance(term, Tensor)]
@@ -311,6 +329,8 @@ class Relevance(Interception):
             return [(relevance / len(shapes)).sum_to_size(shape) for shape in shapes]
 
         result = with_custom_backward(lambda *_: product, redistribute, *signals)
+        if len(signals) == 1:
+            self._adapters.scale(result, *((a, b) if signals[0] is a else (b, a)))
         return _mark_linear(result, a, b, gates=True)
 
     def _div(self, call: Call) -> Tensor:
@@ -374,16 +394,6 @@ def _redistribute_by_sign(function: Callable[[Tensor], Tensor], values: Tensor, 
     below = z + z_negative < 0
     positive = redistribute(safe_divide(probability.masked_fill(below, 0), z))
     return positive + redistribute_negative(safe_divide(probability.masked_fill(~below, 0), z_negative))
-
-
-def _positive_parts(terms: list[Tensor], depends_on_image: list[bool]) -> list[Tensor]:
-    """Return the positive part of each term; constants excite nothing, so the other term gets the whole sum."""
-    if not all(depends_on_image):
-        return [
-            torch.ones_like(term) if own else torch.zeros_like(term)
-            for term, own in zip(terms, depends_on_image, strict=True)
-        ]
-    return [term.clamp(min=0) for term in terms]
 
 
 def _unchanged(tensor: Tensor, reference: weakref.ref[Tensor], version: int) -> bool:

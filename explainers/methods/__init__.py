@@ -19,6 +19,7 @@ from explainers.methods.gradients.layer_paths import *  # type: ignore[assignmen
 from explainers.methods.gradients.region_attribution import *  # isort: skip
 from explainers.methods.backward.modified_backprop import *  # isort: skip
 from explainers.methods.backward.relevance import *  # isort: skip
+from explainers.methods.backward.attention_relevance import *  # isort: skip
 from explainers.methods.cams.combined import *  # isort: skip
 from explainers.methods.gradients.bias_gradients import *  # isort: skip
 from explainers.methods.perturbation.masks import *  # isort: skip

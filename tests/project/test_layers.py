@@ -78,7 +78,7 @@ MOST_LINES = 430
 REGISTERING = ("register_hook", "register_prehook", "register_forward", "register_full_backward", "register_backward")
 REGISTERING += ("register_module_", "register_multi_grad_hook", "register_post_accumulate_grad_hook")
 HOOK_FILES = {f"explainers/hooks/{name}.py" for name in ("calls", "capture", "edit")}
-HOOK_FILES |= {"explainers/network/batch_norm.py", "explainers/backward/relu_rules.py"}
+HOOK_FILES |= {"explainers/network/batch_norm.py", "explainers/backward/rectifiers/relu_rules.py"}
 MODULE_HOOK_FILES = {"explainers/hooks/calls.py"}
 """Hooks on modules are registered in one file; hooks on tensors and graph nodes in the files that need them."""
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from explainers.backward import operations
 from explainers.backward.lrp import winning_probability
-from explainers.backward.relu_rules import apply, deconv, guided, why_not
+from explainers.backward.rectifiers.relu_rules import deconv, guided, rectifier_rule, why_not
 from explainers.network.forward_wrapper import Forward
 from explainers.passes.run import open_run
 from explainers.registry import method
@@ -39,6 +39,7 @@ def guided_backprop(
         R_in = [x > 0] ∘ ReLU(R_out)
 
     ReLUs are found in the backward graph, whether modules or functions, in-place or shared; ReLU6 counts as a ReLU.
+    Selections such as x * (x > 0), which compute a ReLU, count too.
 
     `forward` and `through` are as in `explain`.
 
@@ -50,8 +51,8 @@ def guided_backprop(
         >>> guided_backprop(model, images, 281).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target) as run:
-        return run.backward.gradient(run.images, rule=apply(model, guided))
+    with open_run(model, images, target) as run, rectifier_rule(model, guided) as rule:
+        return run.backward.gradient(run.images, rule=rule)
 
 
 @method(
@@ -90,8 +91,8 @@ def deconvnet(
         >>> deconvnet(model, images, 281).shape
         torch.Size([1, 3, 224, 224])
     """
-    with open_run(model, images, target) as run:
-        return run.backward.gradient(run.images, rule=apply(model, deconv))
+    with open_run(model, images, target) as run, rectifier_rule(model, deconv) as rule:
+        return run.backward.gradient(run.images, rule=rule)
 
 
 @method(

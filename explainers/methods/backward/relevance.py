@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from explainers.backward.deeplift import deep_lift_of
 from explainers.backward.lrp import relevance
+from explainers.backward.lrp_operations import Relevance
 from explainers.backward.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
 from explainers.backward.operations import why_not
 from explainers.errors import BadOption, shorten
@@ -25,6 +26,8 @@ from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refu
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
+
+ZeroBias = Annotated[bool, "Leave biases out of the denominators, so that they absorb no relevance"]
 
 
 @method(
@@ -177,6 +180,7 @@ def lrp(
     alpha: Annotated[float, Range(1, 10, 0.5, help="α: weight of positive contributions (β = α − 1)")] = 2.0,
     low: Tensor | float | None = None,
     high: Tensor | float | None = None,
+    zero_bias: ZeroBias = False,
     forward: Forward | None = None,
     through: ThroughLike | None = None,
 ) -> Tensor:
@@ -190,10 +194,15 @@ def lrp(
     each image. Gates, attention weights and the standard deviations of layer norms are treated as constants. If
     `epsilon` is 0, a division by 0 gives 0.
 
+    With `zero_bias`, biases and other constants that are added (shifts of norms, position embeddings) are left out of
+    the denominators. Then only class tokens, epsilon, and outputs without a contribution of their sign absorb
+    relevance. `explain` also reports relevances that cancel.
+
     `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to the score minus what biases and epsilon absorb, which `explain` reports
-    Errors   UnsupportedOperation naming operation and layer; BadOption for a pattern that matches no layer
+    Errors   UnsupportedOperation naming operation and layer; BadOption for a pattern that matches no layer, or if
+             relevances overflow
     Source   Bach et al. 2015, eqs. 58 and 60; Montavon et al. 2017, 2019; composites: Kohlbrenner et al. 2020
 
     Example
@@ -203,7 +212,12 @@ def lrp(
     for name, bound in (("low", low), ("high", high)):
         _check_bound(name, bound, images)
     with open_run(model, images, target) as run:
-        return relevance(run, RuleMap(rule, composite), RuleParameters(epsilon, gamma, alpha, low, high))
+        parameters = RuleParameters(epsilon, gamma, alpha, low, high, zero_bias)
+        mode = Relevance(run.view.network, "LRP", RuleMap(rule, composite), parameters)
+        calmer: dict[str, Any] = ({"rule": None} if rule else {}) | ({"zero_bias": False} if zero_bias else {})
+        calmer["composite"] = "epsilon_gamma_box" if rule is None and composite == "epsilon_plus" else "epsilon_plus"
+        # Without biases, the epsilon rule divides by values close to 0; the composites hardly do.
+        return relevance(run, mode, calmer, {"zero_bias": True} | ({"rule": None} if rule else {}))
 
 
 def _check_bound(name: str, bound: Tensor | float | None, images: Tensor) -> None:

@@ -144,6 +144,16 @@ GUIDES: dict[str, tuple[str, str, str]] = {
     ),
     "gradient_shap": (PARTS, "negative contributions", "The map depends on the random baselines."),
     "lrp": (PARTS, "negative contributions", "The map depends on the rules that propagate relevance."),
+    "attn_lrp": (
+        PARTS + ", also through queries and keys",
+        "negative contributions",
+        "Softmaxes absorb relevance, and values of opposite signs partly cancel.",
+    ),
+    "cp_lrp": (
+        PARTS,
+        "negative contributions",
+        "Attention weights are constants, so pixels that only direct the attention are missed.",
+    ),
     "deep_lift": (PARTS + ", compared with a blank image", "negative contributions", BASELINE),
     "deep_lift_shap": (PARTS + ", compared with random images", "negative contributions", BASELINE),
     "guided_grad_cam": (

@@ -247,9 +247,17 @@ def _lost(context: FindingContext) -> Message:
 
 
 def _absorbed(context: FindingContext) -> Message:
+    rest = f"{100 * context.facts['share']:.5g}% of it" if 0 < context.facts["share"] <= 1 else "the rest"
     return (
-        f"The map sums to {context.number('total')}, but the score is {context.number('score')}. The biases of the "
-        "network account for the rest. The values of the map are still comparable with each other."
+        f"The map sums to {context.number('total')}, but the score is {context.number('score')}. Biases and other "
+        f"constants of the network absorb {rest}. The values of the map are still comparable with each other."
+    )
+
+
+def _cancelled(context: FindingContext) -> Message:
+    return (
+        f"Positive and negative values cancel: their sizes sum to {context.number('size')}, but the score is "
+        f"{context.number('score')}. Single values of the map are hardly evidence."
     )
 
 
@@ -328,6 +336,7 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "bypass": _bypass,
     "lost": _lost,
     "absorbed": _absorbed,
+    "cancelled": _cancelled,
     "incomplete": _incomplete,
     "token_only_gradient": _token_only,
     "rows_depend": _rows_depend,

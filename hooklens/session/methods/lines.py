@@ -76,6 +76,8 @@ LINES = {
             "expected gradients shapley",
         ),
         "lrp": ("Propagates the score back through the layers to the pixels.", "layer-wise relevance propagation"),
+        "attn_lrp": ("LRP through the attention of a transformer.", "attnlrp transformer vit layer-wise relevance"),
+        "cp_lrp": ("LRP with constant attention weights.", "transformer vit conservative propagation relevance"),
         "deep_lift": ("Contributions compared with a blank image.", "deeplift baseline rescale"),
         "deep_lift_shap": ("DeepLIFT averaged over many baselines.", "deepliftshap deepshap shapley"),
         "guided_grad_cam": ("Fine edges inside the region of Grad-CAM.", "guided gradcam edges detail"),

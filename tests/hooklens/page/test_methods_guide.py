@@ -208,7 +208,8 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "unusual_size": [{"given": 112, "trained": 224}],
     "bypass": [{"layer": "head"}, {"layer": "stages.2", "share": 0.12}],
     "lost": [{"share": 0.1}],
-    "absorbed": [{"score": 9.0, "total": 8.0}],
+    "absorbed": [{"score": 9.0, "total": 8.0, "share": 1 / 9}, {"score": 9.0, "total": 10.0, "share": -1 / 9}],
+    "cancelled": [{"score": 9.0, "size": 1e4}],
     "incomplete": [
         {"total": 8.0, "expected": 9.0, "option": "steps"},
         {"total": 8.0, "expected": 9.0},

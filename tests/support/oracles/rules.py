@@ -44,7 +44,7 @@ def shared(rule: str, w: Tensor, b: Tensor, x: Tensor, r: Tensor, **given: float
     up, down = z.clamp(min=0), z.clamp(max=0)
     if rule == "epsilon":
         parts, whole = z, z.sum(1) + b
-        whole = whole + torch.where(whole < 0, -1, 1) * given.get("epsilon", 0.0)
+        whole = whole + torch.where(whole < 0, -1.0, 1.0).to(whole) * given.get("epsilon", 0.0)
     elif rule == "gamma":
         favoured = torch.where((z.sum(1) + b > 0)[:, None], up, down)
         bias = torch.where(z.sum(1) + b > 0, b.clamp(min=0), b.clamp(max=0))

@@ -6,13 +6,15 @@ The user's modules are not modified. Activations for which a rule is not defined
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from explainers.backward.operations import describe_user_function, global_hooks, is_user_function, nodes
+from explainers.backward.rectifiers.handwritten import HandwrittenReLUs
 from explainers.errors import UnsupportedOperation
 from explainers.hooks.locate import frozen_graph, unwrap
 
@@ -20,7 +22,7 @@ from explainers.hooks.locate import frozen_graph, unwrap
 Rule = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], tuple[Tensor | None, ...]]
 
 # Rectifiers: zero gradient outside an interval, one inside. ReLU6 and Hardtanh(0, b) are ReLUs with an upper limit.
-_RECTIFIERS = ("ReluBackward", "HardtanhBackward", "ThresholdBackward", "ClampMinBackward")
+_RECTIFIERS = ("ReluBackward", "HardtanhBackward", "ThresholdBackward", "Clamp", "Maximum", "Fmax")
 _OTHERS = {
     "SiluBackward": "SiLU",
     "GeluBackward": "GELU",
@@ -35,6 +37,7 @@ _OTHERS = {
     "LogSigmoidBackward": "LogSigmoid",
     "SoftshrinkBackward": "Softshrink",
     "HardshrinkBackward": "Hardshrink",
+    "AbsBackward": "abs",
 }
 _HIDDEN = ("CompiledFunction", "DifferentiableGraph")
 _MODULES = (
@@ -77,8 +80,10 @@ def hook_rectifiers(total: Tensor, rule: Rule) -> None:
                 f"The network uses {function}, {why}. It may contain a ReLU that guided backpropagation and deconvnet "
                 f"would miss. Use saliency, smooth_grad or integrated_gradients."
             )
-        if name.startswith(_RECTIFIERS) or _is_rectifier(name, node):
+        if name.startswith(_RECTIFIERS) and _is_rectifier(name, node):
             rectifiers.append(node)
+        elif other := _other_limit(name, node):
+            raise UnsupportedOperation(undefined_message(other))
         elif activation := next((word for start, word in _OTHERS.items() if name.startswith(start)), None):
             raise UnsupportedOperation(undefined_message(activation))
         elif any(hidden in node.name() for hidden in _HIDDEN):
@@ -96,17 +101,42 @@ def hook_rectifiers(total: Tensor, rule: Rule) -> None:
 
 
 def _is_rectifier(name: str, node: Any) -> bool:
-    """Check whether a node is a clamp from 0, with or without upper limit, or the maximum with constant zeros."""
-    if name.startswith("ClampBackward"):
+    """Check whether a node limits its input to values from 0, with or without an upper limit."""
+    if name.startswith("ReluBackward"):
+        return True
+    lowest: Any = None
+    if name.startswith(("ClampBackward", "ClampMinBackward")):
         lowest = node._saved_min
-        return lowest is not None and not bool(torch.as_tensor(lowest).any())
-    if name.startswith("MaximumBackward"):
-        parents = [parent for parent, _ in node.next_functions]
-        constants = [
-            value for value, parent in zip((node._saved_self, node._saved_other), parents, strict=True) if not parent
-        ]
-        return len(constants) == 1 and not bool(constants[0].any())
-    return False
+    elif name.startswith("HardtanhBackward"):
+        lowest = node._saved_min_val
+    elif name.startswith("ThresholdBackward"):
+        lowest = node._saved_threshold
+    elif name.startswith(("MaximumBackward", "FmaxBackward")):
+        lowest = _constant(node)
+    return lowest is not None and not bool(torch.as_tensor(lowest).any())
+
+
+def _other_limit(name: str, node: Any) -> str:
+    """Return the name of an operation with a kink at 0 or a threshold for which ReLU rules are not defined, or ""."""
+    if name.startswith("HardtanhBackward"):
+        return "Hardtanh"
+    if name.startswith("ThresholdBackward"):
+        return "Threshold"
+    highest: Any = None
+    if name.startswith("ClampMaxBackward") or (name.startswith("ClampBackward") and node._saved_min is None):
+        highest = node._saved_max
+    elif name.startswith(("MinimumBackward", "FminBackward")):
+        highest = _constant(node)
+    return "min(x, 0)" if highest is not None and not bool(torch.as_tensor(highest).any()) else ""
+
+
+def _constant(node: Any) -> Any:
+    """Return the only constant argument of a binary operation, or None."""
+    parents = [parent for parent, _ in node.next_functions]
+    constants = [
+        value for value, parent in zip((node._saved_self, node._saved_other), parents, strict=True) if not parent
+    ]
+    return constants[0] if len(constants) == 1 else None
 
 
 def undefined_message(activation: str) -> str:
@@ -129,12 +159,20 @@ def why_not(model: nn.Module) -> str | None:
     return None if other is None else undefined_message(type(other).__name__)
 
 
-def apply(model: nn.Module, rule: Rule) -> Callable[[Tensor], None]:
-    """Convert a rule to the form accepted by `Run.gradient(rule=...)`.
+@contextmanager
+def rectifier_rule(model: nn.Module, rule: Rule) -> Iterator[Callable[[Tensor], None]]:
+    """Convert a rule to the form accepted by `run.backward.gradient(rule=...)`, for a pass inside the block.
 
     Errors   UnsupportedOperation
     """
     reason = why_not(model) or global_hooks()
     if reason is not None:
         raise UnsupportedOperation(reason)
-    return lambda total: hook_rectifiers(total, rule)
+    with HandwrittenReLUs() as relus:
+
+        def hook(total: Tensor) -> None:
+            if relus.others:
+                raise UnsupportedOperation(undefined_message(relus.describe()))
+            hook_rectifiers(total, rule)
+
+        yield hook

@@ -1,0 +1,1 @@
+"""Rules for ReLUs, and the ReLUs that are written as selections."""

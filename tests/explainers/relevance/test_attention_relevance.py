@@ -1,0 +1,255 @@
+"""AttnLRP and CP-LRP: the rules by hand, conservation, and every implementation of attention."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from explainers import BadOption, UnsupportedOperation, attn_lrp, cp_lrp, explain, lrp
+from tests.explainers.relevance.test_attention import with_custom_attention
+from tests.support.nets import plain, random_images, rel, settle
+from tests.support.oracles.attention import two_blocks, wide_images
+from tests.support.oracles.attention_relevance import attention_relevance
+
+CLASSES = [2, 0, 4]
+METHODS = [attn_lrp, cp_lrp]
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
+
+
+def without_constants(net: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if "bias" in name or "positions" in name or "token" in name:
+                parameter.zero_()
+    return net
+
+
+def scores(net, x, classes=CLASSES):
+    return net(x)[range(len(x)), classes].detach()
+
+
+def sums(relevance):
+    return relevance.flatten(1).sum(1)
+
+
+# The rules
+
+
+@each_method
+@pytest.mark.parametrize("epsilon", [0.0, 0.01])
+def test_two_blocks_by_hand(method, epsilon):
+    """Oracle: every step of both blocks in plain matrix products, without autograd or hooks."""
+    net, x = two_blocks(), wide_images()
+    expected, absorbed = attention_relevance(net, x, CLASSES, method is attn_lrp, epsilon)
+
+    torch.testing.assert_close(method(net, x, CLASSES, epsilon=epsilon), expected, rtol=1e-9, atol=1e-12)
+    assert bool(absorbed.any()) == (method is attn_lrp)
+
+
+def test_what_the_methods_conserve():
+    """At ε = 0 without constants, CP-LRP sums to the score, and AttnLRP to the score minus what softmaxes absorb."""
+    net, x = without_constants(two_blocks()), wide_images()
+    _, absorbed = attention_relevance(net, x, CLASSES, True, 0.0)
+
+    torch.testing.assert_close(sums(cp_lrp(net, x, CLASSES)), scores(net, x), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(sums(attn_lrp(net, x, CLASSES)), scores(net, x) - absorbed, rtol=1e-9, atol=1e-12)
+    assert (absorbed.abs() > 1e-3 * scores(net, x).abs()).all()
+
+
+def test_zero_bias_conserves_the_score_of_a_network_with_biases():
+    """The class token and the softmaxes of AttnLRP still absorb relevance; this network does not have a class token."""
+
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch, self.norm, self.fc = nn.Conv2d(3, 8, 8, 8), nn.LayerNorm(8), nn.Linear(8, 7)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.positions = nn.Parameter(torch.randn(1, 8, 8))
+
+        def forward(self, x):
+            x = self.patch(x).flatten(2).mT + self.positions
+            y = self.norm(x)
+            return self.fc((x + self.attention(y, y, y, need_weights=False)[0]).mean(1))
+
+    net, x = settle(Pooled().double()), random_images(2, 3, 16, 32)
+    net.attention.in_proj_bias.data.add_(0.5)
+    found = cp_lrp(net, x, [2, 0], zero_bias=True)
+    torch.testing.assert_close(sums(found), scores(net, x, [2, 0]), rtol=1e-8, atol=1e-10)
+    assert ((sums(cp_lrp(net, x, [2, 0])) / scores(net, x, [2, 0]) - 1).abs() > 0.01).all()
+
+
+def test_cp_lrp_is_lrp_with_the_epsilon_rule_everywhere():
+    net, x = two_blocks(), wide_images()
+    torch.testing.assert_close(cp_lrp(net, x, CLASSES), lrp(net, x, CLASSES, rule="epsilon"))
+    assert rel(attn_lrp(net, x, CLASSES), cp_lrp(net, x, CLASSES)) > 0.01
+
+
+class Applied(nn.Module):
+    """A function of two images without weights before it."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        object.__setattr__(self, "function", function)
+
+    def forward(self, x):
+        return self.function(x).flatten(1)
+
+
+def test_softmax_by_hand():
+    """Proposition 3.1, entry by entry; a masked logit gets nothing."""
+    x = random_images(1, 1, 2, 3)
+    mask = torch.tensor([[False, False, True], [False, False, False]])
+    net = Applied(lambda x: x.masked_fill(mask, -torch.inf).softmax(-1))
+    with torch.no_grad():
+        s = net(x)[0].view(2, 3)
+    expected = torch.zeros(2, 3, dtype=x.dtype)
+    for i in range(3):
+        relevance = [float(s[1, j]) if j == 2 else 0.0 for j in range(3)]
+        expected[1, i] = x[0, 0, 1, i] * (relevance[i] - s[1, i] * sum(relevance))
+
+    torch.testing.assert_close(attn_lrp(net, x, 5)[0, 0], expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(attn_lrp(net, x, 0)[0, 0, :, 2], torch.zeros(2, dtype=x.dtype))
+
+
+def test_products_by_hand():
+    """Proposition 3.3: a_i b_j R / (2 z + ε) for both factors of a matrix product."""
+    x, epsilon = random_images(1, 2, 3, 3), 0.05
+    net = Applied(lambda x: x[:, 0] @ x[:, 1])
+    a, b = x[0]
+    z = (a @ b)[1, 2]
+    expected = torch.zeros_like(x[0])
+    for k in range(3):
+        part = a[1, k] * b[k, 2] * z / (2 * z + epsilon * z.sign())
+        expected[0, 1, k] += part
+        expected[1, k, 2] += part
+
+    torch.testing.assert_close(attn_lrp(net, x, 5, epsilon=epsilon)[0], expected, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "gate", [torch.sigmoid, F.silu, lambda x: x * x.sigmoid(), F.gelu], ids=["GLU", "SwiGLU", "written out", "GEGLU"]
+)
+def test_each_factor_of_a_gated_product_gets_half(gate):
+    """Section 3.3.2; the activation of the gate passes its half on. In `lrp`, a sigmoid is a constant gate."""
+    x = random_images(1, 2, 2, 2)
+    net = Applied(lambda x: x[:, 0] * gate(x[:, 1]))
+    half = float(net(x)[0, 1]) / 2
+    found = attn_lrp(net, x, 1)[0]
+
+    assert found[:, 0, 1].tolist() == pytest.approx([half, half])
+    assert float(found.abs().sum()) == pytest.approx(abs(2 * half))
+    if gate is torch.sigmoid:
+        assert lrp(net, x, 1)[0, :, 0, 1].tolist() == pytest.approx([2 * half, 0])
+
+
+def test_norms_are_linear_with_a_constant_deviation():
+    """Proposition 3.4, for RMS norm as torch's function and written out."""
+    weight = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    forms = [
+        lambda x: F.rms_norm(x, (3,), weight, 1e-6),
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight,
+    ]
+    x = random_images(1, 1, 2, 3)
+    for form in forms:
+        net = Applied(form)
+        expected = torch.zeros_like(x)
+        expected[0, 0, 1, 2] = net(x)[0, 5]
+        torch.testing.assert_close(attn_lrp(net, x, 5), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_masked_and_grouped_attention_equal_their_single_operations():
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    bias = torch.linspace(-1, 1, 36, dtype=torch.float64).view(6, 6)
+
+    def fused(x, **options):
+        q, k, v = x.flatten(2).unflatten(2, (6, 4)).unbind(1)
+        return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], **options)
+
+    def single(x, added):
+        q, k, v = x.flatten(2).unflatten(2, (6, 4)).unbind(1)
+        return ((q @ k.mT) / math.sqrt(4) + added).softmax(-1) @ v
+
+    x = random_images(2, 3, 4, 6)
+    added = torch.zeros(6, 6, dtype=torch.float64).masked_fill(~mask, -torch.inf)
+    for options, form in (
+        ({"attn_mask": mask}, added), ({"is_causal": True}, added), ({"attn_mask": bias}, bias)
+    ):  # fmt: skip
+        expected = attn_lrp(Applied(lambda x, form=form: single(x, form)), x, [3, 9])
+        found = attn_lrp(Applied(lambda x, options=options: fused(x, **options)), x, [3, 9])
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
+        assert found.isfinite().all() and found.any()
+
+
+# Networks
+
+
+@each_method
+@pytest.mark.parametrize("fused", [True, False], ids=["fused kernel", "softmax written out"])
+def test_every_implementation_of_attention_gives_the_same_relevance(method, fused):
+    """Identity: `nn.MultiheadAttention` and hand-written attention of the same weights."""
+    net, x = two_blocks(), wide_images()
+    with torch.no_grad():
+        net.positions.zero_()
+    other = with_custom_attention(net, fused)
+    torch.testing.assert_close(other(x), net(x))
+    found = [method(each, x, CLASSES) for each in (other, net)]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+
+
+@each_method
+def test_timms_fused_attention_equals_its_single_operations(method):
+    timm = pytest.importorskip("timm")
+    x, found = random_images(1, 3, 32, 48), []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        net = timm.models.VisionTransformer((32, 48), 16, num_classes=7, embed_dim=12, depth=2, num_heads=2)
+        net = settle(net.double())
+        for block in net.blocks:
+            block.attn.fused_attn = fused
+        found.append(method(net, x, 3))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-13)
+
+
+@each_method
+@pytest.mark.parametrize("kind", ["ViT", "DeiT"])
+def test_hugging_face_attention_in_both_implementations(method, kind):
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{kind}Config")(
+        hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=32,
+        patch_size=16, num_labels=7,
+    )  # fmt: skip
+    x, found = random_images(1, 3, 32, 32), []
+    for implementation in ("sdpa", "eager"):
+        torch.manual_seed(0)
+        config._attn_implementation = implementation
+        net = getattr(transformers, f"{kind}ForImageClassification")(config)
+        found.append(method(settle(net.double()), x, 3))
+    assert rel(found[1], found[0]) < 1e-5, "the eager softmax runs in float32"
+    assert found[0].any()
+
+
+@each_method
+def test_a_network_without_attention_gets_the_epsilon_rule(method):
+    net, x = plain(), random_images()
+    torch.testing.assert_close(method(net, x, [2, 0, 5]), lrp(net, x, [2, 0, 5], rule="epsilon"))
+    gamma = lrp(net, x, [2, 0, 5], rule="gamma", gamma=0.4)
+    torch.testing.assert_close(method(net, x, [2, 0, 5], rule="gamma", gamma=0.4), gamma)
+
+
+def test_options_and_findings():
+    net, x = two_blocks(), wide_images()
+    with pytest.raises(BadOption, match="zplus.*z_plus"):
+        attn_lrp(net, x, rule="zplus")
+    with pytest.raises(BadOption, match="'heads'"):
+        cp_lrp(net, x, rule={"heads": "gamma"})
+    mixed = attn_lrp(net, x, CLASSES, rule={"Conv2d": "gamma", "*": "epsilon"})
+    assert rel(mixed, attn_lrp(net, x, CLASSES)) > 1e-4
+    with pytest.raises(UnsupportedOperation, match="AttnLRP has no rule"):
+        attn_lrp(Applied(torch.sin), random_images(1, 1, 2, 2), 0)
+    e = explain("attn_lrp", net, x, CLASSES)
+    found = [f for row in e.findings for f in row if f.code == "absorbed"]
+    assert found and all("constants, softmaxes absorb" in finding.sentence for finding in found)

@@ -1,0 +1,154 @@
+"""ReLUs that are written as selections: the rule of `torch.relu` or a refusal, but never the plain gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from explainers import UnsupportedOperation, deconvnet, deep_lift, explain, guided_backprop, guided_grad_cam, saliency
+from tests.support.nets import random_images, rel, settle
+
+CLASSES = [2, 0, 5]
+METHODS = [guided_backprop, deconvnet, deep_lift]
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
+
+
+class Mixed(nn.Module):
+    """A ReLU module and an activation of another form, which would be missed silently."""
+
+    def __init__(self, act) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 5, 3)
+        self.relu, self.fc = nn.ReLU(), nn.Linear(5, 7)
+        object.__setattr__(self, "act", act)
+
+    def forward(self, x):
+        x = self.act(self.conv1(x))
+        return self.fc(self.relu(self.conv2(x)).mean((2, 3)))
+
+
+def net_with(act):
+    return settle(Mixed(act).double())
+
+
+def set_item(x):
+    x = 1 * x
+    x[x < 0] = 0
+    return x
+
+
+def multiply_in_place(x):
+    x = 1 * x
+    x *= x > 0
+    return x
+
+
+FORMS = {
+    "x * (x > 0)": lambda x: x * (x > 0),
+    "(x > 0) * x": lambda x: (x > 0) * x,
+    "float mask": lambda x: x * (x >= 0).float(),
+    "type_as": lambda x: x * x.gt(0).type_as(x),
+    "detached": lambda x: x * (x.detach() > 0).to(x.dtype),
+    "data": lambda x: x * (x.data > 0),
+    "1 - mask": lambda x: x * (1 - (x < 0).to(x.dtype)),
+    "not": lambda x: x * torch.logical_not(x < 0),
+    "compared with zeros": lambda x: x * (torch.zeros_like(x) < x),
+    "ones or zeros": lambda x: torch.where(x > 0, torch.ones_like(x), torch.zeros_like(x)) * x,
+    "where": lambda x: torch.where(x > 0, x, 0),
+    "where zeros": lambda x: torch.where(x > 0, x, torch.zeros_like(x)),
+    "where reversed": lambda x: torch.where(x <= 0, torch.zeros((), dtype=x.dtype), x),
+    "Tensor.where": lambda x: x.where(x > 0, 0),
+    "masked_fill": lambda x: x.masked_fill(x < 0, 0),
+    "masked_fill_": lambda x: (1 * x).masked_fill_(~(x > 0), 0.0),
+    "setitem": set_item,
+    "mul_": lambda x: (1 * x).mul_(x > 0),
+    "*=": multiply_in_place,
+    "max": lambda x: torch.max(x, torch.zeros_like(x)),
+    "clamp": lambda x: x.clamp(min=0),
+    "clamp tensor": lambda x: torch.clamp(x, min=torch.zeros((), dtype=x.dtype)),
+    "threshold": lambda x: F.threshold(x, 0, 0),
+    "abs": lambda x: (x + x.abs()) / 2,
+    "abs first": lambda x: 0.5 * (torch.abs(x) + x),
+    "heaviside": lambda x: x * torch.heaviside(x.detach(), torch.zeros((), dtype=x.dtype)),
+    "sign": lambda x: x * x.sign().clamp(min=0),
+}
+OTHERS = {
+    "leaky": (lambda x: torch.where(x > 0, x, 0.1 * x), "where"),
+    "hard threshold": (lambda x: x * (x > 0.5), "mul"),
+    "leaky product": (lambda x: x * ((x > 0) + 0.1 * (x <= 0)), "mul"),
+    "negative part": (lambda x: x - x * (x < 0), "mul"),
+}
+LIMITS = {
+    "abs": (torch.abs, "abs"),
+    "hardtanh": (F.hardtanh, "Hardtanh"),
+    "threshold": (lambda x: F.threshold(x, 0.5, 0.0), "Threshold"),
+    "minimum": (lambda x: -torch.min(-x, torch.zeros_like(x)), "min"),
+    "negative clamp": (lambda x: x - x.clamp(max=0), "min"),
+}
+
+
+@each_method
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gets_the_rule_of_a_relu(method, form):
+    x = random_images()
+    expected = method(net_with(nn.ReLU()), x, CLASSES)
+    net = net_with(FORMS[form])
+
+    torch.testing.assert_close(method(net, x, CLASSES), expected, rtol=1e-11, atol=1e-15)
+    assert rel(expected, saliency(net, x, CLASSES)) > 0.05
+    with torch.no_grad():
+        torch.testing.assert_close(net(x), net_with(nn.ReLU())(x), rtol=1e-12, atol=1e-14)
+
+
+def test_guided_grad_cam_uses_the_same_rule():
+    x = random_images()
+    found = [guided_grad_cam(net_with(act), x, CLASSES, layer="conv2") for act in (nn.ReLU(), FORMS["where"])]
+    torch.testing.assert_close(found[1], found[0], rtol=1e-11, atol=1e-15)
+
+
+@each_method
+@pytest.mark.parametrize("form", OTHERS)
+def test_other_selections_by_own_signs_are_refused_by_name(method, form):
+    act, word = OTHERS[form]
+    with pytest.raises(UnsupportedOperation, match=f"{word}.*saliency"):
+        method(net_with(act), random_images(), CLASSES)
+
+
+@pytest.mark.parametrize("method", METHODS[:2], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("form", LIMITS)
+def test_other_operations_with_a_kink_are_refused_by_name(method, form):
+    act, word = LIMITS[form]
+    with pytest.raises(UnsupportedOperation, match=f"{word}.*saliency"):
+        method(net_with(act), random_images(), CLASSES)
+
+
+@each_method
+def test_masks_of_other_tensors_are_not_relus(method):
+    """A mask of the image, a constant mask, and a lower limit that only avoids a division by 0 change no rule."""
+
+    def masked(x):
+        return x * (torch.arange(x.shape[-1]) > 2) / x.abs().amax().detach().clamp(min=1e-6)
+
+    def plain(x):
+        return x * (torch.arange(x.shape[-1]) > 2).double().view(1, 1, 1, -1) / float(x.detach().abs().amax())
+
+    x = random_images(1)
+    if method is deep_lift:  # the detached maximum differs between image and baseline
+        assert any(f.code == "incomplete" for f in explain("deep_lift", net_with(masked), x, 2).findings[0])
+        return
+    torch.testing.assert_close(method(net_with(masked), x, 2), method(net_with(plain), x, 2), rtol=1e-10, atol=1e-14)
+
+
+def test_modified_sizes_are_not_mistaken():
+    """|x| of a value that was changed afterwards is not its size."""
+
+    def act(x):
+        x = 1 * x
+        size = x.abs()
+        x += 1
+        return x + size
+
+    with pytest.raises(UnsupportedOperation, match="abs"):
+        guided_backprop(net_with(act), random_images(), CLASSES)
