@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from explainers.errors import BadOption, BadTarget, UnsupportedModel
 from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.hooks.records import map_tensors
 from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize
 from explainers.maps.similarity import ssim
@@ -202,9 +201,9 @@ class _Test:
         try:
             self.original = self._map()
             self.started = True
-            before = self._outputs()
+            before = self.copy.outputs(self.images)
             self._randomize(0)
-            after = self._outputs()
+            after = self.copy.outputs(self.images)
             if before and all(map(torch.equal, before, after)):
                 raise UnsupportedModel(
                     f"The copy of the network returns the same output after {self.groups[0].name} was randomized, "
@@ -238,11 +237,6 @@ class _Test:
         stopped = self.loop.progress is not None and self.loop.progress(whole) is False
         if stopped or (self.done and not self.loop.affords()):
             raise _Stopped
-
-    def _outputs(self) -> list[Tensor]:
-        found: list[Tensor] = []
-        map_tensors(self.copy.network(self.images.clone()), lambda tensor: found.append(tensor.clone()))
-        return found
 
     def _compare(self, randomized: Tensor) -> Tensor:
         """Return the `STATISTICS` [5, N] of a map of the randomized network."""
