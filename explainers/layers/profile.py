@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from explainers.layers.dataflow import Dataflow, Edge
 from explainers.layers.default_layer import ForwardPass, find_default
 from explainers.layers.layer import Layer
 from explainers.layers.layout import LayerLayout, layout_by_axes
+from explainers.layers.settings import Settings, read_settings
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
 
@@ -44,15 +45,50 @@ class Profile(list[Layer]):
     forward: ForwardPass
 
 
+@dataclass(eq=False)
+class _Known:
+    """A cached profile, and the modules and settings for which it is valid.
+
+    `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
+    forward passes; after `_ENOUGH` times it is ignored.
+    """
+
+    profile: Profile
+    modules: list[weakref.ref[nn.Module]]
+    settings: Settings
+    unrelated: Counter[int] = field(default_factory=Counter)
+
+    def is_valid(self, view: EvalView) -> bool:
+        if any(here() is not module for here, module in zip(self.modules, view.listed, strict=True)):
+            return False  # a module was replaced by one that got its id
+        if "settings" not in view.known:
+            view.known["settings"] = read_settings(view.listed)  # once per call
+        settings = view.known["settings"]
+        return settings == self.settings or self.changed(settings) == []
+
+    def changed(self, settings: Settings) -> list[int] | None:
+        """Return the indices of the settings that changed and are not ignored, or None if all may have changed."""
+        if len(settings) != len(self.settings):
+            return None
+        pairs = enumerate(zip(self.settings, settings, strict=True))
+        return [k for k, (old, new) in pairs if old != new and self.unrelated[k] < _ENOUGH]
+
+
 # One profile per model and input size, for the lifetime of the model. It contains names and numbers, but no tensors.
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Profile]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Known]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+_ENOUGH = 3
 # torch stores in a global whether any thread is in a dispatch mode, and restores it wrongly if two threads overlap.
 _one_at_a_time = threading.RLock()
 
 
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
-    """Return the cached profile of the model, or None if no forward pass has been profiled yet."""
+    """Return the cached profile of the model, or None if no forward pass of it as it is now has been profiled."""
+    known = _find(view, images)
+    return known.profile if known is not None and known.is_valid(view) else None
+
+
+def _find(view: EvalView, images: Tensor) -> _Known | None:
     with _lock:
         return _known.get(view.owner, {}).get((images.shape[1:], view.modules))
 
@@ -60,29 +96,36 @@ def known_profile(view: EvalView, images: Tensor) -> Profile | None:
 def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
     """Return the model's layers in a forward pass of the first image, cached for the lifetime of the model.
 
+    It is computed again if a module or a setting of a module has changed.
+
     Errors   UnsupportedModel for scripted, traced and exported models
     """
     view = model if isinstance(model, EvalView) else eval_view(model)
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
-    key = images.shape[1:], view.modules
+    known = _find(view, images)
+    if known is not None and known.is_valid(view):
+        return known.profile
+    settings = read_settings(view.listed)  # before the pass, which may change some
+    layers = _compute_profile(view, images)
+    view.known["settings"] = settings
+    new = _Known(layers, [weakref.ref(module) for module in view.listed], settings)
+    if known is not None and layers == known.profile and layers.default == known.profile.default:
+        new.unrelated = known.unrelated + Counter(known.changed(settings) or ())
     with _lock:
-        layers = _known.get(view.owner, {}).get(key)
-    if layers is None:
-        layers = _compute_profile(view, images)
-        with _lock:
-            profiles = _known.setdefault(view.owner, {})
-            if len(profiles) >= 16:
-                profiles.clear()
-            profiles[key] = layers
+        profiles = _known.setdefault(view.owner, {})
+        if len(profiles) >= 16:
+            profiles.clear()
+        profiles[images.shape[1:], view.modules] = new
     return layers
 
 
 def layout_at_any_size(view: EvalView, point: HookPoint) -> LayerLayout | None:
     """Return the NCHW or NHWC layout of a layer from a cached profile of any image size, or None."""
     with _lock:
-        known = [layers for (_, modules), layers in _known.get(view.owner, {}).items() if modules == view.modules]
-    layout = known[-1].spatial_layouts.get(point.name) if known else None
+        profiles = [known for (_, modules), known in _known.get(view.owner, {}).items() if modules == view.modules]
+    known = next((known.profile for known in reversed(profiles) if known.is_valid(view)), None)
+    layout = known.spatial_layouts.get(point.name) if known else None
     return None if layout is None else LayerLayout(point.name, point.module, point.call, layout)
 
 

@@ -33,10 +33,11 @@ class EvalView:
     """The view of a model during one call; the module tree is inspected only once.
 
     `model` is the user's network inside its wrappers, `network` the network that runs, `kind` the kind of frozen graph
-    or None. `owner` and `modules` are the cache keys for information that outlives the call. `classes` and `attributes`
-    are the classes of all modules and their attribute names, `quantized` is the name of a class without a backward
-    pass, or None. `checked` are the images that passed validation, `known` the layers that were looked up, `graphs` the
-    graphs of the images' passes if the call reuses them, else None.
+    or None. `listed` are the modules of the user's network; `owner` and `modules`, their ids, are the cache keys for
+    information that outlives the call. `classes` and `attributes` are the classes of all modules and their attribute
+    names, `quantized` is the name of a class without a backward pass, or None. `checked` are the images that passed
+    validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images' passes if the call
+    reuses them, else None.
     """
 
     given: nn.Module
@@ -47,6 +48,7 @@ class EvalView:
     attributes: frozenset[str]
     owner: nn.Module
     modules: tuple[Any, ...]
+    listed: tuple[nn.Module, ...] = field(repr=False)
     quantized: str | None = None
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -150,7 +152,10 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         network = shallow_copy(model)
         guard_first_pass(network, model)
     classes = frozenset(map(type, modules))
-    return EvalView(given, model, network, kind, classes, frozenset(attributes), own, ids, quantized_class(classes))
+    listed = (own, *modules[1:])
+    return EvalView(
+        given, model, network, kind, classes, frozenset(attributes), own, ids, listed, quantized_class(classes)
+    )
 
 
 def _refuse_lazy(model: nn.Module) -> None:
