@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, UnsupportedModel, nearest, no_module
 from explainers.findings import note_raw, pause_recording
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
@@ -176,6 +177,7 @@ def _validate_calls(
     The keyword `forward` is handled here: it is merged into the model, so the function does not see it.
     """
 
+    @restores_state
     @functools.wraps(function)
     def method(model: nn.Module, images: Tensor, target: TargetLike = None, **keywords: Any) -> Any:
         if "forward" in keywords:

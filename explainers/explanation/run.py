@@ -13,6 +13,7 @@ from explainers.explanation.diagnosis import diagnose
 from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
+from explainers.hooks.cleanup import restores_state
 from explainers.layers.layer import Layer
 from explainers.layers.profile import known_profile
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
@@ -27,6 +28,7 @@ _OF_THE_CALL = ("layer", "progress", "budget")
 """Keywords that are not stored with the map. The layer is stored separately, by its name."""
 
 
+@restores_state
 def explain(
     method: str,
     model: nn.Module,

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from explainers.hooks.cleanup import undo_hook
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor, with_only_tensor
 
@@ -26,7 +27,9 @@ class Calls:
         self.thread = threading.get_ident()
         self.counts: dict[int, int] = {}
         self._on_start = on_start
-        stack.callback(model.register_forward_pre_hook(self._start, prepend=True).remove)
+        start = self._start
+        stack.callback(undo_hook(model, "_forward_pre_hooks", start))
+        model.register_forward_pre_hook(start, prepend=True)
 
     def _start(self, module: nn.Module, inputs: Any) -> None:
         if threading.get_ident() == self.thread:
@@ -45,7 +48,8 @@ class Calls:
             counts[key] = k + 1
             return act(k, inputs) if point.call in (None, k) else None
 
-        stack.callback(point.module.register_forward_pre_hook(hook).remove)
+        stack.callback(undo_hook(point.module, "_forward_pre_hooks", hook))
+        point.module.register_forward_pre_hook(hook)
 
     def after(self, stack: ExitStack, point: HookPoint, act: Callable[[int, Any], Any]) -> None:
         """Call `act(k, output)` after each call k of the point's module, or only after the call it names."""
@@ -58,7 +62,8 @@ class Calls:
             counts[key] = k + 1
             return act(k, output) if point.call in (None, k) else None
 
-        stack.callback(point.module.register_forward_hook(hook).remove)
+        stack.callback(undo_hook(point.module, "_forward_hooks", hook))
+        point.module.register_forward_hook(hook)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
+from explainers.hooks.cleanup import undo_hook
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.options import LayerName
@@ -131,7 +132,7 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                     f"The tensor of shape {tuple(tensor.shape)} is not a leaf, so its gradient is propagated before "
                     "the others are known. Pass parameters, or edit each gradient separately."
                 )
-            stack.callback(tensor.register_hook(_notify_queue(queue, tensor)).remove)
+            _hook_while_open(tensor, _notify_queue(queue, tensor), stack)
         yield
 
 
@@ -199,18 +200,20 @@ def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack
         observe(name, None, gradient, unedited.pop() if unedited else gradient)
 
     _hook_tensor(tensor, report, stack, observes=True)
-    stack.callback(_hook_first(tensor, store).remove)
+    stack.callback(undo_hook(tensor, "_backward_hooks", store))
+    _hook_first(tensor, store)
 
 
 def _hook_first(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
     """Register a hook that is called before the tensor's existing hooks, and return its handle."""
     handle = tensor.register_hook(hook)
     hooks: dict[int, Any] = tensor._backward_hooks  # type: ignore[assignment]
-    registered = hooks.pop(handle.id)
-    others = list(hooks.items())
-    hooks.clear()  # the engine uses the underlying dict order, which `move_to_end` does not change
-    hooks[handle.id] = registered
-    hooks.update(others)
+    *others, (key, registered) = hooks.items()
+    try:
+        hooks.clear()  # the engine uses the underlying dict order, which `move_to_end` does not change
+        hooks[key] = registered
+    finally:  # an interrupt must not lose the user's hooks
+        hooks.update(others)
     return handle
 
 
@@ -227,7 +230,13 @@ def _hook_tensor(tensor: Tensor, edit: Edit, stack: ExitStack, *, observes: bool
     queue, key = queue_of_this_thread(), id(tensor)
     entry = GradientEdit({key: tensor}, edit, observes=observes)
     queue.enter(entry, stack)
-    stack.callback(tensor.register_hook(lambda gradient: queue.edit_gradient(entry, key, gradient)).remove)
+    _hook_while_open(tensor, lambda gradient: queue.edit_gradient(entry, key, gradient), stack)
+
+
+def _hook_while_open(tensor: Tensor, hook: Edit, stack: ExitStack) -> None:
+    """Register a hook on a tensor until the stack is closed, which removes it also after an interrupt."""
+    stack.callback(undo_hook(tensor, "_backward_hooks", hook))
+    tensor.register_hook(hook)
 
 
 def _notify_queue(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:

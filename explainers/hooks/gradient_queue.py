@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.hooks.cleanup import Undo
+
 JointEdit = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
@@ -70,20 +72,19 @@ class GradientQueue:
         """Keep the edit in the queue until the stack is closed."""
 
         def leave() -> None:
-            self.edits.remove(entry)
-            if entry.joint:
-                self.joints.remove(entry)
+            self.edits[:] = [each for each in self.edits if each is not entry]
+            self.joints[:] = [each for each in self.joints if each is not entry]
             remaining = {key for joint in self.joints for key in joint.tensors}
             for key in self.accumulated.keys() - remaining:
                 del self.accumulated[key]
             self.touched &= remaining
 
+        stack.callback(Undo(leave))
         self.entered += 1
         entry.number = self.entered
         self.edits.append(entry)
         if entry.joint:
             self.joints.append(entry)
-        stack.callback(leave)
 
     def edit_gradient(self, entry: GradientEdit, key: int, gradient: Tensor) -> Tensor | None:
         """Return the edited gradient for a tensor hook; None in other threads and after a joint edit."""

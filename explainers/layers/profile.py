@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from explainers.errors import ExplainerError, UnsupportedModel, is_out_of_memory
 from explainers.hooks.calls import Calls
+from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import HookPoint, no_inner_hooks
 from explainers.hooks.records import only_tensor
 from explainers.layers.axes import Axes
@@ -76,7 +77,7 @@ class _Known:
 
 # One profile per model and input size, for the lifetime of the model. It contains names and numbers, but no tensors.
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Known]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 _ENOUGH = 3
 # torch stores in a global whether any thread is in a dispatch mode, and restores it wrongly if two threads overlap.
 _one_at_a_time = threading.RLock()
@@ -158,7 +159,7 @@ class _Call:
 @torch.no_grad()
 def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     calls: list[_Call] = []
-    with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
+    with ordinary_tensors(), torch.no_grad(), ExitStack() as stack:
         hooks = Calls(network, stack)
         batch = images.clone()
         flow = Dataflow(batch)

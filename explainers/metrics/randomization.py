@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, BadTarget, UnsupportedModel
 from explainers.explanation.run import explain
+from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import find_hook_point, unwrap
 from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize
@@ -31,6 +32,7 @@ MapFunction = Callable[[nn.Module, Tensor, Any], Tensor]
 """(model, images, target) -> maps [N, h, w] or attributions [N, C, H, W]."""
 
 
+@restores_state
 def randomization_test(
     model: nn.Module,
     images: Tensor,
@@ -78,7 +80,7 @@ def randomization_test(
     check_images(model, images)
     view = eval_view(model)
     maps = _Maps(method, view.model, layer, options)
-    with torch.inference_mode(False), torch.no_grad():
+    with ordinary_tensors(), torch.no_grad():
         copy = RandomizedCopy(view)
         images = images.detach().clone()
         fixed = _fixed(copy.network, images, target)

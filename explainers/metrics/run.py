@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from explainers.errors import BadOption
 from explainers.explanation.result import Explanation
 from explainers.findings import pause_recording
+from explainers.hooks.cleanup import restores_state
 from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps
@@ -42,6 +43,7 @@ class PartialEvaluation(Partial):
     evaluation: Evaluation
 
 
+@restores_state
 def evaluate(
     model: nn.Module,
     images: Tensor,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from explainers.errors import UnsupportedModel
+from explainers.hooks.cleanup import Undo, ordinary_tensors
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
@@ -79,13 +81,14 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         yield current
         return
     view = _inspect(model)
+    leave = Undo(partial(_direct_checkpoints.leave, view))
     token = _current.set(view)
-    _direct_checkpoints.count(1)
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        _direct_checkpoints.enter(view)
+        with ordinary_tensors(), torch.no_grad():
             yield view
     finally:
-        _direct_checkpoints.count(-1)
+        leave()
         _current.reset(token)
 
 

@@ -53,7 +53,7 @@ class FusedCopy:
 
 
 _copies: weakref.WeakKeyDictionary[nn.Module, FusedCopy] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Tensor) -> FusedCopy | None:

@@ -138,7 +138,7 @@ def unregistered(kind: str, module: nn.Module) -> str:
 _unregistered: weakref.WeakKeyDictionary[nn.Module, tuple[Any, list[weakref.ref[nn.Module]]]] = (
     weakref.WeakKeyDictionary()
 )
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def has_unregistered_in_training(model: nn.Module, key: Any) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from explainers.hooks.cleanup import ordinary_tensors
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
 from explainers.network.batch_norm import mixes_rows
@@ -61,7 +62,7 @@ def open_run(
     Set `many` if many variants will run. `precision` "bf16" runs them in bfloat16 if possible, "auto" only if it is
     also faster. `loop` is the loop of a slow method, created earlier.
     """
-    with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
+    with ordinary_tensors(), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone()
         if (many or loop is not None) and isinstance(view.network, ForwardWrapper):

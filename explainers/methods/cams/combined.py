@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from explainers.backward.relu_rules import why_not
 from explainers.errors import BadOption
 from explainers.findings import note_layer
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import stages
@@ -31,6 +32,7 @@ from explainers.registry import check_images, find, method, rectifies
 from explainers.targets import LogProbability, Probability, TargetLike, as_target
 
 
+@restores_state
 def sweep(
     method: str,
     model: nn.Module,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.layer import Layer, layout_of
 from explainers.layers.lookup import list_layers
@@ -90,6 +91,7 @@ def full_grad(
     return torch.stack([_spread(part.sum(1), size) for part in parts]).sum(0)
 
 
+@restores_state
 def full_gradients(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
 ) -> FullGradients:
