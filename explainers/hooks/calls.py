@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.hooks.cleanup import undo_hook
+from explainers.hooks.cleanup import HookStack, undo_hook
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor, with_only_tensor
 
@@ -73,11 +73,16 @@ def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]
     If an output contains a single tensor, such as a tuple of a tensor and None, the function receives that tensor and
     returns its replacement.
     """
-    with ExitStack() as stack:
-        calls = Calls(network, stack)
-        for point, edit in edits:
-            calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
+    with HookStack() as stack:
+        replace_outputs(network, edits, stack)
         yield
+
+
+def replace_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]], stack: ExitStack) -> None:
+    """Replace outputs as `replaced_outputs` does, until the stack is closed."""
+    calls = Calls(network, stack)
+    for point, edit in edits:
+        calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
 
 
 def _inside(output: Any, edit: Edit) -> Any:

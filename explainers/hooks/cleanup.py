@@ -15,7 +15,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -56,6 +56,26 @@ class Undo:
     def __del__(self) -> None:
         if self._action is not None:
             self()
+
+
+class HookStack(ExitStack):
+    """An exit stack that runs its `Undo` callbacks also if an interrupt hits another callback, or one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._undos: list[Undo] = []
+
+    def callback(self, callback: Callable[..., Any], /, *args: Any, **keywords: Any) -> Callable[..., Any]:
+        if isinstance(callback, Undo):
+            self._undos.append(callback)
+        return super().callback(callback, *args, **keywords)
+
+    def __exit__(self, *details: Any) -> bool:  # type: ignore[override]
+        try:
+            return bool(super().__exit__(*details))
+        finally:
+            for undo in self._undos:
+                undo()
 
 
 def undo_hook(owner: Any, table: str, hook: Callable[..., Any]) -> Undo:

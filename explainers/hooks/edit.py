@@ -19,8 +19,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.errors import BadOption
-from explainers.hooks.calls import Calls, Edit, replaced_outputs
-from explainers.hooks.cleanup import undo_hook
+from explainers.hooks.calls import Calls, Edit, replace_outputs
+from explainers.hooks.cleanup import HookStack, undo_hook
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.options import LayerName
@@ -45,10 +45,10 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
         >>> torch.equal(scores[0], model.fc.bias)
         True
     """
-    with ExitStack() as stack:
+    with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
         points = [(find_hook_point(model, layer), edit) for layer, edit in edits.items()]
-        stack.enter_context(replaced_outputs(model, points))
+        replace_outputs(model, points, stack)
         yield
 
 
@@ -71,7 +71,7 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
         changed = edit(given[0] if len(given) == 1 else given)
         return changed if changed is None or isinstance(changed, tuple) else (changed,)
 
-    with ExitStack() as stack:
+    with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack)
         for layer, edit in edits.items():
@@ -98,7 +98,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
         >>> model.fc.bias.grad[281]
         tensor(3.)
     """
-    with ExitStack() as stack:
+    with HookStack() as stack:
         for key, edit in edits.items():
             checked = _validate_result(edit)
             if isinstance(key, Tensor):
@@ -122,7 +122,7 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
     Errors   BadOption when a tensor takes no gradient, or is not a leaf
     Source   torch.Tensor.register_hook, queue_callback of PyTorch's engine
     """
-    with ExitStack() as stack:
+    with HookStack() as stack:
         queue = queue_of_this_thread()
         queue.enter(GradientEdit({id(tensor): tensor for tensor in tensors}, joint=edit), stack)
         for tensor in tensors:
@@ -163,7 +163,7 @@ def watch_gradients(
         for handle in handles:
             handle.remove()
 
-    with ExitStack() as stack:
+    with HookStack() as stack:
         for name, tensor in tensors.items():
             _watch_tensor(name, tensor, observe, stack)
         if model is not None and layers:

@@ -166,7 +166,7 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
 
         def record(path: str, module: nn.Module, output: Any) -> None:
             call, tensor = _Call(path, module, plain=isinstance(output, Tensor)), only_tensor(output)
-            if tensor is not None:
+            if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
                 call.node, call.axes = value or (None, ())
             calls.append(call)

@@ -50,7 +50,11 @@ class Scoring:
             return scores
         named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
         whole = output if isinstance(output, Tensor) else named
-        known = at_least_float32(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
+        known = (
+            at_least_float32(whole)
+            if isinstance(whole, Tensor) and whole.ndim == 2 and not whole.is_complex()
+            else None
+        )
         note_scores(known, self.target, at_least_float32(scores))
         return scores
 

@@ -78,7 +78,7 @@ def check_call(name: str, mode: str, count: int) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("lrp", "list_layers")])
 def test_the_callers_state_after_an_interrupt(name, mode):
-    check_call(name, mode, 23)
+    check_call(name, mode, 13)
 
 
 @pytest.mark.slow
@@ -98,8 +98,9 @@ def block(name: str, net: nn.Module, parameter: nn.Parameter) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["capture", "edit_outputs", "edit_gradients"])
-def test_hooks_of_a_block_after_an_interrupt_at_each_instruction(name):
+def test_hooks_of_a_block_after_an_interrupt(name, step):
     net = residual()
     parameter = next(net.parameters())
     mine = parameter.register_hook(lambda gradient: None)
@@ -111,7 +112,7 @@ def test_hooks_of_a_block_after_an_interrupt_at_each_instruction(name):
 
     run()
     hooks = hook_count(net)
-    for at in points(interrupt(run, files=files), 1):
+    for at in points(interrupt(run, files=files), step):
         interrupt(run, at, files)
         assert hook_count(net) == hooks, at
         assert list(parameter._backward_hooks) == [mine.id], at
