@@ -70,7 +70,7 @@ class HookStack(ExitStack):
             self._undos.append(callback)
         return super().callback(callback, *args, **keywords)
 
-    def __exit__(self, *details: Any) -> bool:  # type: ignore[override]
+    def __exit__(self, *details: Any) -> bool:
         try:
             return bool(super().__exit__(*details))
         finally:
@@ -148,6 +148,7 @@ def _autocast(device: str) -> tuple[bool, torch.dtype]:
 
 def _leave_dispatch_mode() -> None:
     """Leave the innermost dispatch mode, whose own `__enter__` or `__exit__` may have been interrupted."""
+    mode: Any
     count, mode = torch._C._len_torch_dispatch_stack(), _python_dispatch._get_current_dispatch_mode()
     try:
         mode.__exit__(None, None, None)

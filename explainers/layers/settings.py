@@ -35,8 +35,7 @@ def read_settings(modules: Iterable[nn.Module]) -> Settings:
                 else:
                     found.append(_summary(value, known))
         for hooks in (table.get("_forward_hooks"), table.get("_forward_pre_hooks")):
-            if hooks:
-                found.append(tuple(hooks))  # the numbers of the hooks, which are never used again
+            found.append(tuple(hooks) if hooks else None)  # the numbers of the hooks, which are never used again
         for tensors in (table.get("_parameters"), table.get("_buffers")):
             if tensors:
                 found.extend(None if tensor is None else tensor.shape for tensor in tensors.values())

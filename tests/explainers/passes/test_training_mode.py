@@ -1,4 +1,4 @@
-"""Networks in training mode whose modules are not reached by `self`: the map is right, or the call is refused.
+"""Networks in training mode whose modules are not reached by `self`: the map is correct, or the call is refused.
 
 The oracle is the same network in evaluation mode, written without detours.
 """
@@ -47,7 +47,7 @@ def rebind(net: Net, run_body: Callable[[Net, Tensor], Tensor]) -> None:
     net.__class__ = type("Net", (Net,), {"run_body": run_body})
 
 
-# Followed: the copy refers to its own modules, so the map is right.
+# Followed: the copy refers to its own modules, so the map is correct.
 
 
 def partial_of_each_forward(net: Net) -> None:
@@ -112,7 +112,7 @@ def partial_of_a_module(net: Net) -> None:
 
 
 def hook_that_saves_features(net: Net) -> None:
-    """As in feature extractors: the network reads what a hook of its own has saved."""
+    """As in feature extractors: the network reads what one of its hooks has saved."""
     net.save = types.MethodType(lambda self, module, inputs, output: setattr(self, "saved", output), net)
     net.body.register_forward_hook(net.save)
 
