@@ -27,25 +27,28 @@ def read_settings(modules: Iterable[nn.Module]) -> Settings:
     for module in modules:
         table = module.__dict__
         found.append(id(type(module)))
-        for name, value in table.items():
-            if name not in _INTERNAL:
-                kind = type(value)
-                if kind in _PLAIN or (kind is tuple and set(map(type, value)) <= _PLAIN):
-                    found.append(value)
-                else:
-                    found.append(_summary(value, known))
-        for hooks in (table.get("_forward_hooks"), table.get("_forward_pre_hooks")):
+        found += [
+            value if type(value) in _PLAIN else _summary(value, known)
+            for name, value in table.items()
+            if name not in _INTERNAL
+        ]
+        for name in ("_parameters", "_buffers"):
+            if tensors := table.get(name):
+                found += [None if tensor is None else tensor.shape for tensor in tensors.values()]
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
+            hooks = table.get(name)
             found.append(tuple(hooks) if hooks else None)  # the numbers of the hooks, which are never used again
-        for tensors in (table.get("_parameters"), table.get("_buffers")):
-            if tensors:
-                found.extend(None if tensor is None else tensor.shape for tensor in tensors.values())
     return found
 
 
 def _summary(value: Any, known: dict[int, Any], level: int = 0) -> Any:
     """Return a comparable value without references to modules or tensors; objects that are shared are read once."""
-    kind = type(value)
-    if kind in _PLAIN:
+    if type(value) is tuple:
+        try:
+            return hash(value)
+        except TypeError:  # a tuple of lists
+            pass
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, Tensor):
         return value.shape
