@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, UnsupportedModel, kind_of, nearest, no_module, shorten
 from explainers.findings import note_raw, pause_recording
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
@@ -185,6 +186,7 @@ def _validate_calls(
     target, so the function itself always gets None for both.
     """
 
+    @restores_state
     @functools.wraps(function)
     def method(model: Any = _MISSING, images: Any = _MISSING, target: TargetLike = None, **keywords: Any) -> Any:
         if images is _MISSING or model is _MISSING:

@@ -14,6 +14,7 @@ from explainers.explanation.diagnosis import diagnose
 from explainers.explanation.evidence import Evidence, statistics
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, Record, recording
+from explainers.hooks.cleanup import restores_state
 from explainers.layers.layer import Layer
 from explainers.layers.profile import known_profile
 from explainers.layers.score_kind import ScoreKind, score_kind
@@ -32,6 +33,7 @@ _POSITIONAL = ("model", "images", "target")
 """Arguments that messages do not list among the options."""
 
 
+@restores_state
 def explain(
     method: MethodLike,
     model: nn.Module,

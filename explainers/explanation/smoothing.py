@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.errors import BadOption, shorten
+from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.maps.resize import reduce_channels
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Baseline
@@ -100,6 +101,7 @@ def smooth(
     count = _sample_count(samples, baselines)
     kind = Augment() if augment is True else augment or None
 
+    @restores_state
     def smoothed(
         model: nn.Module,
         images: Tensor,
@@ -115,7 +117,7 @@ def smooth(
         calls = _Samples(function, count, progress, budget)
         loop = Loop(1, calls.report, budget)
         check_images(model, images)
-        with torch.inference_mode(False), torch.no_grad():
+        with ordinary_tensors(), torch.no_grad():
             images = images.detach().clone()
             fixed = _top_classes(model, images) if target is None else target
             variants = _variants(images, noise, kind, baselines, PerImageGenerators(1, seed))

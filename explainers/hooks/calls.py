@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from explainers.hooks.cleanup import HookStack, undo_hook
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor, with_only_tensor
 
@@ -26,7 +27,9 @@ class Calls:
         self.thread = threading.get_ident()
         self.counts: dict[int, int] = {}
         self._on_start = on_start
-        stack.callback(model.register_forward_pre_hook(self._start, prepend=True).remove)
+        start = self._start
+        stack.callback(undo_hook(model, "_forward_pre_hooks", start))
+        model.register_forward_pre_hook(start, prepend=True)
 
     def _start(self, module: nn.Module, inputs: Any) -> None:
         if threading.get_ident() == self.thread:
@@ -45,7 +48,8 @@ class Calls:
             counts[key] = k + 1
             return act(k, inputs) if point.call in (None, k) else None
 
-        stack.callback(point.module.register_forward_pre_hook(hook).remove)
+        stack.callback(undo_hook(point.module, "_forward_pre_hooks", hook))
+        point.module.register_forward_pre_hook(hook)
 
     def after(self, stack: ExitStack, point: HookPoint, act: Callable[[int, Any], Any]) -> None:
         """Call `act(k, output)` after each call k of the point's module, or only after the call it names."""
@@ -58,7 +62,8 @@ class Calls:
             counts[key] = k + 1
             return act(k, output) if point.call in (None, k) else None
 
-        stack.callback(point.module.register_forward_hook(hook).remove)
+        stack.callback(undo_hook(point.module, "_forward_hooks", hook))
+        point.module.register_forward_hook(hook)
 
 
 @contextmanager
@@ -68,11 +73,16 @@ def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]
     If an output contains a single tensor, such as a tuple of a tensor and None, the function receives that tensor and
     returns its replacement.
     """
-    with ExitStack() as stack:
-        calls = Calls(network, stack)
-        for point, edit in edits:
-            calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
+    with HookStack() as stack:
+        replace_outputs(network, edits, stack)
         yield
+
+
+def replace_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]], stack: ExitStack) -> None:
+    """Replace outputs as `replaced_outputs` does, until the stack is closed."""
+    calls = Calls(network, stack)
+    for point, edit in edits:
+        calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
 
 
 def _inside(output: Any, edit: Edit) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.hooks.calls import Calls
+from explainers.hooks.cleanup import HookStack
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
 from explainers.hooks.records import Records, map_tensors
 from explainers.options import LayerName
@@ -48,7 +49,7 @@ def capture(model: nn.Module, layers: LayerName | Sequence[LayerName], *, gradie
         for records in (found.outputs, found.inputs, found.gradients):
             records.clear()
 
-    with ExitStack() as stack:
+    with HookStack() as stack:
         for records in (found.outputs, found.inputs, found.gradients):
             stack.callback(records.freeze)
         model = unwrap_for_hooks(model, stack)
@@ -125,7 +126,7 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
         found.grad_input.clear()
         found.grad_output.clear()
 
-    with ExitStack() as stack:
+    with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack, start)
         for site in [find_hook_point(model, layer) for layer in _as_list(layers)]:

@@ -19,7 +19,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
-from explainers.hooks.calls import Calls, Edit, replaced_outputs
+from explainers.hooks.calls import Calls, Edit, replace_outputs
+from explainers.hooks.cleanup import HookStack, Undo, undo_hook
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
 from explainers.hooks.locate import find_hook_point, unwrap_for_hooks
@@ -45,10 +46,10 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
         >>> torch.equal(scores[0], model.fc.bias)
         True
     """
-    with ExitStack() as stack:
+    with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
         points = [(find_hook_point(model, layer), edit) for layer, edit in edits.items()]
-        stack.enter_context(replaced_outputs(model, points))
+        replace_outputs(model, points, stack)
         yield
 
 
@@ -71,7 +72,7 @@ def edit_inputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[N
         changed = edit(given[0] if len(given) == 1 else given)
         return changed if changed is None or isinstance(changed, tuple) else (changed,)
 
-    with ExitStack() as stack:
+    with HookStack() as stack:
         model = unwrap_for_hooks(model, stack)
         calls = Calls(model, stack)
         for layer, edit in edits.items():
@@ -99,7 +100,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
         >>> model.fc.bias.grad[281]
         tensor(3.)
     """
-    with ExitStack() as stack:
+    with HookStack() as stack:
         for key, edit in edits.items():
             checked = _validate_result(edit)
             if isinstance(key, Tensor):
@@ -123,7 +124,7 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
     Errors   BadOption when a tensor takes no gradient, or is not a leaf
     Source   torch.Tensor.register_hook, queue_callback of PyTorch's engine
     """
-    with ExitStack() as stack:
+    with HookStack() as stack:
         queue = queue_of_this_thread()
         queue.enter(GradientEdit({id(tensor): tensor for tensor in tensors}, joint=edit), stack)
         for tensor in tensors:
@@ -133,8 +134,8 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                     f"The tensor of shape {tuple(tensor.shape)} is not a leaf, so its gradient is propagated before "
                     "the others are known. Pass parameters, or edit each gradient separately."
                 )
-            stack.callback(tensor.register_hook(_notify_queue(queue, tensor)).remove)
-            stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
+            _hook_while_open(tensor, _notify_queue(queue, tensor), stack)
+            _hook_accumulation(tensor, queue, stack)
             _watch_wrapper(tensor, queue, stack)
         yield
 
@@ -166,7 +167,7 @@ def watch_gradients(
         for handle in handles:
             handle.remove()
 
-    with ExitStack() as stack:
+    with HookStack() as stack:
         for name, tensor in tensors.items():
             _watch_tensor(name, tensor, observe, stack)
         if model is not None and layers:
@@ -206,18 +207,20 @@ def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack
         unedited[:] = [gradient]
 
     _hook_tensor(tensor, report, stack, observes=True, arrived=store_averaged)
-    stack.callback(_hook_first(tensor, store).remove)
+    stack.callback(undo_hook(tensor, "_backward_hooks", store))
+    _hook_first(tensor, store)
 
 
 def _hook_first(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
     """Register a hook that is called before the tensor's existing hooks, and return its handle."""
     handle = tensor.register_hook(hook)
     hooks: dict[int, Any] = tensor._backward_hooks  # type: ignore[assignment]
-    registered = hooks.pop(handle.id)
-    others = list(hooks.items())
-    hooks.clear()  # the engine uses the underlying dict order, which `move_to_end` does not change
-    hooks[handle.id] = registered
-    hooks.update(others)
+    *others, (key, registered) = hooks.items()
+    try:
+        hooks.clear()  # the engine uses the underlying dict order, which `move_to_end` does not change
+        hooks[key] = registered
+    finally:  # an interrupt must not lose the user's hooks
+        hooks.update(others)
     return handle
 
 
@@ -244,9 +247,25 @@ def _hook_tensor(
     entry = GradientEdit({key: tensor}, edit, observes=observes, arrived=arrived)
     queue.enter(entry, stack)
     if tensor.is_leaf and runs_distributed():
-        stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
+        _hook_accumulation(tensor, queue, stack)
         _watch_wrapper(tensor, queue, stack)
-    stack.callback(tensor.register_hook(lambda gradient: queue.edit_gradient(entry, key, gradient)).remove)
+    _hook_while_open(tensor, lambda gradient: queue.edit_gradient(entry, key, gradient), stack)
+
+
+def _hook_while_open(tensor: Tensor, hook: Edit, stack: ExitStack) -> None:
+    """Register a hook on a tensor until the stack is closed, which removes it also after an interrupt."""
+    stack.callback(undo_hook(tensor, "_backward_hooks", hook))
+    tensor.register_hook(hook)
+
+
+def _hook_accumulation(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
+    """Notice when a pass has written the tensor's `.grad`, until the stack is closed."""
+
+    def note(parameter: Tensor) -> None:
+        queue.note_accumulated(parameter)
+
+    stack.callback(undo_hook(tensor, "_post_accumulate_grad_hooks", note))
+    tensor.register_post_accumulate_grad_hook(note)
 
 
 def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
@@ -255,20 +274,21 @@ def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> No
     if wrapper is None:
         return
     key = id(wrapper)
-    if key not in queue.watched:
-        parameters = [parameter for parameter in wrapper._module_parameters if parameter.requires_grad]
-        queue.watched[key] = Watch([each.register_hook(lambda gradient: queue.notice_pass()) for each in parameters])
-    watch = queue.watched[key]
-    watch.blocks += 1
+    watch = queue.watched.setdefault(key, Watch())
+    block = object()
 
     def leave() -> None:
-        watch.blocks -= 1
+        watch.blocks[:] = [each for each in watch.blocks if each is not block]
         if not watch.blocks:
-            del queue.watched[key]
+            queue.watched.pop(key, None)
             for handle in watch.handles:
                 handle.remove()
 
-    stack.callback(leave)
+    stack.callback(Undo(leave))
+    watch.blocks.append(block)
+    if not watch.handles:
+        parameters = [parameter for parameter in wrapper._module_parameters if parameter.requires_grad]
+        watch.handles += [each.register_hook(lambda gradient: queue.notice_pass()) for each in parameters]
 
 
 def _notify_queue(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:

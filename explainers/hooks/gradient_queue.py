@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from explainers.errors import BadOption
+from explainers.hooks.cleanup import Undo
 from explainers.hooks.distributed import reducing_wrapper
 from explainers.hooks.reduced_gradients import (
     STEPPED,
@@ -55,8 +56,8 @@ class GradientEdit:
 class Watch:
     """Hooks that several blocks share."""
 
-    handles: list[Any]
-    blocks: int = 0
+    handles: list[Any] = field(default_factory=list)
+    blocks: list[object] = field(default_factory=list)
 
 
 @dataclass
@@ -100,21 +101,20 @@ class GradientQueue:
         """Keep the edit in the queue until the stack is closed."""
 
         def leave() -> None:
-            self.edits.remove(entry)
-            if entry.joint:
-                self.joints.remove(entry)
+            self.edits[:] = [each for each in self.edits if each is not entry]
+            self.joints[:] = [each for each in self.joints if each is not entry]
             remaining = {key for joint in self.joints for key in joint.tensors}
             for key in self.accumulated.keys() - remaining:
                 del self.accumulated[key]
             self.touched = {key: version for key, version in self.touched.items() if key in remaining}
             self.reduced.keep({key for each in self.edits for key in each.tensors})
 
+        stack.callback(Undo(leave))
         self.entered += 1
         entry.number = self.entered
         self.edits.append(entry)
         if entry.joint:
             self.joints.append(entry)
-        stack.callback(leave)
 
     def edit_gradient(self, entry: GradientEdit, key: int, gradient: Tensor) -> Tensor | None:
         """Return the edited gradient for a tensor hook; None in other threads and after a joint edit."""

@@ -34,7 +34,7 @@ class _Eager:
     """Run compiled models eagerly while any block needs it, since compiled code never calls hooks registered later."""
 
     def __init__(self) -> None:
-        self._lock, self._blocks = threading.Lock(), 0
+        self._lock, self._blocks = threading.RLock(), 0
         self._stance: Any = None
 
     def __enter__(self) -> None:

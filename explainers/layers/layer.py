@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from explainers.errors import LayerNotFound, NoSpatialOutput
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point
 from explainers.layers.flow.positions import even
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
@@ -42,6 +43,13 @@ class Layer:
     _model: Any = field(default=None, repr=False, compare=False)
     _input: tuple[int, ...] = field(default=(), repr=False, compare=False)
     _lost: str = field(default="", repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the model, to which a pickled layer does not refer."""
+        return {**self.__dict__, "_model": None}
+
+    def __deepcopy__(self, memo: Any) -> Layer:
+        return self  # nothing in it can change
 
     @property
     def path(self) -> str:
@@ -78,12 +86,14 @@ class Layer:
         rows, columns = (1 - 2 * (sum(b < a for a, b in pairwise(at)) > len(at) / 2) for at in centers)
         return rows, columns
 
+    @restores_state
     def receptive_field(self, cell: Grid) -> tuple[int, int, int, int]:
         """Return the box (left, top, right, bottom) of input pixels on which `cell` (row, column) can depend."""
         model = self._model() if self._model else None
         if model is None:
             raise LayerNotFound(
-                f"The model of layer {self.name!r} no longer exists. Call list_layers(model, images) again."
+                f"The model of layer {self.name!r} no longer exists, or the layer was pickled, which does not include "
+                "the model. Call list_layers(model, images) again."
             )
         if self.grid is None:
             raise NoSpatialOutput(nothing_spatial(self.name, self.shape, self._lost))

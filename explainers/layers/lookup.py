@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from explainers.errors import LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.findings import note_finding
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
@@ -20,6 +21,7 @@ from explainers.options import LayerName, check_keywords
 
 
 @check_keywords
+@restores_state
 def list_layers(
     model: nn.Module, images: Tensor, *, spatial: bool = False, forward: Forward | None = None
 ) -> list[Layer]:
@@ -44,6 +46,7 @@ def list_layers(
 
 
 @check_keywords
+@restores_state
 def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None = None) -> str:
     """Return the last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, `ln_1` of a ViT.
 

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from explainers.errors import ExplainerError, UnsupportedModel, is_out_of_memory
 from explainers.hooks.calls import Calls
+from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import HookPoint, no_inner_hooks
 from explainers.hooks.records import only_tensor
 from explainers.layers.default_layer import ForwardPass, find_default
@@ -26,6 +27,7 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
+from explainers.layers.settings import Settings, read_settings
 from explainers.network.behavior import run_rows_correctly
 from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
@@ -44,15 +46,50 @@ class Profile(list[Layer]):
     forward: ForwardPass
 
 
+@dataclass(eq=False)
+class _Known:
+    """A cached profile, and the modules and settings for which it is valid.
+
+    `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
+    forward passes; after `_ENOUGH` times it is ignored.
+    """
+
+    profile: Profile
+    modules: list[weakref.ref[nn.Module]]
+    settings: Settings
+    unrelated: Counter[int] = field(default_factory=Counter)
+
+    def is_valid(self, view: EvalView) -> bool:
+        if any(here() is not module for here, module in zip(self.modules, view.listed, strict=True)):
+            return False  # a module was replaced by one that got its id
+        if "settings" not in view.known:
+            view.known["settings"] = read_settings(view.listed)  # once per call
+        settings = view.known["settings"]
+        return settings == self.settings or self.changed(settings) == []
+
+    def changed(self, settings: Settings) -> list[int] | None:
+        """Return the indices of the settings that changed and are not ignored, or None if all may have changed."""
+        if len(settings) != len(self.settings):
+            return None
+        pairs = enumerate(zip(self.settings, settings, strict=True))
+        return [k for k, (old, new) in pairs if old != new and self.unrelated[k] < _ENOUGH]
+
+
 # One profile per model and input size, for the lifetime of the model. It contains names and numbers, but no tensors.
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, Profile]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Known]] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()
+_ENOUGH = 3
 # torch stores in a global whether any thread is in a dispatch mode, and restores it wrongly if two threads overlap.
 _one_at_a_time = threading.RLock()
 
 
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
-    """Return the cached profile of the model, or None if no forward pass has been profiled yet."""
+    """Return the cached profile of the model, or None if no forward pass of it as it is now has been profiled."""
+    known = _find(view, images)
+    return known.profile if known is not None and known.is_valid(view) else None
+
+
+def _find(view: EvalView, images: Tensor) -> _Known | None:
     with _lock:
         return _known.get(view.owner, {}).get((images.shape[1:], view.modules))
 
@@ -60,26 +97,32 @@ def known_profile(view: EvalView, images: Tensor) -> Profile | None:
 def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
     """Return the model's layers in a forward pass of the first image, cached for the lifetime of the model.
 
+    It is computed again if a module or a setting of a module has changed.
+
     Errors   UnsupportedModel for scripted, traced and exported models
     """
     view = model if isinstance(model, EvalView) else eval_view(model)
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
-    key = images.shape[1:], view.modules
+    known = _find(view, images)
+    if known is not None and known.is_valid(view):
+        return known.profile
+    settings = read_settings(view.listed)  # before the pass, which may change some
+    try:
+        run_rows_correctly(view, images, several=False)
+        layers = _compute_profile(view, images)
+    except Exception as error:
+        check_channel_count(view.network, images, error)
+        raise
+    view.known["settings"] = settings
+    new = _Known(layers, [weakref.ref(module) for module in view.listed], settings)
+    if known is not None and layers == known.profile and layers.default == known.profile.default:
+        new.unrelated = known.unrelated + Counter(known.changed(settings) or ())
     with _lock:
-        layers = _known.get(view.owner, {}).get(key)
-    if layers is None:
-        try:
-            run_rows_correctly(view, images, several=False)
-            layers = _compute_profile(view, images)
-        except Exception as error:
-            check_channel_count(view.network, images, error)
-            raise
-        with _lock:
-            profiles = _known.setdefault(view.owner, {})
-            if len(profiles) >= 16:
-                profiles.clear()
-            profiles[key] = layers
+        profiles = _known.setdefault(view.owner, {})
+        if len(profiles) >= 16:
+            profiles.clear()
+        profiles[images.shape[1:], view.modules] = new
     return layers
 
 
@@ -112,14 +155,14 @@ class _Call:
 @torch.no_grad()
 def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     calls: list[_Call] = []
-    with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
+    with ordinary_tensors(), torch.no_grad(), ExitStack() as stack:
         hooks = Calls(network, stack)
         batch = images.clone()
         flow = Dataflow(batch)
 
         def record(path: str, module: nn.Module, output: Any) -> None:
             call, tensor = _Call(path, module, plain=isinstance(output, Tensor)), only_tensor(output)
-            if tensor is not None:
+            if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
                 call.node, call.axes = value or (None, ())
             calls.append(call)

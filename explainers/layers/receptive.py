@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from explainers.errors import BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput
 from explainers.hooks.calls import replaced_outputs
+from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
@@ -143,7 +144,7 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
         # A clone, so that later in-place operations do not become part of the layer's graph.
         outputs.append(output.clone() if isinstance(output, Tensor) else output)
 
-    with torch.inference_mode(False), torch.enable_grad():
+    with ordinary_tensors(), torch.enable_grad():
         leaf = torch.ones(images[:1].shape, dtype=images.dtype, device=images.device, requires_grad=True)
         with replaced_outputs(network, [(find_hook_point(network, at.name), record)]), _DependencyGraph():
             network(leaf * 1)
@@ -153,7 +154,7 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
         )
     if len(outputs) > 1:
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
-    with torch.inference_mode(False), torch.enable_grad():  # permuting the axes is part of the graph
+    with ordinary_tensors(), torch.enable_grad():  # permuting the axes is part of the graph
         maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
     if not isinstance(maps, Tensor) or maps.ndim != 4:
         raise NoSpatialOutput(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
@@ -163,7 +164,7 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 def _box(maps: Tensor, leaf: Tensor, row: int, column: int) -> Box:
     if not maps.requires_grad:
         return 0, 0, 0, 0
-    with torch.inference_mode(False), torch.enable_grad():
+    with ordinary_tensors(), torch.enable_grad():
         value = maps[:1, :, row, column].sum()
         gradient: Tensor | None = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
     if gradient is None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
+from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.hooks.records import map_tensors
 from explainers.layers.blocks.weights import WeightGroup, weight_groups
 from explainers.maps.resize import rank_correlation, reduce_channels, resize
 from explainers.maps.similarity import ssim
@@ -32,6 +32,7 @@ MapFunction = Callable[[nn.Module, Tensor, Any], Tensor]
 """(model, images, target) -> maps [N, h, w] or attributions [N, C, H, W]."""
 
 
+@restores_state
 def randomization_test(
     model: nn.Module,
     images: Tensor,
@@ -79,7 +80,7 @@ def randomization_test(
     check_images(model, images)
     view = eval_view(model)
     maps = _Maps(method, view.model, layer, options)
-    with torch.inference_mode(False), torch.no_grad():
+    with ordinary_tensors(), torch.no_grad():
         copy = RandomizedCopy(view)
         images = images.detach().clone()
         fixed = _fixed(copy.network, images, target)
@@ -205,9 +206,9 @@ class _Test:
         try:
             self.original = self._map()
             self.started = True
-            before = self._outputs()
+            before = self.copy.outputs(self.images)
             self._randomize(0)
-            after = self._outputs()
+            after = self.copy.outputs(self.images)
             if before and all(map(torch.equal, before, after)):
                 raise UnsupportedModel(
                     f"The copy of the network returns the same output after {self.groups[0].name} was randomized, "
@@ -241,12 +242,6 @@ class _Test:
         stopped = self.loop.progress is not None and self.loop.progress(whole) is False
         if stopped or (self.done and not self.loop.affords()):
             raise _Stopped
-
-    def _outputs(self) -> list[Tensor]:
-        found: list[Tensor] = []
-        with open_run(self.copy.network, self.images) as run:
-            map_tensors(run.forward(self.images.clone()), lambda tensor: found.append(tensor.clone()))
-        return found
 
     def _compare(self, randomized: Tensor) -> Tensor:
         """Return the `STATISTICS` [5, N] of a map of the randomized network."""

@@ -16,6 +16,7 @@ from explainers.errors import BadOption, ExplainerError, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.lookup import stages
 from explainers.methods.cams.gradient_cams import FORMULAS
@@ -46,6 +47,7 @@ TOLERANCE = 1e-4
 """Largest difference between two maps, as a share of their maximum, that rounding may cause."""
 
 
+@restores_state
 def recommend(
     model: nn.Module,
     images: Tensor,

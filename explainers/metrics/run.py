@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from explainers.errors import BadOption, shorten
 from explainers.explanation.result import Explanation
 from explainers.findings import Finding, pause_recording, recording
+from explainers.hooks.cleanup import restores_state
 from explainers.layers.score_kind import score_kind
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
@@ -46,6 +47,7 @@ class PartialEvaluation(Partial):
 
 
 @check_keywords
+@restores_state
 def evaluate(
     model: nn.Module,
     images: Tensor,

@@ -29,7 +29,8 @@ class DirectCheckpoints:
     """Replace torch's two functions while a call is in progress; `in_call` is evaluated in the calling thread."""
 
     def __init__(self, in_call: Callable[[], Any]) -> None:
-        self._lock, self._calls = threading.Lock(), 0
+        self._lock, self._calls = threading.RLock(), set[Any]()
+        self._is_replaced = False
         self._apply: Any = None
         self._generator: Any = None
 
@@ -44,14 +45,22 @@ class DirectCheckpoints:
 
         self._direct = reentrant, not_reentrant
 
-    def count(self, step: int) -> None:
-        """Count a call that starts (1) or ends (-1)."""
+    def enter(self, call: Any) -> None:
+        """Replace torch's functions until `call`, and all others that entered, leave."""
         with self._lock:
-            self._calls += step
-            if self._calls == 1 and step == 1:
+            self._calls.add(call)
+            if not self._is_replaced:
                 self._apply, self._generator = CheckpointFunction.apply, getattr(checkpoint, _GENERATOR)
+                self._is_replaced = True
                 CheckpointFunction.apply = self._direct[0]
                 setattr(checkpoint, _GENERATOR, self._direct[1])
-            elif self._calls == 0:
-                del CheckpointFunction.apply
+
+    def leave(self, call: Any) -> None:
+        """Restore torch's functions if no other call needs the replacements; it may be repeated after an interrupt."""
+        with self._lock:
+            self._calls.discard(call)
+            if self._is_replaced and not self._calls:
+                if "apply" in vars(CheckpointFunction):
+                    del CheckpointFunction.apply
                 setattr(checkpoint, _GENERATOR, self._generator)
+                self._is_replaced = False

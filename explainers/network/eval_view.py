@@ -1,31 +1,35 @@
 """The network that a call runs: unwrapped, in evaluation mode and uncompiled, without touching the user's modules.
 
 A model whose modules are all uncompiled, in evaluation mode and without backward hooks is used directly. Otherwise its
-module tree is copied shallowly: new module objects with `training` off share every parameter and buffer. Only inference
-tensors, which autograd does not accept, are copied too. The user's backward hooks are not copied, since they are meant
-for training steps and would see or change the gradients of an explanation. Changing the mode of the user's modules,
-even temporarily, would disturb a training step in another thread.
+module tree is copied shallowly (shallow_copy.py), and the copy is refused if it runs modules of the original
+(original_modules.py). The user's backward hooks are not copied, since they are meant for training steps and would see
+or change the gradients of an explanation. Changing the mode of the user's modules, even temporarily, would disturb a
+training step in another thread.
 """
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from explainers.errors import UnsupportedModel, no_module
+from explainers.hooks.cleanup import Undo, ordinary_tensors
 from explainers.hooks.distributed import refuse_sharded_model
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.channel_count import check_channel_count
 from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
+from explainers.network.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.quantized import quantized_class
+from explainers.network.shallow_copy import shallow_copy
 from explainers.probabilities import no_declared_score
 
 
@@ -34,11 +38,12 @@ class EvalView:
     """The view of a model during one call; the module tree is inspected only once.
 
     `model` is the user's network inside its wrappers, `network` the network that runs, `kind` the kind of frozen graph
-    or None. `owner` and `modules` are the cache keys for information that outlives the call. `classes` and `attributes`
-    are the classes of all modules and their attribute names, `quantized` is the name of a class without a backward
-    pass, or None. `checked` are the images that passed validation, `known` the layers that were looked up, `graphs` the
-    graphs of the images' passes if the call reuses them, else None. `place` moves maps from the cells of a method's
-    layer to a grid that covers the input evenly.
+    or None. `listed` are the modules of the user's network; `owner` and `modules`, their ids, are the cache keys for
+    information that outlives the call. `classes` and `attributes` are the classes of all modules and their attribute
+    names, `quantized` is the name of a class without a backward pass, or None. `checked` are the images that passed
+    validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images' passes if the call
+    reuses them, else None. `place` moves maps from the cells of a method's layer to a grid that covers the input
+    evenly.
     """
 
     given: nn.Module
@@ -49,6 +54,7 @@ class EvalView:
     attributes: frozenset[str]
     owner: nn.Module
     modules: tuple[Any, ...]
+    listed: tuple[nn.Module, ...] = field(repr=False)
     quantized: str | None = None
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -80,10 +86,11 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
         yield current
         return
     view = _inspect(model)
+    leave = Undo(partial(_direct_checkpoints.leave, view))
     token = _current.set(view)
-    _direct_checkpoints.count(1)
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        _direct_checkpoints.enter(view)
+        with ordinary_tensors(), torch.no_grad():
             try:
                 yield view
             except Exception as error:
@@ -91,7 +98,7 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
                     check_channel_count(view.network, view.checked, error)
                 raise
     finally:
-        _direct_checkpoints.count(-1)
+        leave()
         _current.reset(token)
 
 
@@ -118,6 +125,14 @@ def _inspect(given: nn.Module) -> EvalView:
     if _only_contains_network(model):
         raise no_module(model)
     refuse_sharded_model(model)
+    try:
+        return _inspect_modules(given, model)
+    except ValueError:  # what torch raises for any use of an uninitialized parameter
+        _refuse_lazy(model)
+        raise
+
+
+def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     own = model.inner if isinstance(model, ForwardWrapper) else model
     kind = frozen_graph(model)
     if kind is not None and kind != "exported" and model.training:
@@ -132,6 +147,8 @@ def _inspect(given: nn.Module) -> EvalView:
         if kind is None and "_modules" in table:
             children = table["_modules"]
             if usable and (module.training or table.get("_compiled_call_impl") is not None):
+                usable = False
+            if "forward" in table and hasattr(table["forward"], "_torchdynamo_orig_callable"):
                 usable = False
             if table.get("_backward_hooks") or table.get("_backward_pre_hooks"):
                 usable = False
@@ -149,13 +166,20 @@ def _inspect(given: nn.Module) -> EvalView:
                 if child is not None and id(child) not in seen:
                     seen.add(id(child))
                     modules.append(child)
-    usable = usable and "_orig_mod" not in attributes
-    if isinstance(model, ForwardWrapper) and not usable:
-        refuse_private_view(model)
-    network = model if usable else view(model)
-    classes = frozenset(map(type, modules))
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
-    return EvalView(given, model, network, kind, classes, frozenset(attributes), own, ids, quantized_class(classes))
+    usable = usable and "_orig_mod" not in attributes
+    network = model
+    if isinstance(model, ForwardWrapper):
+        if not usable:
+            refuse_private_view(model)
+    elif not usable or (kind is None and has_unregistered_in_training(model, ids)):
+        network = shallow_copy(model)
+        guard_first_pass(network, model)
+    classes = frozenset(map(type, modules))
+    listed = (own, *modules[1:])
+    return EvalView(
+        given, model, network, kind, classes, frozenset(attributes), own, ids, listed, quantized_class(classes)
+    )
 
 
 def _only_contains_network(model: nn.Module) -> bool:
@@ -167,56 +191,16 @@ def _only_contains_network(model: nn.Module) -> bool:
     return is_replaced and hasattr(kind, "predict") and isinstance(getattr(model, "model", None), nn.Module)
 
 
-def _ordinary(tensor: Tensor | None) -> Tensor | None:
-    """Return the tensor, or a copy that autograd accepts if it was created in inference mode."""
-    if tensor is None or not tensor.is_inference():
-        return tensor
-    with torch.inference_mode(False):
-        return tensor.detach().clone()
+def _refuse_lazy(model: nn.Module) -> None:
+    """Raise an error that names the uninitialized parameters of a model, if it has any.
 
-
-def view(model: nn.Module) -> nn.Module:
-    """Copy the module tree shallowly: new modules in evaluation mode that share all tensors."""
-    copies: dict[int, nn.Module] = {}
-
-    def copy(module: nn.Module) -> nn.Module:
-        module = unwrap(module)
-        if isinstance(module, torch.jit.ScriptModule):
-            return module  # compiled code has no attributes to copy
-        if id(module) in copies:
-            return copies[id(module)]
-        twin = copies[id(module)] = object.__new__(type(module))
-        twin.__dict__.update(module.__dict__)
-        twin.__dict__.update(training=False, _compiled_call_impl=None)
-        for name, value in module.__dict__.items():
-            if name in ("_parameters", "_buffers"):
-                twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in value.items()}
-            elif name in ("_backward_hooks", "_backward_pre_hooks"):
-                twin.__dict__[name] = type(value)()
-            elif name.endswith("_hooks") and isinstance(value, dict):  # some networks use such names
-                twin.__dict__[name] = value.copy()
-        twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}
-        return twin
-
-    def follow(value: Any) -> Any:
-        """Replace every module of this tree in a value by its copy, also in lists of stages and bound methods."""
-        if isinstance(value, nn.Module):
-            return copies.get(id(unwrap(value)), value)
-        if isinstance(value, types.MethodType) and id(value.__self__) in copies:
-            return types.MethodType(value.__func__, copies[id(value.__self__)])
-        if type(value) in (list, tuple) and any(map(_may_hold, value)):
-            return type(value)(map(follow, value))
-        if type(value) is dict and any(map(_may_hold, value.values())):
-            return {key: follow(each) for key, each in value.items()}
-        return value
-
-    whole = copy(model)
-    for twin in copies.values():
-        for name, value in twin.__dict__.items():
-            if name not in ("_modules", "_parameters", "_buffers"):
-                twin.__dict__[name] = follow(value)
-    return whole
-
-
-def _may_hold(value: Any) -> bool:
-    return isinstance(value, (nn.Module, types.MethodType, list, tuple, dict))
+    Errors   UnsupportedModel
+    """
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
+    if lazy:
+        more = f" and {len(lazy) - 3} more" if len(lazy) > 3 else ""
+        raise UnsupportedModel(
+            f"{type(model).__name__} has lazy layers whose parameters are not initialized: {', '.join(lazy[:3])}{more}."
+            " Run the model once to initialize its lazy layers: model(images)."
+        ) from None

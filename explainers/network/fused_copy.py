@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from explainers.hooks.calls import Calls
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import map_tensors
-from explainers.network.eval_view import view
+from explainers.network.shallow_copy import shallow_copy
 
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
@@ -53,7 +53,7 @@ class FusedCopy:
 
 
 _copies: weakref.WeakKeyDictionary[nn.Module, FusedCopy] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Tensor) -> FusedCopy | None:
@@ -129,7 +129,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 def _create_copy(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCopy:
     pairs, head, largest = _find_fusible(network, image)
-    copy = view(network)
+    copy = shallow_copy(network)
     modules = dict(copy.named_modules())
     for first, second in pairs:
         conv, norm = modules[first], modules[second]

@@ -17,8 +17,11 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import no_inner_hooks
-from explainers.network.eval_view import EvalView, view
+from explainers.hooks.records import map_tensors
+from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
+from explainers.network.original_modules import run_copy
+from explainers.network.shallow_copy import shallow_copy
 
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0, "weight": 1.0, "bias": 0.0}
 """Values of the tensors of a randomized normalization layer, by name: no scale, no shift."""
@@ -43,7 +46,8 @@ class RandomizedCopy:
 
     def __init__(self, model: EvalView) -> None:
         _check_supported(model)
-        self.network = view(model.model)
+        self._original = model.model
+        self.network = shallow_copy(model.model)
         self._modules = dict(self.network.named_modules())
         self._index = {name: k for k, name in enumerate(self._modules)}
         self._buffers = _copy_buffers(self._modules.values())
@@ -74,6 +78,15 @@ class RandomizedCopy:
                     table[held] = new
                 self._randomized.add(id(tensor))
             _update_spectral_norms(module, generator)
+
+    def outputs(self, images: Tensor) -> list[Tensor]:
+        """Return the tensors of the copy's output.
+
+        Errors   UnsupportedModel if the copy runs a module with weights that is not part of it
+        """
+        found: list[Tensor] = []
+        map_tensors(run_copy(self.network, self._original, images.clone()), lambda tensor: found.append(tensor.clone()))
+        return found
 
     def restore(self) -> None:
         """Restore the trained weights of all modules."""

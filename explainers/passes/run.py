@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.findings import note_layer, recording_image
+from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import layer_layout
@@ -101,7 +102,7 @@ def open_run(
     variants in bfloat16 if possible, "auto" only if it is also faster. `loop` is the loop of a slow method, created
     earlier; checks that run once per model do not use up its budget.
     """
-    with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:
+    with ordinary_tensors(), torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone()
         start = time.monotonic()

@@ -54,7 +54,8 @@ class Scoring:
         if image_indices is not None:
             return scores
         whole = output if isinstance(output, Tensor) else scores_in(output)
-        known = at_least_float32(whole) if isinstance(whole, Tensor) and whole.ndim == 2 else None
+        is_scores = isinstance(whole, Tensor) and whole.ndim == 2 and not whole.is_complex()
+        known = at_least_float32(whole) if isinstance(whole, Tensor) and is_scores else None
         note_scores(known, self.target, at_least_float32(scores))
         return scores
 

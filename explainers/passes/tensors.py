@@ -7,12 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.errors import NoSpatialOutput, kind_of
+from explainers.errors import NoSpatialOutput, UnsupportedModel, kind_of
 from explainers.layers.layout import LayerLayout, nothing_spatial
+
+_COMPLEX = (
+    "{} has complex values, and a map of real numbers would lose a part of them. Choose a layer with real values, or a "
+    "target that is real, such as lambda scores: scores.abs()[:, 0]. capture(model, layer) records complex values."
+)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Detach a tensor and convert it to float32; float64 is kept."""
+    """Detach a tensor and convert it to float32; float64 is kept.
+
+    Errors   UnsupportedModel for complex numbers, whose imaginary part would be lost
+    """
+    if tensor.is_complex():
+        raise UnsupportedModel(_COMPLEX.format("A tensor of the network"))
     tensor = tensor.detach() if not tensor.is_quantized else tensor.dequantize()
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
@@ -20,8 +30,10 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 def maps_of(layout: LayerLayout, tensor: Tensor) -> Tensor:
     """Return a layer's tensor as [N, K, h, w] in float32 or float64.
 
-    Errors   NoSpatialOutput if it has no height and width
+    Errors   NoSpatialOutput if it has no height and width; UnsupportedModel for complex numbers
     """
+    if tensor.is_complex():
+        raise UnsupportedModel(_COMPLEX.format(f"Layer {layout.name!r}"))
     maps = layout.to_maps(at_least_float32(tensor))
     if maps.ndim != 4:
         raise NoSpatialOutput(nothing_spatial(layout.name, tuple(tensor.shape)))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption
+from explainers.hooks.cleanup import restores_state
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
 from explainers.network.forward_wrapper import Forward, wrap_forward
@@ -321,6 +322,7 @@ class Factors:
 
 
 @check_keywords
+@restores_state
 def feature_factors(
     model: nn.Module,
     images: Tensor,

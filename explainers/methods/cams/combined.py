@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from explainers.backward.rectifiers.relu_rules import why_not
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import stages
@@ -33,6 +34,7 @@ from explainers.registry import MethodLike, check_images, find, method, rectifie
 from explainers.targets import LogProbability, Probability, TargetLike, ThroughLike, as_target
 
 
+@restores_state
 def sweep(
     method: MethodLike,
     model: nn.Module,

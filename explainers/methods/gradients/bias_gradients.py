@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
+from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.layers.layer import layout_of
 from explainers.layers.layout import LayerLayout
@@ -100,6 +101,7 @@ def full_grad(
 
 
 @check_keywords
+@restores_state
 def full_gradients(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, forward: Forward | None = None
 ) -> FullGradients:

@@ -461,16 +461,33 @@ def test_the_verdict_by_its_thresholds():
 # Refusals
 
 
+class Holder:
+    """An object that refers to a module, which a copy of the network does not replace."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+
 class Bound(nn.Module):
-    """A network whose forward is a closure over its own modules, as some libraries leave it."""
+    """A network whose forward runs some of its modules through an object."""
+
+    def __init__(self, net: nn.Sequential, held: int) -> None:
+        super().__init__()
+        self.net, self.held, self.run = net, held, [Holder(module) for module in net[:held]]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for each in self.run:
+            x = each.module(x)
+        return self.net[self.held :](x)
+
+
+class Closure(nn.Module):
+    """A network whose forward is a closure over its own modules."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.run = lambda x: net(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(x)
+        self.forward = lambda x: net(x)
 
 
 def quantized() -> nn.Module:
@@ -501,12 +518,23 @@ def test_refusals_name_what_was_given_and_what_to_do():
             lambda: test(nn.Sequential(scripted), images, "saliency"),
         ),
         (UnsupportedModel, "packed weights cannot be randomized", lambda: test(packed, images, "occlusion")),
-        (UnsupportedModel, "uses the modules of the original", lambda: test(Bound(net).eval(), images, "saliency")),
+        (UnsupportedModel, "original's layer 'net.conv1'", lambda: test(Bound(net, 1).eval(), images, "saliency")),
+        (UnsupportedModel, "original's layer 'net.conv1'", lambda: test(Bound(net, 9).eval(), images, "saliency")),
         (BadOption, "no weights", lambda: test(nn.Sequential(nn.AvgPool2d(4), nn.Flatten()), images, "saliency")),
     ]
     for error, words, call in cases:
         with nothing_left(net, images), pytest.raises(error, match=words):
             call()
+
+
+def test_the_modules_in_a_closure_are_randomized_too():
+    net, images = plain(), random_images()
+    expected = randomization_test(nn.Sequential(net), images, "saliency", seeds=1)
+
+    found = randomization_test(Closure(net).eval(), images, "saliency", seeds=1)
+
+    assert len(found.steps) == len(expected.steps) and found.passes == expected.passes
+    torch.testing.assert_close(found.signed, expected.signed)
 
 
 def test_a_method_may_be_given_as_function_or_entry_of_the_table():

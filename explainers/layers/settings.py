@@ -1,0 +1,68 @@
+"""The settings of a network's modules, to notice that it was changed after its profile was cached.
+
+A changed stride, depth or configuration changes the shapes of later layers without replacing a module. Reading the
+settings takes about a microsecond per module, a forward pass much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Settings = list[Any]
+"""Values of attributes, shapes and ids, in a fixed order; no references to modules or tensors."""
+
+_INTERNAL = frozenset(vars(nn.Module()))
+_PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype})
+_MOST_ITEMS, _MOST_LEVELS, _MOST_VALUES = 200, 3, 1000
+
+
+def read_settings(modules: Iterable[nn.Module]) -> Settings:
+    """Return the settings of the modules: plain attributes, configurations, shapes of parameters, and user hooks."""
+    found: Settings = []
+    known: dict[int, Any] = {}
+    for module in modules:
+        table = module.__dict__
+        found.append(id(type(module)))
+        found += [
+            value if type(value) in _PLAIN else _summary(value, known)
+            for name, value in table.items()
+            if name not in _INTERNAL
+        ]
+        for name in ("_parameters", "_buffers"):
+            if tensors := table.get(name):
+                found += [None if tensor is None else tensor.shape for tensor in tensors.values()]
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
+            hooks = table.get(name)
+            found.append(tuple(hooks) if hooks else None)  # the numbers of the hooks, which are never used again
+    return found
+
+
+def _summary(value: Any, known: dict[int, Any], level: int = 0) -> Any:
+    """Return a comparable value without references to modules or tensors; objects that are shared are read once."""
+    if type(value) is tuple:
+        try:
+            return hash(value)
+        except TypeError:  # a tuple of lists
+            pass
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Tensor):
+        return value.shape
+    if isinstance(value, nn.Module) or level >= _MOST_LEVELS or len(known) >= _MOST_VALUES:
+        return id(value)
+    if id(value) not in known:
+        known[id(value)] = id(value)  # a value that contains itself
+        if isinstance(value, dict):
+            parts: list[Any] = [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple)):
+            parts = list(value)
+        else:
+            parts = list(getattr(value, "__dict__", {}).values())
+        short = parts if len(parts) <= _MOST_ITEMS else [len(parts)]
+        own = [] if isinstance(value, (dict, list, tuple)) else [id(value)]
+        known[id(value)] = own + [_summary(part, known, level + 1) for part in short]
+    return known[id(value)]

@@ -1,0 +1,119 @@
+"""A KeyboardInterrupt at any instruction leaves no hook, no mode and no other state behind."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils import _python_dispatch
+from torch.utils.checkpoint import CheckpointFunction
+
+from explainers import capture, edit_gradients, edit_outputs, explain, grad_cam, list_layers, lrp, occlusion, saliency
+from explainers.findings import is_recording
+from explainers.hooks.gradient_queue import queue_of_this_thread
+from explainers.layers import profile
+from explainers.network.eval_view import _current
+from tests.support.interrupts import interrupt
+from tests.support.nets import random_images, residual
+from tests.support.traces import hook_count
+
+MODES = {"no_grad": torch.no_grad, "enable_grad": torch.enable_grad, "inference_mode": torch.inference_mode}
+
+
+def layers_anew(net: nn.Module, x: torch.Tensor) -> None:
+    profile._known.clear()
+    list_layers(net, x)
+
+
+CALLS = {
+    "saliency": lambda net, x: saliency(net, x, 1),
+    "grad_cam": lambda net, x: grad_cam(net, x, 1, layer="layer2"),
+    "explain": lambda net, x: explain("grad_cam", net, x, 1),
+    "lrp": lambda net, x: lrp(net, x, 1),
+    "list_layers": layers_anew,
+    "occlusion in bfloat16": lambda net, x: occlusion(net, x, 1, window=8, stride=8, precision="bf16"),
+}
+
+
+def torch_state(net: nn.Module) -> list[Any]:
+    return [
+        hook_count(net),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        _python_dispatch._is_in_torch_dispatch_mode,
+        torch.is_autocast_enabled("cpu"),
+        torch.get_rng_state().tolist(),
+        "apply" in vars(CheckpointFunction),
+        _current.get(),
+        is_recording(),
+    ]
+
+
+def points(total: int, step: int) -> range:
+    return range(1, total + 1, step)
+
+
+def check_call(name: str, mode: str, count: int) -> None:
+    net, x = residual().float(), random_images(1).float()
+    call = CALLS[name]
+    call(net, x)
+    with MODES[mode]():
+        total = interrupt(lambda: call(net, x))
+        for at in points(total, max(1, total // count)):
+            before = torch_state(net)
+            interrupt(lambda: call(net, x), at)
+            assert torch_state(net) == before, at
+        # Nothing changes later, when tracebacks and generators are freed.
+        gc.collect()
+        assert torch_state(net) == before
+    torch.testing.assert_close(saliency(net, x, 1), saliency(net, x, 1))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts inside `__del__`
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("lrp", "list_layers")])
+def test_the_callers_state_after_an_interrupt(name, mode):
+    check_call(name, mode, 13)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CALLS)
+def test_the_callers_state_after_an_interrupt_at_many_instructions(name, mode):
+    check_call(name, mode, 2000)
+
+
+def block(name: str, net: nn.Module, parameter: nn.Parameter) -> Any:
+    if name == "capture":
+        return capture(net, ["layer1", "layer2"])
+    if name == "edit_outputs":
+        return edit_outputs(net, {"layer2": lambda output: output * 2})
+    return edit_gradients({parameter: lambda gradient: gradient * 2})
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["capture", "edit_outputs", "edit_gradients"])
+def test_hooks_of_a_block_after_an_interrupt(name, step):
+    net = residual()
+    parameter = next(net.parameters())
+    mine = parameter.register_hook(lambda gradient: None)
+    files = ("/explainers/hooks/", "contextlib.py", "modules/module.py", "utils/hooks.py", "_tensor.py")
+
+    def run() -> None:
+        with block(name, net, parameter):
+            pass
+
+    run()
+    hooks = hook_count(net)
+    for at in points(interrupt(run, files=files), step):
+        interrupt(run, at, files)
+        assert hook_count(net) == hooks, at
+        assert list(parameter._backward_hooks) == [mine.id], at
+        assert not queue_of_this_thread().edits, at
