@@ -15,6 +15,7 @@ from explainers.methods.gradients.path_integrals import *  # isort: skip
 from explainers.methods.gradients.guided_paths import *  # isort: skip
 from explainers.methods.gradients.filtered_gradients import *  # isort: skip
 from explainers.methods.gradients.layer_paths import *  # type: ignore[assignment]  # isort: skip (redefines Steps)
+from explainers.methods.gradients.layer_conductance import *  # isort: skip
 from explainers.methods.gradients.region_attribution import *  # isort: skip
 from explainers.methods.backward.modified_backprop import *  # isort: skip
 from explainers.methods.backward.relevance import *  # isort: skip

@@ -256,6 +256,13 @@ def _incomplete(context: FindingContext) -> Message:
     return f"{text} Possible causes are rounding and parts of the network that do not depend on the image."
 
 
+def _not_converged(context: FindingContext) -> Message:
+    return (
+        f"The integral has not converged: the error of its sum {context.number('total')} is about "
+        f"{context.number('error')}. Increase the steps under Options, or leave them empty."
+    )
+
+
 def _token_only(context: FindingContext) -> Message:
     return (
         f"After layer {context.facts['asked']} only the class token is used, so the gradient of the patches is zero. "
@@ -295,6 +302,7 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "lost": _lost,
     "absorbed": _absorbed,
     "incomplete": _incomplete,
+    "not_converged": _not_converged,
     "token_only_gradient": _token_only,
     "shared_looks": _grouped_channels,
     "search_failed": _search_failed,
