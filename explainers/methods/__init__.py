@@ -24,6 +24,7 @@ from explainers.methods.gradients.bias_gradients import *  # isort: skip
 from explainers.methods.perturbation.masks import *  # isort: skip
 from explainers.methods.perturbation.random_masks import *  # isort: skip
 from explainers.methods.perturbation.extremal import *  # isort: skip
+from explainers.methods.perturbation.vit_cx import *  # isort: skip
 from explainers.methods.perturbation.surrogates import *  # isort: skip
 from explainers.methods.perturbation.sensitivity import *  # isort: skip
 from explainers.methods.controls import *  # isort: skip
