@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from explainers.findings import note_finding
-from explainers.methods.controls import center_map, edge_map, random_map
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
+from explainers.perturbation.control_maps import center_map, edge_map, random_map
 
 _SIDE = 5
 
@@ -73,7 +74,7 @@ class KeptParts:
             where, best = max(((name, values[index]) for name, values in others.items()), key=lambda pair: pair[1])
             if score > max(rest, best) or not math.isfinite(score):
                 continue
-            facts = {"score": score, "empty": rest}
+            facts: dict[str, Any] = {"score": score, "empty": rest}
             if score <= rest:
                 reason = f"not more than the baseline alone ({rest + 0.0:.3g})"
             else:

@@ -64,7 +64,8 @@ def vit_cx(
         layout, activations, _ = activation_and_score(run, layer)
         x, total = run.images, torch.zeros_like(run.scoring.score_inputs())
         maps = layout.to_maps(at_least_float32(activations)).to(at_least_float32(x[:0]))
-        masks = [_cluster_masks(channels, x.shape[-2:], distance) for channels in maps]
+        height, width = x.shape[-2:]
+        masks = [_cluster_masks(channels, (height, width), distance) for channels in maps]
         generators, spans = PerImageGenerators(len(x), seed), extremes(x)[1]
         done = 0
         sums, covers = torch.zeros(2, len(x), *x.shape[-2:]).to(maps)
@@ -122,8 +123,8 @@ def complete_linkage(distances: Tensor, limit: float) -> Tensor:
     labels = torch.arange(rows, device=distances.device)
     nearest, other = between.min(1) if rows else (between, between)
     while rows and float(nearest.min()) < limit:
-        i = int(nearest.argmin())
-        j = int(other[i])
+        first = int(nearest.argmin())
+        i, j = sorted((first, int(other[first])))  # a cluster is named after its first row
         labels[labels == j] = i
         merged = torch.maximum(between[i], between[j])
         between[i], between[:, i] = merged, merged

@@ -278,9 +278,11 @@ def _grouped_channels(context: FindingContext) -> Message:
 
 
 def _search_failed(context: FindingContext) -> Message:
+    other = "an equally large other part" if "other" in context.facts else "the baseline"
+    value = context.number("other" if "other" in context.facts else "empty")
     return (
-        f"The optimization failed: the kept part scores {context.number('score')}, not more than the baseline "
-        f"({context.number('empty')}). Increase the steps or change the baseline under Options."
+        f"The optimization failed: the kept part scores {context.number('score')}, not more than {other} ({value}). "
+        "Increase the steps or change the baseline under Options."
     )
 
 

@@ -217,7 +217,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
     "token_only_gradient": [{"asked": "blocks.11", "layer": "blocks.10"}],
     "shared_looks": [{"scored": 320, "channels": 1280}],
     "not_converged": [{"total": 8.0, "error": 0.5}],
-    "search_failed": [{"score": 1.0, "empty": 2.0}],
+    "search_failed": [{"score": 1.0, "empty": 2.0}, {"score": 1.0, "empty": 0.0, "other": 2.0}],
     "uniform_weights": [{}],
     "unmoved_by_noise": [{}],
     "no_curvature": [{}],
