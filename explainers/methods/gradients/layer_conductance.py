@@ -112,7 +112,7 @@ def layer_conductance(
 def _rises(run: Run, layout: LayerLayout, start: Tensor, outputs: Tensor, full: Tensor) -> Tensor:
     """Return y(x) - y(b) of each image [N], or NaN if paths around the layer carry a part of it.
 
-    They do if y(x) with the layer's outputs for b in place of its own differs from y(b).
+    They do if y(x) with the layer's outputs for b instead of those for x differs from y(b).
     """
     empty = run.scoring.values(start, range(len(start)))
 
