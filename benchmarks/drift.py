@@ -40,6 +40,7 @@ FEWER: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"steps": 50},
     "blur_integrated_gradients": {"steps": 50},
     "layer_integrated_gradients": {"steps": 50},
+    "layer_conductance": {"steps": 50},
 }
 """Options of shorter runs, in which both precisions take the same points and masks."""
 

@@ -27,7 +27,7 @@ QUESTIONS = {
         "guided_backprop deconvnet excitation_backprop guided_grad_cam"
     ),
     "How much does the score drop if a part of the image is covered?": "occlusion feature_ablation",
-    "Which regions raise the score when they are visible?": "rise d_rise mc_rise",
+    "Which regions raise the score when they are visible?": "rise d_rise mc_rise vit_cx",
     "How much does each part add, individually and with others?": "lime kernel_shap shapley_sampling",
     "Which parts does the score depend on, in either direction?": "sobol hsic",
     "Which region of a given size keeps the score highest?": "extremal_perturbation",

@@ -16,6 +16,7 @@ from explainers.methods.gradients.path_integrals import *  # isort: skip
 from explainers.methods.gradients.guided_paths import *  # isort: skip
 from explainers.methods.gradients.filtered_gradients import *  # isort: skip
 from explainers.methods.gradients.layer_paths import *  # type: ignore[assignment]  # isort: skip (redefines Steps)
+from explainers.methods.gradients.layer_conductance import *  # isort: skip
 from explainers.methods.gradients.region_attribution import *  # isort: skip
 from explainers.methods.backward.modified_backprop import *  # isort: skip
 from explainers.methods.backward.relevance import *  # isort: skip
@@ -25,6 +26,7 @@ from explainers.methods.gradients.bias_gradients import *  # isort: skip
 from explainers.methods.perturbation.masks import *  # isort: skip
 from explainers.methods.perturbation.random_masks import *  # isort: skip
 from explainers.methods.perturbation.extremal import *  # isort: skip
+from explainers.methods.perturbation.vit_cx import *  # isort: skip
 from explainers.methods.perturbation.surrogates import *  # isort: skip
 from explainers.methods.perturbation.sensitivity import *  # isort: skip
 from explainers.methods.controls import *  # isort: skip

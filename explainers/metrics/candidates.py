@@ -17,11 +17,11 @@ from explainers.explanation.run import explain
 from explainers.findings import pause_recording
 from explainers.maps.arrays import Arrays, as_tensor, check_dimensions
 from explainers.maps.resize import reduce_channels, resize
-from explainers.methods.controls import center_map, edge_map, random_map
 from explainers.network.eval_view import outside_call
 from explainers.passes.loop import Partial, Progress, StopLoop
 from explainers.passes.run import Run
 from explainers.passes.tensors import at_least_float32
+from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.registry import METHODS, Method, find, find_function
 
 Maps = Tensor | Explanation | str | Method | Callable[..., Tensor]

@@ -65,6 +65,19 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     )
 
 
+def levels_of(images: Tensor, baseline: Baseline, seed: int = 0, count: int = 8) -> Tensor:
+    """Return degrees of a baseline, [L, N, C, H, W], from the baseline of each image to the image itself.
+
+    "blur" has `count` degrees, with evenly spaced σ. All other baselines have none between themselves and the image.
+
+    Errors   as `baseline_of`
+    Source   Fong et al. 2019, appendix, arXiv:1910.08485
+    """
+    if isinstance(baseline, str) and baseline == "blur":
+        return torch.stack([*(_blur(images, 1 - level / (count - 1)) for level in range(count - 1)), images])
+    return torch.stack([baseline_of(images, baseline, seed), images])
+
+
 def refuse_values(name: str, given: Tensor, images: Tensor) -> None:
     """Raise an error if the images cannot be blended with a tensor.
 
@@ -83,10 +96,10 @@ def refuse_values(name: str, given: Tensor, images: Tensor) -> None:
         raise BadOption(f"{name} contains {given[where].item()} at {where}. Give finite values.")
 
 
-def _blur(images: Tensor) -> Tensor:
-    """Apply a Gaussian blur, σ a sixteenth of the shorter side, with replicated borders."""
+def _blur(images: Tensor, share: float = 1.0) -> Tensor:
+    """Apply a Gaussian blur, σ a sixteenth of the shorter side times `share`, with replicated borders."""
     height, width = images.shape[-2:]
-    sigma = max(min(height, width) / 16, 0.5)
+    sigma = share * max(min(height, width) / 16, 0.5)
     radius = min(int(3 * sigma + 0.5), min(height, width))
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     kernel = torch.exp(-(offsets**2) / (2 * sigma**2))

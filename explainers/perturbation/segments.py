@@ -25,6 +25,8 @@ PARTS = ("superpixels", "grid")
 _CELLS = 7
 _COUNT = 50
 _ROUNDS = 10
+_OFFSET = 4
+"""Largest magnitude of a pixel, relative to the range, at which rounding is below 1% of the range."""
 
 
 def grid(height: int, width: int, rows: int, columns: int) -> Tensor:
@@ -61,7 +63,16 @@ def superpixels(images: Tensor, count: int = _COUNT, compactness: float = 0.2) -
         )
     # On the CPU, because the order of float sums varies on accelerators, which changes the regions.
     pixels = images.detach().to("cpu", torch.float64)
-    return torch.stack([_slic(image, count, compactness) for image in pixels]).to(images.device)
+    return torch.stack([_slic(_rounded(image), count, compactness) for image in pixels]).to(images.device)
+
+
+def _rounded(image: Tensor) -> Tensor:
+    """Round an image to bfloat16, unless this would hide contrast, so that a model in bfloat16 gets the same regions.
+
+    Rounding changes the regions of noise, and with their number all random coalitions.
+    """
+    faint = float(image.abs().max()) > _OFFSET * float(image.max() - image.min())
+    return image if faint else image.bfloat16().double()
 
 
 def _slic(image: Tensor, count: int, compactness: float) -> Tensor:

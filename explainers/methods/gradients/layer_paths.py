@@ -4,7 +4,7 @@ x     images, b the baseline             (n, c, h, w)
 A(x)  the layer's output                 (n, k, h, w)
 G     ∂y / ∂A                            (n, k, h, w), y in logits unless the target says otherwise
 
-All three return one value per unit, "features" [N, K, h, w], which `explain` displays as the sum over the channels k.
+Both return one value per unit, "features" [N, K, h, w], which `explain` displays as the sum over the channels k.
 Class and register tokens have no position in the image, so they and their contribution to the score are excluded.
 """
 
@@ -27,7 +27,7 @@ from explainers.options import Baseline, Choice, LayerName, Precision, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
 from explainers.passes.loop import Loop, Progress, Rows, now
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import maps_of
+from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
@@ -83,7 +83,9 @@ def layer_integrated_gradients(
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
         difference = run.forward.outputs(layout, x.clone()) - start
         loop.measure_prefix(now(x.device) - started_at)
-        maps, rows = maps_of(layout, difference), loop.suffix_rows(cost=2)
+        rows = loop.suffix_rows(cost=2)
+        # Class tokens are included until the end: without them, no integral would be complete.
+        maps, whole = maps_of(layout, difference), at_least_float32(difference)
 
         def score_at_start(index: int) -> Tensor:
             return SuffixBatch(run, index, layout).values(lambda copies: start[index : index + 1], 1)
@@ -96,20 +98,22 @@ def layer_integrated_gradients(
 
         def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             scores, gradient = at_points(index, points)
-            return scores, maps_of(layout, gradient) * maps[index]
+            return scores, at_least_float32(gradient) * whole[index]
 
         if steps is None and run.forward.through is None:
-            attribution = integrate_by_gap(len(x), loop, rows, probe, lambda shares: shares.sum(1))
+            shares = integrate_by_gap(len(x), loop, rows, probe, lambda shares: maps_of(layout, shares).sum(1))
         else:
             points, weights = gauss_legendre(steps or FIXED)
 
             def gradients(index: int, chosen: Tensor) -> Tensor:
                 return at_points(index, points[chosen])[1]
 
-            attribution = maps * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
+            shares = whole * _mean_gradient(run, layout, loop, rows, weights, gradients, maps)
 
+        attribution = maps_of(layout, shares)
         if start_scores is not None:
-            note_gap(attribution, full - start_scores, finer_steps(steps))
+            tokens = token_sums(layout, shares, attribution)
+            note_gap(attribution, full - start_scores, finer_steps(steps), tokens=tokens)
         run.use_layer(layout)
         return attribution
 
@@ -168,85 +172,22 @@ def internal_influence(
             batch = start[index] + at * (x[index] - start[index])
             return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
 
-        influence = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm")
+        influence = maps_of(layout, _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm"))
         run.use_layer(layout)
         return influence
-
-
-@method(
-    family="gradient", returns="features", title="Layer conductance", paper="Dhamdhere et al. 2018, arXiv:1805.12233"
-)
-def layer_conductance(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    steps: Steps = 50,
-    baseline: Start = None,
-    seed: NoiseSeed = 0,
-    batch_size: int | None = None,
-    precision: Precision = "float32",
-    progress: Progress | None = None,
-    budget: float | None = None,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
-) -> Tensor:
-    """Layer conductance: the integrated gradients of the image that flow through each unit of the layer.
-
-        ∫₀¹ ∂y/∂A (dA/dt) dt  along  b + t (x - b)
-
-    Uses the trapezoidal rule over `steps` intervals. If stopped early, the result is scaled from the completed part of
-    the path to the whole path.
-
-    `forward` and `through` are as in `explain`.
-
-    Returns  (n, k, h, w), in logits; sums to y(x) - y(b) as the number of steps grows if every path passes through the
-             layer; drift in bf16: docs/figures.md
-    Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
-    Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over intervals: Shrikumar et al.
-             2018, arXiv:1807.09946
-
-    Example
-        >>> layer_conductance(model, images, 281, layer="layer4", steps=8).shape
-        torch.Size([1, 512, 7, 7])
-    """
-    loop = Loop(batch_size, progress, budget)
-    with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
-        x, layout = run.images, layer_with_patch_gradients(run, layer)
-        run.scoring.score_inputs()
-        start = baseline_of(x, baseline, seed)
-        total: list[Tensor] = []
-        last: list[tuple[Tensor, Tensor] | None] = [None] * len(x)
-        done = 0
-
-        def work(chunk: range) -> None:
-            nonlocal done
-            at = torch.tensor(chunk, dtype=torch.float64).to(x).view(-1, 1, 1, 1) / steps
-            for index in range(len(x)):
-                batch = start[index] + at * (x[index] - start[index])
-                both = run.backward.at([layout], batch, [index] * len(chunk))[layout.name]
-                a, g = (maps_of(layout, tensor) for tensor in both)
-                if not total:
-                    total.append(a.new_zeros(len(x), *a.shape[1:]))
-                if (before := last[index]) is not None:
-                    a, g = torch.cat([before[0], a]), torch.cat([before[1], g])
-                last[index] = a[-1:].clone(), g[-1:].clone()
-                total[0][index] += ((g[1:] + g[:-1]) / 2 * (a[1:] - a[:-1])).sum(0)
-            done = chunk.stop - 1
-
-        def conductance() -> Tensor:
-            return total[0] * (steps / max(1, done))
-
-        loop.run(steps + 1, loop.rows(), work, lambda: conductance().sum(1))
-        run.use_layer(layout)
-        return conductance()
 
 
 def _inner_stage(run: Run) -> LayerName | None:
     """Return the second to last stage, or None if there is only one."""
     names = stages(run.view.model, run.images)
     return names[-2] if len(names) > 1 else None
+
+
+def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | None:
+    """Return the part [N] of a layer's values that is not in its maps, or None if there are no class tokens."""
+    if layout.layout != "tokens":
+        return None
+    return whole.flatten(1).sum(1, dtype=torch.float64) - maps.flatten(1).sum(1, dtype=torch.float64)
 
 
 def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,7 +213,7 @@ def _mean_gradient(
     times: Tensor | float = 1.0,
     how: str = "sum",
 ) -> Tensor:
-    """Compute the weighted mean [N, K, h, w] of the layer's gradients at the points of a path.
+    """Compute the weighted mean [N, ...] of the layer's gradients at the points of a path, in the layer's layout.
 
     Partial results are that mean times `times`, reduced over the channels by `how`.
     """
@@ -285,11 +226,11 @@ def _mean_gradient(
         nonlocal reached
         chosen = order[chunk.start : chunk.stop]
         for index in range(count):
-            g = maps_of(layout, gradients(index, chosen))
+            g = at_least_float32(gradients(index, chosen))
             if not total:
                 total.append(g.new_zeros(count, *g.shape[1:]))
-            total[0][index] += (weights[chosen].to(g).view(-1, 1, 1, 1) * g).sum(0)
+            total[0][index] += torch.tensordot(weights[chosen].to(g), g, 1)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), rows, work, lambda: reduce_channels(total[0] / reached * times, how))
+    loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))
     return total[0] / reached

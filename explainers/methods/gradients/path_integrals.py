@@ -368,23 +368,33 @@ def measures_gap(target: TargetLike) -> bool:
     return is_recording() and not isinstance(target, Through)
 
 
-def note_gap(attribution: Tensor, expected: Tensor, remedy: dict[str, Any], *, promised: bool = True) -> None:
+def note_gap(
+    attribution: Tensor,
+    expected: Tensor,
+    remedy: dict[str, Any],
+    *,
+    promised: bool = True,
+    tokens: Tensor | None = None,
+) -> None:
     """Note the difference of scores [N], and attributions that differ from it by more than 1%.
 
     `promised` is False if the map is computed from the attribution in a way that does not preserve its sum.
+    `tokens` [N] is the part of the difference due to class and register tokens, which are not in the map.
     """
+    whole, expected = expected, expected if tokens is None else expected - tokens.to(expected)
     if promised:
         note_promised_sum(expected)
     (option,) = remedy
+    due = "" if tokens is None else " due to the patches"
     sums = attribution.flatten(1).sum(1).tolist()
     for index, (total, difference) in enumerate(zip(sums, expected.tolist(), strict=True)):
         gap = abs(total - difference)
-        if gap > GAP * abs(difference):
+        if gap > GAP * max(abs(difference), abs(float(whole[index]))):
             share = f" ({gap / abs(difference):.1%})" if difference else ""
             slow = " on average, but not always for networks with ReLUs" if option == "steps" else ""
             note_finding(
                 "incomplete",
-                f"The map sums to {total:.4g}, but the difference of scores is {difference:.4g}: a gap of "
+                f"The map sums to {total:.4g}, but the difference of scores{due} is {difference:.4g}: a gap of "
                 f"{gap:.2g}{share}. Increase {option} to reduce the gap{slow}.",
                 remedy,
                 index,

@@ -11,8 +11,7 @@ along the path they suffice, and are exact to rounding.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -60,6 +59,7 @@ class Bisection:
 
     def __init__(self) -> None:
         self.done = False
+        self.limit = MAX_POINTS
         self._points: list[float] = []
         self._scores: list[float] = []
         self._slopes: list[float] = []
@@ -86,45 +86,52 @@ class Bisection:
             self._check_convergence()
 
     def _check_convergence(self) -> None:
-        order = sorted(range(len(self._points)), key=self._points.__getitem__)
+        order = self._order()
         at, scores, slopes = (
             torch.tensor([values[i] for i in order], dtype=torch.float64)
             for values in (self._points, self._scores, self._slopes)
         )
-        widths = at.diff()
-        defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * widths
-        rise, magnitudes = float(scores[-1] - scores[0]), defects.abs()
-        rounding = torch.finfo(self._parts[0].dtype).eps * float(scores.abs().max()) * len(at)
+        defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * at.diff()
         smooth = len(at) == len(self._weights)  # the first round uses the quadrature's sum instead of the trapezoids
-        total = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else math.nan
-        gap = abs(total - rise) if smooth else abs(float(defects.sum()))
-        variation = float(scores.diff().abs().sum())
-        complete = gap <= max(GAP * abs(rise), rounding)
-        self.done = complete and float(magnitudes.sum()) <= max(VARIATION_GAP * variation, rounding)
+        total = sum(w * slope for w, slope in zip(self._weights, self._slopes, strict=True)) if smooth else None
+        self.done = self._is_complete(scores, defects, total)
         if self.done and smooth:
             shares = torch.tensor(self._weights).to(self._parts[0])
             self._integral = torch.einsum("r,r...->...", shares, torch.stack(self._parts))
-        self._bisect(at, widths, magnitudes)
-        if self.done:
-            self._integral = self.integral()
-            self._parts.clear()
+        self._bisect(at, defects.abs())
 
-    def _bisect(self, at: Tensor, widths: Tensor, magnitudes: Tensor) -> None:
+    def _order(self) -> list[int]:
+        """Return the indices of the evaluated points from the start of the path to its end."""
+        return sorted(range(len(self._points)), key=self._points.__getitem__)
+
+    def _is_complete(self, scores: Tensor, defects: Tensor, total: float | None = None) -> bool:
+        """Return whether the integral is close enough to the rise of the scores; `total` is its sum, if known."""
+        rise, magnitudes = float(scores[-1] - scores[0]), defects.abs()
+        rounding = torch.finfo(self._parts[0].dtype).eps * float(scores.abs().max()) * len(scores)
+        gap = abs(float(defects.sum())) if total is None else abs(total - rise)
+        variation = float(scores.diff().abs().sum())
+        complete = gap <= max(GAP * abs(rise), rounding)
+        return complete and float(magnitudes.sum()) <= max(VARIATION_GAP * variation, rounding)
+
+    def _bisect(self, at: Tensor, magnitudes: Tensor) -> None:
         """Bisect the intervals with the largest defects; done if there are none."""
-        limit = min(_ROUND, MAX_POINTS - len(at))
+        limit = min(_ROUND, self.limit - len(at))
         if not self.done and limit > 0:
             # A NaN score has no defect to compare: no points are added, and NaN propagates to the map.
-            magnitudes = torch.where((widths > _NARROWEST) & magnitudes.isfinite(), magnitudes, 0)
+            magnitudes = torch.where((at.diff() > _NARROWEST) & magnitudes.isfinite(), magnitudes, 0)
             least = float(magnitudes.max()) * _NEGLIGIBLE
             largest = magnitudes.argsort(descending=True, stable=True)[:limit].tolist()
             self._pending = [float(at[i] + at[i + 1]) / 2 for i in largest if magnitudes[i] > least]
         self.done = self.done or not self._pending
+        if self.done:
+            self._integral = self.integral()
+            self._parts.clear()
 
     def integral(self) -> Tensor:
         """Return the sum of trapezoids over the evaluated points; the first and last extend to the ends of the path."""
         if self._integral is not None:
             return self._integral
-        order = sorted(range(len(self._points)), key=self._points.__getitem__)
+        order = self._order()
         at = [self._points[i] for i in order]
         edges = [0.0, *[(a + b) / 2 for a, b in pairwise(at)], 1.0]
         total = torch.zeros_like(self._parts[0])
@@ -141,7 +148,13 @@ def integrate_by_gap(
     At most `MAX_POINTS` points are used. The gradients at the points are kept until an image is done: 0.6 MB each at
     224 x 224 pixels.
     """
-    bisections = [Bisection() for _ in range(count)]
+    return bisect([Bisection() for _ in range(count)], loop, rows, probe, shown)
+
+
+def bisect(
+    bisections: Sequence[Bisection], loop: Loop, rows: int | Rows, probe: Probe, shown: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Evaluate the points of one bisection per image until all are done; return the integrals, one row per image."""
 
     def work(chunk: range) -> None:
         for index, bisection in enumerate(bisections):

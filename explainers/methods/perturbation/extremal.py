@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from explainers.backward.vjp import vjp
 from explainers.findings import is_recording, note_finding
+from explainers.methods.perturbation.kept_parts import KeptParts, Starts
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
-from explainers.passes.run import Run, open_run
+from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
-from explainers.perturbation.baselines import NAMES, baseline_of
-from explainers.perturbation.segments import blend
+from explainers.perturbation.baselines import NAMES, levels_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 
@@ -56,16 +56,19 @@ def extremal_perturbation(
 ) -> Tensor:
     """Extremal perturbation: the smooth mask of a given area that keeps the score highest.
 
-        max_m  y(m ∘ x + (1 - m) ∘ baseline) - λ ‖sort(m) - area template‖²,  λ growing
+        max_m  y(fade(x, m)) - λ ‖sort(m) - area template‖²,  λ growing;  fade: from the baseline at m = 0 to x at 1
 
-    The mask is a soft maximum of discs, so that its parts are compact. The gradient of the score is normalized to
-    length 1, so that the scale of the score has no effect. There is a single baseline; the authors use several degrees
-    of blur and mirror the image in every other step.
+    The mask is a soft maximum of discs, so that its parts are compact. With "blur", values between 0 and 1 are weaker
+    blurs; all other baselines are blended with the image. The gradient of the score is normalized to length 1, so that
+    the scale of the score has no effect. The search starts at the disc of that area with the highest score, on a 5 x 5
+    grid, and returns that disc if it finds nothing better. The authors start with the whole image and mirror it in
+    every other step.
 
     `forward` and `through` are as in `explain`.
 
     Returns  (n, h, w) at the input's resolution, in [0, 1]: 1 for pixels to keep; all 0 if the score has no gradient. A
-             finding reports if the kept part does not score higher than the baseline
+             finding reports if the kept part does not score higher than the baseline, or than an equally large part at
+             the center, at edges or at random
     Errors   BadTarget, BadOption
     Source   Fong et al. 2019, section 3, arXiv:1910.08485: area by the sorted mask, smooth masks by max-convolution
 
@@ -76,68 +79,63 @@ def extremal_perturbation(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, _ = run.images, run.scoring.score_inputs()
-        replacement = baseline_of(x, baseline, seed)
+        kept = KeptParts(run, levels_of(x, baseline, seed), area)
         height, width = x.shape[-2:]
         step = max(1, round(min(height, width) / _SHARE))
         discs = _discs(height, width, step).to(at_least_float32(x[:0]))
         margin = _REACH * step
         size = discs[0].numel()
-        template = torch.arange(size, device=x.device) >= size - round(area * height * width)
-        mask = torch.ones(len(x), -(-height // step), -(-width // step)).to(discs)
-        velocity, has_gradient = torch.zeros_like(mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        template = torch.arange(size, device=x.device) >= size - kept.count
+        starts = Starts(kept, step, _REACH * step / 2)
+        velocity, has_gradient = torch.zeros_like(starts.mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
         at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(cost=2)))
+        mask, done, last = starts.mask.clone(), 0, len(starts) + steps
+        found: list[Tensor] = []
 
-        def ascend(at: range) -> None:
+        def ascend(at: int) -> None:
             m, backward = vjp(lambda p: _smooth_masks(p, discs, step), mask)
             inner = m[:, margin:-margin, margin:-margin]
             chunks = torch.arange(len(x)).split(at_once)
-            gradient = torch.cat([_mask_gradient(run, replacement, inner, indices.tolist()) for indices in chunks])
+            gradient = torch.cat([kept.gradient(inner[rows], rows.tolist()) for rows in chunks])
             score_step, area_step = (
                 backward(functional.pad(gradient, [margin] * 4)),
                 backward(_area_gradient(m, template)),
             )
             length = score_step.abs().sum((1, 2), keepdim=True)
             has_gradient.logical_or_(length.flatten() != 0)  # also true for NaN, which propagates
-            weight = _WEIGHT * _GROWTH ** (at.start / steps)
+            weight = _WEIGHT * _GROWTH ** (at / steps)
             ascent = torch.where(length != 0, score_step / length, 0) - weight * area_step
             velocity.mul_(_MOMENTUM).add_((1 - _MOMENTUM) * ascent)
             mask.add_(_RATE * mask[0].numel() / steps * velocity).clamp_(0, 1)
 
+        def work(chunk: range) -> None:
+            nonlocal done
+            for at in chunk:
+                if at < len(starts):
+                    starts.score(at)
+                    mask.copy_(starts.mask)
+                elif at < last:
+                    ascend(at - len(starts))
+                else:
+                    found.append(kept.better(heat(), starts.disc))
+                done = at + 1
+
         def heat() -> Tensor:
+            if found:
+                return found[0]
+            if done <= len(starts):
+                return starts.disc
             smooth = _smooth_masks(mask, discs, step)[:, margin:-margin, margin:-margin]
             return torch.where(has_gradient[:, None, None], smooth, 0)
 
-        loop.run(steps, 1, ascend, heat)
-        for index in (~has_gradient).nonzero().flatten().tolist():
+        loop.run(last + 1, 1, work, heat)
+        blank = torch.full_like(has_gradient, done > len(starts)) & ~has_gradient
+        for index in blank.nonzero().flatten().tolist():
             message = "The score has no gradient at any mask tried, so the method cannot choose between masks."
             note_finding("no_gradient", message, image=index, anywhere=True)
-        if is_recording() and loop.affords():
-            _note_failures(run, replacement, heat(), has_gradient)
+        if is_recording() and loop.affords(5 * len(x)):
+            kept.note_failures(heat(), blank)
         return heat()
-
-
-def _note_failures(run: Run, replacement: Tensor, masks: Tensor, has_gradient: Tensor) -> None:
-    """Note images whose kept part does not score higher than the baseline, i.e. whose search failed."""
-    rows = range(len(masks))
-    blended = torch.cat([blend(run.images[n], replacement[n], masks[n : n + 1]) for n in rows])
-    pairs = zip(run.scoring.values(blended, rows).tolist(), run.scoring.values(replacement, rows).tolist(), strict=True)
-    for index, (score, empty) in enumerate(pairs):
-        if bool(has_gradient[index]) and score <= empty:
-            note_finding(
-                "search_failed",
-                f"The search failed: the kept part scores {score:.3g}, not more than the baseline alone "
-                f"({empty + 0.0:.3g}). Try another baseline, such as 0, or more steps.",
-                image=index,
-                score=score,
-                empty=empty,
-            )
-
-
-def _mask_gradient(run: Run, replacement: Tensor, masks: Tensor, indices: list[int]) -> Tensor:
-    """Return ∂y / ∂mask of images blended with their baseline."""
-    x = run.images
-    blended = torch.stack([blend(x[n], replacement[n], masks[n : n + 1])[0] for n in indices])
-    return (run.backward.gradient(blended, indices) * at_least_float32(x[indices] - replacement[indices])).sum(1)
 
 
 def _discs(height: int, width: int, step: int) -> Tensor:

@@ -219,6 +219,11 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "",
         "The area of the part is an option, not a result.",
     ),
+    "vit_cx": (
+        "pixels in patterns of {layer} that keep the score of {target} high when only they are visible",
+        "pixels in patterns that lower it",
+        "Nearby pixels share a pattern, so outlines are coarse.",
+    ),
     "mc_rise": (
         "pixels whose recoloring decreases the score of {target}",
         "pixels whose recoloring increases it",

@@ -280,6 +280,13 @@ def _incomplete(context: FindingContext) -> Message:
     return f"{text} Possible causes are rounding and parts of the network that do not depend on the image."
 
 
+def _not_converged(context: FindingContext) -> Message:
+    return (
+        f"The integral has not converged: the error of its sum {context.number('total')} is about "
+        f"{context.number('error')}. Increase the steps under Options, or leave them empty."
+    )
+
+
 def _token_only(context: FindingContext) -> Message:
     return (
         f"After layer {context.facts['asked']} only the class token is used, so the gradient of the patches is zero. "
@@ -295,9 +302,11 @@ def _grouped_channels(context: FindingContext) -> Message:
 
 
 def _search_failed(context: FindingContext) -> Message:
+    other = "an equally large other part" if "other" in context.facts else "the baseline"
+    value = context.number("other" if "other" in context.facts else "empty")
     return (
-        f"The optimization failed: the kept part scores {context.number('score')}, not more than the baseline "
-        f"({context.number('empty')}). Increase the steps or change the baseline under Options."
+        f"The optimization failed: the kept part scores {context.number('score')}, not more than {other} ({value}). "
+        "Increase the steps or change the baseline under Options."
     )
 
 
@@ -338,6 +347,7 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "absorbed": _absorbed,
     "cancelled": _cancelled,
     "incomplete": _incomplete,
+    "not_converged": _not_converged,
     "token_only_gradient": _token_only,
     "rows_depend": _rows_depend,
     "stochastic": _stochastic,

@@ -110,6 +110,7 @@ LINES = {
         "shapley_sampling": ("Shapley values of regions by sampling permutations.", "shapley values permutation"),
         "extremal_perturbation": ("The smallest part that keeps the score high.", "mask optimization meaningful"),
         "mc_rise": ("RISE with recoloring instead of masking.", "color random masks black box"),
+        "vit_cx": ("Masks from clusters of the layer's channels.", "vision transformer causal patches clusters"),
         "d_rise": ("RISE for one object of a detector.", "detection detr yolo random masks black box"),
         "sobol": ("Share of the variance of the score caused by each cell.", "variance sensitivity total order"),
         "hsic": ("Statistical dependence of the score on each cell.", "dependence kernel independence"),

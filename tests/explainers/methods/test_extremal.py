@@ -12,6 +12,9 @@ from torch import nn
 
 from explainers import explain, extremal_perturbation
 from explainers.methods.perturbation.extremal import _area_gradient
+from explainers.methods.perturbation.kept_parts import KeptParts
+from explainers.passes.run import open_run
+from explainers.perturbation.baselines import baseline_of, levels_of
 from tests.support.nets import curved, random_images
 
 
@@ -99,6 +102,52 @@ def test_a_failed_search_is_reported():
     (told,) = [each.sentence for each in found.findings[0] if each.code == "search_failed"]
     assert "not more than the baseline alone (0)" in told
     assert "search_failed" not in [each.code for each in well.findings[0]]
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_the_kept_part_scores_at_least_as_much_as_the_best_disc(steps):
+    """Oracle: the disc at the corner that the score depends on, one of the 25 at which the search may start."""
+    net, x, count = Square(18, 26, 6), bright(), 77
+    mask = extremal_perturbation(net, x, 0, area=count / 768, baseline=None, steps=steps)
+    y, z = (torch.arange(24) + 0.5 - 21.6)[:, None], torch.arange(32) + 0.5 - 28.8
+
+    def score(values):
+        highest = values.flatten().sort(descending=True, stable=True).indices[:count]
+        return float(net(x * torch.zeros(768).index_fill(0, highest, 1.0).view(24, 32))[0, 0])
+
+    assert score(mask[0]) >= score(-(y**2 + z**2)) > 0.5 * score(torch.ones(24, 32).index_fill(0, torch.arange(18), 0))
+
+
+def test_a_part_worse_than_a_control_is_reported():
+    """The score counts scattered dots, of which no disc holds as many as the part at edges."""
+
+    class Dots(nn.Module):
+        def forward(self, x):
+            score = x[:, :, ::6, ::6].sum((1, 2, 3)).clamp(min=0.0) ** 2
+            return torch.stack([score, -score], 1)
+
+    x = torch.zeros(1, 3, 48, 48)
+    x[:, :, ::6, ::6] = x[:, :, ::6, 1::6] = 5
+    found = explain("extremal_perturbation", Dots(), x, 0, area=0.4, baseline=None, steps=1)
+    (told,) = [each for each in found.findings[0] if each.code == "search_failed"]
+    assert "equally large part at edges" in told.sentence and told.facts["other"] > told.facts["score"]
+
+
+def test_values_between_0_and_1_are_weaker_blurs():
+    """Eight degrees of blur, linear in between; a mask of 1 is the image and a mask of 0 the usual baseline."""
+    x = bright()
+    levels = levels_of(x, "blur")
+    assert levels.shape == (8, *x.shape) and torch.equal(levels[-1], x)
+    torch.testing.assert_close(levels[0], baseline_of(x, "blur"))
+    slopes = [float(level.diff(dim=-1).abs().sum()) for level in levels]
+    assert slopes == sorted(slopes)
+    with open_run(Square(), x, 0) as run:
+        run.scoring.score_inputs()
+        kept = KeptParts(run, levels, 0.1)
+        for mask, expected in ((1.0, x), (0.0, levels[0]), (2.5 / 7, (levels[2] + levels[3]) / 2)):
+            faded, slope = kept.fade(torch.full_like(x[:, 0], mask), [0])
+            torch.testing.assert_close(faded, expected)
+        torch.testing.assert_close(slope, 7 * (levels[3] - levels[2]))
 
 
 FRESH = """

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import explainers
 from explainers import Contrast, Evaluation, Probability, evaluate, explain
 from explainers.maps.resize import resize
-from explainers.methods.controls import center_map, edge_map, random_map
 from explainers.metrics.comparison import mean_and_error
 from explainers.metrics.run import evaluator
 from explainers.metrics.settings import EvaluationSettings
+from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from tests.explainers.metrics.test_metrics_masking import Linear
 from tests.support.nets import random_images, residual
 

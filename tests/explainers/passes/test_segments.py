@@ -76,12 +76,27 @@ def test_superpixels_follow_an_edge():
 
 
 def test_superpixels_depend_on_neither_units_nor_batch():
-    x = random_images(3, 3, 20, 28)
+    x = (random_images(3, 3, 20, 28) * 16).round() / 16  # exact in all these units, also in bfloat16
     expected = superpixels(x, 12)
     assert torch.equal(superpixels(x * 64 - 3, 12), expected)
     assert torch.equal(superpixels(x / 1024, 12), expected)
     assert torch.equal(torch.cat([superpixels(each[None], 12) for each in x]), expected)
     assert torch.equal(superpixels(x.to(memory_format=torch.channels_last), 12), expected)
+
+
+def test_superpixels_of_noise_are_the_same_in_bfloat16():
+    """Rounding changed their number, and with it all random coalitions: Kernel SHAP differed by more than its size."""
+    x = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    for scaled in (x, 4 * x - 2):
+        assert torch.equal(superpixels(scaled), superpixels(scaled.bfloat16()))
+        assert torch.equal(superpixels(scaled), superpixels(scaled.double()))
+
+
+def test_superpixels_of_a_faint_image_on_a_large_offset_follow_its_edge():
+    image = torch.full((1, 3, 32, 32), 1000.0)
+    image[:, :, :, 13:] += 1
+    labels = superpixels(image, 16, 0.2)[0]
+    assert not set(labels[:, :13].flatten().tolist()) & set(labels[:, 13:].flatten().tolist())
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (2, 5), (5, 40)])
