@@ -17,6 +17,8 @@ from explainers.errors import BadImages, BadOption, UnsupportedModel, kind_of, n
 from explainers.findings import note_raw, pause_recording
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
+from explainers.layers.layout import GridChanged
+from explainers.layers.profile import forget_profiles
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.quantized import no_gradient, why_no_gradient
@@ -203,7 +205,11 @@ def _validate_calls(
                 target = _restrict_target(target, through)
             if given.get("progress") is not None:
                 given["progress"] = _wrap_progress(given["progress"], view if placed else None, rectify)
-            raw = function(model, images, target, **given)
+            try:
+                raw = function(model, images, target, **given)
+            except GridChanged:  # by a hook of the user since the network was profiled
+                forget_profiles(view)
+                raw = function(model, images, target, **given)
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from explainers.class_indices import count_mismatch
 from explainers.errors import BadTarget, shorten
 from explainers.options import whole_number, whole_numbers
 from explainers.outputs import describe_output, named, tensors_in
-from explainers.targets import Target, count_mismatch
+from explainers.targets import Target
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.class_indices import class_indices, count_mismatch, select
 from explainers.errors import BadTarget, shorten
 from explainers.options import LayerName, whole_number, whole_numbers
 from explainers.outputs import scores_of
@@ -74,7 +75,7 @@ class Logit(_OfClasses):
 
     def __call__(self, output: Any) -> Tensor:
         """Return the scores [N], in the model's units (logits)."""
-        return _select(scores_of(output), self.classes)
+        return select(scores_of(output), self.classes)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -123,7 +124,7 @@ class Probability(_OfProbabilities):
         """Return the probabilities [N], in [0, 1]."""
         probabilities = probabilities_of(self._scores(output), self.score)
         assert probabilities is not None, "__init__ refuses the score for which there are none"
-        return _select(probabilities, self.classes)
+        return select(probabilities, self.classes)
 
 
 class LogProbability(_OfProbabilities):
@@ -133,8 +134,8 @@ class LogProbability(_OfProbabilities):
         """Return the log-probabilities [N], at most 0."""
         scores = self._scores(output)
         if (self.score or default_score(scores.shape[1])) == "softmax":
-            return _select(scores.log_softmax(1), self.classes)
-        return log_probability_of(_select(scores, self.classes), scores, self.score)
+            return select(scores.log_softmax(1), self.classes)
+        return log_probability_of(select(scores, self.classes), scores, self.score)
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Contrast(Target):
         scores = scores_of(output)
         others = (self.against,) if isinstance(self.against, int) else self.against
         for index in (self.class_, *others):
-            _select(scores, index)
+            select(scores, index)
         return scores[:, self.class_] - scores[:, list(others)].mean(1)
 
 
@@ -360,7 +361,7 @@ def fix(target: Target | None, output: Any, count: int) -> Target:
     if isinstance(target, Unit):
         return target.fixed(output, count)
     if isinstance(target, _OfClasses):
-        _select(scores_of(output), target.classes)
+        select(scores_of(output), target.classes)
     return target
 
 
@@ -380,55 +381,5 @@ def describe_target(target: Target, count: int) -> list[int] | str:
     return repr(target)
 
 
-def count_mismatch(given: str, count: int, instead: str) -> BadTarget:
-    """Return the error for a number of classes, embeddings or masks that differs from the number of images."""
-    return BadTarget(f"{given} given for {count} image{'s' * (count > 1)}. Give {instead} or one for each image.")
-
-
-def class_indices(classes: Any) -> int | tuple[int, ...]:
-    """Convert integers, sequences, tensors and arrays to one class for all images, or one class per image.
-
-    Errors   BadTarget for a negative class or a tensor that does not hold class indices; TypeError for anything else
-    """
-    if isinstance(classes, Tensor):
-        if classes.is_floating_point() or classes.dtype == torch.bool or classes.ndim > 1 or classes.is_meta:
-            raise BadTarget(
-                f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)} on {classes.device}; "
-                "give class indices as a 1-d LongTensor."
-            )
-        if classes.ndim == 1 and bool((classes >= 0).all()):
-            return tuple(classes.tolist())
-    one = whole_number(classes)
-    several = whole_numbers(classes) if one is None else (one,)
-    if several is None:
-        raise TypeError(
-            f"target is {shorten(classes)}; give a class index, one index for each image, a Target such as Logit(3), "
-            "or a function from the model's output to [N]."
-        )
-    for index in several:
-        if index < 0:
-            raise BadTarget(f"Class {index} is negative. Give class indices from 0.")
-    return several if one is None else one
-
-
-def _select(scores: Tensor, classes: int | tuple[int, ...]) -> Tensor:
-    """Return the scores [N] of one class, or of one class per image.
-
-    Errors   BadTarget for a class that the scores do not have
-    """
-    count = scores.shape[1]
-    if isinstance(classes, int) and classes < count:
-        return scores[:, classes]
-    for index in (classes,) if isinstance(classes, int) else classes:
-        if index >= count:
-            raise BadTarget(out_of_range(index, count))
-    columns = torch.tensor(classes, device=scores.device).expand(len(scores))
-    return scores.gather(1, columns[:, None])[:, 0]
-
-
 def _no_channel(channel: Any, layer: LayerName, count: int) -> str:
     return f"Channel {shorten(channel)} does not exist: layer {shorten(layer)} has channels 0 to {count - 1}."
-
-
-def out_of_range(index: int, count: int) -> str:
-    return f"Class {index} does not exist: the model returns {count} scores, so classes are 0 to {count - 1}."

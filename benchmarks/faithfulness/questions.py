@@ -17,7 +17,7 @@ QUESTIONS = {
     ),
     "How much does each pixel add to the score, compared with a baseline or zero?": (
         "input_x_gradient integrated_gradients blur_integrated_gradients gradient_shap guided_integrated_gradients "
-        "deep_lift deep_lift_shap lrp full_grad"
+        "deep_lift deep_lift_shap lrp attn_lrp cp_lrp full_grad"
     ),
     "How much does each unit of a layer add to the score?": (
         "layer_integrated_gradients internal_influence layer_conductance"

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-import benchmarks.zoo.positions  # noqa: F401  (its check comes before those below)
+import benchmarks.zoo.positions
+import benchmarks.zoo.steady  # noqa: F401
 import explainers
 from benchmarks.zoo.checks import CHECKS, Noted, check, expect, same
 from benchmarks.zoo.oracles import first_tensor, on_calls, outputs, put_back, split

@@ -60,12 +60,18 @@ def _end_the_check(*_: object) -> None:
     raise _Slow
 
 
+def wanted_checks(network: Network, names: Sequence[str], size: Size) -> list[str]:
+    """Return the checks that run for an image size: those that have an oracle for this network."""
+    wanted = [name for name in names if size == network.sizes[0] or name in FOR_EVERY_SIZE]
+    return [name for name in wanted if not network.checks or name in network.checks]
+
+
 def examine(network: Network, names: Sequence[str], limits: Limits) -> Iterator[Row]:
     """Yield the rows of one network, in this process."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGVTALRM, _end_the_check)
     for size in network.sizes:
-        wanted = [name for name in names if size == network.sizes[0] or name in FOR_EVERY_SIZE]
+        wanted = wanted_checks(network, names, size)
         subject: Subject | None = None
         for name in wanted:
             start, trace = time.process_time(), ""
@@ -116,12 +122,7 @@ def examine_all(networks: Sequence[Network], names: Sequence[str], workers: int,
         late = time.monotonic() > end
         while waiting and (late or len(running) < workers):
             network = waiting.pop(0)
-            wanted = [
-                (size, name)
-                for size in network.sizes
-                for name in names
-                if size == network.sizes[0] or name in FOR_EVERY_SIZE
-            ]
+            wanted = [(size, name) for size in network.sizes for name in wanted_checks(network, names, size)]
             if late:
                 yield from (
                     Row(network.name, *cell, "slow", "not started: the time limit of the whole run was reached", 0.0)

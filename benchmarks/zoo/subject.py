@@ -30,7 +30,8 @@ class Network:
 
     `target` converts an output to one score per image. `forward` is the caller's function if the network has other
     inputs. `finish` runs after the weights are randomized. `seen` is the size to which the network resizes every
-    image, and `rounding` the largest difference of scores in a batch.
+    image, and `rounding` the largest difference of scores in a batch. `checks` are the checks that have an oracle for
+    it, by default all.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Network:
     finish: Callable[[nn.Module], nn.Module] | None = None
     seen: Size | None = None
     rounding: float = 1e-3
+    checks: tuple[str, ...] = ()
 
     @property
     def fixed(self) -> bool:

@@ -32,6 +32,7 @@ Images have 224 × 160 pixels; the first four columns also use a square image. *
 | layout | axes that swap with the image, and positions of changed patches: default layer, stages, a sample of others |
 | Grad-CAM | a hook and autograd in float64, for batches of 1 and 2; that gradient by central differences |
 | positions | feature maps of the default layer and of stages change at the changed patches, to a cell |
+| steady | gradients are the same in two calls, one image at a time and in training mode; the model does not change |
 | IG | integrated gradients at three points by autograd |
 | DeepLIFT | the sum is the score minus that of a black image |
 | LRP | the epsilon rule conserves the score of a copy without additive constants |
@@ -45,6 +46,7 @@ TITLES = {
     "layout": "layout",
     "grad_cam": "Grad-CAM",
     "positions": "positions",
+    "steady": "steady",
     "integrated_gradients": "IG",
     "deep_lift": "DeepLIFT",
     "lrp": "LRP",

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import HookPoint
 from explainers.layers.flow.axes import Axes, Axis
 from explainers.layers.flow.positions import even, is_even
 from explainers.layers.placement import Placement
 
 Grid = tuple[int, int]
+
+
+class GridChanged(UnsupportedModel):
+    """Raised if a layer's output no longer has the grid of the network's profile; the call is then repeated once."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +39,31 @@ class LayerLayout(HookPoint):
         return channel_axis(self.layout)
 
     def to_maps(self, tensor: Tensor) -> Tensor:
-        """Convert the layer's tensor to [N, K, h, w]."""
+        """Convert the layer's tensor to [N, K, h, w].
+
+        Errors   GridChanged if the tensor has another grid
+        """
         if self.layout == "NHWC":
-            return tensor.permute(0, 3, 1, 2)
+            return self._checked(tensor.permute(0, 3, 1, 2))
         if self.layout == "tokens" and self.grid is not None:
             height, width = self.grid
+            if tensor.ndim != 3 or tensor.shape[1] < self.extra_tokens + height * width:
+                raise self._changed(tensor)
             patches = tensor[:, self.extra_tokens : self.extra_tokens + height * width].transpose(1, 2)
             return patches.unflatten(2, self.grid)
-        return tensor
+        return self._checked(tensor)
+
+    def _checked(self, maps: Tensor) -> Tensor:
+        if self.grid is not None and maps.ndim == 4 and maps.shape[2:] != self.grid:
+            raise self._changed(maps)
+        return maps
+
+    def _changed(self, tensor: Tensor) -> GridChanged:
+        return GridChanged(
+            f"Layer {self.name!r} returned a tensor of shape {tuple(tensor.shape)}, which does not have its grid of "
+            f"{self.grid}. Its size changes between passes of the same images, for example by a hook. Remove the hook, "
+            "or choose an earlier layer."
+        )
 
     def place(self, maps: Tensor) -> Tensor:
         """Return maps [..., h, w] of the layer's cells on a grid that covers the input evenly."""

@@ -39,7 +39,7 @@ def list_layers(
     """
     if forward is not None:
         model = wrap_forward(model, forward, images)
-    layers = profile(model, images)
+    layers = profile(model, images, hooks=True)
     chosen = [layer for layer in layers if not spatial or is_spatial(layer)]
     # Receptive fields need the wrapped model, so the list keeps it alive.
     return chosen if forward is None else [replace(layer, _model=lambda: model) for layer in chosen]
@@ -64,7 +64,7 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
         >>> default_layer(model, images)
         'layer4'
     """
-    return _default_name(profile(wrap_forward(model, forward, images), images), images)
+    return _default_name(profile(wrap_forward(model, forward, images), images, hooks=True), images)
 
 
 def _default_name(layers: Profile, images: Tensor) -> str:

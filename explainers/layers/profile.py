@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,7 +60,11 @@ class _Known:
     settings: Settings
     unrelated: Counter[int] = field(default_factory=Counter)
 
-    def is_valid(self, view: EvalView) -> bool:
+    hooks: list[Any] = field(default_factory=list)
+
+    def is_valid(self, view: EvalView, hooks: bool = False) -> bool:
+        if hooks and self.hooks != _user_hooks(view.listed):
+            return False
         if any(here() is not module for here, module in zip(self.modules, view.listed, strict=True)):
             return False  # a module was replaced by one that got its id
         if "settings" not in view.known:
@@ -83,6 +88,11 @@ _ENOUGH = 3
 _one_at_a_time = threading.RLock()
 
 
+def _user_hooks(modules: Iterable[nn.Module]) -> list[Any]:
+    """Return the numbers of the user's hooks, which are never used again."""
+    return [tuple(hooks) for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+
+
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
     """Return the cached profile of the model, or None if no forward pass of it as it is now has been profiled."""
     known = _find(view, images)
@@ -94,10 +104,17 @@ def _find(view: EvalView, images: Tensor) -> _Known | None:
         return _known.get(view.owner, {}).get((images.shape[1:], view.modules))
 
 
-def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
+def forget_profiles(view: EvalView) -> None:
+    """Forget the profiles of a model, which no longer describe it."""
+    view.known.clear()
+    with _lock:
+        _known.pop(view.owner, None)
+
+
+def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False) -> Profile:
     """Return the model's layers in a forward pass of the first image, cached for the lifetime of the model.
 
-    It is computed again if a module or a setting of a module has changed.
+    It is computed again if a module or a setting of a module has changed, and with `hooks` if a hook of the user has.
 
     Errors   UnsupportedModel for scripted, traced and exported models
     """
@@ -105,7 +122,7 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
     if view.kind is not None:
         raise UnsupportedModel(no_inner_hooks(view.kind))
     known = _find(view, images)
-    if known is not None and known.is_valid(view):
+    if known is not None and known.is_valid(view, hooks):
         return known.profile
     settings = read_settings(view.listed)  # before the pass, which may change some
     try:
@@ -115,7 +132,7 @@ def profile(model: nn.Module | EvalView, images: Tensor) -> Profile:
         check_channel_count(view.network, images, error)
         raise
     view.known["settings"] = settings
-    new = _Known(layers, [weakref.ref(module) for module in view.listed], settings)
+    new = _Known(layers, [weakref.ref(module) for module in view.listed], settings, hooks=_user_hooks(view.listed))
     if known is not None and layers == known.profile and layers.default == known.profile.default:
         new.unrelated = known.unrelated + Counter(known.changed(settings) or ())
     with _lock:

@@ -1,7 +1,8 @@
 """The settings of a network's modules, to notice that it was changed after its profile was cached.
 
 A changed stride, depth or configuration changes the shapes of later layers without replacing a module. Reading the
-settings takes about a microsecond per module, a forward pass much longer.
+settings takes about a microsecond per module, a forward pass much longer. The user's hooks are not settings, since most
+of them only look; a hook that changes the size of a layer is noticed when the layer's output is read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MOST_ITEMS, _MOST_LEVELS, _MOST_VALUES = 200, 3, 1000
 
 
 def read_settings(modules: Iterable[nn.Module]) -> Settings:
-    """Return the settings of the modules: plain attributes, configurations, shapes of parameters, and user hooks."""
+    """Return the settings of the modules: plain attributes, configurations, shapes of parameters."""
     found: Settings = []
     known: dict[int, Any] = {}
     for module in modules:
@@ -35,9 +36,6 @@ def read_settings(modules: Iterable[nn.Module]) -> Settings:
         for name in ("_parameters", "_buffers"):
             if tensors := table.get(name):
                 found += [None if tensor is None else tensor.shape for tensor in tensors.values()]
-        for name in ("_forward_hooks", "_forward_pre_hooks"):
-            hooks = table.get(name)
-            found.append(tuple(hooks) if hooks else None)  # the numbers of the hooks, which are never used again
     return found
 
 

@@ -22,8 +22,8 @@ from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
 from explainers.hooks.records import map_tensors
 from explainers.network.eval_view import EvalView
-from explainers.network.generators import SEED, Generators
-from explainers.network.row_by_row import Behavior, RowByRow, row_by_row
+from explainers.network.rows.generators import SEED, Generators
+from explainers.network.rows.row_by_row import Behavior, RowByRow, row_by_row
 
 SAME = 1e-4
 """Relative difference between outputs of the same image, above which they are different."""

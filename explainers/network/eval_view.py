@@ -26,10 +26,10 @@ from explainers.hooks.distributed import refuse_sharded_model
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.channel_count import check_channel_count
 from explainers.network.checkpoints import DirectCheckpoints
+from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
+from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
-from explainers.network.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.quantized import quantized_class
-from explainers.network.shallow_copy import shallow_copy
 from explainers.probabilities import no_declared_score
 
 

@@ -18,10 +18,10 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import no_inner_hooks
 from explainers.hooks.records import map_tensors
+from explainers.network.copies.original_modules import run_copy
+from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
-from explainers.network.original_modules import run_copy
-from explainers.network.shallow_copy import shallow_copy
 
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0, "weight": 1.0, "bias": 0.0}
 """Values of the tensors of a randomized normalization layer, by name: no scale, no shift."""

@@ -15,7 +15,7 @@ from explainers.hooks.records import concatenate_outputs, map_tensors
 from explainers.layers.layout import LayerLayout
 from explainers.network.eval_view import EvalView
 from explainers.network.forward_wrapper import ForwardWrapper
-from explainers.network.row_by_row import RowByRow
+from explainers.network.rows.row_by_row import RowByRow
 from explainers.passes.leaf import LayerLeaf
 from explainers.passes.tensors import single_tensor
 from explainers.passes.through import ThroughLayer

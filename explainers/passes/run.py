@@ -28,7 +28,7 @@ from explainers.layers.score_kind import score_of_network
 from explainers.network.behavior import run_rows_correctly
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import ForwardWrapper
-from explainers.network.row_by_row import RowByRow
+from explainers.network.rows.row_by_row import RowByRow
 from explainers.options import LayerName
 from explainers.passes.backward import BackwardPasses
 from explainers.passes.forward import ForwardPasses

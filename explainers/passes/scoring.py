@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from explainers.findings import note_option, note_scores
 from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.network.fused_copy import WORTH_TIMING, FusedCopy, channels_last, faster_in_bf16, fused_copy
-from explainers.network.row_by_row import RowByRow
+from explainers.network.rows.row_by_row import RowByRow
 from explainers.outputs import scores_in
 from explainers.passes import graph
 from explainers.passes.forward import ForwardPasses

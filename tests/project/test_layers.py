@@ -55,6 +55,7 @@ ORDER = [
         "options",
         "outputs",
         "probabilities",
+        "class_indices",
         "targets",
         "output_targets",
         "detections",

@@ -6,7 +6,6 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -109,13 +108,21 @@ class Pause(nn.Module):
         return x
 
 
+class _FuseState:
+    __slots__ = ("after", "calls", "error")
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.after = self.calls = 0
+
+
 class Fuse(nn.Module):
     """Identity that, once `light` was called, raises `error` in call number `after` (from 0)."""
 
     def __init__(self) -> None:
         super().__init__()
-        # An opaque object, so that counting calls does not change the model's attributes.
-        self.state = SimpleNamespace(error=None, after=0, calls=0)
+        # An object without a dict, so that counting calls does not change the model's attributes.
+        self.state = _FuseState()
 
     def light(self, error: BaseException, after: int = 0) -> None:
         self.state.error, self.state.after, self.state.calls = error, after, 0

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from explainers import BadOption, Evaluation, evaluate
+from explainers.errors import kind_of
 from tests.support.nets import random_images, residual
 
 MAPS = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0))
@@ -79,5 +80,5 @@ def test_other_arrays_are_refused(maps, message):
 
 @pytest.mark.parametrize("maps", [{}, 3.0, None])
 def test_the_type_of_what_is_not_an_array_is_named(maps):
-    with pytest.raises(TypeError, match=f"maps has the type {type(maps).__name__}. Give a tensor or numpy array"):
+    with pytest.raises(TypeError, match=f"maps is {kind_of(maps)}; give a tensor or numpy array"):
         values(maps)

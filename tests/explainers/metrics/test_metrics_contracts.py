@@ -203,5 +203,5 @@ def test_refusals_say_what_was_given_and_what_to_do(options, message):
 
 
 def test_an_invalid_map_is_a_type_error():
-    with pytest.raises(TypeError, match="maps has the type int. Give a tensor"):
+    with pytest.raises(TypeError, match="maps is an int; give a tensor"):
         evaluate(residual(), random_images(), 3)

@@ -6,7 +6,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from benchmarks.faithfulness.photos import Photo
 from benchmarks.metrics import NAMES, cell, measure, stars, table
@@ -35,13 +34,20 @@ def test_numbers_equal_evaluate_image_by_image():
 
 
 def test_a_star_requires_all_controls_and_the_better_side():
-    values, low = torch.tensor([5.0, 6.0, 7.0, 6.5]).double(), [1.0, 1.1, 0.9, 1.0]
-    high = [9.0, 9.5, 10.0, 9.0]
-    assert stars(values, [low, low, low], True) == " *" and stars(values, [low, low, low], False) == ""
-    assert stars(values, [high, high, high], False) == " *"
-    assert stars(values, [low, high, low], True) == stars(values, [low, high, low], None) == ""
-    assert stars(values, [high, high, high], None) == " *"
-    assert stars(values, [low, low, [0.0, 12.0, 1.0, 11.0]], True) == "", "not sure"
+    """Twelve images: with fewer, no difference passes the sign-flip test after the correction."""
+    values = {str(k): 5.0 + k % 3 for k in range(12)}
+    low, high = ({photo: value - shift for photo, value in values.items()} for shift in (4.0, -4.0))
+    unsure = {photo: (12.0 if k % 2 else 0.0) for k, photo in enumerate(values)}
+
+    def starred(metric: str, *controls: dict[str, float]) -> bool:
+        numbers = {"map": {metric: values}}
+        numbers |= {name: {metric: each} for name, each in zip(("random", "edge", "centre"), controls, strict=True)}
+        return stars(numbers, ["map"], [metric]) == {("map", metric)}
+
+    assert starred("insertion", low, low, low) and not starred("deletion", low, low, low)
+    assert starred("deletion", high, high, high) and not starred("insertion", low, high, low)
+    assert starred("sparseness", high, high, high) and not starred("sparseness", low, high, low)
+    assert not starred("insertion", low, low, unsure), "not sure"
 
 
 def test_it_has_every_metric_that_needs_no_region():

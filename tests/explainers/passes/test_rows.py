@@ -15,7 +15,7 @@ import explainers
 from explainers import METHODS, BadOption, UnsupportedModel, evaluate, explain, list_layers, saliency, smooth
 from explainers.hooks.records import concatenate_outputs
 from explainers.network import behavior
-from explainers.network.generators import Generators
+from explainers.network.rows.generators import Generators
 from tests.support.nets import ClassToken, rel
 
 pytestmark = pytest.mark.sample
@@ -72,7 +72,7 @@ def states():
     return Generators(nn.Identity(), torch.device("cpu")).states()
 
 
-NO_RULE = {"lrp", "excitation_backprop"}
+NO_RULE = {"lrp", "attn_lrp", "cp_lrp", "excitation_backprop"}
 """Methods that refuse dropout by name."""
 
 

@@ -74,7 +74,9 @@ def test_p03_a_thousand_ordinary_forwards_keep_nothing():
 
 
 # These have a rule for each operation and refuse unknown ones, as the marker is.
-RULED = {"deep_lift", "deep_lift_shap", "lrp", "excitation_backprop", "guided_backprop", "deconvnet", "guided_grad_cam"}
+RULED = {"deep_lift", "deep_lift_shap", "lrp", "attn_lrp", "cp_lrp"} | {
+    "excitation_backprop", "guided_backprop", "deconvnet", "guided_grad_cam",
+}  # fmt: skip
 
 
 @each

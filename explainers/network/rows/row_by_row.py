@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from explainers.hooks.locate import frozen_graph
 from explainers.hooks.records import concatenate_outputs
-from explainers.network.generators import Generators
+from explainers.network.rows.generators import Generators
 
 
 @dataclass(frozen=True)

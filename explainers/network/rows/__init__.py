@@ -1,0 +1,1 @@
+"""Networks whose rows depend on each other or on random numbers: one row per pass, with fixed generators."""
