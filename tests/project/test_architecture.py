@@ -21,7 +21,10 @@ PACKAGES = {path.parent.name for path in (ROOT / "explainers").glob("*/__init__.
 """The packages of the library."""
 APPLICATION = {f"hooklens.{path.parent.name}" for path in (ROOT / "hooklens").glob("*/__init__.py")}
 """The packages of the application. The files next to them (errors, limits, resources) import none of them."""
-LEAVES = ("errors", "options", "outputs", "probabilities", "targets", "output_targets", "findings")
+LEAVES = (
+    *("errors", "options", "outputs", "probabilities", "findings"),
+    *("class_indices", "targets", "output_targets", "detections", "regression"),
+)
 """Files of the library that any of its packages may import, drawn as one box."""
 WIDTH, BOX, HIGH, GAP, ROW = 960, 172, 62, 18, 100
 ORDER_IN_ROW = (
