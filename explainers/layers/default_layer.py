@@ -17,6 +17,8 @@ from explainers.layers.layer import Layer, is_attention, is_placeholder, is_rear
 
 _SMALLEST = 4
 """Rows and columns of the smallest grid that can localize."""
+_FARTHEST = 4
+"""A layer whose grid is finer by more than this factor is too early to replace a coarse one."""
 _FEATURES = frozenset(
     "relu gelu silu hardtanh hardswish leaky_relu elu mish prelu clamp_min native_batch_norm native_layer_norm "
     "native_group_norm native_batch_norm_legit_no_training".split()
@@ -72,8 +74,15 @@ def _chosen(search: _Search) -> int | None:
     if not found:
         # Some paths leave early, as in a detector that reads several scales: use the last stage of the backbone.
         found = search.backbone_stages()
-    fair = [i for i in found if min(search.layers[i].grid or (0,)) >= _SMALLEST]
+    fair = [i for i in found if _cells(search, i) >= _SMALLEST]
+    if fair and found and _cells(search, fair[-1]) > _FARTHEST * _cells(search, found[-1]):
+        return found[-1]  # the layers in between have paths around them, as in NASNet
     return (fair or found)[-1] if found else None
+
+
+def _cells(search: _Search, i: int) -> int:
+    """Return the number of rows or columns of a layer, whichever is smaller."""
+    return min(search.layers[i].grid or (0,))
 
 
 @dataclass

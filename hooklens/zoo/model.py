@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
@@ -157,6 +157,15 @@ def _as_tensor(image: Any) -> Tensor:
         ) from None
 
 
+def upright(image: Image.Image) -> Image.Image:
+    """Return the image as its EXIF orientation shows it, or the image itself if it has none."""
+    try:
+        is_turned = image.getexif().get(0x0112, 1) != 1
+    except Exception:  # damaged metadata, for which Pillow raises errors of many types
+        return image
+    return ImageOps.exif_transpose(image) if is_turned else image
+
+
 def limit_aspect(image: ImageOrTensor) -> ImageOrTensor:
     """Return the image, center-cropped to an aspect ratio of at most MAX_ASPECT."""
     width, height = image.size if isinstance(image, Image.Image) else (image.shape[2], image.shape[1])
@@ -218,12 +227,14 @@ class Model:
         return max(self.preparation.size)
 
     def crop(self, image: Image.Image) -> Image.Image:
-        """Return the part of the image that the network receives, as RGB at the original resolution."""
-        return self.preparation.crop(image)
+        """Return the part of the image that the network receives, upright and as RGB at the original resolution."""
+        return self.preparation.crop(upright(image))
 
     def prepare(self, image: Image.Image | Tensor) -> Tensor:
         """Return the network input of an image, float32 [1, channels, height, width].
 
+        A photo is turned upright, as its EXIF orientation says.
+
         Errors   ValueError for a PIL image if the network does not have one or three channels, and for other shapes
         """
-        return self.preparation.tensor(image)
+        return self.preparation.tensor(upright(image) if isinstance(image, Image.Image) else image)

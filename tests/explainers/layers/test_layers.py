@@ -200,3 +200,29 @@ def test_receptive_field_of_a_cell():
     assert (left, up, right, down) == (6, 4, 9, 7), (
         "a 3x3 convolution around row 5, column 7, right and bottom excluded"
     )
+
+
+def test_a_coarse_last_layer_is_not_replaced_by_the_first_convolution():
+    """As in NASNet on small images: each cell reads the two cells before it, so no layer in between is on all paths."""
+
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.end = nn.Conv2d(3, 4, 3, 1, 1), nn.ReLU()
+            self.cells = nn.ModuleList(nn.Conv2d(4, 4, 3, 2, 1) for _ in range(4))
+            self.around = nn.ModuleList(nn.Conv2d(4, 4, 5, 4, 2) for _ in range(4))
+            self.head = nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            before = now = self.first(x)
+            for cell, around in zip(self.cells, self.around, strict=True):
+                after = cell(now)
+                other = (
+                    around(before) if before.shape[2] > now.shape[2] else around(nn.functional.pad(before, (1,) * 4))
+                )
+                before, now = now, after + nn.functional.adaptive_avg_pool2d(other, after.shape[2:])
+            return self.head(self.end(now).mean((2, 3)))
+
+    net = Skipping().eval()
+    assert default_layer(net, torch.randn(1, 3, 48, 48)) == "end"
+    assert default_layer(net, torch.randn(1, 3, 128, 128)) == "end"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
-from PIL import Image
+from PIL import Image, ImageOps
 from torchvision.models import get_model, get_model_weights
 
 import explainers
@@ -200,6 +201,20 @@ def test_crop_has_the_resolution_of_the_image() -> None:
 
     assert crop.size == (448, 448)
     assert crop.tobytes() == image.crop((288, 32, 736, 480)).tobytes(), "no resampling"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_is_turned_upright(orientation: int) -> None:
+    """Phones store photos lying on their side; input and crop are those of the upright photo."""
+    image, buffer, exif = gradient_image(300, 200), io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    image.save(buffer, "PNG", exif=exif)
+    photo, model = Image.open(buffer), zoo.load_model()
+    upright = ImageOps.exif_transpose(photo)
+
+    assert torch.equal(model.prepare(photo), model.prepare(upright))
+    assert model.crop(photo).tobytes() == model.crop(upright).tobytes()
+    assert torch.equal(model.prepare(photo), model.prepare(image)) == (orientation == 1)
 
 
 def test_an_elongated_image_is_cropped_before_resizing() -> None:
