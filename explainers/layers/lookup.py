@@ -51,9 +51,9 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
     """Return the last stage with a grid before pooling or classifier: `layer4`, `features`, `norm`, `ln_1` of a ViT.
 
     It is the last layer with a grid of at least 4 x 4 (or, if there is none nearby, larger than 1 x 1) through which
-    every path to the score passes. In networks with a class token, only that token is read after the last block; the default
-    is then the normalized input of the last attention, the last tensor whose patches affect the score. If some paths
-    leave early, as in detectors that read several scales, it is the last stage of the backbone. In segmentation
+    every path to the score passes. In networks with a class token, only that token is read after the last block; the
+    default is then the normalized input of the last attention, the last tensor whose patches affect the score. If some
+    paths leave early, as in detectors that read several scales, it is the last stage of the backbone. In segmentation
     networks it is the last stage of backbone or decoder, not the head, whose map would be that of the logits. `forward`
     is as in `explain`.
 
