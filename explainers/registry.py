@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadImages, BadOption, UnsupportedModel, kind_of, nearest, no_module, shorten
+from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, kind_of, nearest, no_module, shorten
 from explainers.findings import note_raw, pause_recording
 from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
@@ -145,7 +145,7 @@ def method(
         options, parameters = options_of(function), inspect.signature(function).parameters
         relu = parameters["relu"].default if "relu" in parameters else None
         uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
-        validated = _validate_calls(function, options, parameters, uses_gradients, returns in _AT_LAYERS)
+        validated = _validate_calls(function, options, parameters, uses_gradients, returns in _AT_LAYERS, reads_class)
         METHODS[function.__name__] = Method(
             name=function.__name__,
             title=title,
@@ -179,6 +179,7 @@ def _validate_calls(
     parameters: Mapping[str, inspect.Parameter],
     gradients: bool,
     placed: bool,
+    reads_class: bool,
 ) -> Callable[..., Any]:
     """Wrap a function so that model, images and options are checked first and the final ReLU is applied last.
 
@@ -202,6 +203,11 @@ def _validate_calls(
                 raise UnsupportedModel(no_gradient(view.quantized))
             rectify, given = _check_keywords(function, options, parameters, keywords)
             if (through := given.pop("through", None)) is not None:
+                if not reads_class:
+                    raise BadTarget(
+                        f"{function.__name__} does not use gradients of the score, so through=(layer, channels) would "
+                        "have no effect. Omit through, or choose a gradient method such as grad_cam."
+                    )
                 target = _restrict_target(target, through)
             if given.get("progress") is not None:
                 given["progress"] = _wrap_progress(given["progress"], view if placed else None, rectify)

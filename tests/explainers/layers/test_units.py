@@ -202,3 +202,10 @@ def test_units_and_through_have_no_side_effects():
 
     assert sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules()) == hooks
     assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize("name", ["eigen_cam", "feature_maps", "fem", "edge_control"])
+def test_methods_without_the_score_refuse_through(name):
+    """They would ignore it silently."""
+    with pytest.raises(explainers.BadTarget, match="would have no effect"):
+        getattr(explainers, name)(residual(), random_images(), through=("layer1", [0]))
