@@ -73,7 +73,7 @@ class Noisy(Small):
 
 
 class PooledTokens(nn.Module):
-    """A transformer whose tokens are pooled by an attention with a query of its own, as in SigLIP."""
+    """A transformer whose tokens are pooled by an attention with its own query, as in SigLIP."""
 
     def __init__(self) -> None:
         super().__init__()
