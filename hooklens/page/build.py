@@ -42,11 +42,16 @@ def build() -> gr.Blocks:
     """Build the page without serving it."""
     install_no_links()
     with gr.Blocks(title=messages.TITLE, fill_width=True, analytics_enabled=False, delete_cache=(600, 3600)) as demo:
-        gr.HTML(
-            f"<a id='hl-skip' href='#hl-status'>{messages.SKIP}</a><h1>{messages.TITLE}</h1><p>{messages.TAGLINE}</p>",
-            elem_id="hl-head",
-            padding=False,
-        )
+        with gr.Row(elem_id="hl-top"):
+            gr.HTML(
+                f"<a id='hl-skip' href='#hl-status'>{messages.SKIP}</a>"
+                f"<h1>{messages.TITLE}</h1><p>{messages.TAGLINE}</p>",
+                elem_id="hl-head",
+                padding=False,
+            )
+            canvas(
+                "navigation/navigation", "hl-navigation", terms=messages.NAVIGATION, views=_views(), more=_views(True)
+            )
         fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
@@ -68,6 +73,11 @@ def build() -> gr.Blocks:
         event.show_progress_on = [page.status]
     demo.space_id = None  # otherwise a page on a Space fetches fonts and the Space description from other hosts
     return demo
+
+
+def _views(in_menu: bool = False) -> list[tuple[str, str]]:
+    """Return id and title of the tabs that are always visible, or of those in the menu."""
+    return [(tab.id, tab.title) for tab in TABS if tab.in_menu == in_menu]
 
 
 def _end_session(request: gr.Request) -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from hooklens import zoo
-    from hooklens.session.answers import Answer, DetectedObject, Refining, Scene, Settings
+    from hooklens.session.answers import Answer, DetectedObject, LoadedModel, Refining, Scene, Settings
 
 TITLE = "Hooklens"
 TAGLINE = "Visualize what an image model looks at, layer by layer."
@@ -17,7 +17,7 @@ SKIP = "Skip to the result"
 
 IMAGE, MODEL_LABEL, LAYER_LABEL, CLASS_LABEL, METHOD_LABEL = "Image", "Model", "Layer", "Class", "Method"
 OPTIONS, EXPLAIN, STOP, COPY_LINK = "Options", "Explain", "Stop", "Copy link"
-OVERLAY, FEATURES, API = "Overlay", "Feature maps", "API"
+OVERLAY, API = "Explain", "API"
 LAYER, CLASS, METHOD, EXAMPLE = "layer", "class", "method", "example"
 PIN = "Keep this class for other images"
 TOP, TOP_CHOICE = "the top prediction", "Top prediction"
@@ -32,12 +32,20 @@ LINK = {
 """Labels used by static/page/page.js and panel/link_field.js."""
 STATUS = {"progress": "Progress"}
 """Labels used by static/page/status.js and line.js."""
+NAVIGATION = {
+    "views": "Views",
+    "more": "More",
+    "theme": "Light or dark theme",
+    "present": "Presentation mode",
+    "leave": "Leave presentation mode (Esc)",
+}
+"""Labels used by static/navigation/navigation.js."""
 FOLDED = "Image and settings"
 PLACEHOLDER = "Drop an image here\nor click to choose one"
 
 SOON = "The map appears here in a moment."
 EMPTY_OVERLAY = "Choose an image or click an example."
-HINT = "Hover over the map (or use the arrow keys) to read values."
+HINT = "Hover to read values."
 UPLOAD_A_FILE = "The image must be an uploaded file. Upload it first."
 NO_IMAGE = "No image selected. Choose one or click an example."
 STOPPED_WAITING = "Stopped while the network was loading. Press Explain to continue."
@@ -297,17 +305,26 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
     return status("busy", text, ident=ident, fraction=step.fraction)
 
 
+def class_score(value: float, loaded: LoadedModel) -> str:
+    """Return a probability as a percentage, or a score as a number if the network does not give probabilities."""
+    if not (loaded.has_probabilities or loaded.detects_objects):
+        return f"score {value:.3g}"
+    return f"{100 * value:.0f}%" if value >= 0.01 else "under 1%"
+
+
+def confidence(step: Answer) -> str:
+    """Return the score of the explained target; for a region, its fraction of the pixels."""
+    part = " of the pixels" if step.settings.loaded.model.task == "segmentation" else ""
+    return class_score(step.confidence, step.settings.loaded) + part
+
+
 def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
     """Return the description of a map: method, class, probability, plane, layer, model."""
     settings = step.settings
     parts: list[str | dict[str, Any]] = [settings.method.title]
     if settings.method.reads_class:
         parts += [" for ", strong(subject(step))]
-        share = f"{100 * step.confidence:.0f}%" if step.confidence >= 0.01 else "under 1%"
-        if not settings.loaded.has_probabilities and not step.scene:
-            share = f"score {step.confidence:.3g}"
-        part = "of the pixels" if settings.loaded.model.task == "segmentation" else ""
-        parts.append("" if settings.unit else f" ({f'{share} {part}'.strip()})")
+        parts.append("" if settings.unit else f" ({confidence(step)})")
     if step.planes:
         pager = planes(step)
         parts.append(f", {pager['word'].lower()} {step.plane + pager['first']} {pager['count']},")
@@ -326,6 +343,16 @@ def answered(step: Answer, ident: int) -> dict[str, Any]:
     return status("done", *parts, ident=ident)
 
 
+def compare_with(name: str) -> str:
+    """Return the label of the button that compares the map with that of another class."""
+    return f"Compare with {short(name, 30)}"
+
+
+def explain_with(title: str) -> str:
+    """Return the label of the button that explains the class with another method."""
+    return f"Explain the class with {title}"
+
+
 def folded(step: Answer) -> str:
     """Return the settings on one line."""
     settings = step.settings
@@ -333,9 +360,10 @@ def folded(step: Answer) -> str:
     return " · ".join([*subject, *([settings.layer] if settings.takes_layer else []), settings.method.title])
 
 
-def landed(parts: list[Any], waiting: str, ident: int) -> dict[str, Any]:
+def landed(stored: dict[str, Any], waiting: str, ident: int) -> dict[str, Any]:
     """Return the status of the stored answer while the network is loading."""
-    return status("landing", *parts, f" · {waiting}", ident=ident)
+    line = status("landing", *stored["status"], f" · {waiting}", ident=ident)
+    return line | {"headline": stored["headline"]}
 
 
 def _time(seconds: float) -> str:

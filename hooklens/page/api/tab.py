@@ -71,6 +71,7 @@ class Api(Tab):
     """A text, and code snippets for the current settings."""
 
     title, id = messages.API, "api"
+    in_menu = True
 
     def build(self) -> None:
         """Create the layout of the tab."""

@@ -1,1 +1,1 @@
-"""The Feature maps tab with the channels of a layer."""
+"""The Channels tab with the channels of a layer."""

@@ -1,4 +1,4 @@
-"""The Feature maps tab: all channels of the layer, and one channel enlarged."""
+"""The Channels tab: all channels of the layer, and one channel enlarged."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ class Lab(Tab):
     """Three parts in separate tabs."""
 
     title, id = messages.LAB, "lab"
+    in_menu = True
 
     def build(self) -> None:
         """Create the layout of the tab."""

@@ -15,7 +15,7 @@ from hooklens.page.components import view
 from hooklens.page.maps.view import listed
 from hooklens.page.methods import guide
 from hooklens.page.panel import panel
-from hooklens.session import engine, messages, model_cache
+from hooklens.session import engine, headline, messages, model_cache
 from hooklens.session.answers import Answer, Settings, Stages
 from hooklens.session.jobs import runs
 from hooklens.session.rail import network
@@ -28,7 +28,7 @@ FILE = examples.ASSETS / "landing.json"
 def load_stored(model: str) -> dict[str, Any] | None:
     """Return the stored answer, or None if another model is requested or this model is not installed or not offered.
 
-    Returns  "status" parts, "choices" of model, layer and method as (label, name), and the contents of the components
+    Returns  "status" parts, the "headline", "choices" of model, layer and method as (label, name), and the contents of the components
              "view", "classes", "guide", "findings", "strip", "network"
     """
     try:
@@ -69,6 +69,7 @@ def compute() -> dict[str, Any]:
         "model": loaded.name,
         "package": catalog.source_of(loaded.name).package,
         "status": messages.answer_parts(answer),
+        "headline": headline.headline(answer),
         "choices": {
             "model": [messages.model_choice(info), loaded.name],
             "layer": [layer, settings.layer],

@@ -23,7 +23,7 @@ from hooklens.page.share.tab import Saving
 from hooklens.page.shared.messages import MAP
 from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, error_line, event_data, integer, queue_options, run_job
 from hooklens.page.trust.tab import Trust
-from hooklens.session import engine, messages, model_cache
+from hooklens.session import engine, headline, messages, model_cache
 from hooklens.session.answers import Answer, Refining, Scene, Settings, Stages, Waiting
 from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import SAVE
@@ -40,7 +40,7 @@ class Overlay(Tab):
         """Create the layout of the tab."""
         self.panel, self.status = self.page.panel, self.page.status
         with gr.Row(elem_id="hl-view"):
-            with gr.Column(scale=3, min_width=320):
+            with gr.Column(scale=3, min_width=320, elem_id="hl-stage"):
                 self.view = canvas(
                     "overlay/overlay",
                     "hl-overlay",
@@ -52,13 +52,14 @@ class Overlay(Tab):
                 )
                 self.planes = canvas("maps/planes", "hl-planes")
                 self.saving = Saving(self.page)
+            with gr.Column(min_width=320, elem_id="hl-network"):
+                self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("maps/classes", "hl-bars", terms=map_messages.BARS, events=["answered"])
                 self.guide = guide.guide("hl-guide")
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
         self.top_maps = TopClassMaps(self.page)
-        self.rail = Rail(self.page)
         self.strip = self.rail.drawing
 
     def wire(self) -> None:
@@ -75,7 +76,7 @@ class Overlay(Tab):
         loaded = page.demo.load(self.open_page, outputs=opening, **stored, **UNQUEUED)
         loaded.then(self.first, outputs=outputs, **stored, **shared)
         clicked = [panel.bands, panel.examples, panel.options, panel.notice]
-        clicked += [panel.address, self.view, self.bars, self.findings, self.strip, *page.changers]
+        clicked += [panel.address, self.status, self.view, self.bars, self.findings, self.strip, *page.changers]
         changed = [panel.image, *panel.choices.values()]
         events = [*(each.input for each in changed), *(each.select for each in clicked)]
         shown_now = [panel.image, panel.bands, panel.options, panel.pin]
@@ -192,7 +193,7 @@ class Overlay(Tab):
                 run.questions.add(_signature(question, step, step.names))
                 yield self._show_settings(step, question, form)
             elif isinstance(step, Waiting) and stored:
-                yield {self.status: messages.landed(stored["status"], step.message, ident)}
+                yield {self.status: messages.landed(stored, step.message, ident)}
             elif isinstance(step, Waiting):
                 line = messages.status("busy", step.message, ident=ident, fraction=step.fraction)
                 yield {self.status: line, self.panel.stop: gr.update(interactive=True)}
@@ -273,7 +274,7 @@ class Overlay(Tab):
     def _show_map(self, step: Answer, ident: int) -> Updates:
         """Show the map, its status and its pager."""
         return {
-            self.status: messages.answered(step, ident),
+            self.status: headline.status(step, ident),
             self.view: page_view.answer(step, ident),
             self.planes: channels_view.planes(step, ident),
             self.guide: guide.pack(step, ident),
@@ -288,7 +289,7 @@ class Overlay(Tab):
         choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
         return {
             **{panel.choices[name]: update_choice([tuple(pair)], value=pair[1]) for name, pair in choices.items()},
-            self.status: messages.landed(stored["status"], messages.loading(0), ident),
+            self.status: messages.landed(stored, messages.loading(0), ident),
             self.view: view,
             self.guide: {**stored["guide"], "id": ident},
             self.findings: findings,

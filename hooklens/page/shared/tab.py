@@ -55,6 +55,8 @@ class Tab(ABC):
 
     title: ClassVar[str]
     id: ClassVar[str]
+    in_menu: ClassVar[bool] = False
+    """Whether the tab is in the menu "More"."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

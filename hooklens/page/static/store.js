@@ -21,7 +21,7 @@
  */
 
 /**
- * What the Feature maps tab shows.
+ * What the Channels tab shows.
  * @typedef {object} Channels
  * @property {?object} sheet statistics and tiles of the layer, see channels.js
  * @property {number} key id of the answer that the tiles belong to

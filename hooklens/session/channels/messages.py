@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hooklens.session.answers import Answer, Settings
     from hooklens.session.channels.answers import Channel, Contribution, InputGradient, Measures, ReceptiveFields, Sheet
 
-FEATURES = "Feature maps"
+FEATURES = "Channels"
 EMPTY_GRID = "The channels of the layer appear here after you explain an image."
 EMPTY_CHANNEL = "Choose a channel to enlarge it."
 EFFECTS = "Setting each channel to zero"

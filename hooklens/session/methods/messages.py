@@ -18,7 +18,7 @@ PICKER: dict[str, Any] = {
 """Labels used by static/methods/methods.js, which fills in {query} and {count}."""
 
 INSTANT, SECONDS, MINUTE = "instant", "seconds", "up to a minute"
-NO_MAP = "It returns a number for each channel instead of a map (see Feature maps, sorted by effect)."
+NO_MAP = "It returns a number for each channel instead of a map (see Channels, sorted by effect)."
 GUIDE = "What does this map show?"
 
 

@@ -41,7 +41,7 @@ def why(reason: str, layer: Any) -> str:
 
 def no_layer(title: str) -> str:
     """Return the note for a method that does not take a layer."""
-    return f"{title} explains the whole network. The layer selected here only applies to Feature maps."
+    return f"{title} explains the whole network. The layer selected here only applies to Channels."
 
 
 def terms() -> dict[str, str]:

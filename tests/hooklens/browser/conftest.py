@@ -179,6 +179,25 @@ class Visit:
             field.press_sequentially(text)  # a dropdown shows 100 names and filters only on key events
         self.page.locator(f"#hl-{name} ul[role=listbox] li").filter(has_text=re.compile(re.escape(text))).first.click()
 
+    def open_view(self, name: str) -> None:
+        """Open a view of the page: a tab, or an entry of the menu."""
+        tab = self.page.locator("#hl-navigation [role=tab]").filter(has_text=name)
+        if tab.count():
+            return tab.first.click()
+        self.page.locator("#hl-navigation [aria-haspopup=menu]").click()
+        self.page.get_by_role("menuitem", name=name).click()
+
+    def open_colors(self) -> None:
+        """Open the color settings of the map."""
+        button = self.page.locator("#hl-overlay .hl-popover > button")
+        if button.get_attribute("aria-expanded") == "false":
+            button.click()
+
+    @property
+    def headline(self) -> str:
+        """Return the sentence above the map."""
+        return self.page.locator("#hl-status .hl-headline").inner_text()
+
     @property
     def status(self) -> str:
         """Return the text of the status line."""

@@ -174,7 +174,7 @@ def test_bands_travel_in_the_link_and_the_snippets(visit: Visit, npy: Path) -> N
     field = visit.page.locator("#hl-linked input")
     field.wait_for()
     assert "bands=4%2C3%2C2" in field.input_value()
-    visit.page.get_by_role("tab", name="API").click()
+    visit.open_view("API")
     for text in ("bands='4,3,2'", 'numpy.load("image.npy")  # [5, height, width]'):
         visit.page.locator("#hl-api pre", has_text=text).first.wait_for()
 

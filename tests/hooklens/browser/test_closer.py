@@ -93,7 +93,9 @@ def test_display_modes_need_no_request(visit: Visit) -> None:
 
     show(visit, "Image").press("ArrowRight")
     assert show(visit, "Map").is_checked()
+    visit.open_colors()
     page.locator("#hl-overlay input[name=smooth]").uncheck()
+    page.keyboard.press("Escape")
     bar = page.locator("#hl-overlay .hl-bar").evaluate(
         "(bar) => Array.from(bar.getContext('2d').getImageData(0, 0, 256, 1).data)"
     )
@@ -106,7 +108,9 @@ def test_display_modes_need_no_request(visit: Visit) -> None:
     )
     inside, edge = cells[60:80, 650:750], cells[190:210, 650:750]
     assert np.abs(np.diff(inside.astype(int), axis=0)).max() <= 2 < np.abs(np.diff(edge.astype(int), axis=0)).max()
+    visit.open_colors()
     page.locator("#hl-overlay input[name=smooth]").check()
+    page.keyboard.press("Escape")
 
     show(visit, "Swipe").check()
     divider = page.get_by_role("slider", name="Divider")
@@ -143,6 +147,7 @@ def test_pinned_limits_stay_until_they_are_released(visit: Visit) -> None:
     low, high = page.locator("#hl-overlay input[name=low]"), page.locator("#hl-overlay input[name=high]")
     pin, note = page.locator("#hl-overlay .hl-pin"), page.locator("#hl-overlay .hl-note")
     own = high.input_value()
+    visit.open_colors()
     high.fill("")
     high.blur()
     assert "number" in note.inner_text() and high.get_attribute("aria-invalid") == "true"
@@ -165,6 +170,7 @@ def test_pinned_limits_stay_until_they_are_released(visit: Visit) -> None:
     for field in (low, high):
         assert field.evaluate("(input) => input.scrollWidth <= input.clientWidth"), "numbers are not cut off"
 
+    visit.open_colors()
     pin.click()
     assert float(high.input_value()) < 2.5 and not note.is_visible()
     assert high.evaluate("(input) => input.scrollWidth <= input.clientWidth")

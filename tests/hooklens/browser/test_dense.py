@@ -193,7 +193,7 @@ def test_a_slow_method_of_a_detector_shows_partial_maps_and_stops(visit: Visit, 
 def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> None:
     open_with(visit, "detection", picture)
 
-    visit.page.get_by_role("tab", name="Feature maps").click()
+    visit.page.get_by_role("tab", name="Channels").click()
     visit.painted("grid", 0)
     visit.after(lambda: visit.page.locator("#hl-grid select[name=sort]").select_option("effect"), "grid")
     assert "the score of red blob" in visit.page.locator("#hl-grid .hl-quiet").inner_text()
@@ -201,7 +201,7 @@ def test_channels_and_code_are_about_the_object(visit: Visit, picture: Path) -> 
     visit.page.wait_for_function("document.querySelector('#hl-channel-facts').innerText.includes('set to zero')")
     assert "Contribution to red blob" in visit.page.locator("#hl-channel-facts").inner_text()
 
-    visit.page.get_by_role("tab", name="API").click()
+    visit.open_view("API")
     visit.page.locator("#hl-api pre").filter(has_text="target = explainers.BoxScores(").wait_for()
 
 

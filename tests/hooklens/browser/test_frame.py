@@ -48,14 +48,12 @@ def test_the_image_is_as_large_as_the_window_allows(browser, app: str, width: in
     side = page.locator("#hl-bars").bounding_box()
     beside = side["x"] > picture["x"] + picture["width"]
     room = column["width"] - (side["width"] + 24 if beside else 0)
-    assert picture["width"] == pytest.approx(min(room, height - 344), abs=3) or width < 768
+    assert picture["width"] == pytest.approx(min(room, height - 448, 0.55 * height), abs=3) or width < 768
     assert beside == (width >= 1100) and picture["y"] + picture["height"] <= height
-    tools = page.locator("#hl-overlay .hl-tools").bounding_box()
-    assert width < 1100 or tools["y"] + 45 <= height, "display mode and opacity are visible without scrolling"
+    network = page.locator("#hl-strip").bounding_box()
+    assert width < 1100 or network["y"] + 80 <= height, "the network is visible without scrolling"
     assert page.locator("#hl-overlay canvas").first.evaluate("each => each.width") >= picture["width"] - 1
-    status = page.locator("#hl-status .hl-line").bounding_box()
     for tab in page.get_by_role("tab").all():
-        assert tab.bounding_box()["y"] >= status["y"] + status["height"], "a long line moves the tabs down"
         assert tab.is_visible() and tab.bounding_box()["x"] + tab.bounding_box()["width"] <= width
     visit.check()
     context.close()

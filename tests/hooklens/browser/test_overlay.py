@@ -147,6 +147,7 @@ def test_pixel_attributions_are_drawn_as_magnitudes_unless_signed(visit: Visit) 
     ends = visit.page.locator("#hl-overlay .hl-ends span")
     sizes, first = shot(visit), ends.first.inner_text()
 
+    visit.open_colors()
     signed.check()
 
     assert first == "0" and ends.first.inner_text().startswith("≤ −"), "the bar shows that larger values are clipped"

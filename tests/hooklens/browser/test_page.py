@@ -114,7 +114,7 @@ def test_options_belong_to_the_method_and_are_used(visit: Visit) -> None:
 
     assert [name.lower() for name in names] == ["samples", "sigma", "seed", "precision"]
     assert samples.input_value() == "3"
-    visit.page.get_by_role("tab", name="API").click()
+    visit.open_view("API")
     assert "'samples': 3" in visit.page.locator("#hl-api pre").first.inner_text()
 
 
@@ -127,10 +127,12 @@ def test_opacity_colors_limits_and_values_need_no_request(visit: Visit) -> None:
       const slider = document.querySelector('#hl-overlay input[name=opacity]');
       for (let i = 0; i <= 100; i++) { slider.value = i; slider.dispatchEvent(new Event('input')); }
     }""")
+    visit.open_colors()
     visit.page.locator("#hl-overlay select[name=colours]").select_option("viridis")
     visit.page.locator("#hl-overlay input[name=high]").fill("0.05")
     visit.page.locator("#hl-overlay input[name=high]").blur()
     visit.page.locator("#hl-overlay input[name=smooth]").uncheck()
+    visit.page.keyboard.press("Escape")
     canvas.hover()
 
     assert re.search(r"at row \d, column \d of 7 × 7", visit.page.locator("#hl-overlay .hl-read").inner_text())
@@ -187,7 +189,7 @@ def test_a_new_selection_cancels_the_old_run(visit: Visit) -> None:
     visit.choose("method", "Grad-CAM")
 
     visit.page.wait_for_function(
-        "document.querySelector('#hl-status').innerText.startsWith('Grad-CAM for')", timeout=PATIENCE
+        "document.querySelector('#hl-status .hl-line').innerText.startsWith('Grad-CAM for')", timeout=PATIENCE
     )
 
 
@@ -223,8 +225,8 @@ def test_hostile_names_are_shown_as_text(visit: Visit, tmp_path: Path, text: str
     options = urllib.parse.quote(json.dumps({text: text}))
     visit.open(f"?example={name}&layer={name}&class={name}&method={name}&options={options}")
     assert "Unknown" in visit.page.locator("#hl-findings").inner_text()
-    for tab in ("Feature maps", "API", "Overlay"):
-        visit.page.get_by_role("tab", name=tab).click()
+    for view in ("Channels", "API", "Explain"):
+        visit.open_view(view)
     assert visit.page.evaluate("window.__xss") is None
     path = tmp_path / (text.replace("/", "") + ".jpg")
     Image.new("RGB", (80, 80), (20, 90, 120)).save(path, "JPEG")
@@ -287,7 +289,7 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     visit.after(lambda: page.keyboard.press("ArrowLeft"))
     assert "at head" not in visit.status
 
-    page.get_by_role("tab", name="Feature maps").click()
+    page.get_by_role("tab", name="Channels").click()
     visit.painted("grid", 0)
     page.locator("#hl-grid [role=option]").first.focus()
     page.keyboard.press("ArrowRight")

@@ -1,4 +1,4 @@
-// The Feature maps tab in the state of the page.
+// The Channels tab in the state of the page.
 import { change, perform, state } from "../store.js";
 
 /** Return the number of channels, 0 without tiles. */

@@ -87,7 +87,9 @@ class View {
       root.classList.toggle("hl-tight", wide < TIGHT);
     };
     new ResizeObserver(() => adapt(this.tools.root)).observe(this.tools.root);
-    root.replaceChildren(this.heading, this.frame, this.pointer.read, this.scale.root, this.tools.root, this.facts);
+    this.scale.root.append(this.pointer.read);
+    const below = make("div", { class: "hl-below" }, this.limits.note, this.history.root);
+    root.replaceChildren(this.heading, this.tools.root, this.frame, this.scale.root, below, this.facts);
     this.tools.enable(false);
   }
 

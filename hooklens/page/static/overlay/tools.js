@@ -1,5 +1,6 @@
-// Controls below a map: display mode, opacity, progress, colors, limits, smoothing, and the save buttons.
+// The toolbar over a map: display mode, opacity, colors and limits, and the save buttons.
 import { fill, make } from "../wire.js";
+import { Popover } from "./popover.js";
 
 const tick = (name, text, title, onchange) => {
   const input = make("input", { type: "checkbox", name, checked: true, onchange });
@@ -8,10 +9,10 @@ const tick = (name, text, title, onchange) => {
 
 export class Tools {
   /**
-   * `display`, `history`, `limits` and `objects` have their own controls; `mix`, `redraw` and `sign` are called on
+   * `display`, `limits` and `objects` have their own controls; `mix`, `redraw` and `sign` are called on
    * changes.
    */
-  constructor(terms, { display, history, limits, objects }, { mix, redraw, choose, sign }) {
+  constructor(terms, { display, limits, objects }, { mix, redraw, choose, sign }) {
     Object.assign(this, { terms, display });
     this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: mix });
     this.tint = make(
@@ -25,27 +26,21 @@ export class Tools {
     this.saves = make("div", { class: "hl-saves" });
     this.buttons = [];
     const label = (text, input, kind) => make("label", { class: kind }, make("span", { text }), input);
+    this.colors = new Popover(
+      terms.colors_and_range,
+      label(terms.colours, this.tint, "hl-tint"),
+      limits.root,
+      this.smooth.root,
+      this.signed.root,
+    );
     this.root = make(
       "div",
       { class: "hl-tools" },
-      make(
-        "div",
-        { class: "hl-controls" },
-        display.root,
-        label(terms.opacity, this.opacity, "hl-slide"),
-        limits.root,
-        limits.note,
-        make(
-          "div",
-          { class: "hl-look" },
-          label(terms.colours, this.tint, "hl-tint"),
-          this.smooth.root,
-          this.signed.root,
-          objects.label,
-        ),
-        history.root,
-        this.saves,
-      ),
+      display.root,
+      label(terms.opacity, this.opacity, "hl-slide"),
+      this.colors.root,
+      objects.label,
+      this.saves,
     );
   }
 
@@ -59,7 +54,7 @@ export class Tools {
 
   /** Enable or disable the controls. */
   enable(on) {
-    for (const button of this.buttons) button.disabled = !on;
+    for (const button of [...this.buttons, this.colors.button]) button.disabled = !on;
     this.display.enable(on);
     this.follow();
   }

@@ -1,15 +1,39 @@
-// The status line: what is being computed, or what the map shows; also marks the page as busy, which dims old maps.
-import { subscribe } from "../store.js";
+// The status: one sentence about the result, a line on how it was computed or what is being computed, and a button for
+// the next question. It also marks the page as busy, which dims old maps.
+import { selectTab } from "../gradio.js";
+import { subscribe, update } from "../store.js";
 import { watchProps, make, markDrawn } from "../wire.js";
 
 const NARROW = 768;
 const DELAY = 300; // milliseconds before "Computing" is shown, because fast answers arrive earlier
+const ANSWERED = ["done", "stopped", "landing"];
+
+/** Draw the button of the next question: it changes a setting, or opens the comparison. */
+function drawNext(button, next, trigger) {
+  button.hidden = !next;
+  if (!next) return;
+  button.textContent = next.label;
+  button.onclick = () => {
+    if (next.choose) return trigger("select", next.choose);
+    update({ comparison: next.compare });
+    selectTab("compare");
+  };
+}
+
+/** Draw the sentences: the first is the prediction. */
+function drawHeadline(element, [prediction, ...rest]) {
+  element.replaceChildren();
+  if (prediction) element.append(make("strong", { text: prediction }), ` ${rest.join(" ")}`);
+}
 
 export function mount(element, props, trigger, watch) {
   const root = element.firstElementChild;
-  const line = make("p", { class: "hl-line", role: "status", tabindex: -1 });
+  const headline = make("p", { class: "hl-headline" });
+  const line = make("p", { class: "hl-line", tabindex: -1 });
+  const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
   const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
-  root.replaceChildren(line, bar);
+  root.setAttribute("role", "status");
+  root.replaceChildren(headline, line, next, bar);
   let requested = false,
     timer = 0;
   const show = (value) => {
@@ -17,6 +41,9 @@ export function mount(element, props, trigger, watch) {
       ...value.parts.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
     );
     line.dataset.kind = value.kind;
+    // The sentence of the last answer stays, dimmed, while the next one is computed, so that nothing moves.
+    if (value.kind !== "busy") drawHeadline(headline, (ANSWERED.includes(value.kind) && value.headline) || []);
+    if (value.kind !== "busy") drawNext(next, value.next, trigger);
     bar.hidden = value.fraction === undefined || value.fraction === null;
     if (!bar.hidden) bar.value = value.fraction;
   };

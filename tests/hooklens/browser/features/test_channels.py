@@ -20,7 +20,7 @@ TILES = "#hl-grid [role=option]"
 
 def opened(visit: Visit, query: str = "") -> Visit:
     visit.open(query)
-    visit.page.get_by_role("tab", name="Feature maps").click()
+    visit.page.get_by_role("tab", name="Channels").click()
     visit.painted("grid", 0)
     return visit
 

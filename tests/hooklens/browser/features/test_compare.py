@@ -103,7 +103,7 @@ def test_panels_follow_the_page_without_duplicate_requests(visit: Visit) -> None
 
     pick(visit, "C", "Class", "goldfish")
     until(visit, "done", "done", "done")
-    page.get_by_role("tab", name="Overlay").click()
+    page.get_by_role("tab", name="Explain").click()
     visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
     until(visit, "old", "old", "old")
     sent = len(visit.requests)

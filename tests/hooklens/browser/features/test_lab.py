@@ -16,7 +16,7 @@ from tests.hooklens.browser.test_page import HOSTILE
 def opened(visit: Visit, part: str = "Expression") -> Any:
     """Open this part of the lab."""
     page = visit.open().page
-    page.get_by_role("tab", name="Gradient lab").click()
+    visit.open_view("Gradient lab")
     page.get_by_role("tab", name=part).click()
     return page
 
@@ -314,7 +314,7 @@ def test_the_lab_hides_the_image_does_not_shift_and_its_colors_have_contrast(bro
         left = page.locator("#hl-fold" if width < 768 else "#hl-left")
         visit.painted("expression", 0)
         names = [tab.inner_text() for tab in page.get_by_role("tab").all() if tab.is_visible()]
-        assert {"Overlay", "Feature maps", "Gradient lab", "API"} <= set(names), (width, names)
+        assert {"Explain", "Compare", "Channels", "Batch"} <= set(names), (width, names)
         assert {"Expression", "Training", "Image"} <= set(names), (width, names)
         assert left.is_hidden()
         page.get_by_role("tab", name="Training").click()
@@ -336,7 +336,7 @@ def test_the_lab_hides_the_image_does_not_shift_and_its_colors_have_contrast(bro
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.get_by_role("tab", name="Expression").click()
         assert left.is_hidden()
-        page.get_by_role("tab", name="Overlay").click()
+        page.get_by_role("tab", name="Explain").click()
         assert left.is_visible()
         visit.check()
         context.close()

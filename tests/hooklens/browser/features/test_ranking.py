@@ -77,7 +77,7 @@ def test_rows_arrive_and_can_be_sorted_and_opened(visit: Visit) -> None:
     visit.after(lambda: row.click())
     assert (
         visit.status.split(" for ")[0] in title
-        and page.get_by_role("tab", name="Overlay").get_attribute("aria-selected") == "true"
+        and page.get_by_role("tab", name="Explain").get_attribute("aria-selected") == "true"
     )
     page.go_back()
     page.get_by_role("tab", name="Ranking").click()

@@ -1,0 +1,50 @@
+// How the page is displayed: light or dark, and the presentation mode, with large text and without the settings.
+import { bindParameters } from "../page/address.js";
+import { makeButton } from "../wire.js";
+
+const PARAMETER = "__theme"; // Gradio reads it when the page opens
+
+/** The theme: that of the system, unless the user or the address has chosen one. */
+export class Theme {
+  toggle() {
+    const dark = document.body.classList.toggle("dark"),
+      url = new URL(location.href);
+    url.searchParams.set(PARAMETER, dark ? "dark" : "light");
+    history.replaceState(null, "", url);
+  }
+}
+
+/** The presentation mode, which the Escape key and a button leave. */
+export class Presentation {
+  constructor(text) {
+    this.button = makeButton(text, () => this.set(false), { id: "hl-leave", hidden: true });
+    document.body.append(this.button);
+    addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.on && !event.defaultPrevented) this.set(false);
+    });
+    this.changed = bindParameters(
+      ["present"],
+      () => ({ present: this.on ? "1" : "" }),
+      ({ present }) => this.show(present === "1"),
+    );
+  }
+
+  get on() {
+    return document.documentElement.hasAttribute("data-hl-present");
+  }
+
+  start() {
+    this.set(true);
+    this.button.focus();
+  }
+
+  set(on) {
+    this.show(on);
+    this.changed();
+  }
+
+  show(on) {
+    document.documentElement.toggleAttribute("data-hl-present", on);
+    this.button.hidden = !on;
+  }
+}

@@ -1,0 +1,110 @@
+// The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings. Gradio's own
+// tabs are hidden, because Gradio decides which of them it moves to a menu.
+import { selectTab, selectedTab, watchTabs } from "../gradio.js";
+import { make } from "../wire.js";
+import { Presentation, Theme } from "./display.js";
+
+class Menu {
+  /** `items`: [text, act] pairs. */
+  constructor(label, items) {
+    this.label = label;
+    this.entries = items.map(([text, act]) =>
+      make("button", { type: "button", role: "menuitem", tabindex: -1, text, onclick: () => this.take(act) }),
+    );
+    this.list = make("div", { role: "menu", id: "hl-menu", "aria-label": label, hidden: true }, ...this.entries);
+    this.text = make("span", { text: label });
+    this.button = make(
+      "button",
+      {
+        type: "button",
+        "aria-haspopup": "menu",
+        "aria-expanded": "false",
+        "aria-controls": this.list.id,
+        onclick: () => this.open(this.list.hidden),
+      },
+      this.text,
+      make("i", { class: "hl-caret", "aria-hidden": "true" }),
+    );
+    this.root = make("div", { class: "hl-menu" }, this.button, this.list);
+    this.root.addEventListener("keydown", (event) => this.key(event));
+    this.root.addEventListener("focusout", (event) => {
+      if (!this.root.contains(event.relatedTarget)) this.open(false);
+    });
+  }
+
+  open(on, focused = 0) {
+    this.list.hidden = !on;
+    this.button.setAttribute("aria-expanded", String(on));
+    if (on) this.entries.at(focused).focus();
+  }
+
+  take(act) {
+    this.open(false);
+    this.button.focus();
+    act();
+  }
+
+  key(event) {
+    const at = this.entries.indexOf(document.activeElement),
+      closed = this.list.hidden,
+      count = this.entries.length;
+    const acts = closed
+      ? { ArrowDown: () => this.open(true), ArrowUp: () => this.open(true, -1) }
+      : {
+          ArrowDown: () => this.entries[(at + 1) % count].focus(),
+          ArrowUp: () => this.entries.at((at - 1) % count).focus(),
+          Home: () => this.entries[0].focus(),
+          End: () => this.entries.at(-1).focus(),
+          Escape: () => {
+            this.open(false);
+            this.button.focus();
+          },
+        };
+    if (!acts[event.key]) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+}
+
+/** Move the focus in a list of tabs with the arrow keys, and select the focused tab. */
+function moveByKeys(tabs, select) {
+  const steps = { ArrowRight: 1, ArrowLeft: -1 };
+  return (event) => {
+    const at = tabs.indexOf(event.target),
+      ends = { Home: 0, End: tabs.length - 1 }[event.key];
+    if (at < 0 || (ends === undefined && !steps[event.key])) return;
+    event.preventDefault();
+    const next = tabs[ends ?? (at + steps[event.key] + tabs.length) % tabs.length];
+    next.focus();
+    select(next.dataset.view);
+  };
+}
+
+export function mount(element, props) {
+  const { terms, views, more } = props;
+  const tabs = views.map(([id, text]) =>
+    make("button", { type: "button", role: "tab", "data-view": id, text, onclick: () => selectTab(id) }),
+  );
+  const theme = new Theme(),
+    presentation = new Presentation(terms.leave);
+  const menu = new Menu(terms.more, [
+    ...more.map(([id, text]) => [text, () => selectTab(id)]),
+    [terms.theme, () => theme.toggle()],
+    [terms.present, () => presentation.start()],
+  ]);
+  const list = make("div", { role: "tablist", "aria-label": terms.views }, ...tabs);
+  list.addEventListener("keydown", moveByKeys(tabs, selectTab));
+  element.firstElementChild.replaceChildren(list, menu.root);
+  const names = Object.fromEntries(more);
+  const follow = () => {
+    const selected = selectedTab();
+    for (const tab of tabs) {
+      tab.setAttribute("aria-selected", String(tab.dataset.view === selected));
+      tab.tabIndex = tab.dataset.view === selected ? 0 : -1;
+    }
+    if (selected in names) tabs[0].tabIndex = 0;
+    menu.text.textContent = names[selected] || terms.more;
+    menu.button.toggleAttribute("data-selected", selected in names);
+  };
+  watchTabs(follow, follow);
+}

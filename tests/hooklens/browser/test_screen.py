@@ -1,0 +1,86 @@
+"""The arrangement of the page: its views, the sentence above the map, and everything in one view."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hooklens.browser.conftest import PATIENCE, Visit
+
+
+def test_the_sentence_says_what_and_where_and_offers_a_comparison(visit: Visit) -> None:
+    page = visit.open().page
+    assert visit.headline == "German shepherd, 94%. The evidence is mainly in the upper right part (65% of the map)."
+    assert visit.status.startswith("Grad-CAM for German shepherd")
+
+    page.get_by_role("button", name="Compare with malinois").click()
+
+    page.wait_for_function(
+        "document.querySelectorAll('#hl-compare [data-state=done]').length >= 2"
+        " || document.querySelectorAll('#hl-compare canvas').length >= 2",
+        timeout=PATIENCE,
+    )
+    assert page.get_by_role("tab", name="Compare").get_attribute("aria-selected") == "true"
+    assert "malinois" in page.locator("#hl-compare").inner_text()
+
+
+def test_a_class_agnostic_map_offers_one_of_the_class(visit: Visit) -> None:
+    page = visit.open("?method=eigen_cam").page
+    assert "The map is " in visit.headline
+    visit.after(lambda: page.get_by_role("button", name="Explain the class with Grad-CAM").click())
+    assert "The evidence is " in visit.headline and visit.status.startswith("Grad-CAM for German shepherd")
+
+
+def test_an_error_removes_the_sentence_of_the_old_answer(visit: Visit) -> None:
+    page = visit.open().page
+    assert visit.headline
+    page.locator("#hl-image button[aria-label='Remove Image']").first.click()
+    page.wait_for_function("document.documentElement.dataset.hlState === 'idle'", timeout=PATIENCE)
+    assert not visit.headline and not page.locator("#hl-status .hl-next").is_visible()
+
+
+@pytest.mark.parametrize("width, height", [(1440, 900), pytest.param(2560, 1440, marks=pytest.mark.slow)])
+def test_map_network_and_predictions_are_in_one_view(browser, app: str, width: int, height: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": height})
+    visit = Visit(context.new_page(), app).open()
+    map_, network, predictions, sentence = (
+        visit.page.locator(name).first.bounding_box()
+        for name in ("#hl-overlay .hl-frame", "#hl-strip", "#hl-bars", "#hl-status")
+    )
+    assert sentence["y"] + sentence["height"] <= map_["y"] and map_["height"] <= 0.55 * height + 1
+    assert map_["y"] + map_["height"] <= network["y"] and network["y"] + network["height"] <= height
+    assert predictions["y"] + predictions["height"] <= network["y"]
+    visit.check()
+    context.close()
+
+
+def test_the_menu_has_the_other_views_and_works_by_keyboard(visit: Visit) -> None:
+    page = visit.open().page
+    button = page.locator("#hl-navigation [aria-haspopup=menu]")
+    button.focus()
+    page.keyboard.press("ArrowDown")
+    items = page.get_by_role("menuitem").all_inner_texts()
+    assert items[:2] == ["Gradient lab", "API"] and len(items) == 4
+    page.keyboard.press("Escape")
+    assert not page.locator("#hl-menu").is_visible() and button.evaluate("each => each === document.activeElement")
+
+    page.get_by_role("tab", name="Explain").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("tab", name="Compare").get_attribute("aria-selected") == "true"
+    visit.open_view("API")
+    assert button.inner_text().strip() == "API"
+    assert page.locator("#hl-navigation [aria-selected=true]").count() == 0
+
+
+def test_theme_and_presentation_can_be_chosen(visit: Visit) -> None:
+    page = visit.open().page
+    dark = page.evaluate("document.body.classList.contains('dark')")
+    visit.open_view("Light or dark theme")
+    assert page.evaluate("document.body.classList.contains('dark')") is not dark
+    assert "__theme=" in page.url
+
+    size = "parseFloat(getComputedStyle(document.querySelector('.hl-headline')).fontSize)"
+    before = page.evaluate(size)
+    visit.open_view("Presentation mode")
+    assert page.evaluate(size) > 1.5 * before and not page.locator("#hl-left").is_visible()
+    page.keyboard.press("Escape")
+    assert page.evaluate(size) == before and page.locator("#hl-left").is_visible()
