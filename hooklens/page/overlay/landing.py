@@ -28,8 +28,8 @@ FILE = examples.ASSETS / "landing.json"
 def load_stored(model: str) -> dict[str, Any] | None:
     """Return the stored answer, or None if another model is requested or this model is not installed or not offered.
 
-    Returns  "status" parts, the "headline", "choices" of model, layer and method as (label, name), and the contents of the components
-             "view", "classes", "guide", "findings", "strip", "network"
+    Returns  "status" parts, the "headline", "choices" of model, layer and method as (label, name), and the contents of
+             the components "view", "classes", "guide", "findings", "strip", "network"
     """
     try:
         answer: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))

@@ -183,9 +183,10 @@ class Visit:
         """Open a view of the page: a tab, or an entry of the menu."""
         tab = self.page.locator("#hl-navigation [role=tab]").filter(has_text=name)
         if tab.count():
-            return tab.first.click()
-        self.page.locator("#hl-navigation [aria-haspopup=menu]").click()
-        self.page.get_by_role("menuitem", name=name).click()
+            tab.first.click()
+        else:
+            self.page.locator("#hl-navigation [aria-haspopup=menu]").click()
+            self.page.get_by_role("menuitem", name=name).click()
 
     def open_colors(self) -> None:
         """Open the color settings of the map."""

@@ -15,12 +15,10 @@ def test_the_sentence_says_what_and_where_and_offers_a_comparison(visit: Visit) 
     page.get_by_role("button", name="Compare with malinois").click()
 
     page.wait_for_function(
-        "document.querySelectorAll('#hl-compare [data-state=done]').length >= 2"
-        " || document.querySelectorAll('#hl-compare canvas').length >= 2",
+        "/German shepherd .94%.[^]*malinois .1%./.test(document.querySelector('#hl-compare')?.innerText)",
         timeout=PATIENCE,
     )
     assert page.get_by_role("tab", name="Compare").get_attribute("aria-selected") == "true"
-    assert "malinois" in page.locator("#hl-compare").inner_text()
 
 
 def test_a_class_agnostic_map_offers_one_of_the_class(visit: Visit) -> None:
