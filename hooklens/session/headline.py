@@ -178,5 +178,5 @@ def next_step(step: Answer) -> dict[str, Any] | None:
 
 
 def status(step: Answer, ident: int) -> dict[str, Any]:
-    """Return the status of a finished map, with the sentence and the next question."""
-    return messages.answered(step, ident) | {"headline": headline(step), "next": next_step(step)}
+    """Return the status of a finished map, with the sentence, which has the score, and the next question."""
+    return messages.answered(step, ident, score=False) | {"headline": headline(step), "next": next_step(step)}

@@ -318,13 +318,13 @@ def confidence(step: Answer) -> str:
     return class_score(step.confidence, step.settings.loaded) + part
 
 
-def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
-    """Return the description of a map: method, class, probability, plane, layer, model."""
+def answer_parts(step: Answer, score: bool = True) -> list[str | dict[str, Any]]:
+    """Return the description of a map: method, class, its score (unless `score` is False), plane, layer, model."""
     settings = step.settings
     parts: list[str | dict[str, Any]] = [settings.method.title]
     if settings.method.reads_class:
         parts += [" for ", strong(subject(step))]
-        parts.append("" if settings.unit else f" ({confidence(step)})")
+        parts.append(f" ({confidence(step)})" if score and not settings.unit else "")
     if step.planes:
         pager = planes(step)
         parts.append(f", {pager['word'].lower()} {step.plane + pager['first']} {pager['count']},")
@@ -334,9 +334,9 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
     return [*parts, ", a control that does not use the network" if control else f" of {settings.loaded.title}"]
 
 
-def answered(step: Answer, ident: int) -> dict[str, Any]:
+def answered(step: Answer, ident: int, score: bool = True) -> dict[str, Any]:
     """Return the status of a finished map: its description, the run time, and why it stopped early, if it did."""
-    parts = [*answer_parts(step), f" · {_time(step.explanation.seconds)}"]
+    parts = [*answer_parts(step, score), f" · {_time(step.explanation.seconds)}"]
     if step.share < 1:
         why = "stopped" if step.by_user else "out of time"
         return status("stopped", *parts, f" · {why} at {100 * step.share:.0f}%", ident=ident)

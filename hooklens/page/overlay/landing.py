@@ -68,7 +68,7 @@ def compute() -> dict[str, Any]:
         "example": example.id,
         "model": loaded.name,
         "package": catalog.source_of(loaded.name).package,
-        "status": messages.answer_parts(answer),
+        "status": messages.answer_parts(answer, score=False),
         "headline": headline.headline(answer),
         "choices": {
             "model": [messages.model_choice(info), loaded.name],
