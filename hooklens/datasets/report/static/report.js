@@ -39,17 +39,19 @@ function mapOf(k) {
 }
 
 const loading = new Map();
+const loaded = new Map();
 
 /** Return a promise of image number k, or of null if the image is not available. */
 function photo(k) {
   if (!loading.has(k)) {
     const source = DATA.images[k].image;
+    const keep = (image) => { loaded.set(k, image); return image; };
     loading.set(k, source ? new Promise((done) => {
       const image = new Image();
-      image.onload = () => done(image);
-      image.onerror = () => done(null);
+      image.onload = () => done(keep(image));
+      image.onerror = () => done(keep(null));
       image.src = source;
-    }) : Promise.resolve(null));
+    }) : Promise.resolve(keep(null)));
   }
   return loading.get(k);
 }
@@ -69,8 +71,15 @@ function drawInto(canvas, image, map, { opacity = 1, limit = null, signed = fals
 }
 
 async function paintCanvas(canvas) {
+  const { photo: which } = canvas.dataset;
+  if (which !== undefined) await photo(Number(which));
+  paintNow(canvas);
+}
+
+/** Draw a canvas whose image is loaded. */
+function paintNow(canvas) {
   const { map, photo: which, limit, plain, signed } = canvas.dataset;
-  const image = which === undefined ? null : await photo(Number(which));
+  const image = which === undefined ? null : loaded.get(Number(which)) || null;
   drawInto(canvas, image, map === undefined || plain !== undefined ? null : mapOf(Number(map)), { limit: limit ? Number(limit) : null, signed: signed !== undefined });
   canvas.dataset.drawn = "";
 }
@@ -218,6 +227,15 @@ more.addEventListener("click", () => {
 });
 filter();
 
+/** Print all images of the list, not only those that were scrolled to: a browser does not wait before it prints. */
+addEventListener("beforeprint", () => {
+  while (drawn < order.length) extend();
+  for (const canvas of $$("canvas:not([data-drawn]):not(#stage)")) {
+    seen.unobserve(canvas);
+    paintNow(canvas);
+  }
+});
+
 /** Show the images of a class, a confusion or a finding in the grid. */
 function show(wanted) {
   form.reset();
@@ -294,4 +312,5 @@ opacity.addEventListener("input", redraw);
 $("#previous").addEventListener("click", () => step(-1));
 $("#next").addEventListener("click", () => step(1));
 $("#close").addEventListener("click", () => dialog.close());
-document.documentElement.dataset.ready = "";
+// All images are loaded early, so that they can be printed; this takes milliseconds, because the page contains them.
+Promise.all(DATA.images.map((_, k) => photo(k))).then(() => { document.documentElement.dataset.ready = ""; });

@@ -206,6 +206,16 @@ def test_a_map_is_drawn_as_in_the_app(reader, page_file: Path) -> None:
     assert plain.mean() > 20, "the map must not be empty"
 
 
+def test_all_images_are_printed(reader) -> None:
+    """Also those that were never scrolled to, and those below "Show more"."""
+    blank = "[...document.querySelectorAll('canvas:not(#stage)')].filter((each) => !('drawn' in each.dataset)).length"
+    assert reader.evaluate(blank) > 10 and reader.locator("#more").is_visible()
+    printed = reader.pdf()
+    assert reader.evaluate(blank) == 0
+    assert reader.locator("#grid .cell").count() == 90
+    assert printed.count(b"/Subtype /Image") >= 90
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(reader, scheme) -> None:
