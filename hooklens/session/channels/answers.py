@@ -116,8 +116,8 @@ class InputGradient:
     grid: tuple[int, ...]
     cell: tuple[int, int]
     strongest: bool
-    of_mean: bool
-    """Whether this is the gradient of the channel mean, because that of the strongest cell is zero (ReLU6 at 6)."""
+    before: float | None
+    """The value before the activation function, if that function cuts it off: the gradient is that of this value."""
     value: float
     map: torch.Tensor | None
     reason: str = ""

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -193,19 +192,17 @@ def _effects(settings: Settings, images: torch.Tensor, subject: Subject, turn: A
 
 
 def _input_gradient(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> InputGradient:
-    strongest, of_mean = cell is None, False
+    strongest = cell is None
     position = divmod(int(plane.nan_to_num(float("-inf")).argmax()), plane.shape[1]) if cell is None else cell
-    gradient = partial(network.cell_gradient, inputs.settings.loaded.name, inputs.images, inputs.settings.layer, number)
-    gradient_map, reason = None, ""
+    name, layer = inputs.settings.loaded.name, inputs.settings.layer
+    gradient_map, before, reason = None, None, ""
     try:
-        gradient_map = gradient(position)
-        if strongest and bool(plane.any()) and not bool(gradient_map.any()):
-            gradient_map, of_mean = gradient(None), True
+        gradient_map, before = network.cell_gradient(name, inputs.images, layer, number, position)
     except ValueError as error:  # a network without gradients, such as a quantized one
         reason = messages.no_gradient(error)
     grid, value = tuple(plane.shape), float(plane[position])
     return InputGradient(
-        inputs.settings, inputs.crop, number, grid, position, strongest, of_mean, value, gradient_map, reason
+        inputs.settings, inputs.crop, number, grid, position, strongest, before, value, gradient_map, reason
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,7 @@ OPEN = {
     "waiting": "Computing …",
     "field": "Receptive field",
     "no_field": "no pixels",
+    "whole_field": "the whole crop ({size})",
     "why": "Input gradient",
     "share": "Contribution to the class score",
     "target": "Use as target",
@@ -226,11 +228,12 @@ def input_gradient(step: InputGradient) -> str:
         return step.reason
     if step.map is None or not bool(step.map.any()):
         return f"The input gradient of the {where} is zero, so no pixel changes its value {step.value:.3g}."
-    part = " Enlarged to the receptive field." if step.window else ""
-    if step.of_mean:
+    part = " Enlarged to the pixels that it depends on." if step.window else ""
+    if step.before is not None:
+        value = "its value" if math.isnan(step.before) else f"{step.before:.3g}".replace("-", "−")
         return (
-            "Input gradient of the channel mean: bright pixels change it most. The gradient of the "
-            f"{where} is zero because its value {step.value:.3g} is at the limit of the activation function.{part}"
+            f"Input gradient of the {where} before the activation function, which sets {value} to {step.value:.3g}: "
+            f"bright pixels change it most.{part}"
         )
     return f"Input gradient of the {where}, value {step.value:.3g}: bright pixels change it most.{part}"
 

@@ -39,18 +39,29 @@ def _contributions(network: Any, images: torch.Tensor, target: int | Target, lay
 
 
 def cell_gradient(
-    name: str, images: torch.Tensor, layer: str, channel: int, cell: tuple[int, int] | None
-) -> torch.Tensor:
-    """Return the magnitude of the input gradient of one cell of a channel (None for its mean), [H, W]."""
-    import explainers  # torch takes seconds to start
+    name: str, images: torch.Tensor, layer: str, channel: int, cell: tuple[int, int]
+) -> tuple[torch.Tensor, float | None]:
+    """Return the magnitude of the input gradient of one cell of a channel, [H, W].
 
-    if cell is not None:
-        row, column = (line[i] for line, i in zip(_sources(name, layer, images), cell, strict=True))
-        if row is None or column is None:  # a part of the image that the layer does not cover
-            return images.new_zeros(images.shape[-2:]).float()
-        cell = row, column
-    unit = explainers.unit(layer, channel, cell)
-    return network_calls.explain(name, "saliency", images, target=unit, compare=False).map[0].float().abs()
+    If it is zero because an activation function cuts off the value (a ReLU6 at 6), return the gradient of the value
+    before that function, and this value (NaN if it is not known); otherwise the second result is None.
+    """
+    import explainers  # torch takes seconds to start
+    from hooklens.session.channels.before_activation import BeforeActivation, value_before  # torch takes seconds
+
+    row, column = (line[i] for line, i in zip(_sources(name, layer, images), cell, strict=True))
+    if row is None or column is None:  # a part of the image that the layer does not cover
+        return images.new_zeros(images.shape[-2:]).float(), None
+
+    def gradient(unit: Any) -> torch.Tensor:
+        return network_calls.explain(name, "saliency", images, target=unit, compare=False).map[0].float().abs()
+
+    found = gradient(explainers.unit(layer, channel, (row, column)))
+    if bool(found.any()):
+        return found, None
+    unit = BeforeActivation(layer, channel, (row, column))
+    value = network_calls.run(name, value_before, images, unit=unit)
+    return (found, None) if value is None else (gradient(unit), float(value))
 
 
 @functools.lru_cache(128)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,8 @@ def test_percentages_are_only_shown_if_the_parts_do_not_cancel() -> None:
     assert messages._percent(1.0, torch.tensor([1.0, -0.9])) == ""
 
 
-def test_the_gradient_is_that_of_the_cell_or_of_the_mean_if_it_is_saturated() -> None:
-    """Oracle: the library's saliency of that unit. ReLU6 at 6 has no gradient, so the channel's mean is used."""
+def test_the_gradient_is_that_of_the_cell_or_of_its_value_before_a_saturated_activation() -> None:
+    """Oracle: the library's saliency of that unit, or of the unit of the batch norm before the ReLU6."""
     early = Request(CAT.image, model=CAT.model, layer="stages.2")
     gradient = steps(channels.channel, early, number=7)[InputGradient]
     at = steps(channels.channel, early, number=7, cell=(2, 3))
@@ -116,7 +117,7 @@ def test_the_gradient_is_that_of_the_cell_or_of_the_mean_if_it_is_saturated() ->
         and not at[InputGradient].strongest
         and gradient.strongest
         and gradient.map.any()
-        and not gradient.of_mean
+        and gradient.before is None
     )
     left, top, right, bottom = gradient.window
     inside = gradient.map[top:bottom, left:right]
@@ -125,13 +126,21 @@ def test_the_gradient_is_that_of_the_cell_or_of_the_mean_if_it_is_saturated() ->
     assert packed["map"]["h"] == bottom - top and all(-0.01 <= side <= 1.01 for side in packed["box"])
 
     saturated = int((explainers.feature_maps(*network(), layer="head")[0] == 6).any(2).any(1).nonzero()[0])
-    mean = steps(channels.channel, number=saturated)[InputGradient]
-    assert mean.of_mean and mean.map.any() and mean.value == 6 and "limit" in messages.input_gradient(mean)
     dead = int(steps(channels.sheet)[Sheet].dead.nonzero()[0])
-    none = steps(channels.channel, number=dead)[InputGradient]
-    assert (
-        not none.map.any() and "is zero" in messages.input_gradient(none) and "map" not in view.input_gradient(none, 1)
-    )
+    for number, value, low, high in ((saturated, 6, 6, 100), (dead, 0, -100, 0)):
+        found = steps(channels.channel, number=number)[InputGradient]
+        before = explainers.unit("head.1", number, found.cell)
+        torch.testing.assert_close(found.map, explainers.explain("saliency", *network(), before).map[0].abs())
+        assert found.value == value and found.map.any() and low < found.before < high
+        assert f"before the activation function, which sets {found.before:.3g}".replace(
+            "-", "−"
+        ) in messages.input_gradient(found)
+
+
+def test_a_cell_that_no_pixel_changes_is_reported() -> None:
+    found = steps(channels.channel, number=7)[InputGradient]
+    none = replace(found, map=torch.zeros_like(found.map), before=None)
+    assert "is zero" in messages.input_gradient(none) and "map" not in view.input_gradient(none, 1)
 
 
 def test_receptive_fields_of_all_cells_equal_those_of_each_cell() -> None:

@@ -1,7 +1,7 @@
 // Statistics of the open channel, its contribution to the class score, and the receptive field of the cell under the
 // pointer.
 import { change, state, subscribe } from "../store.js";
-import { watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
 
 const LARGE = "hl-channel"; // the component of the large map
 
@@ -30,10 +30,11 @@ export function mount(element, props, trigger, watch) {
     const [across, down] = value?.fields?.size || [0, 0];
     if (spans && !spans.rows) fieldText.textContent = spans.line;
     else if (!spans) fieldText.textContent = terms.waiting;
-    else
-      fieldText.textContent = visible
-        ? `${Math.round((right - left) * across)} × ${Math.round((bottom - top) * down)} px`
-        : terms.no_field;
+    else {
+      const size = `${Math.round((right - left) * across)} × ${Math.round((bottom - top) * down)} px`,
+        whole = left <= 0 && top <= 0 && right >= 1 && bottom >= 1;
+      fieldText.textContent = !visible ? terms.no_field : whole ? fill(terms.whole_field, { size }) : size;
+    }
   };
   subscribe(["cells"], place);
   watchProps(props, watch, ["value"], () => {

@@ -1,0 +1,59 @@
+"""The value of a cell before the activation function that cuts it off, such as a ReLU6 at 6, as a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import explainers
+from explainers.targets import Unit
+
+CUTTING = ("Hardtanh", "Clamp", "Relu", "Threshold", "Hardswish", "Hardsigmoid")
+"""Starts of the names of graph nodes of functions that are constant in a part of their range."""
+PASSING = ("Alias", "Clone", "View", "Reshape", "Permute", "Transpose", "Contiguous")
+DEPTH = 6  # passing nodes after the activation
+
+
+class BeforeActivation(Unit):
+    """A `Unit` whose gradient skips the activation function at the end of its layer."""
+
+    def __call__(self, output: Any) -> Tensor:
+        """Return the activations [N], in the units of the layer; their gradient is that before the activation."""
+        if (node := _cutting_node(output)) is not None:
+            node.register_hook(lambda inputs, outputs: (outputs[0], *inputs[1:]))
+        return super().__call__(output)
+
+
+def value_before(network: Any, images: Tensor, unit: Unit) -> Tensor | None:
+    """Return the value before the activation function, or None if the layer does not end with one that cuts values.
+
+    The value is NaN if it is not known: the graph of a ReLU has only its result.
+    """
+    values: list[Tensor | None] = []
+
+    def read(output: Tensor) -> None:
+        node = _cutting_node(output)
+        if node is None:
+            values.append(None)
+        elif (before := getattr(node, "_saved_self", None)) is None:
+            values.append(output.new_tensor(float("nan")))
+        else:
+            values.append(unit.fixed(before, len(images))(before)[0].detach())
+
+    with torch.enable_grad(), explainers.edit_outputs(network, {unit.layer: read}):
+        network(images.detach().clone().requires_grad_())
+    return values[0] if values else None
+
+
+def _cutting_node(output: Any) -> Any:
+    """Return the graph node of the activation function that gives this output, or None."""
+    node = getattr(output, "grad_fn", None)
+    for _ in range(DEPTH):
+        if node is None or node.name().startswith(CUTTING):
+            return node
+        if not node.name().startswith(PASSING):
+            return None
+        node = node.next_functions[0][0]
+    return None
