@@ -10,7 +10,7 @@ BANDS = {
 }
 """Labels used by static/panel/bands.js."""
 
-EXAMPLES = {"group": "Example images"}
+EXAMPLES = {"group": "Example images", "upload": "Upload", "accept": "image/*,.npy,.tif,.tiff"}
 """Labels used by static/panel/examples.js."""
 
 OPTIONS = {

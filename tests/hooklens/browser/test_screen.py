@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from PIL import Image
 
 from tests.hooklens.browser.conftest import PATIENCE, Visit
 
@@ -47,6 +50,21 @@ def test_map_network_and_predictions_are_in_one_view(browser, app: str, width: i
     assert sentence["y"] + sentence["height"] <= map_["y"] and map_["height"] <= 0.55 * height + 1
     assert map_["y"] + map_["height"] <= network["y"] and network["y"] + network["height"] <= height
     assert predictions["y"] + predictions["height"] <= network["y"]
+    visit.check()
+    context.close()
+
+
+def test_on_a_phone_an_upload_is_one_tap_away(browser, app: str, tmp_path: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    visit = Visit(context.new_page(), app).open()
+    page = visit.page
+    assert page.get_by_role("button", name="Upload", exact=True).first.is_visible()
+    Image.new("RGB", (96, 64), (40, 120, 200)).save(tmp_path / "blue.png")
+    with page.expect_file_chooser() as opened:
+        page.locator("#hl-examples .hl-upload").click()
+    visit.after(lambda: opened.value.set_files(tmp_path / "blue.png"))
+    assert page.locator("#hl-examples button[aria-pressed=true]").count() == 0
+    assert "German shepherd, 94%" not in visit.headline
     visit.check()
     context.close()
 

@@ -1,6 +1,7 @@
-// Explains an image that is dropped or pasted anywhere on the page.
+// Explains an image that is dropped or pasted anywhere on the page, or chosen with a button of another component.
 import { recordImage } from "./address.js";
 import { uploadFile } from "./stored_images.js";
+import { provide } from "../store.js";
 import { make } from "../wire.js";
 
 const IMAGE_INPUT = "#hl-image"; // Gradio's component handles its own drops
@@ -32,6 +33,7 @@ export function acceptImages(text, explain) {
     explain(path);
   }
 
+  provide("explainFile", explainFile);
   const hasFiles = (event) => [...(event.dataTransfer?.types || [])].includes("Files");
   addEventListener("dragenter", (event) => {
     if (hasFiles(event)) show(1);
