@@ -20,10 +20,13 @@ from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import unwrap
 
 
-def shallow_copy(model: nn.Module) -> nn.Module:
+def shallow_copy(
+    model: nn.Module, parameters: Callable[[nn.Module], Mapping[str, Tensor | None]] | None = None
+) -> nn.Module:
     """Copy the module tree in evaluation mode. Only inference tensors, which autograd does not accept, are copied.
 
-    The user's backward hooks are not copied.
+    The user's backward hooks are not copied. `parameters` returns the parameters of each module's copy, if they are
+    not those of the module.
 
     Errors   UnsupportedModel if a scripted part is in training mode
     """
@@ -41,7 +44,8 @@ def shallow_copy(model: nn.Module) -> nn.Module:
         twin.__dict__.update(training=False, _compiled_call_impl=None)
         for name, value in module.__dict__.items():
             if name in ("_parameters", "_buffers"):
-                twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in value.items()}
+                table = parameters(module) if parameters and name == "_parameters" else value
+                twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in table.items()}
             elif name in ("_backward_hooks", "_backward_pre_hooks"):
                 twin.__dict__[name] = type(value)()
             elif name.endswith("_hooks") and isinstance(value, dict):  # some networks use such names
