@@ -129,7 +129,9 @@ def _inside_units(module: nn.Module) -> nn.Module:
 
 
 def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
-    hint = nearest(path, [short for known, _ in model.named_modules(remove_duplicate=False) if (short := _without_wrappers(known))])
+    hint = nearest(
+        path, [short for known, _ in model.named_modules(remove_duplicate=False) if (short := _without_wrappers(known))]
+    )
     return LayerNotFound(
         f"{type(model).__name__} has no layer {name!r}. {hint}Call list_layers(model, images) to list all names."
     )

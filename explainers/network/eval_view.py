@@ -136,10 +136,13 @@ def _inspect(given: nn.Module) -> EvalView:
 
 def _inspect_sharded(given: nn.Module) -> EvalView:
     """Return the view of a copy with full parameters. What outlives the call is kept for the sharded model."""
-    view = _inspect_modules(given, gathered_copy(given))
-    guard_first_pass(view.network, given, sharded=True)
-    listed = tuple(given.modules())
-    return replace(view, owner=given, modules=tuple(map(id, listed)), listed=listed, is_gathered=True)
+    full = gathered_copy(given)
+    network, listed = shallow_copy(full), tuple(given.modules())
+    guard_first_pass(network, given, sharded=True)
+    ids = tuple(map(id, listed))
+    return replace(
+        _inspect_modules(given, full), network=network, owner=given, modules=ids, listed=listed, is_gathered=True
+    )
 
 
 def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
