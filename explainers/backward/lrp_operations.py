@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from explainers.backward.adapters import AdapterTerms
+from explainers.backward.adapters import AdapterTerms, Positions
 from explainers.backward.decompositions import DECOMPOSED
 from explainers.backward.lrp_rules import (
     Affine,
@@ -81,7 +81,7 @@ class Relevance(Interception):
         super().__init__(network, method, KNOWN)
         self.rule_map, self.parameters, self.contrast = rule_map, parameters, contrast
         self._count = 0
-        self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, int]] = {}
+        self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, Positions]] = {}
         self._adapters = AdapterTerms()
         self._norms: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor, Tensor]] = {}
         rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(_LAYERS, self._layer)
@@ -133,15 +133,15 @@ class Relevance(Interception):
         )
         affine = self._with_norm_before(affine, call.name, options)
         position, self._count = self._count, self._count + 1
-        result = self._with_rule(affine, call.call_original(), position)
+        result = self._with_rule(affine, call.call_original(), (position, position))
         if "transpose" not in call.name:
-            self._affine[id(result)] = weakref.ref(result), result._version, affine, position
-            self._adapters.add_layer(result, affine, position)
+            self._affine[id(result)] = weakref.ref(result), result._version, affine, (position, position)
+            self._adapters.add_layer(result, affine, position, weight)
         return result
 
-    def _with_rule(self, affine: Affine, output: Tensor, position: int) -> Tensor:
-        """Return the layer's output with its rule as backward; `position` counts the layers with weights."""
-        rule = self.rule_map(affine, position == 0) if self.rule_map else excitation
+    def _with_rule(self, affine: Affine, output: Tensor, positions: Positions = (-1, -1)) -> Tensor:
+        """Return the layer's output with its rule as backward; `positions` count the layers with weights."""
+        rule = self.rule_map(affine, positions[0] == 0) if self.rule_map else excitation
         output, x = output.detach(), affine.x
         bias = None if self.parameters.zero_bias else affine.bias
         detached = replace(affine, x=x.detach(), bias=bias, output=output.clone() if self.rule_map else None)
@@ -150,7 +150,7 @@ class Relevance(Interception):
         def redistribute(relevance: Tensor) -> list[Tensor]:
             a, r = detached.at_least_float32(), at_least_float32(relevance)
             inputs = rule(a, r, parameters)
-            if contrast and position == self._count - 1:
+            if contrast and positions[1] == self._count - 1:
                 inputs = inputs - rule(replace(a, weight=-a.weight), r, parameters)
             return [inputs.to(relevance.dtype)]
 
@@ -183,12 +183,12 @@ class Relevance(Interception):
         output = call.call_original()
         layer = self._affine.get(id(x))
         if layer and _unchanged(x, *layer[:2]) and x.ndim == layer[2].weight.ndim:
-            before, position = layer[2:]
+            before, positions = layer[2:]
             channels = (-1, *[1] * (x.ndim - 2))
             bias = shift.view(channels)
             bias = bias if before.bias is None else before.bias * scale.view(channels) + bias
             weight = before.weight * scale.view(-1, *[1] * (before.weight.ndim - 1))
-            return self._with_rule(replace(before, weight=weight, bias=bias), output, position)
+            return self._with_rule(replace(before, weight=weight, bias=bias), output, positions)
         if self.rule_map is None:
             # With one input and one output, the winner is known.
             result = with_custom_backward(lambda _: output.detach(), lambda probability: [probability], x)
@@ -197,7 +197,7 @@ class Relevance(Interception):
             channels = (1, -1, *[1] * (x.ndim - 2))
             kinds = ("BatchNorm", kind)
             affine = Affine(lambda x, w: x * w, x, scale.view(channels), shift.view(channels), name, kinds, x._version)
-            result = self._with_rule(affine, output, -1)
+            result = self._with_rule(affine, output)
         self._norms[id(result)] = weakref.ref(result), result._version, x, scale, shift
         return result
 
@@ -292,6 +292,7 @@ class Relevance(Interception):
         if adapted := self._adapters.merge(a, b, alpha):
             result = self._with_rule(adapted[0], (a + b * alpha).detach(), adapted[1])
             self._affine[id(result)] = weakref.ref(result), result._version, *adapted
+            self._adapters.add_merged(result, *adapted, a, b)
             return result
         x, y = a, b * alpha if alpha != 1 else b
         terms = [at_least_float32(term) if isinstance(term, Tensor) else torch.as_tensor(term) for term in (x, y)]
@@ -311,7 +312,10 @@ class Relevance(Interception):
             return [(r * share).sum_to_size(shape).to(relevance.dtype) for share, shape in pairs]
 
         total = (x + y).detach()
-        return _mark_linear(with_custom_backward(lambda *_: total, redistribute, *inputs), *inputs, gates=True)
+        result = with_custom_backward(lambda *_: total, redistribute, *inputs)
+        if depends == [True, False]:
+            self._adapters.shift(result, a, b, alpha)
+        return _mark_linear(result, *inputs, gates=True)
 
     def _mul(self, call: Call) -> Tensor:
         """Redistribute to the signal, or half to each factor if neither is a gate."""

@@ -89,6 +89,7 @@ def calls_that_differ(rank: int, kind: str) -> list[str]:
         return found.map.tolist(), found.layer, found.score, found.statistics, found.findings
 
     inside = "layer1.conv1" if kind == "fully_shard" else "layer1._fsdp_wrapped_module.conv1"
+    test = {"order": "logit", "seeds": 1}
     calls = {
         "explain": lambda model: explain(model),
         "layer as a module": lambda model: explain(model, model.layer2),
@@ -102,7 +103,7 @@ def calls_that_differ(rank: int, kind: str) -> list[str]:
         ],
         "evaluate": lambda model: str(explainers.evaluate(model, images, maps=maps, target=1)),
         "randomize": lambda model: str(
-            explainers.randomization_test(model, images, "saliency", order="logit", seeds=1)
+            explainers.randomization_test(model, images, "saliency", **test)
         ),
     }
     return [name for name, call in calls.items() if call(plain) != call(net)]
