@@ -69,7 +69,7 @@ class AdapterTerms:
         self._set_affine(output, term, replace(term.affine, bias=bias + sign * value))
 
     def merge(self, a: Any, b: Any, sign: float) -> tuple[Affine, Positions] | None:
-        """Return a + sign · b as one layer with its positions, if both are terms of one layer, or one is its adapter."""
+        """Return a + sign · b as one layer with its positions, if one is a layer and the other its adapter."""
         first, second = self._get(a), self._get(b)
         if first is None or second is None or not (first.is_adapted or second.is_adapted):
             return None

@@ -13,7 +13,6 @@ from torch import nn
 from explainers.errors import LayerNotFound, UnsupportedModel, nearest, no_module, shorten
 from explainers.options import LayerName
 
-
 FLAT_WRAPPED = "_fsdp_wrapped_module"
 """The name of the network inside FullyShardedDataParallel."""
 

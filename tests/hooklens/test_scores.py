@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+import explainers
 from hooklens import zoo
 from hooklens.datasets import run as runs_of_datasets
 from hooklens.datasets import shards
 from hooklens.datasets.finished import evaluation
 from hooklens.datasets.finished.finished_run import FinishedRun
+from hooklens.datasets.report import text
 from hooklens.datasets.settings import Settings as RunSettings
 from hooklens.images.uploads import open_image
 from hooklens.page.components import view
@@ -139,6 +142,47 @@ def test_units_name_what_the_scores_are(files: Path) -> None:
         assert messages.measure(settings) == word
         description = guide.unit(settings.method, settings)
         assert ("softmax" in description) == (name == "classes") and description.endswith(".")
+
+
+SENTENCES = {
+    "softmax": ("logits, the class score before softmax", "the score (logit)", "logits"),
+    "sigmoid": ("logits, the class score before the sigmoid", "the score (logit)", "logits"),
+    "identity": ("probabilities, the output of the network", "the score (probability)", "probabilities"),
+    "log": ("log-probabilities, the output of the network", "the score (log-probability)", "log-probabilities"),
+    "logit": ("the unit of the score", "the score", "scores"),
+    "detection": ("the detection score times the overlap with its box", "the score", "score"),
+    "segmentation": ("logits, averaged over the pixels of the region", "the score (logit)", "logits"),
+    "channel": ("the unit of the channel's output", "the mean of the channel", "units of the channel's output"),
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_the_description_of_the_unit_follows_the_kind_of_the_score(files: Path, kind: str) -> None:
+    settings = ask(files, "classes").settings
+    if kind in ("detection", "segmentation"):
+        settings = replace(settings, loaded=replace(settings.loaded, model=replace(settings.loaded.model, task=kind)))
+    elif kind == "channel":
+        settings = replace(settings, unit=("0", 1))
+    else:
+        settings = replace(settings, loaded=replace(settings.loaded, score=kind))
+    values, score, plural = SENTENCES[kind]
+
+    def sentence(name: str) -> str:
+        return guide.unit(explainers.METHODS[name], settings)
+
+    assert sentence("grad_cam") == f"Values are in {values}."
+    assert sentence("saliency") == f"Values are the change of {score} per unit of input."
+    assert sentence("vargrad") == f"Values are the squared change of {score} per unit of input."
+    assert sentence("occlusion").startswith(f"Values are in {plural} per pixel: ")
+    assert sentence("internal_influence") == f"Values are the change of {score} per unit of the layer."
+    assert sentence("le_grad") == f"Values are in {plural} per unit of attention."
+    assert sentence("eigen_cam") == "Values are in the units of the layer output."
+
+
+def test_the_mistakes_of_a_report_have_the_unit_of_the_scores() -> None:
+    """Also in the note about the differences between the maps of two classes."""
+    for score, word in {"softmax": "logit", "sigmoid": "logit", "identity": "probability", "logit": "score"}.items():
+        assert f"difference ({word}): red" in text.mistakes_note(1, "", text.unit("grad_cam", score))
 
 
 def test_curves_have_the_unit_of_the_scores(files: Path) -> None:

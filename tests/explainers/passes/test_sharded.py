@@ -102,9 +102,7 @@ def calls_that_differ(rank: int, kind: str) -> list[str]:
             layer.receptive_field((1, 1)) for layer in explainers.list_layers(model, images, spatial=True)
         ],
         "evaluate": lambda model: str(explainers.evaluate(model, images, maps=maps, target=1)),
-        "randomize": lambda model: str(
-            explainers.randomization_test(model, images, "saliency", **test)
-        ),
+        "randomize": lambda model: str(explainers.randomization_test(model, images, "saliency", **test)),
     }
     return [name for name, call in calls.items() if call(plain) != call(net)]
 
