@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,10 @@ from PIL import Image
 
 import explainers
 from hooklens import zoo
+from hooklens.datasets import report, shards
 from hooklens.datasets import run as runs_of_datasets
-from hooklens.datasets import shards
 from hooklens.datasets.finished import evaluation
 from hooklens.datasets.finished.finished_run import FinishedRun
-from hooklens.datasets.report import text
 from hooklens.datasets.settings import Settings as RunSettings
 from hooklens.images.uploads import open_image
 from hooklens.page.components import view
@@ -172,17 +172,32 @@ def test_the_description_of_the_unit_follows_the_kind_of_the_score(files: Path, 
 
     assert sentence("grad_cam") == f"Values are in {values}."
     assert sentence("saliency") == f"Values are the change of {score} per unit of input."
-    assert sentence("vargrad") == f"Values are the squared change of {score} per unit of input."
+    assert sentence("var_grad") == f"Values are the squared change of {score} per unit of input."
     assert sentence("occlusion").startswith(f"Values are in {plural} per pixel: ")
     assert sentence("internal_influence") == f"Values are the change of {score} per unit of the layer."
     assert sentence("le_grad") == f"Values are in {plural} per unit of attention."
     assert sentence("eigen_cam") == "Values are in the units of the layer output."
 
 
-def test_the_mistakes_of_a_report_have_the_unit_of_the_scores() -> None:
-    """Also in the note about the differences between the maps of two classes."""
-    for score, word in {"softmax": "logit", "sigmoid": "logit", "identity": "probability", "logit": "score"}.items():
-        assert f"difference ({word}): red" in text.mistakes_note(1, "", text.unit("grad_cam", score))
+@pytest.mark.parametrize(("name", "word"), [("labels", "logit"), ("softmax", "probability"), ("regression", "score")])
+def test_the_mistakes_of_a_report_have_the_unit_of_the_scores(
+    files: Path, tmp_path: Path, name: str, word: str
+) -> None:
+    """In the note about the differences between the maps of two classes; the class of an image is its folder."""
+    folder, best = tmp_path / "images", int(meant(files, name).argmax())
+    for k in (1, 2):
+        path = folder / ["fox", "owl", "elk", "cow"][(best + k) % 4] / "0.png"
+        path.parent.mkdir(parents=True)
+        copyfile(files / "images" / "0.png", path)
+    job = runs_of_datasets.prepare(RunSettings(model=f"ends_in_{name}"), str(folder), tmp_path / "run")
+    runs_of_datasets.run(job, decode=open_image, workers=0)
+    report.write(
+        shards.open_run(tmp_path / "run"),
+        tmp_path / "report.html",
+        read=lambda path: open_image(str(folder / path)),
+        model=zoo.load_model(f"ends_in_{name}"),
+    )
+    assert f"difference ({word}): red" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_curves_have_the_unit_of_the_scores(files: Path) -> None:
@@ -217,8 +232,6 @@ def test_data_sets_store_the_probability_that_the_network_means(files: Path, nam
 
 
 def test_reports_of_scores_without_probabilities_are_complete(files: Path, tmp_path: Path) -> None:
-    from hooklens.datasets import report
-
     settings = RunSettings(model="ends_in_regression", batch_size=2)
     job = runs_of_datasets.prepare(settings, str(files / "images"), tmp_path / "run")
     runs_of_datasets.run(job, decode=open_image, workers=0)
