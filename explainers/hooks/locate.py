@@ -100,7 +100,9 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
 
     Errors   LayerNotFound with the nearest names; UnsupportedModel if hooks on inner layers never fire; TypeError
     """
-    name = _without_wrappers(layer if isinstance(layer, str) else _name_of(layer, model))
+    name = layer if isinstance(layer, str) else _name_of(layer, model)
+    if FLAT_WRAPPED in name:
+        name = _without_wrappers(name)
     path, _, number = name.partition("#")
     module, kind = model, frozen_graph(model)
     for part in path.split(".") if path else []:
@@ -108,7 +110,8 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
         child = children[part] if part in children else None  # noqa: SIM401 the table of compiled code has no `get`
         if child is None:
             raise _not_found(model, name, path)
-        module, kind = _inside_units(child), kind or frozen_graph(child)
+        kind = kind or frozen_graph(child)
+        module = unwrap(child) if FLAT_WRAPPED in child._modules else child
     if number and not number.isdigit():
         raise _not_found(model, name, path)
     if kind is not None:
@@ -118,13 +121,7 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
 
 def _without_wrappers(name: str) -> str:
     """Return the name that a layer has if no part of the model is inside FullyShardedDataParallel."""
-    return name if FLAT_WRAPPED not in name else ".".join(part for part in name.split(".") if part != FLAT_WRAPPED)
-
-
-def _inside_units(module: nn.Module) -> nn.Module:
-    while FLAT_WRAPPED in module._modules:
-        module = module._modules[FLAT_WRAPPED]  # type: ignore[assignment]
-    return module
+    return ".".join(part for part in name.split(".") if part != FLAT_WRAPPED)
 
 
 def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:

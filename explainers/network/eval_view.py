@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from explainers.errors import UnsupportedModel, no_module
 from explainers.hooks.cleanup import Undo, ordinary_tensors
-from explainers.hooks.distributed import is_gathered
+from explainers.hooks.distributed import is_gathered, runs_distributed
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.channel_count import check_channel_count
 from explainers.network.checkpoints import DirectCheckpoints
@@ -128,7 +128,8 @@ def _inspect(given: nn.Module) -> EvalView:
     if _only_contains_network(model):
         raise no_module(model)
     try:
-        return _inspect_sharded(given) if is_gathered(given) else _inspect_modules(given, model)
+        is_sharded = runs_distributed() and is_gathered(given)
+        return _inspect_sharded(given) if is_sharded else _inspect_modules(given, model)
     except ValueError:  # what torch raises for any use of an uninitialized parameter
         _refuse_lazy(model)
         raise
