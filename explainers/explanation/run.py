@@ -149,7 +149,7 @@ def _run(
 def _compare(
     found: _Maps, chosen: Method, model: nn.Module, images: Tensor, keywords: dict[str, Any], how: str
 ) -> tuple[Tensor, Tensor] | None:
-    """Return each image's runner-up class, and the rank correlation with its map; None if there is no such map."""
+    """Return each runner-up class and the rank correlation with its map, or None if the maps cannot be compared."""
     runner_up = _runner_up(found.record, found.signed)
     if runner_up is None:
         return None

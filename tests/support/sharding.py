@@ -15,7 +15,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def shard(net: nn.Module, kind: str, children: Sequence[str] = (), **options: Any) -> nn.Module:
-    """Shard a network; its named children become units of their own."""
+    """Shard a network; its named children become separate units."""
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
     if kind == "fully_shard":

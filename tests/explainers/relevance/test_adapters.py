@@ -142,7 +142,7 @@ def test_an_adapter_is_part_of_its_layer(options):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("contrast", [False, True])
 def test_excitation_backprop_of_an_adapter(form, contrast):
-    """Also in the last layer, where the contrast is taken."""
+    """Also of one in the last layer, which the contrast reads."""
     x, options = random_images(), {"contrast": contrast}
     found = [excitation_backprop(adapted(merged, form, head=True), x, CLASSES, **options) for merged in (False, True)]
     torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-12)
