@@ -45,7 +45,7 @@ def result(call: Any, *args: Any, **options: Any) -> Any:
     try:
         return call(*args, **options)
     except ExplainerError as error:
-        return str(error)
+        return str(error).replace("FSDP", "")  # `fully_shard` renames the class, which a message may name
 
 
 def same(one: Any, two: Any) -> bool:
