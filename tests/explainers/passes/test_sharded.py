@@ -74,9 +74,9 @@ def test_maps_of_two_processes_with_different_images(tmp_path, kind):
 
 @pytest.mark.slow
 @each_kind
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(12))
 def test_all_methods(tmp_path, kind, part):
-    assert in_processes(maps_that_differ, tmp_path, kind, list(METHODS)[part::4]) == [[], []]
+    assert in_processes(maps_that_differ, tmp_path, kind, list(METHODS)[part::12]) == [[], []]
 
 
 def calls_that_differ(rank: int, kind: str) -> list[str]:
