@@ -1,4 +1,6 @@
-"""Low-rank adapters (LoRA) as part of their layer: W x + b + s B A x is one affine layer with the weights W + s B A.
+"""Low-rank adapters as part of their layer: LoRA, W x + b + s B A x, is one affine layer with the weights W + s B A.
+
+DoRA, W x + b + (m - 1) (W x + b - b) + m s B A x, is one with the weights m (W + s B A), for one m per output channel.
 
 Without this, rules other than the epsilon rule treat an adapted network differently from the same network with merged
 weights: with adapters of two convolutions and a linear layer, the default map of LRP differed by 85%.
@@ -14,20 +16,28 @@ from torch import Tensor
 
 from explainers.backward.lrp_rules import Affine
 
+Positions = tuple[int, int]
+"""The numbers of the first and the last layer with weights that one affine layer stands for."""
+
 
 @dataclass(frozen=True)
 class _Term:
-    """An affine function of its first layer's input: layers without anything between them, times a constant."""
+    """An affine function of a layer's input, as one layer: the layer with the weights `base`, an adapter, or their sum.
+
+    `is_single` is True for one layer, which the second layer of an adapter may follow.
+    """
 
     output: weakref.ref[Tensor]
     version: int
-    layers: tuple[Affine, ...]
-    position: int
-    factor: Any = 1
+    affine: Affine
+    positions: Positions
+    base: Tensor | None = None
+    is_adapted: bool = False
+    is_single: bool = False
 
 
 class AdapterTerms:
-    """The outputs of affine layers in one forward pass that can be terms of an adapted layer."""
+    """The outputs in one forward pass that can be terms of an adapted layer."""
 
     def __init__(self) -> None:
         self._terms: dict[int, _Term] = {}
@@ -35,38 +45,58 @@ class AdapterTerms:
     def clear(self) -> None:
         self._terms.clear()
 
-    def add_layer(self, output: Tensor, affine: Affine, position: int) -> None:
-        """Record the output of a layer, and of the layer before it if nothing is between them."""
+    def add_layer(self, output: Tensor, affine: Affine, position: int, weight: Tensor) -> None:
+        """Record the output of a layer with these weights, and of the layer before it if nothing is between them."""
         before = self._get(affine.x)
-        if before is not None and len(before.layers) == 1 and _follows(before.layers[0], affine):
-            self._set(output, (_as_one_layer(before), affine), before.position)
+        if before is not None and before.is_single and _follows(before.affine, affine):
+            positions = before.positions[0], position
+            self._set(output, _after(before.affine, affine), positions, is_adapted=True)
         else:
-            self._set(output, (affine,), position)
+            self._set(output, affine, (position, position), base=weight, is_single=True)
 
     def scale(self, output: Tensor, x: Any, factor: Any) -> None:
-        """Record output = factor · x for a number or a constant with one element."""
+        """Record output = factor · x for a number, or a constant with one element for all or for each channel."""
         term = self._get(x)
-        is_number = isinstance(factor, (int, float)) or (isinstance(factor, Tensor) and factor.numel() == 1)
-        if term is not None and is_number and output.shape == x.shape:
-            self._set(output, term.layers, term.position, term.factor * factor)
+        if term is not None and output.shape == x.shape and (scaled := _scale(term.affine, factor)) is not None:
+            self._set_affine(output, term, scaled)
 
-    def merge(self, a: Any, b: Any, sign: float) -> tuple[Affine, int] | None:
-        """Return a + sign · b as one layer with its position if one term is a layer and the other its adapter."""
-        terms = self._get(a), self._get(b)
-        if terms[0] is None or terms[1] is None or {len(terms[0].layers), len(terms[1].layers)} != {1, 2}:
-            return None
-        first, second = _as_one_layer(terms[0]), _as_one_layer(terms[1])
-        if not _fit(first, second):
-            return None
-        base = first if len(terms[0].layers) == 1 else second
-        bias = first.bias
-        if second.bias is not None:
-            bias = sign * second.bias if bias is None else bias + sign * second.bias
-        weight = first.weight + sign * second.weight
-        return replace(base, weight=weight, bias=bias), min(terms[0].position, terms[1].position)
+    def shift(self, output: Tensor, x: Any, constant: Any, sign: float) -> None:
+        """Record output = x + sign · constant for a number, or a constant as in `scale`."""
+        term = self._get(x)
+        if term is None or output.shape != x.shape or (value := _by_channel(term.affine, constant)) is None:
+            return
+        bias = 0 if term.affine.bias is None else term.affine.bias
+        self._set_affine(output, term, replace(term.affine, bias=bias + sign * value))
 
-    def _set(self, output: Tensor, layers: tuple[Affine, ...], position: int, factor: Any = 1) -> None:
-        self._terms[id(output)] = _Term(weakref.ref(output), output._version, layers, position, factor)
+    def merge(self, a: Any, b: Any, sign: float) -> tuple[Affine, Positions] | None:
+        """Return a + sign · b as one layer with its positions, if one is a layer and the other its adapter."""
+        first, second = self._get(a), self._get(b)
+        if first is None or second is None or not (first.is_adapted or second.is_adapted):
+            return None
+        bases = [term.base for term in (first, second) if term.base is not None]
+        if not bases or not _is_same(bases[0], bases[-1]) or not _fit(first.affine, second.affine):
+            return None
+        one, two = first.affine, second.affine
+        bias = one.bias
+        if two.bias is not None:
+            bias = sign * two.bias if bias is None else bias + sign * two.bias
+        named = one if first.base is not None else two
+        pairs = zip(first.positions, second.positions, strict=True)
+        start, end = (choose(pair) for choose, pair in zip((min, max), pairs, strict=True))
+        return replace(named, weight=one.weight + sign * two.weight, bias=bias), (start, end)
+
+    def add_merged(self, output: Tensor, affine: Affine, positions: Positions, a: Any, b: Any) -> None:
+        """Record the output of `merge` of a and b, to which more adapters may be added."""
+        base = next(term.base for term in (self._get(a), self._get(b)) if term is not None and term.base is not None)
+        self._set(output, affine, positions, base=base, is_adapted=True)
+
+    def _set_affine(self, output: Tensor, term: _Term, affine: Affine) -> None:
+        """Record the output as a term with other weights or another bias."""
+        kind = {"base": term.base, "is_adapted": term.is_adapted, "is_single": term.is_single}
+        self._set(output, affine, term.positions, **kind)
+
+    def _set(self, output: Tensor, affine: Affine, positions: Positions, **kind: Any) -> None:
+        self._terms[id(output)] = _Term(weakref.ref(output), output._version, affine, positions, **kind)
 
     def _get(self, tensor: Any) -> _Term | None:
         term = self._terms.get(id(tensor))
@@ -76,16 +106,40 @@ class AdapterTerms:
         return term if output is tensor and output._version == term.version else None
 
 
-def _as_one_layer(term: _Term) -> Affine:
-    """Return the term as its first layer with other weights: s B A, and the bias s (B a + b)."""
-    first = term.layers[0]
-    weight, bias = first.weight, first.bias
-    for second in term.layers[1:]:
-        pointwise = second.weight.flatten(1)
-        weight = (pointwise @ weight.flatten(1)).view(-1, *weight.shape[1:])
-        bias = None if bias is None else (pointwise @ bias.flatten()).view(-1, *bias.shape[1:])
-        bias = second.bias if bias is None else bias if second.bias is None else bias + second.bias
-    return replace(first, weight=term.factor * weight, bias=None if bias is None else term.factor * bias)
+def _by_channel(affine: Affine, constant: Any) -> Tensor | None:
+    """Return a constant that is added to the output of a layer, or multiplied by it, in the shape of the layer's bias.
+
+    None if it depends on the image, or is not constant over positions and rows.
+    """
+    channels = (len(affine.weight), *[1] * (affine.weight.ndim - 2))
+    if isinstance(constant, (int, float)):
+        return affine.weight.new_full(channels, constant)
+    if not isinstance(constant, Tensor) or constant.requires_grad:
+        return None
+    if constant.numel() == 1:
+        return constant.reshape([1] * len(channels)).expand(channels)
+    shape = [1] * (len(channels) - constant.ndim) + [*constant.shape]
+    is_constant = shape[-len(channels) :] == [*channels] and constant.numel() == channels[0]
+    return constant.reshape(channels) if is_constant else None
+
+
+def _scale(affine: Affine, factor: Any) -> Affine | None:
+    value = _by_channel(affine, factor)
+    if value is None:
+        return None
+    bias = None if affine.bias is None else affine.bias * value
+    return replace(affine, weight=affine.weight * value.unsqueeze(1), bias=bias)
+
+
+def _after(first: Affine, second: Affine) -> Affine:
+    """Return two layers in a row as the first one with other weights, B A, and the bias B a + b."""
+    pointwise = second.weight.flatten(1)
+    weight = (pointwise @ first.weight.flatten(1)).view(-1, *first.weight.shape[1:])
+    bias = second.bias
+    if first.bias is not None:
+        own = (pointwise @ first.bias.flatten()).view(-1, *first.bias.shape[1:])
+        bias = own if bias is None else own + bias
+    return replace(first, weight=weight, bias=bias)
 
 
 def _follows(first: Affine, second: Affine) -> bool:
@@ -98,13 +152,16 @@ def _follows(first: Affine, second: Affine) -> bool:
     )
 
 
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+
+
 def _fit(a: Affine, b: Affine) -> bool:
     """Check whether two layers have the same input, form and options."""
-    same = a.x is b.x or (a.x.data_ptr() == b.x.data_ptr() and a.x.shape == b.x.shape and a.x.stride() == b.x.stride())
     return (
-        same
+        (a.x is b.x or _is_same(a.x, b.x))
         and a.version == b.version
         and a.kinds[0] == b.kinds[0]
         and a.weight.shape == b.weight.shape
-        and (a.options == b.options)
+        and a.options == b.options
     )

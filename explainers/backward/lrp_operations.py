@@ -1,7 +1,6 @@
 """The function mode of LRP, in which every operation redistributes relevance instead of gradients.
 
-Layers with weights follow a rule of lrp_rules.py. Batch norm is merged into the layer before or after it for the
-duration of the call (like zennit's canonizer). All other operations, in every spelling:
+Layers with weights and batch norm follow lrp_layers.py. All other operations, in every spelling:
 
     activations     pass relevance on unchanged: one input, one output
     sums, means     R_i = z_i / z R, in proportion to each term
@@ -17,27 +16,17 @@ Source   Bach et al. 2015; products, attention, layer norm: Arras et al. 2017, A
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from explainers.backward.adapters import AdapterTerms
 from explainers.backward.decompositions import DECOMPOSED
-from explainers.backward.lrp_rules import (
-    Affine,
-    RuleMap,
-    RuleParameters,
-    excitation,
-    linear_vjp,
-    safe_divide,
-    stabilize,
-)
-from explainers.backward.operations import STRUCTURE, Call, Interception, get_mark, mark, with_custom_backward
+from explainers.backward.lrp_layers import LAYERS, LayerRelevance, mark_linear
+from explainers.backward.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
+from explainers.backward.operations import STRUCTURE, Call, get_mark, mark, with_custom_backward
 from explainers.passes.tensors import at_least_float32
 
 _WINNERS = (
@@ -60,11 +49,9 @@ _EXCITING = ("addcmul", "glu", "lerp", "norm")
 """Decompositions that are also valid for excitation backprop, because their inputs are nearly positive."""
 _PRODUCTS = ("matmul", "bmm", "mm", "mv", "dot", "inner", "outer", "tensordot", "einsum")
 _SUMS = ("add", "sub", "rsub")
-_LAYERS = {"linear": "Linear"} | {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
-_LAYERS |= {f"conv_transpose{n}d": f"ConvTranspose{n}d" for n in (1, 2, 3)}
 
 
-class Relevance(Interception):
+class Relevance(LayerRelevance):
     """The mode of LRP, or without a rule map of excitation backprop, which considers only positive contributions."""
 
     absorbing: tuple[str, ...] = ()
@@ -78,17 +65,12 @@ class Relevance(Interception):
         parameters: RuleParameters,
         contrast: bool = False,
     ):
-        super().__init__(network, method, KNOWN)
-        self.rule_map, self.parameters, self.contrast = rule_map, parameters, contrast
-        self._count = 0
-        self._affine: dict[int, tuple[weakref.ref[Tensor], int, Affine, int]] = {}
-        self._adapters = AdapterTerms()
-        self._norms: dict[int, tuple[weakref.ref[Tensor], int, Tensor, Tensor, Tensor]] = {}
-        rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(_LAYERS, self._layer)
+        super().__init__(network, method, KNOWN, rule_map, parameters, contrast)
+        rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(LAYERS, self.layer_with_weights)
         rules |= dict.fromkeys(_LINEAR, self._linear)
         rules |= dict.fromkeys(ACTIVATIONS if rule_map else NEARLY_POSITIVE, self._activation)
         rules |= dict.fromkeys(_PRODUCTS, self._bilinear)
-        rules |= {"batch_norm": self._batch_norm, "neg": self._activation, "pow": self._power}
+        rules |= {"batch_norm": self.batch_norm, "neg": self._activation, "pow": self._power}
         rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
         if rule_map is not None:
             rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
@@ -97,109 +79,9 @@ class Relevance(Interception):
         composed = DECOMPOSED if rule_map else {name: DECOMPOSED[name] for name in _EXCITING}
         self.rules = {name: self._skip_constants(rule) for name, rule in (composed | rules).items()}
 
-    def release(self) -> None:
-        super().release()
-        self._affine.clear()
-        self._adapters.clear()
-        self._norms.clear()
-
     @staticmethod
     def _skip_constants(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
         return lambda call: rule(call) if call.depends_on_image else call.call_original()
-
-    # Layers with weights
-
-    def _layer(self, call: Call) -> Tensor:
-        names = "stride padding dilation groups".split()
-        if "transpose" in call.name:
-            names = "stride padding output_padding groups dilation".split()
-        x, weight, bias, *rest = call.bind_arguments("input", "weight", "bias", *names)
-        if weight.requires_grad or (bias is not None and bias.requires_grad):
-            raise self.refuse(f"{call.name} with weights that depend on the image")
-        options = {name: value for name, value in zip(names, rest, strict=True) if value is not None}
-        function: Any = F.linear if call.name == "linear" else getattr(torch, call.name)
-        # An image without a batch dimension has its channels first.
-        shape = (-1,) if call.name == "linear" else (-1, *[1] * (weight.ndim - 2))
-        name, kind = self.layer()
-        affine = Affine(
-            lambda x, w: function(x, w, **options),
-            x,
-            weight,
-            None if bias is None else bias.view(shape),
-            name,
-            (_LAYERS[call.name], kind),
-            x._version,
-            options=tuple(sorted(options.items())),
-        )
-        affine = self._with_norm_before(affine, call.name, options)
-        position, self._count = self._count, self._count + 1
-        result = self._with_rule(affine, call.call_original(), position)
-        if "transpose" not in call.name:
-            self._affine[id(result)] = weakref.ref(result), result._version, affine, position
-            self._adapters.add_layer(result, affine, position)
-        return result
-
-    def _with_rule(self, affine: Affine, output: Tensor, position: int) -> Tensor:
-        """Return the layer's output with its rule as backward; `position` counts the layers with weights."""
-        rule = self.rule_map(affine, position == 0) if self.rule_map else excitation
-        output, x = output.detach(), affine.x
-        bias = None if self.parameters.zero_bias else affine.bias
-        detached = replace(affine, x=x.detach(), bias=bias, output=output.clone() if self.rule_map else None)
-        parameters, contrast = self.parameters, self.contrast
-
-        def redistribute(relevance: Tensor) -> list[Tensor]:
-            a, r = detached.at_least_float32(), at_least_float32(relevance)
-            inputs = rule(a, r, parameters)
-            if contrast and position == self._count - 1:
-                inputs = inputs - rule(replace(a, weight=-a.weight), r, parameters)
-            return [inputs.to(relevance.dtype)]
-
-        return _mark_linear(with_custom_backward(lambda _: output, redistribute, x), x)
-
-    def _with_norm_before(self, affine: Affine, operation: str, options: dict[str, Any]) -> Affine:
-        """Merge a batch norm s x + t directly before the layer: w (s x + t) + b = (w s) x + (w t + b)."""
-        norm = self._norms.get(id(affine.x))
-        if norm is None or not _unchanged(affine.x, *norm[:2]):
-            return affine
-        if operation not in ("linear", "conv2d") or (operation == "linear" and affine.x.ndim != 2):
-            return affine
-        before, scale, shift = norm[2:]
-        groups = int(options.get("groups", 1))
-        scales = scale.view(groups, -1).repeat_interleave(len(affine.weight) // groups, 0)
-        weight = affine.weight * scales.view(*affine.weight.shape[:2], *[1] * (affine.weight.ndim - 2))
-        constant = shift.view(1, -1, *[1] * (before.ndim - 2)).expand_as(before[:1])
-        bias = affine.apply(constant, affine.weight)
-        bias = bias if affine.bias is None else bias + affine.bias
-        return replace(affine, x=before, weight=weight, bias=bias, version=before._version)
-
-    def _batch_norm(self, call: Call) -> Tensor:
-        names = "input running_mean running_var weight bias training momentum eps".split()
-        x, mean, variance, weight, bias, training, _, eps = call.bind_arguments(*names, eps=1e-5)
-        if training or mean is None:
-            raise self.refuse("batch norm with batch statistics")
-        scale = (variance + eps).rsqrt() * (1 if weight is None else weight)
-        shift = (0 if bias is None else bias) - mean * scale
-        scale, shift = scale.to(x.dtype), shift.to(x.dtype)
-        output = call.call_original()
-        layer = self._affine.get(id(x))
-        if layer and _unchanged(x, *layer[:2]) and x.ndim == layer[2].weight.ndim:
-            before, position = layer[2:]
-            channels = (-1, *[1] * (x.ndim - 2))
-            bias = shift.view(channels)
-            bias = bias if before.bias is None else before.bias * scale.view(channels) + bias
-            weight = before.weight * scale.view(-1, *[1] * (before.weight.ndim - 1))
-            return self._with_rule(replace(before, weight=weight, bias=bias), output, position)
-        if self.rule_map is None:
-            # With one input and one output, the winner is known.
-            result = with_custom_backward(lambda _: output.detach(), lambda probability: [probability], x)
-        else:
-            name, kind = self.layer()
-            channels = (1, -1, *[1] * (x.ndim - 2))
-            kinds = ("BatchNorm", kind)
-            affine = Affine(lambda x, w: x * w, x, scale.view(channels), shift.view(channels), name, kinds, x._version)
-            result = self._with_rule(affine, output, -1)
-        self._norms[id(result)] = weakref.ref(result), result._version, x, scale, shift
-        return result
 
     # One input
 
@@ -235,7 +117,7 @@ class Relevance(Interception):
     def _linear(self, call: Call) -> Tensor:
         """Apply the rule for a sum with constant weights >= 0, such as a mean or a pool."""
         x = call.tensors[0]
-        return _mark_linear(self._proportional(call.out_of_place(), x), x, gates=True)
+        return mark_linear(self._proportional(call.out_of_place(), x), x, gates=True)
 
     def _proportional(self, function: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return f(x) + bias for a linear f, with R_i = x_i sum_j (f_ij / z_j) R_j."""
@@ -255,7 +137,7 @@ class Relevance(Interception):
             z = function(x)
             return z if bias is None else z + bias
 
-        return _mark_linear(with_custom_backward(compute, redistribute, x), x)
+        return mark_linear(with_custom_backward(compute, redistribute, x), x)
 
     def _layer_norm(self, call: Call) -> Tensor:
         names = ("input", "normalized_shape", "weight", "bias", "eps")
@@ -289,10 +171,8 @@ class Relevance(Interception):
             a, b, alpha = b, a, -1
         elif call.name == "sub":
             alpha = -alpha
-        if adapted := self._adapters.merge(a, b, alpha):
-            result = self._with_rule(adapted[0], (a + b * alpha).detach(), adapted[1])
-            self._affine[id(result)] = weakref.ref(result), result._version, *adapted
-            return result
+        if (adapted := self.merge_adapter(a, b, alpha)) is not None:
+            return adapted
         x, y = a, b * alpha if alpha != 1 else b
         terms = [at_least_float32(term) if isinstance(term, Tensor) else torch.as_tensor(term) for term in (x, y)]
         inputs = [term for term in (a, b) if isinstance(term, Tensor)]
@@ -311,7 +191,10 @@ class Relevance(Interception):
             return [(r * share).sum_to_size(shape).to(relevance.dtype) for share, shape in pairs]
 
         total = (x + y).detach()
-        return _mark_linear(with_custom_backward(lambda *_: total, redistribute, *inputs), *inputs, gates=True)
+        result = with_custom_backward(lambda *_: total, redistribute, *inputs)
+        if depends == [True, False]:
+            self.adapters.shift(result, a, b, alpha)
+        return mark_linear(result, *inputs, gates=True)
 
     def _mul(self, call: Call) -> Tensor:
         """Redistribute to the signal, or half to each factor if neither is a gate."""
@@ -330,8 +213,8 @@ class Relevance(Interception):
 
         result = with_custom_backward(lambda *_: product, redistribute, *signals)
         if len(signals) == 1:
-            self._adapters.scale(result, *((a, b) if signals[0] is a else (b, a)))
-        return _mark_linear(result, a, b, gates=True)
+            self.adapters.scale(result, *((a, b) if signals[0] is a else (b, a)))
+        return mark_linear(result, a, b, gates=True)
 
     def _div(self, call: Call) -> Tensor:
         """Treat the denominator as a constant."""
@@ -343,7 +226,7 @@ class Relevance(Interception):
             return self._factor(call)
         quotient, shape = call.out_of_place()(*(tensor.detach() for tensor in call.tensors)), a.shape
         result = with_custom_backward(lambda _: quotient, lambda relevance: [relevance.sum_to_size(shape)], a)
-        return _mark_linear(result, a, gates=True)
+        return mark_linear(result, a, gates=True)
 
     def _bilinear(self, call: Call) -> Tensor:
         """Redistribute to the factor that is neither attention weights nor constant, or half to each of two signals."""
@@ -396,16 +279,6 @@ def _redistribute_by_sign(function: Callable[[Tensor], Tensor], values: Tensor, 
     return positive + redistribute_negative(safe_divide(probability.masked_fill(~below, 0), z_negative))
 
 
-def _unchanged(tensor: Tensor, reference: weakref.ref[Tensor], version: int) -> bool:
-    return reference() is tensor and tensor._version == version
-
-
 def _is_gate(tensor: Tensor) -> bool:
     """Check whether a tensor is the output of a sigmoid or reciprocal, reshaped or not, or only attention weights."""
     return get_mark(tensor) in ("gate", "weights")
-
-
-def _mark_linear(result: Tensor, *inputs: Any, gates: bool = False) -> Tensor:
-    """Mark a linear operation's result: mixed heads are attention weights; with `gates`, 1 - gate is a gate."""
-    marks = {get_mark(each) for each in inputs if isinstance(each, Tensor) and each.requires_grad}
-    return mark(result, *marks) if marks == {"weights"} or (gates and marks == {"gate"}) else result

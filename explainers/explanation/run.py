@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -72,6 +73,37 @@ def explain(
         torch.Size([1, 7, 7])
     """
     chosen = find(method)
+    options, score = _check(chosen, options, layer, reduce, score, trained_size)
+    given = {"layer": layer, "through": through}
+    keywords = options | {name: value for name, value in given.items() if value is not None}
+    how = reduce or chosen.reduce
+    restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
+    model = model if forward is None else wrap_forward(model, forward, images)
+    with one_call(model) as view, declared_score(score):
+        comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
+        view.graphs = {} if comparable else None  # shares one forward pass between both classes
+        found = _run(chosen, model, images, target, keywords, how)
+        comparison = _compare(found, chosen, model, images, keywords, how) if comparable else None
+        view.graphs = None
+        kind, context = _context(found, chosen, view, images)
+    context["relu"] = options.get("relu", chosen.relu)
+    context["trained_size"] = trained_size or _own_size(view.model)
+    evidence = _evidence(found, chosen, images, comparison, restricted, context)
+    return _explanation(found, chosen, options, keywords, how, evidence, kind)
+
+
+def _check(
+    chosen: Method,
+    options: dict[str, Any],
+    layer: LayerName | None,
+    reduce: str | None,
+    score: str | None,
+    trained_size: int | None,
+) -> tuple[dict[str, Any], str | None]:
+    """Return the options of the method and the score of the network, which may be given by the same keyword.
+
+    Errors   BadOption
+    """
     if layer is not None and not chosen.takes_layer:
         raise BadOption(f"{chosen.name} has no option 'layer', because it explains the input. Omit layer.")
     for name in options:
@@ -85,87 +117,127 @@ def explain(
     if own is not None and score in own.choices:
         options, score = {**options, "score": score}, None
     check_score(score)
-    keywords = dict(options) if layer is None else {**options, "layer": layer}
-    if through is not None:
-        keywords["through"] = through
     if reduce is not None and reduce not in REDUCTIONS:
         raise BadOption(f"reduce={shorten(reduce)} is not valid. Choose one of {', '.join(REDUCTIONS)}.")
     if trained_size is not None and (whole_number(trained_size) or 0) < 1:
         raise BadOption(f"trained_size={shorten(trained_size)} is not valid. Give a side in pixels, or None.")
-    how = reduce or chosen.reduce
-    restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
-    model = model if forward is None else wrap_forward(model, forward, images)
-    with one_call(model) as view, declared_score(score):
-        comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
-        view.graphs = {} if comparable else None  # shares one forward pass between both classes
-        start = time.perf_counter()
-        with recording() as record:
-            result = chosen.function(model, images, target, **keywords)
-        seconds = time.perf_counter() - start
-        raw = result if record.raw is None else record.raw
-        shown = _as_map(chosen, result, how)
-        signed = raw if raw.ndim == 3 else shown
-        runner_up = _runner_up(record, signed) if comparable else None
-        correlation = None
-        if runner_up is not None:
-            with recording() as second:
-                other = chosen.function(model, images, runner_up, **keywords)
-            before_relu = other if second.raw is None or second.raw.ndim == 4 else second.raw
-            correlation = rank_correlation(signed, _as_map(chosen, before_relu, how))
-        view.graphs = None
-        has_findings = chosen.returns != "channels"
-        reliable = not has_findings or bool(shown.isfinite().all())
-        broken = None if reliable else first_broken_layer(view.given, images)
-        earlier = _stage_before(view, images, record.layer) if record.layer else None
-        kind = None if record.scores is None else score_kind(view, images, record.scores)
-        known_score = declared() if kind is None else kind.score
-    resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()}
-    resolved |= record.options
-    if chosen.returns in ("pixels", "features"):
-        resolved["reduce"] = how
+    return options, score
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """The maps of one call: `raw` before the final ReLU, `shown` as drawn, `signed` the same before the ReLU."""
+
+    record: Record
+    raw: Tensor
+    shown: Tensor
+    signed: Tensor
+    seconds: float
+
+
+def _run(
+    chosen: Method, model: nn.Module, images: Tensor, target: TargetLike, keywords: dict[str, Any], how: str
+) -> _Maps:
+    start = time.perf_counter()
+    with recording() as record:
+        result = chosen.function(model, images, target, **keywords)
+    seconds = time.perf_counter() - start
+    raw, shown = result if record.raw is None else record.raw, _as_map(chosen, result, how)
+    return _Maps(record, raw, shown, raw if raw.ndim == 3 else shown, seconds)
+
+
+def _compare(
+    found: _Maps, chosen: Method, model: nn.Module, images: Tensor, keywords: dict[str, Any], how: str
+) -> tuple[Tensor, Tensor] | None:
+    """Return each runner-up class and the rank correlation with its map, or None if the maps cannot be compared."""
+    runner_up = _runner_up(found.record, found.signed)
+    if runner_up is None:
+        return None
+    other = _run(chosen, model, images, runner_up, keywords, how)
+    return runner_up, rank_correlation(found.signed, other.signed)
+
+
+def _context(found: _Maps, chosen: Method, view: EvalView, images: Tensor) -> tuple[ScoreKind | None, dict[str, Any]]:
+    """Return the kind of the network's scores, if known, and what else it tells about the maps of all images.
+
+    Errors   BadOption if the given score does not suit the scores
+    """
+    record = found.record
+    reliable = chosen.returns == "channels" or bool(found.shown.isfinite().all())
+    kind = None if record.scores is None else score_kind(view, images, record.scores)
+    return kind, {
+        "score": declared() if kind is None else kind.score,
+        "broken_layer": None if reliable else first_broken_layer(view.given, images),
+        "earlier_layer": _stage_before(view, images, record.layer) if record.layer else None,
+    }
+
+
+def _evidence(
+    found: _Maps,
+    chosen: Method,
+    images: Tensor,
+    comparison: tuple[Tensor, Tensor] | None,
+    restricted: bool,
+    context: dict[str, Any],
+) -> list[Evidence]:
+    """Return what is known about the map of each image; `context` holds for all of them."""
+    record = found.record
     described = describe_target(record.target, len(images)) if record.target else None
-    trained = trained_size or _own_size(view.model)
-    evidence = [
+    runner_up, correlation = comparison or (None, None)
+    return [
         Evidence(
-            map=shown[n],
-            signed=signed[n],
-            raw=raw[n],
+            map=found.shown[n],
+            signed=found.signed[n],
+            raw=found.raw[n],
             method=chosen.name,
             layer=record.layer,
             scores=None if record.scores is None else record.scores[n].detach().double(),
-            score=known_score,
             probability_target=isinstance(record.target, (Probability, LogProbability)),
             target=described[n] if isinstance(described, list) else None,
             target_score=_number(record.target_scores, n),
             gradient_norm=_number(record.gradient_norms, n),
             promised_sum=None if restricted else _number(record.promised_sums, n),
-            relu=options.get("relu", chosen.relu),
             reads_class=chosen.reads_class,
             size=min(images.shape[-2:]),
-            trained_size=trained,
             correlation=_number(correlation, n),
             runner_up=None if runner_up is None else int(runner_up[n]),
-            earlier_layer=earlier,
-            broken_layer=broken,
+            **context,
         )
         for n in range(len(images))
     ]
+
+
+def _explanation(
+    found: _Maps,
+    chosen: Method,
+    options: dict[str, Any],
+    keywords: dict[str, Any],
+    how: str,
+    evidence: list[Evidence],
+    kind: ScoreKind | None,
+) -> Explanation:
+    record = found.record
+    resolved = {name: options.get(name, option.default) for name, option in chosen.options.items()} | record.options
+    if chosen.returns in ("pixels", "features"):
+        resolved["reduce"] = how
+    has_findings = chosen.returns != "channels"
+    of_scores = [] if kind is None or kind.finding is None else [kind.finding]
     return Explanation(
         method=chosen.name,
         layer=record.layer,
-        target=described,
+        target=describe_target(record.target, len(evidence)) if record.target else None,
         options=resolved,
-        map=shown,
-        raw=raw,
+        map=found.shown,
+        raw=found.raw,
         scores=record.scores,
-        seconds=seconds,
+        seconds=found.seconds,
         keywords={name: value for name, value in keywords.items() if name not in _OF_THE_CALL},
         statistics=[statistics(each) for each in evidence],
         findings=[
-            _own_findings(record, n) + (diagnose(each) if has_findings else []) + _of_scores(kind)
+            _own_findings(record, n) + (diagnose(each) if has_findings else []) + of_scores
             for n, each in enumerate(evidence)
         ],
-        score=known_score,
+        score=evidence[0].score,
     )
 
 
@@ -197,11 +269,6 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
         if where in (None, image) and finding not in own:
             own.append(finding)
     return own
-
-
-def _of_scores(kind: ScoreKind | None) -> list[Finding]:
-    """Return the finding about how scores became probabilities, if there is one."""
-    return [kind.finding] if kind is not None and kind.finding is not None else []
 
 
 def _own_size(network: nn.Module) -> int | None:

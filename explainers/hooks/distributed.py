@@ -6,6 +6,7 @@ Blocks may be given the module inside the wrapper, or its parameters, so wrapper
 
 from __future__ import annotations
 
+from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,6 +18,13 @@ from explainers.hooks.live import LiveInstances
 Wrapper = nn.parallel.DistributedDataParallel
 _wrappers = LiveInstances(Wrapper)
 _SHARDING = {"FullyShardedDataParallel": "FullyShardedDataParallel", "FSDPModule": "fully_shard"}
+ORDINARY_COPY = (
+    "Explain an ordinary copy of the model: in all processes, call state = "
+    "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+    "options=StateDictOptions(full_state_dict=True)); then build the model again without sharding and call its "
+    "load_state_dict(state)."
+)
+"""What to do about a sharded model that cannot be explained as it is."""
 _parameters: WeakKeyDictionary[Wrapper, frozenset[int]] = WeakKeyDictionary()
 
 
@@ -71,22 +79,23 @@ def _no_hooks(kind: str, instead: str) -> str:
     )
 
 
-def refuse_sharded_model(model: nn.Module) -> None:
-    """Raise an error if the model is sharded over processes.
-
-    Its passes gather and release parameters in all processes at once. A method would change this state, which belongs
-    to the training loop, and processes with different images would wait for each other forever.
+def refuse_sharded_model(kind: str) -> NoReturn:
+    """Raise an error for a model that `kind` shards over processes in a way that a method cannot gather.
 
     Errors   UnsupportedModel
     """
+    raise UnsupportedModel(f"The parameters of the model are sharded over processes by {kind}. {ORDINARY_COPY}")
+
+
+def is_gathered(model: nn.Module) -> bool:
+    """Return whether a call must gather the parameters of the model from several processes.
+
+    Errors   UnsupportedModel if they are sharded by anything but FSDP
+    """
     kind = sharding_of(model)
-    if kind is not None:
-        raise UnsupportedModel(
-            f"The parameters of the model are sharded over processes by {kind}. Explain an ordinary copy of the model: "
-            "in all processes, call state = torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
-            "options=StateDictOptions(full_state_dict=True)); then build the model again without sharding and call "
-            "its load_state_dict(state)."
-        )
+    if kind is not None and kind not in _SHARDING.values():
+        refuse_sharded_model(kind)
+    return kind is not None
 
 
 def sharding_of(model: nn.Module) -> str | None:

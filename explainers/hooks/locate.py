@@ -13,9 +13,12 @@ from torch import nn
 from explainers.errors import LayerNotFound, UnsupportedModel, nearest, no_module, shorten
 from explainers.options import LayerName
 
+FLAT_WRAPPED = "_fsdp_wrapped_module"
+"""The name of the network inside FullyShardedDataParallel."""
+
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the network inside `torch.compile`, DataParallel or DistributedDataParallel, or the model itself.
+    """Return the network inside `torch.compile` or a wrapper for several devices, or the model itself.
 
     Errors   TypeError if `model` is not a module
     """
@@ -24,6 +27,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     while True:
         if "_orig_mod" in model._modules:
             model = model._orig_mod  # type: ignore[assignment]
+        elif FLAT_WRAPPED in model._modules:
+            model = model._modules[FLAT_WRAPPED]  # type: ignore[assignment]
         elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module
         else:
@@ -96,6 +101,8 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
     Errors   LayerNotFound with the nearest names; UnsupportedModel if hooks on inner layers never fire; TypeError
     """
     name = layer if isinstance(layer, str) else _name_of(layer, model)
+    if FLAT_WRAPPED in name:
+        name = _without_wrappers(name)
     path, _, number = name.partition("#")
     module, kind = model, frozen_graph(model)
     for part in path.split(".") if path else []:
@@ -103,7 +110,8 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
         child = children[part] if part in children else None  # noqa: SIM401 the table of compiled code has no `get`
         if child is None:
             raise _not_found(model, name, path)
-        module, kind = child, kind or frozen_graph(child)
+        kind = kind or frozen_graph(child)
+        module = unwrap(child) if FLAT_WRAPPED in child._modules else child
     if number and not number.isdigit():
         raise _not_found(model, name, path)
     if kind is not None:
@@ -111,8 +119,15 @@ def find_hook_point(model: nn.Module, layer: LayerName) -> HookPoint:
     return HookPoint(name, module, int(number) if number else None)
 
 
+def _without_wrappers(name: str) -> str:
+    """Return the name that a layer has if no part of the model is inside FullyShardedDataParallel."""
+    return ".".join(part for part in name.split(".") if part != FLAT_WRAPPED)
+
+
 def _not_found(model: nn.Module, name: str, path: str) -> LayerNotFound:
-    hint = nearest(path, [known for known, _ in model.named_modules(remove_duplicate=False) if known])
+    hint = nearest(
+        path, [short for known, _ in model.named_modules(remove_duplicate=False) if (short := _without_wrappers(known))]
+    )
     return LayerNotFound(
         f"{type(model).__name__} has no layer {name!r}. {hint}Call list_layers(model, images) to list all names."
     )

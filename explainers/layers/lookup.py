@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from explainers.errors import LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from explainers.findings import note_finding
 from explainers.hooks.cleanup import restores_state
-from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks
+from explainers.hooks.locate import HookPoint, find_hook_point, no_inner_hooks, unwrap
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layer import Layer, is_attention, is_spatial, layout_of
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
@@ -168,7 +168,7 @@ def layer_layout(
             )
     if isinstance(layer, nn.Module):
         # The network runs a compiled inner module uncompiled, so the wrapper is removed from its name too.
-        layer = find_hook_point(view.model, layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
+        layer = find_hook_point(unwrap(view.given), layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
     point = find_hook_point(view.network, layer)
     layout = view.known[key] = _layout_from_profile(view, images, point, spatial)
     return layout

@@ -145,13 +145,15 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
 
 def _compute_profile(view: EvalView, images: Tensor) -> Profile:
     """Profile the first image, or all images if the network does not accept another batch size."""
+    # Layers trace their receptive fields later, when the copy of a sharded model no longer exists.
+    model = weakref.ref(view.given if view.is_gathered else view.model)
     try:
-        return _trace(view.network, images[:1], weakref.ref(view.model))
+        return _trace(view.network, images[:1], model)
     except Exception as error:
         refused = isinstance(error, ExplainerError) and not isinstance(error, BatchSizeRefused)
         if len(images) == 1 or refused or is_out_of_memory(error):
             raise
-    return _trace(view.network, images, weakref.ref(view.model))
+    return _trace(view.network, images, model)
 
 
 @dataclass

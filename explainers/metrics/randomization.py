@@ -79,7 +79,7 @@ def randomization_test(
     _check({"order": order, "seeds": seeds, "seed": seed}, options)
     check_images(model, images)
     view = eval_view(model)
-    maps = _Maps(method, view.model, layer, options)
+    maps = _Maps(method, model, layer, options)
     with ordinary_tensors(), torch.no_grad():
         copy = RandomizedCopy(view)
         images = images.detach().clone()

@@ -103,7 +103,7 @@ def _behavior(view: EvalView, images: Tensor, several: bool) -> Behavior | None:
     where = images.shape[1:], images.dtype, images.device
     with _lock:
         known = _known.get(view.owner, {})
-        watched = known[view.modules] if view.modules in known else _watched(view.model)
+        watched = known[view.modules] if view.modules in known else _watched(view.owner)
         flags = _flags(watched)
         key = view.modules, None if (view.modules, None) in known else flags
         found, complete = known.get(key), known.get((*key, *where))

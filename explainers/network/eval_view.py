@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,11 @@ from torch.nn.parameter import is_lazy
 
 from explainers.errors import UnsupportedModel, no_module
 from explainers.hooks.cleanup import Undo, ordinary_tensors
-from explainers.hooks.distributed import refuse_sharded_model
+from explainers.hooks.distributed import is_gathered, runs_distributed
 from explainers.hooks.locate import frozen_graph, unwrap
 from explainers.network.channel_count import check_channel_count
 from explainers.network.checkpoints import DirectCheckpoints
+from explainers.network.copies.gathered_copy import gathered_copy
 from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
@@ -37,7 +38,8 @@ from explainers.probabilities import no_declared_score
 class EvalView:
     """The view of a model during one call; the module tree is inspected only once.
 
-    `model` is the user's network inside its wrappers, `network` the network that runs, `kind` the kind of frozen graph
+    `model` is the user's network inside its wrappers (if it is sharded, a copy with full parameters), `network` the
+    network that runs, `kind` the kind of frozen graph
     or None. `listed` are the modules of the user's network; `owner` and `modules`, their ids, are the cache keys for
     information that outlives the call. `classes` and `attributes` are the classes of all modules and their attribute
     names, `quantized` is the name of a class without a backward pass, or None. `checked` are the images that passed
@@ -56,6 +58,7 @@ class EvalView:
     modules: tuple[Any, ...]
     listed: tuple[nn.Module, ...] = field(repr=False)
     quantized: str | None = None
+    is_gathered: bool = False
     checked: Tensor | None = field(default=None, repr=False)
     known: dict[Any, Any] = field(default_factory=dict, repr=False)
     graphs: dict[Any, Any] | None = field(default=None, repr=False)
@@ -124,12 +127,23 @@ def _inspect(given: nn.Module) -> EvalView:
     model = unwrap(given)
     if _only_contains_network(model):
         raise no_module(model)
-    refuse_sharded_model(model)
     try:
-        return _inspect_modules(given, model)
+        is_sharded = runs_distributed() and is_gathered(given)
+        return _inspect_sharded(given) if is_sharded else _inspect_modules(given, model)
     except ValueError:  # what torch raises for any use of an uninitialized parameter
         _refuse_lazy(model)
         raise
+
+
+def _inspect_sharded(given: nn.Module) -> EvalView:
+    """Return the view of a copy with full parameters. What outlives the call is kept for the sharded model."""
+    full = gathered_copy(given)
+    network, listed = shallow_copy(full), tuple(given.modules())
+    guard_first_pass(network, given, sharded=True)
+    ids = tuple(map(id, listed))
+    return replace(
+        _inspect_modules(given, full), network=network, owner=given, modules=ids, listed=listed, is_gathered=True
+    )
 
 
 def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:

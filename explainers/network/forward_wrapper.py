@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from explainers.errors import BadOption, ExplainerError, UnsupportedModel, is_out_of_memory, shorten
 from explainers.hooks.calls import Calls
+from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
 from explainers.hooks.locate import HookPoint, frozen_graph, unwrap
 from explainers.hooks.records import map_tensors
 
@@ -148,6 +149,10 @@ def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> n
             "output, for example forward=lambda images: model(images, meta)."
         )
     inner = unwrap(model)
+    if (kind := sharding_of(model)) is not None:
+        raise UnsupportedModel(
+            f"forward= runs the model itself, whose parameters are sharded over processes by {kind}. {ORDINARY_COPY}"
+        )
     if "_orig_mod" in model._modules:
         raise UnsupportedModel(_COMPILED)
     count = len(images) if isinstance(images, Tensor) and images.ndim else 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
+import explainers
 from hooklens import zoo
+from hooklens.datasets import report, shards
 from hooklens.datasets import run as runs_of_datasets
-from hooklens.datasets import shards
 from hooklens.datasets.finished import evaluation
 from hooklens.datasets.finished.finished_run import FinishedRun
 from hooklens.datasets.settings import Settings as RunSettings
@@ -141,6 +144,62 @@ def test_units_name_what_the_scores_are(files: Path) -> None:
         assert ("softmax" in description) == (name == "classes") and description.endswith(".")
 
 
+SENTENCES = {
+    "softmax": ("logits, the class score before softmax", "the score (logit)", "logits"),
+    "sigmoid": ("logits, the class score before the sigmoid", "the score (logit)", "logits"),
+    "identity": ("probabilities, the output of the network", "the score (probability)", "probabilities"),
+    "log": ("log-probabilities, the output of the network", "the score (log-probability)", "log-probabilities"),
+    "logit": ("the unit of the score", "the score", "scores"),
+    "detection": ("the detection score times the overlap with its box", "the score", "score"),
+    "segmentation": ("logits, averaged over the pixels of the region", "the score (logit)", "logits"),
+    "channel": ("the unit of the channel's output", "the mean of the channel", "units of the channel's output"),
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_the_description_of_the_unit_follows_the_kind_of_the_score(files: Path, kind: str) -> None:
+    settings = ask(files, "classes").settings
+    if kind in ("detection", "segmentation"):
+        settings = replace(settings, loaded=replace(settings.loaded, model=replace(settings.loaded.model, task=kind)))
+    elif kind == "channel":
+        settings = replace(settings, unit=("0", 1))
+    else:
+        settings = replace(settings, loaded=replace(settings.loaded, score=kind))
+    values, score, plural = SENTENCES[kind]
+
+    def sentence(name: str) -> str:
+        return guide.unit(explainers.METHODS[name], settings)
+
+    assert sentence("grad_cam") == f"Values are in {values}."
+    assert sentence("saliency") == f"Values are the change of {score} per unit of input."
+    assert sentence("var_grad") == f"Values are the squared change of {score} per unit of input."
+    assert sentence("occlusion").startswith(f"Values are in {plural} per pixel: ")
+    assert sentence("internal_influence") == f"Values are the change of {score} per unit of the layer."
+    assert sentence("le_grad") == f"Values are in {plural} per unit of attention."
+    assert sentence("eigen_cam") == "Values are in the units of the layer output."
+
+
+@pytest.mark.parametrize(("name", "word"), [("labels", "logit"), ("softmax", "probability"), ("regression", "score")])
+def test_the_mistakes_of_a_report_have_the_unit_of_the_scores(
+    files: Path, tmp_path: Path, name: str, word: str
+) -> None:
+    """In the note about the differences between the maps of two classes; the class of an image is its folder."""
+    folder, best = tmp_path / "images", int(meant(files, name).argmax())
+    for k in (1, 2):
+        path = folder / ["fox", "owl", "elk", "cow"][(best + k) % 4] / "0.png"
+        path.parent.mkdir(parents=True)
+        copyfile(files / "images" / "0.png", path)
+    job = runs_of_datasets.prepare(RunSettings(model=f"ends_in_{name}"), str(folder), tmp_path / "run")
+    runs_of_datasets.run(job, decode=open_image, workers=0)
+    report.write(
+        shards.open_run(tmp_path / "run"),
+        tmp_path / "report.html",
+        read=lambda path: open_image(str(folder / path)),
+        model=zoo.load_model(f"ends_in_{name}"),
+    )
+    assert f"difference ({word}): red" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_curves_have_the_unit_of_the_scores(files: Path) -> None:
     for name, expected in {"classes": "probability", "logit": "probability", "regression": "output"}.items():
         settings = ask(files, name).settings
@@ -173,8 +232,6 @@ def test_data_sets_store_the_probability_that_the_network_means(files: Path, nam
 
 
 def test_reports_of_scores_without_probabilities_are_complete(files: Path, tmp_path: Path) -> None:
-    from hooklens.datasets import report
-
     settings = RunSettings(model="ends_in_regression", batch_size=2)
     job = runs_of_datasets.prepare(settings, str(files / "images"), tmp_path / "run")
     runs_of_datasets.run(job, decode=open_image, workers=0)

@@ -54,7 +54,7 @@ def _candidates(run: Run, layer: LayerName | None) -> Iterator[LayerLayout]:
     first = run.layer_layout(layer)
     yield first
     if layer is None:
-        last = list_layers(run.view.model, run.images, spatial=True)[-1].name
+        last = list_layers(run.view.given, run.images, spatial=True)[-1].name
         if last != first.name:
             yield run.layer_layout(last)
 

@@ -127,13 +127,13 @@ def _decompose(model: nn.Module, images: Tensor, target: TargetLike) -> tuple[Fu
     """Return the parts, and the layout of each layer with a grid."""
     with open_run(model, images, target) as run:
         gradients = run.by_image(_full_gradients)
-        layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
+        layers = {layer.name: layer for layer in list_layers(run.view.given, run.images)}
         layouts = {name: layout_of(layers[name], find_hook_point(run.view.network, name)) for name in gradients.biases}
         return gradients, layouts
 
 
 def _full_gradients(run: Run) -> FullGradients:
-    layers = {layer.name: layer for layer in list_layers(run.view.model, run.images)}
+    layers = {layer.name: layer for layer in list_layers(run.view.given, run.images)}
     modules = dict(run.view.network.named_modules())
     bias_of = {name: bias for name, module in modules.items() if (bias := _affine_bias(module)) is not None}
     with capture(run.view.network, list(bias_of), gradients=True) as captured:

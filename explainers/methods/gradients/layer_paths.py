@@ -179,7 +179,7 @@ def internal_influence(
 
 def _inner_stage(run: Run) -> LayerName | None:
     """Return the second to last stage, or None if there is only one."""
-    names = stages(run.view.model, run.images)
+    names = stages(run.view.given, run.images)
     return names[-2] if len(names) > 1 else None
 
 

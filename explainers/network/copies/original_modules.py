@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from explainers.errors import UnsupportedModel
+from explainers.hooks.distributed import ORDINARY_COPY
 
 _REGISTER = (
     "Register it as a submodule, for example in an nn.ModuleList, and call model.eval(), or call eval() on it directly."
 )
 
 
-def guard_first_pass(network: nn.Module, model: nn.Module) -> None:
+def guard_first_pass(network: nn.Module, model: nn.Module, *, sharded: bool = False) -> None:
     """Let the first complete forward pass of `network`, a copy of `model`, refuse modules that it must not run.
 
     The pass raises UnsupportedModel before the first operation of such a module.
@@ -41,7 +42,7 @@ def guard_first_pass(network: nn.Module, model: nn.Module) -> None:
     def guarded(*args: Any, **keywords: Any) -> Any:
         copy = here()
         assert copy is not None, "it is running"
-        with _Watch(type(model).__name__, names):
+        with _Watch(type(model).__name__, names, sharded=sharded):
             output = type(copy).forward(copy, *args, **keywords) if own is None else own(*args, **keywords)
         copy.__dict__.pop("forward", None)
         if own is not None:
@@ -68,9 +69,11 @@ class _Watch(TorchFunctionMode):
     with weights may run; otherwise modules may run that are in evaluation mode, uncompiled and without backward hooks.
     """
 
-    def __init__(self, kind: str, names: Mapping[int, str], copies: frozenset[int] | None = None) -> None:
+    def __init__(
+        self, kind: str, names: Mapping[int, str], copies: frozenset[int] | None = None, *, sharded: bool = False
+    ) -> None:
         super().__init__()
-        self.kind, self.names, self.copies = kind, names, copies
+        self.kind, self.names, self.copies, self.sharded = kind, names, copies, sharded
         self.outermost = sys._getframe(1).f_code
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,7 +102,7 @@ class _Watch(TorchFunctionMode):
                     "be randomized. Give a network whose forward uses self and its registered submodules."
                 )
         elif id(module) in self.names:
-            if reason := why_copied(module):
+            if reason := _SHARDED if self.sharded else why_copied(module):
                 raise UnsupportedModel(
                     f"{self.kind} {reason[0]}, and an explanation runs a copy of it, but the copy's forward uses "
                     f"{self._describe(module)}. {reason[1]}"
@@ -113,6 +116,9 @@ class _Watch(TorchFunctionMode):
             return f"a {kind} that is not registered as a submodule"
         name = self.names[id(module)]
         return f"the original's layer {name!r} ({kind})" if name else f"the original {kind}"
+
+
+_SHARDED = "is sharded over processes", ORDINARY_COPY
 
 
 def why_copied(module: nn.Module) -> tuple[str, str] | None:

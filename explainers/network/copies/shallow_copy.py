@@ -20,42 +20,54 @@ from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import unwrap
 
 
-def shallow_copy(model: nn.Module) -> nn.Module:
+def shallow_copy(
+    model: nn.Module, parameters: Callable[[nn.Module], Mapping[str, Tensor | None]] | None = None
+) -> nn.Module:
     """Copy the module tree in evaluation mode. Only inference tensors, which autograd does not accept, are copied.
 
-    The user's backward hooks are not copied.
+    The user's backward hooks are not copied. `parameters` returns the parameters of each module's copy, if they are
+    not those of the module.
 
     Errors   UnsupportedModel if a scripted part is in training mode
     """
-    copies: dict[int, nn.Module] = {}
-
-    def copy(module: nn.Module) -> nn.Module:
-        module = unwrap(module)
-        if isinstance(module, torch.jit.ScriptModule):
-            _refuse_training(module)
-            return module  # compiled code has no attributes to copy
-        if id(module) in copies:
-            return copies[id(module)]
-        twin = copies[id(module)] = object.__new__(type(module))
-        twin.__dict__.update(module.__dict__)
-        twin.__dict__.update(training=False, _compiled_call_impl=None)
-        for name, value in module.__dict__.items():
-            if name in ("_parameters", "_buffers"):
-                twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in value.items()}
-            elif name in ("_backward_hooks", "_backward_pre_hooks"):
-                twin.__dict__[name] = type(value)()
-            elif name.endswith("_hooks") and isinstance(value, dict):  # some networks use such names
-                twin.__dict__[name] = value.copy()
-        twin._modules = {name: child if child is None else copy(child) for name, child in module._modules.items()}
-        return twin
-
-    whole = copy(model)
-    follow = _Follow(copies)
-    for twin in copies.values():
+    copies = _Copies(parameters)
+    whole = copies.copy(model)
+    follow = _Follow(copies.found)
+    for twin in copies.found.values():
         for name, value in twin.__dict__.items():
             if type(value) not in _PLAIN and name not in ("_modules", "_parameters", "_buffers"):
                 twin.__dict__[name] = follow(value)
     return whole
+
+
+class _Copies:
+    """Copies of modules by id of the original. Nothing refers to it in a cycle, so copied tensors are freed at once."""
+
+    def __init__(self, parameters: Callable[[nn.Module], Mapping[str, Tensor | None]] | None) -> None:
+        self.parameters = parameters
+        self.found: dict[int, nn.Module] = {}
+
+    def copy(self, module: nn.Module) -> nn.Module:
+        module = unwrap(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            _refuse_training(module)
+            return module  # compiled code has no attributes to copy
+        if id(module) in self.found:
+            return self.found[id(module)]
+        twin = self.found[id(module)] = object.__new__(type(module))
+        twin.__dict__.update(module.__dict__)
+        twin.__dict__.update(training=False, _compiled_call_impl=None)
+        for name, value in module.__dict__.items():
+            if name in ("_parameters", "_buffers"):
+                table = self.parameters(module) if self.parameters and name == "_parameters" else value
+                twin.__dict__[name] = {key: _ordinary(tensor) for key, tensor in table.items()}
+            elif name in ("_backward_hooks", "_backward_pre_hooks"):
+                twin.__dict__[name] = type(value)()
+            elif name.endswith("_hooks") and isinstance(value, dict):  # some networks use such names
+                twin.__dict__[name] = value.copy()
+        children = module._modules.items()
+        twin._modules = {name: child if child is None else self.copy(child) for name, child in children}
+        return twin
 
 
 def _refuse_training(module: torch.jit.ScriptModule) -> None:

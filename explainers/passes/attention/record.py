@@ -296,7 +296,7 @@ def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:
             f"The number of tokens differs between the blocks of this {name} ({shown}), and attention weights of "
             f"different sizes cannot be multiplied. {_INSTEAD}"
         )
-    patches = token_grid(run.view.model, run.images, sizes[0])
+    patches = token_grid(run.view, run.images, sizes[0])
     if patches is None:
         raise UnsupportedModel(
             f"The {sizes[0]} tokens of this {name} do not correspond to a grid of patches. {_INSTEAD}"

@@ -229,9 +229,10 @@ def _mistakes(page: _Context, rows: list[int]) -> dict[str, Any]:
         )
     mistakes = [_mistake(page, record, map_pairs.get(k)) for k, record in enumerate(records)]
     why = text.no_expected(page.report.model is not None, len(records), len(map_pairs))
+    measure = text.unit(page.settings.get("method", ""), page.data.manifest.get("score", ""))
     return {
         "mistakes": mistakes,
-        "mistakes_note": text.mistakes_note(len(records), why, page.settings.get("method", "")),
+        "mistakes_note": text.mistakes_note(len(records), why, measure),
     }
 
 

@@ -246,11 +246,11 @@ def shortcut(candidate: shortcuts.Candidate, labeled: tuple[int, int] | None) ->
     }
 
 
-def mistakes_note(count: int, why: str, method: str) -> str:
-    """Explain the four images of a mistake."""
+def mistakes_note(count: int, why: str, measure: str) -> str:
+    """Explain the four images of a mistake; `measure` is the unit of the maps."""
     if not count:
         return "There are no mistakes."
-    measured = f" ({unit(method)})" if unit(method) else ""
+    measured = f" ({measure})" if measure else ""
     return why or (
         "Each row shows the image, the maps of the predicted and of the expected class on the same scale, and their "
         f"difference{measured}: red where the predicted class is larger, blue where the expected class is larger."

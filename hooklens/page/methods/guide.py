@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hooklens.page.components.components import Canvas, canvas
@@ -55,16 +56,14 @@ def text(method: explainers.Method, signed: bool, settings: Settings | None = No
 
 def unit(method: explainers.Method, settings: Settings | None = None) -> str:
     """Return the description of the unit of the values."""
-    description = explanations.OWN_UNITS.get(method.name) or explanations.UNITS.get(
-        method.unit, f"Values are in {method.unit}."
-    )
-    if settings is None:
-        return description
-    task, score = settings.loaded.model.task, settings.loaded.score
-    replaced = explanations.SCORES.get(score, {}) if task == "classification" else explanations.TASKS.get(task, {})
-    for word, instead in replaced.items():
-        description = description.replace(word, instead)
-    return description
+    words = explanations.SCORES["softmax"]
+    if settings is not None and settings.unit:
+        words = explanations.CHANNEL
+    elif settings is not None:
+        words = explanations.TASKS.get(settings.loaded.model.task) or explanations.SCORES[settings.loaded.score]
+    known = explanations.OWN_UNITS.get(method.name) or explanations.UNITS.get(method.unit)
+    own = method.unit if settings is None else page_messages.unit(replace(settings, method=method))
+    return known.format(**vars(words)) if known else f"Values are in {own}."
 
 
 def _from_summary(method: explainers.Method) -> tuple[str, str, str]:

@@ -7,6 +7,8 @@ at most `MOST` words including the unit, which a test checks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 MOST = 60
 
 CAM = "cells of {layer} with evidence for {target}"
@@ -298,38 +300,46 @@ GUIDES: dict[str, tuple[str, str, str]] = {
 }
 """By method: the meaning of high values, the meaning of negative values, and the limits of the map."""
 
+
+@dataclass(frozen=True)
+class ScoreWords:
+    """What the unit of a score is called in the descriptions of units below."""
+
+    values: str
+    """After "Values are in"."""
+    score: str
+    plural: str
+    """Before "per pixel"."""
+
+
+SCORES = {
+    "softmax": ScoreWords("logits, the class score before softmax", "the score (logit)", "logits"),
+    "sigmoid": ScoreWords("logits, the class score before the sigmoid", "the score (logit)", "logits"),
+    "identity": ScoreWords("probabilities, the output of the network", "the score (probability)", "probabilities"),
+    "log": ScoreWords(
+        "log-probabilities, the output of the network", "the score (log-probability)", "log-probabilities"
+    ),
+    "logit": ScoreWords("the unit of the score", "the score", "scores"),
+}
+"""By `LoadedModel.score`, for classifiers and regression."""
+TASKS = {
+    "detection": ScoreWords("the detection score times the overlap with its box", "the score", "score"),
+    "segmentation": ScoreWords("logits, averaged over the pixels of the region", "the score (logit)", "logits"),
+}
+"""By task, for other networks."""
+CHANNEL = ScoreWords("the unit of the channel's output", "the mean of the channel", "units of the channel's output")
+"""For a channel that is explained instead of a class."""
+
 UNITS = {
-    "logit": "Values are in logits, the class score before softmax.",
-    "logit per unit of input": "Values are the change of the score (logit) per unit of input.",
-    "squared logit per unit of input": "Values are the squared change of the score (logit) per unit of input.",
-    "logit per pixel": "Values are in logits per pixel: the effect of a part divided by its area.",
-    "logit per unit of the layer": "Values are the change of the score (logit) per unit of the layer.",
+    "logit": "Values are in {values}.",
+    "logit per unit of input": "Values are the change of {score} per unit of input.",
+    "squared logit per unit of input": "Values are the squared change of {score} per unit of input.",
+    "logit per pixel": "Values are in {plural} per pixel: the effect of a part divided by its area.",
+    "logit per unit of the layer": "Values are the change of {score} per unit of the layer.",
     "share": "Values are shares of attention, from 0 to 1.",
     "": "Values are only comparable within this map.",
 }
 """By the unit of the method: its description. An empty unit means that the map has none."""
-
-TASKS = {
-    "detection": {
-        "logits, the class score before softmax": "the detection score times the overlap with its box",
-        " (logit)": "",
-        "logits": "score",
-    },
-    "segmentation": {"the class score before softmax": "averaged over the pixels of the region"},
-}
-"""By task: replacements in the descriptions of units for networks that are not classifiers."""
-
-SCORES = {
-    "sigmoid": {"before softmax": "before the sigmoid"},
-    "identity": {
-        "logits, the class score before softmax": "probabilities, the output of the network",
-        "logit": "probability",
-        "probabilitys": "probabilities",
-    },
-    "log": {"logits, the class score before softmax": "log-probabilities, the output of the network"},
-    "logit": {"logits, the class score before softmax": "the unit of the score", " (logit)": "", "logits": "scores"},
-}
-"""By `LoadedModel.score`: replacements in the descriptions of units for classifiers that do not end in logits."""
 
 OWN_UNITS = {
     "eigen_cam": "Values are in the units of the layer output.",
@@ -344,8 +354,8 @@ OWN_UNITS = {
     "guided_grad_cam": "Values are products of gradient and Grad-CAM without a unit.",
     "excitation_backprop": "Values are probabilities that sum to 1.",
     "extremal_perturbation": "1 is kept, 0 is blurred.",
-    "sobol": "Values are shares of the variance of the score.",
-    "le_grad": "Values are in logits per unit of attention.",
+    "sobol": "Values are shares of the variance of {score}.",
+    "le_grad": "Values are in {plural} per unit of attention.",
     "attention_rollout": "Values are shares of attention that sum to 1.",
 }
 """Descriptions of units for methods that differ from the table above."""

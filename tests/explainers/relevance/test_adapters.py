@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 
@@ -40,22 +43,84 @@ class Adapted(nn.Module):
         return self.base
 
 
-def adapted(merged: bool, inner: bool = False) -> nn.Module:
+class Decomposed(Adapted):
+    """DoRA: a direction and a magnitude for each output channel, written as peft writes it (peft.tuners.lora.dora).
+
+    With `again`, the layer runs a second time, as in versions of peft before 0.14 and with dropout.
+    """
+
+    def __init__(self, base: nn.Module, again: bool = False) -> None:
+        super().__init__(base)
+        self.again, rest = again, [1] * (base.weight.ndim - 2)
+        self.magnitude = nn.Parameter(torch.ones(1, len(base.weight), *rest))
+        self.shape = (-1, *rest)
+
+    def factor(self):
+        low = (self.up.weight.flatten(1) @ self.down.weight.flatten(1)).view_as(self.base.weight)
+        norm = (self.base.weight + self.scale * low.detach()).flatten(1).norm(dim=1).detach()
+        return (2 + self.magnitude) / norm.view(1, *self.shape)
+
+    def forward(self, x):
+        result, factor = self.base(x), self.factor()
+        if self.again:
+            names = () if x.ndim == 2 else ("stride", "padding", "dilation", "groups")
+            options = {name: getattr(self.base, name) for name in names}
+            base = (F.linear if x.ndim == 2 else F.conv2d)(x, self.base.weight, bias=None, **options)
+        else:
+            base = result - self.base.bias.view(self.shape)
+        low = self.up(self.down(self.dropout(x)))
+        return result + ((factor - 1) * base + factor * low * self.scale)
+
+    def merge(self) -> nn.Module:
+        factor = self.factor().detach().view(-1, *[1] * (self.base.weight.ndim - 1))
+        merged = super().merge()
+        with torch.no_grad():
+            merged.weight *= factor
+        return merged
+
+
+class Several(nn.Module):
+    """A layer with two adapters, both active."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.one = Adapted(base)
+        self.two = Adapted(base)
+
+    def forward(self, x):
+        return self.one(x) + self.two.up(self.two.down(x)) * self.two.scale
+
+    def merge(self) -> nn.Module:
+        self.one.merge()
+        return self.two.merge()
+
+
+FORMS = {
+    "outer": Adapted,
+    "inner": partial(Adapted, inner=True),
+    "DoRA": Decomposed,
+    "DoRA again": partial(Decomposed, again=True),
+    "several": Several,
+}
+
+
+def adapted(merged: bool, form: str = "outer", head: bool = False) -> nn.Module:
+    adapt = FORMS[form]
     net = nn.Sequential(
-        Adapted(nn.Conv2d(3, 6, 3, padding=1), inner),
+        adapt(nn.Conv2d(3, 6, 3, padding=1)),
         nn.BatchNorm2d(6),
         nn.ReLU(),
-        Adapted(nn.Conv2d(6, 5, 3, stride=2), inner),
+        adapt(nn.Conv2d(6, 5, 3, stride=2)),
         nn.GELU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        Adapted(nn.Linear(5, 8), inner),
+        adapt(nn.Linear(5, 8)),
         nn.ReLU(),
-        nn.Linear(8, 7),
+        adapt(nn.Linear(8, 7)) if head else nn.Linear(8, 7),
     )
     net = settle(net.double())
     if merged:
-        for index in (0, 3, 7):
+        for index in (0, 3, 7, 9) if head else (0, 3, 7):
             net[index] = net[index].merge()
     return net
 
@@ -67,14 +132,38 @@ OPTIONS = [{"rule": rule, "epsilon": 0.05} for rule in RULES] + [{"composite": c
 def test_an_adapter_is_part_of_its_layer(options):
     """Oracle: the same network with the adapter's product added to the weights."""
     x = random_images()
-    expected = lrp(adapted(merged=True), x, CLASSES, **options)
-    for inner in (False, True):
-        torch.testing.assert_close(lrp(adapted(False, inner), x, CLASSES, **options), expected, rtol=1e-8, atol=1e-12)
+    for form in FORMS:
+        whole, parts = adapted(True, form), adapted(False, form)
+        torch.testing.assert_close(whole(x), parts(x))
+        expected, found = (lrp(net, x, CLASSES, **options) for net in (whole, parts))
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12, msg=lambda text: f"{form}: {text}")  # noqa: B023
 
 
-def test_excitation_backprop_of_an_adapter():
-    x = random_images()
-    found = [excitation_backprop(adapted(merged), x, CLASSES) for merged in (False, True)]
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("contrast", [False, True])
+def test_excitation_backprop_of_an_adapter(form, contrast):
+    """Also of one in the last layer, which the contrast reads."""
+    x, options = random_images(), {"contrast": contrast}
+    found = [excitation_backprop(adapted(merged, form, head=True), x, CLASSES, **options) for merged in (False, True)]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["outer", "DoRA"])
+def test_adapted_layers_side_by_side_stay_apart(form):
+    """Two layers of the same input and form whose outputs are added are two layers, with adapters or without."""
+
+    class Sides(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = (FORMS[form](nn.Conv2d(3, 6, 3, padding=1)) for _ in range(2))
+            self.fc = nn.Linear(6, 7)
+
+        def forward(self, x):
+            return self.fc((self.left(x) + self.right(x)).relu().mean((2, 3)))
+
+    x, nets = random_images(), [settle(Sides().double()) for _ in range(2)]
+    nets[1].left, nets[1].right = nets[1].left.merge(), nets[1].right.merge()
+    found = [lrp(net, x, CLASSES, rule="gamma") for net in nets]
     torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-12)
 
 
