@@ -199,6 +199,7 @@ def unsuitable(title: str, reason: str, default: str) -> str:
     return plain(f"{title} does not support this network: {why}.") + f"{DEFAULT_USED}{default}."
 
 
+NO_GRID = "No layer of it has cells with positions, as those of a convolution."
 COMPARES_CLASSES = (
     "It compares the scores of several classes for a whole image, but a detection or a region only has one score."
 )

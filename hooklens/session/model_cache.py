@@ -30,6 +30,8 @@ DEFAULTS = ("grad_cam", "hires_cam")
 Grad-CAM weights whole channels, so its map of one object highlights all objects of that class. HiResCAM uses the
 gradient of each cell.
 """
+WITHOUT_LAYER = "integrated_gradients"
+"""The default method for a network without layers that have a grid, such as one of linear layers."""
 COMPARING = frozenset({"finer_cam"})
 """Methods that compare the scores of several classes, which do not support objects or regions."""
 
@@ -148,7 +150,10 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     images = torch.zeros(1, model.channels, *model.size, device=device)
     layers = explainers.list_layers(network, images, spatial=True)
     titles = {info.name: info.title for info in zoo.list_models()}
-    default = explainers.default_layer(network, images)
+    try:
+        default = explainers.default_layer(network, images)
+    except explainers.NoSpatialOutput:
+        default = ""  # such as a network of linear layers: only methods without a layer explain it
     score = model.score_kind if model.task == "classification" else "softmax"
     loaded = LoadedModel(
         name, titles.get(name, name), model, _distinct(model.labels), layers, default, device, score=score
@@ -183,14 +188,16 @@ def list_methods(loaded: LoadedModel, layer: str | None = None) -> list[explaine
 
 def default_method(loaded: LoadedModel, available: list[str]) -> str:
     """Return the default method for this model."""
-    default = DEFAULTS[loaded.detects_objects]
-    return default if default in available else available[0]
+    wanted = (DEFAULTS[loaded.detects_objects], WITHOUT_LAYER)
+    return next((name for name in wanted if name in available), available[0])
 
 
 def why_not(method: explainers.Method, loaded: LoadedModel, layer: str | None = None) -> str | None:
     """Return why the method does not support this model at this layer, or None if it does."""
     if loaded.detects_objects and method.name in COMPARING:
         return messages.COMPARES_CLASSES
+    if method.takes_layer and not loaded.layers:
+        return messages.NO_GRID
     case = method.name, layer or None
     if case not in loaded.reasons:
         loaded.reasons[case] = method.applies(loaded.model.network, layer or None)

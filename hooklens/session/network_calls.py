@@ -138,8 +138,10 @@ def _recommend(batch_size: int, *values: Any, **keywords: Any) -> explainers.Rec
 
 
 def _batch_size(name: str) -> int:
-    """Return the batch size for which the activations of all layers fit into `limits.MEMORY`."""
-    bytes_per_image = 4 * sum(math.prod(layer.shape) for layer in model_cache.load(name).layers)
+    """Return the batch size for which the activations of all layers, or else the images, fit into `limits.MEMORY`."""
+    loaded = model_cache.load(name)
+    image = loaded.model.channels * math.prod(loaded.model.size)
+    bytes_per_image = 4 * (sum(math.prod(layer.shape) for layer in loaded.layers) or image)
     return max(1, limits.MEMORY // bytes_per_image)
 
 

@@ -172,6 +172,8 @@ class _Inputs:
 
 def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
     settings = yield from engine.resolve_settings(request, run)
+    if not settings.loaded.layers:
+        raise Refused(messages.NO_CHANNELS)
     settings, image, images = engine.load_input(settings, request)
     parts = [request.image, settings.bands.text if settings.bands else "", settings.loaded.name, settings.layer]
     channels = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

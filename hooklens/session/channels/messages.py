@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FEATURES = "Channels"
 EMPTY_GRID = "The channels of the layer appear here after you explain an image."
 EMPTY_CHANNEL = "Choose a channel to enlarge it."
+NO_CHANNELS = "No layer of this network has cells with positions, so there are no channels to show."
 EFFECTS = "Setting each channel to zero"
 GRADIENTS = "Gradient × activation of each channel"
 EFFECTS_STOPPED = (

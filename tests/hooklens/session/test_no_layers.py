@@ -1,0 +1,76 @@
+"""A network without layers that have a grid, such as one of linear layers, is explained by methods without a layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import explainers
+from hooklens import zoo
+from hooklens.errors import Refused
+from hooklens.images import examples
+from hooklens.session import engine, model_cache
+from hooklens.session.answers import Answer, Stages
+from hooklens.session.channels import engine as channels
+from hooklens.session.jobs.runs import Run
+from hooklens.session.request import Request
+
+DOG = str(next(iter(examples.all_examples().values())).path)
+LINEAR = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, 5))
+"""
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Offer the network, which is loaded once."""
+    path = tmp_path_factory.mktemp("linear") / "linear.py"
+    path.write_text(LINEAR)
+    name = zoo.add(f"{path}:build")
+    with pytest.warns(UserWarning, match="preprocessing of"):
+        model_cache.load(name)
+    return name
+
+
+@pytest.fixture
+def linear(added: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The network in an engine without its background thread."""
+    monkeypatch.setattr(model_cache, "ready", done := model_cache.threading.Event())
+    done.set()
+    return added
+
+
+def test_the_default_is_integrated_gradients_and_the_map_is_the_library_map(linear: str) -> None:
+    loaded = model_cache.load(linear)
+    assert loaded.layers == [] and not loaded.default
+
+    steps = list(engine.explain(Request(DOG, model=linear), Run(60.0)))
+
+    answer = next(step for step in steps if isinstance(step, Answer))
+    assert answer.settings.method.name == "integrated_gradients" and not answer.settings.notes
+    from PIL import Image
+
+    images = loaded.model.prepare(Image.open(DOG).convert("RGB"))
+    options = {"target": answer.target, "steps": answer.options["steps"]}
+    expected = explainers.explain("integrated_gradients", loaded.model.network, images, **options).map[0]
+    torch.testing.assert_close(answer.map, expected, rtol=1e-3, atol=1e-5)
+    assert not any(isinstance(step, Stages) and step.maps for step in steps)
+
+
+def test_methods_that_need_a_layer_are_refused_with_the_reason(linear: str) -> None:
+    listed = {method.name for method in model_cache.list_methods(model_cache.load(linear))}
+    assert {"saliency", "lrp", "occlusion", "rise"} <= listed and not {"grad_cam", "score_cam", "le_grad"} & listed
+    steps = list(engine.explain(Request(DOG, model=linear, method="grad_cam"), Run(60.0)))
+    (note,) = next(step for step in steps if isinstance(step, Answer)).settings.notes
+    assert note.startswith("Grad-CAM does not support this network: No layer of it has cells with positions")
+    assert "Integrated gradients" in note
+
+
+def test_its_channels_are_refused(linear: str) -> None:
+    with pytest.raises(Refused, match="No layer"):
+        list(channels.sheet(Request(DOG, model=linear), Run(60.0)))
