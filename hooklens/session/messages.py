@@ -119,9 +119,13 @@ def layer_choice(layer: Any) -> str:
     """Return the label of a layer."""
     from explainers.layers.layout import channel_axis  # torch takes seconds to start
 
-    height, width = layer.grid
-    count = layer.shape[channel_axis(layer.layout)]
-    return f"{layer.name} · {height} × {width} · {count} channels{' · stage' if layer.stage else ''}"
+    size = layer_size(*layer.grid, layer.shape[channel_axis(layer.layout)])
+    return f"{layer.name} · {size}{' · stage' if layer.stage else ''}"
+
+
+def layer_size(height: int, width: int, channels: int) -> str:
+    """Return the size of the output of a layer."""
+    return f"{height} × {width}, {channels} channel{'s' * (channels != 1)}"
 
 
 def remedy(changes: dict[str, Any]) -> str:
@@ -303,11 +307,7 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
     parts: list[str | dict[str, Any]] = [settings.method.title]
     if settings.method.reads_class:
         parts += [" for ", strong(subject(step))]
-        share = f"{100 * step.confidence:.0f}%" if step.confidence >= 0.01 else "under 1%"
-        if not settings.loaded.has_probabilities and not step.scene:
-            share = f"score {step.confidence:.3g}"
-        part = "of the pixels" if settings.loaded.model.task == "segmentation" else ""
-        parts.append("" if settings.unit else f" ({f'{share} {part}'.strip()})")
+        parts.append("" if settings.unit else f" ({confidence(step)})")
     if step.planes:
         pager = planes(step)
         parts.append(f", {pager['word'].lower()} {step.plane + pager['first']} {pager['count']},")
@@ -315,6 +315,15 @@ def answer_parts(step: Answer) -> list[str | dict[str, Any]]:
         parts += [" at ", code(settings.layer)]
     control = settings.method.family == "control"
     return [*parts, ", a control that does not use the network" if control else f" of {settings.loaded.title}"]
+
+
+def confidence(step: Answer) -> str:
+    """Return the probability or the score of the explained target, or the fraction of its pixels."""
+    loaded = step.settings.loaded
+    if not loaded.has_probabilities and not step.scene:
+        return f"score {step.confidence:.3g}"
+    share = f"{100 * step.confidence:.0f}%" if step.confidence >= 0.01 else "under 1%"
+    return f"{share} of the pixels" if loaded.model.task == "segmentation" else share
 
 
 def answered(step: Answer, ident: int) -> dict[str, Any]:

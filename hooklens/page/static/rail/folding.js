@@ -1,0 +1,64 @@
+// Which boxes the diagram has: runs of equal blocks are folded into one box where there is not enough width.
+
+const FEW = 6; // a network with fewer boxes shows more than one box of its longest run
+export const LEAST_BOXES = 8; // a narrow diagram scrolls instead of folding more
+
+/**
+ * @typedef {object} Item a box of the diagram
+ * @property {number} first the first block
+ * @property {number} last the last block, which represents the box
+ * @property {number} run the number of its run
+ * @property {boolean} folded whether it stands for several blocks
+ * @property {boolean} spatial whether its output has a height and a width
+ */
+
+/**
+ * Return the runs of consecutive blocks with outputs of the same size; blocks without a grid are alone.
+ * @returns {{first: number, last: number, spatial: boolean}[]}
+ */
+export function runsOf({ blocks, layers }) {
+  const runs = [];
+  blocks.forEach(({ out }, block) => {
+    const { height, width, channels } = layers[out],
+      size = [height, width, channels].join(),
+      run = runs.at(-1);
+    if (height && run?.size === size) run.last = block;
+    else runs.push({ first: block, last: block, size, spatial: height > 0 });
+  });
+  return runs;
+}
+
+const lengthOf = ({ first, last }) => last - first + 1;
+
+/** Divide a run into at most `parts` boxes of equal length; the first box may be shorter. */
+function divide({ first, last, spatial }, run, parts) {
+  const length = Math.ceil((last - first + 1) / parts),
+    items = [];
+  for (let end = last; end >= first; end -= length) {
+    const start = Math.max(first, end - length + 1);
+    items.unshift({ first: start, last: end, run, folded: end > start, spatial });
+  }
+  return items;
+}
+
+/**
+ * Return the boxes for a diagram with room for `room` of them.
+ * @param {ReturnType<typeof runsOf>} runs
+ * @param {number} room
+ * @param {Set<number>} opened the runs that the user has opened
+ * @returns {Item[]}
+ */
+export function itemsOf(runs, room, opened) {
+  const parts = runs.map((run, k) => (opened.has(k) ? lengthOf(run) : 1));
+  const spatial = runs.map((_, k) => k).filter((k) => runs[k].spatial && !opened.has(k));
+  const byLength = spatial.sort((a, b) => lengthOf(runs[a]) - lengthOf(runs[b]) || a - b);
+  let left = room - runs.reduce((sum, run, k) => sum + (run.spatial ? parts[k] : 0), 0);
+  for (const k of byLength) {
+    if (lengthOf(runs[k]) - 1 > left) break;
+    left -= lengthOf(runs[k]) - 1;
+    parts[k] = lengthOf(runs[k]);
+  }
+  const longest = byLength.at(-1);
+  if (longest !== undefined && parts[longest] === 1 && left > 0 && room - left < FEW) parts[longest] += left;
+  return runs.flatMap((run, k) => divide(run, k, parts[k]));
+}
