@@ -96,7 +96,7 @@ def stages_of(settings: Settings) -> list[str]:
 
 
 def blocks_of(settings: Settings) -> list[str]:
-    """Return the layers that represent the blocks and can have a map; layers after an explained channel are left out."""
+    """Return the layers of the blocks that can have a map; layers after an explained channel are left out."""
     known = {layer.name for layer in _layers_of(settings)}
     outs = [block.steps[block.out] for block in network_blocks(settings.loaded).blocks]
     return [step.layer.name for step in outs if step.why not in WITHOUT_MAP and step.layer.name in known]

@@ -38,9 +38,7 @@ def number() -> int:
     return next(_count)
 
 
-def floats(
-    values: torch.Tensor, *, exact: bool = True, by_size: bool = False, small: int = SMALL
-) -> dict[str, Any]:
+def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, small: int = SMALL) -> dict[str, Any]:
     """Pack a map [h, w] with its range, in float32, or in float16 times `scale` if it is large.
 
     A map that is not `exact` is float16 if it has more than `small` values.

@@ -10,8 +10,8 @@ GROUP = (
     "down shows folded layers, arrow up folds them"
 )
 LEGEND = (
-    "Width: channels. Height: resolution. Bar below a map: gradient norm (log scale). Arcs: skip connections, dashed if "
-    "they have weights. Dashed box: a map is not meaningful or incomplete."
+    "Width: channels. Height: resolution. Bar below a map: gradient norm (log scale). Arcs: skip connections, dashed "
+    "if they have weights. Dashed box: a map is not meaningful or incomplete."
 )
 MAPS = "Grad-CAM for {name} at each block. Hover to preview, click to select."
 PREVIEW = "Preview: Grad-CAM for {name} at {layer}"
@@ -19,9 +19,9 @@ AVERAGED = "averaged to {h} × {w}"
 ZERO = "zero everywhere"
 PLAY, STOP = "Play", "Stop"
 IMAGE, SCORE = "image", "class score"
-COUNT, CLOSE = "{count} blocks", "fold {count}"
-OPEN_LABEL = "{count} blocks, {first} to {last}: show each"
-CLOSE_LABEL = "fold {count} blocks, {first} to {last}, into one"
+COUNT, CLOSE = "×{count}", "fold"
+OPEN_LABEL = "×{count}: show each block from {first} to {last}"
+CLOSE_LABEL = "fold the {count} blocks from {first} to {last}"
 FOLDED = "The last of {count} equal blocks."
 LOADING = "The network appears here after it is loaded."
 INSIDE = "Layers inside {name} ({count})"

@@ -1,7 +1,7 @@
 // Which boxes the diagram has: runs of equal blocks are folded into one box where there is not enough width.
 
 const FEW = 6; // a network with fewer boxes shows more than one box of its longest run
-export const LEAST_BOXES = 8; // a narrow diagram scrolls instead of folding more
+export const LEAST_BOXES = 6; // a narrow diagram scrolls instead of folding more
 
 /**
  * @typedef {object} Item a box of the diagram
@@ -30,29 +30,27 @@ export function runsOf({ blocks, layers }) {
 
 const lengthOf = ({ first, last }) => last - first + 1;
 
-/** Divide a run into at most `parts` boxes of equal length; the first box may be shorter. */
+/** Divide a run into boxes of about equal length; the first ones are longer. */
 function divide({ first, last, spatial }, run, parts) {
-  const length = Math.ceil((last - first + 1) / parts),
-    items = [];
-  for (let end = last; end >= first; end -= length) {
-    const start = Math.max(first, end - length + 1);
-    items.unshift({ first: start, last: end, run, folded: end > start, spatial });
-  }
-  return items;
+  const blocks = last - first + 1;
+  return Array.from({ length: parts }, (_, k) => {
+    const [start, end] = [k, k + 1].map((part) => first + Math.ceil((part * blocks) / parts));
+    return { first: start, last: end - 1, run, folded: end - start > 1, spatial };
+  });
 }
 
 /**
- * Return the boxes for a diagram with room for `room` of them.
+ * Return the boxes for a diagram with room for `room` of them; opened runs may need more.
  * @param {ReturnType<typeof runsOf>} runs
  * @param {number} room
  * @param {Set<number>} opened the runs that the user has opened
  * @returns {Item[]}
  */
 export function itemsOf(runs, room, opened) {
-  const parts = runs.map((run, k) => (opened.has(k) ? lengthOf(run) : 1));
-  const spatial = runs.map((_, k) => k).filter((k) => runs[k].spatial && !opened.has(k));
+  const parts = runs.map(() => 1),
+    spatial = runs.map((_, k) => k).filter((k) => runs[k].spatial);
+  let left = room - spatial.length;
   const byLength = spatial.sort((a, b) => lengthOf(runs[a]) - lengthOf(runs[b]) || a - b);
-  let left = room - runs.reduce((sum, run, k) => sum + (run.spatial ? parts[k] : 0), 0);
   for (const k of byLength) {
     if (lengthOf(runs[k]) - 1 > left) break;
     left -= lengthOf(runs[k]) - 1;
@@ -60,5 +58,5 @@ export function itemsOf(runs, room, opened) {
   }
   const longest = byLength.at(-1);
   if (longest !== undefined && parts[longest] === 1 && left > 0 && room - left < FEW) parts[longest] += left;
-  return runs.flatMap((run, k) => divide(run, k, parts[k]));
+  return runs.flatMap((run, k) => divide(run, k, opened.has(k) ? lengthOf(run) : parts[k]));
 }

@@ -2,13 +2,13 @@
 
 const NS = "http://www.w3.org/2000/svg";
 export const MAP = 48; // pixels of the side of a map
-const WIDTHS = [54, 90],
+const WIDTHS = [58, 90],
   HEIGHTS = [59, 96]; // pixels of a box, from few to many channels, and from low to full resolution
 const CHANNELS = [16, 2048],
   OCTAVES = 5; // the ranges of these scales; larger and smaller values are clamped
 const GAPS = [8, 28],
   POINT = 14,
-  SCORE = 84; // pixels: between boxes, of a block without a grid, of the class score
+  SCORE = 92; // pixels: between boxes, of a block without a grid, of the class score
 const SPREAD = 6; // pixels by which the widths differ at least
 const LIFT = 6,
   LEVEL = 6; // pixels of an arc above the boxes, and above the arc below it
@@ -65,7 +65,10 @@ export function createSvg() {
   return svg;
 }
 
-/** Return the arcs [first item, last item, projected] around items, without those inside one item. */
+/**
+ * Return the arcs around boxes, shorter ones first, without those inside one box. An arc that starts or ends inside a
+ * folded box starts or ends at its top.
+ */
 function arcsOf(found, items) {
   const at = new Map();
   items.forEach(({ first, last }, k) => {
@@ -73,12 +76,15 @@ function arcsOf(found, items) {
   });
   const arcs = new Map();
   for (const [start, end, projected] of found) {
-    const a = at.get(Math.min(items.at(-1).last, Math.floor(start))),
-      b = at.get(Math.max(0, Math.ceil(end) - 1));
-    const around = a < b || (a === b && !items[a].folded);
-    if (around && !arcs.has(`${a},${b}`)) arcs.set(`${a},${b}`, [a, b, projected]);
+    const [first, last] = [Math.min(items.at(-1).last, Math.floor(start)), Math.max(0, Math.ceil(end) - 1)];
+    const a = at.get(first),
+      b = at.get(last);
+    const inside = [first > items[a].first, last < items[b].last],
+      around = a < b || !items[a].folded;
+    // the longest one comes first
+    if (around && !arcs.has(`${a},${b}`)) arcs.set(`${a},${b}`, { a, b, projected, inside });
   }
-  return [...arcs.values()].sort((p, q) => p[1] - p[0] - (q[1] - q[0]));
+  return [...arcs.values()].sort((p, q) => p.b - p.a - (q.b - q.a));
 }
 
 /**
@@ -86,14 +92,16 @@ function arcsOf(found, items) {
  * @param {number[][]} found arcs [start, end, projected] in numbers of blocks
  * @param {import("./folding.js").Item[]} items
  * @param {number[]} tall heights of the boxes
- * @returns {{a: number, b: number, projected: number, rise: number}[]} `rise`: pixels above the bottom of the boxes
+ * @returns {{a: number, b: number, projected: number, inside: boolean[], rise: number}[]} `a`, `b`: the first and last
+ *   box; `inside`: whether it starts and ends inside these; `rise`: pixels above the bottom of the boxes
  */
 export function placeArcs(found, items, tall) {
   const placed = [];
-  for (const [a, b, projected] of arcsOf(found, items)) {
+  for (const arc of arcsOf(found, items)) {
+    const { a, b } = arc;
     let rise = Math.max(...tall.slice(a, b + 1)) + LIFT;
     for (const other of placed) if (a <= other.a && other.b <= b) rise = Math.max(rise, other.rise + LEVEL);
-    placed.push({ a, b, projected, rise });
+    placed.push({ ...arc, rise });
   }
   const most = HEIGHTS[1] + 5 * LEVEL; // many nested arcs share the height
   return placed.map((arc) => ({ ...arc, rise: Math.min(most, arc.rise) }));
@@ -120,9 +128,10 @@ export function drawArcs(svg, arcs, spans, gap, bottom) {
     if (name) path.setAttribute("class", name);
     return path;
   };
-  const paths = arcs.map(({ a, b, projected, rise }) => {
-    const left = spans[a + 1][0] - 0.3 * gap,
-      right = spans[b + 1][1] + 0.3 * gap,
+  const middle = ([left, right]) => (left + right) / 2;
+  const paths = arcs.map(({ a, b, projected, inside, rise }) => {
+    const left = inside[0] ? middle(spans[a + 1]) : spans[a + 1][0] - 0.3 * gap,
+      right = inside[1] ? middle(spans[b + 1]) : spans[b + 1][1] + 0.3 * gap,
       top = bottom - rise,
       bend = Math.min(8, (right - left) / 2);
     const d =

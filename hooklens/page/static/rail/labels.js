@@ -2,15 +2,12 @@
 import { sizeOf } from "./network.js";
 import { make } from "../wire.js";
 
-const CHARACTER = 6.6; // pixels of a character on average
+const CHARACTER = 7; // pixels of a character on average
 
-/** Shorten a layer's name to this width, keeping its end: "features.denseblock1.denselayer5" becomes "…layer5". */
+/** Shorten a layer's name to this width, keeping its end: "features.denseblock1.denselayer5" becomes "…elayer5". */
 function shortName(name, width) {
   const most = Math.max(4, Math.floor(width / CHARACTER));
-  if (name.length <= most) return name;
-  const parts = name.split(".");
-  while (parts.length > 1 && parts.join(".").length >= most) parts.shift();
-  return `…${parts.join(".").slice(1 - most)}`;
+  return name.length <= most ? name : `…${name.slice(1 - most)}`;
 }
 
 /**
@@ -34,7 +31,7 @@ export function createLabels(terms, network, items, sizes, gap, { choose, point 
   const names = spatial.map(([item, k]) => {
     const layer = out(item),
       { name } = layers[layer];
-    return label(shortName(name, sizes[k + 1].width + gap), "hl-rail-name", k + 1, k + 1, {
+    return label(shortName(name, sizes[k + 1].width + gap - 4), "hl-rail-name", k + 1, k + 1, {
       title: name,
       onclick: () => choose(layer),
       onpointerenter: () => point(layer),

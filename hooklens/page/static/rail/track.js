@@ -7,7 +7,7 @@ import { blockOf, currentNorms, describeLayer, keyTarget } from "./network.js";
 import { state } from "../store.js";
 import { fill, make } from "../wire.js";
 
-const LEAST_TOP = 8; // pixels above the highest box
+const LEAST_TOP = 6; // pixels above the highest box
 
 export class Track {
   /**
@@ -36,7 +36,7 @@ export class Track {
 
   /** Draw the boxes for the current width. */
   resize() {
-    const width = this.root.clientWidth - 6;
+    const width = this.root.clientWidth - 12;
     if (!this.network || width < 1 || width === this.width) return;
     this.width = width;
     this.build();
