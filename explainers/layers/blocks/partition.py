@@ -8,7 +8,7 @@ the same resolution. A module with few operations with weights and no skip conne
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
@@ -149,14 +149,14 @@ class _Partition:
         They are long connections between blocks, not the skip connection of one block.
         """
         nodes = [node for node in self.line.at if node in self.at_node and self._grid(node) != (0, 0)]
-        sizes = {node: math.prod(self._grid(node)) for node in nodes}
+        sizes = [math.prod(self._grid(node)) for node in nodes]
 
         def is_bridge(arc: Arc) -> bool:
-            before = [sizes[node] for node in nodes if node <= arc.fork][-1:]
-            inside = [sizes[node] for node in nodes if arc.fork < node < arc.join]
-            after = [sizes[node] for node in nodes if node >= arc.join][:1]
-            joins = self.forward.graph.names[arc.join].strip("_") in CONCATENATIONS
-            return joins and bool(before and inside and after) and min(inside) < min(*before, *after)
+            if self.forward.graph.names[arc.join].strip("_") not in CONCATENATIONS:
+                return False
+            first, last = bisect_right(nodes, arc.fork), bisect_left(nodes, arc.join)
+            inside = sizes[first:last]
+            return 0 < first < last < len(nodes) and min(inside) < min(sizes[first - 1], sizes[last])
 
         return replace(self.line, arcs=tuple(arc for arc in self.line.arcs if not is_bridge(arc)))
 

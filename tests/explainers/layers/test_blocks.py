@@ -75,7 +75,7 @@ def test_between_encoder_and_decoder_each_resolution_has_blocks() -> None:
 
     grids = [block.layer.grid for block in found.blocks]
     assert [block.layer.name for block in found.blocks] == ["down", "pool", "bottom", "up", "join", "fc"]
-    assert grids == [(24, 32), (12, 16), (12, 16), (24, 32), (24, 32), None]
+    assert grids == [(12, 16), (6, 8), (6, 8), (12, 16), (12, 16), None]
     assert list(found.skips) == [Skip(1, 4)]
 
 
