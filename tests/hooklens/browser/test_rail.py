@@ -254,7 +254,7 @@ def test_it_fits_a_phone_and_shows_the_selected_layer(browser, app: str) -> None
         f"""() => {{
           const all = [...document.querySelectorAll('{BOXES}')].map((each) => each.getBoundingClientRect());
           const seen = document.querySelector('#hl-strip .hl-rail-scroll').getBoundingClientRect();
-          const chosen = document.querySelector('{BOXES}[aria-checked=true]').getBoundingClientRect();
+          const chosen = document.querySelector('{BOXES}[aria-pressed=true]').getBoundingClientRect();
           const inside = chosen.left >= seen.left && chosen.right <= seen.right;
           return {{ least: Math.min(...all.map((each) => each.width)), inside }};
         }}"""

@@ -13,7 +13,7 @@ export const LEAST_BOXES = 6; // a narrow diagram scrolls instead of folding mor
  */
 
 /**
- * Return the runs of consecutive blocks with outputs of the same size; blocks without a grid are alone.
+ * Return the runs of consecutive blocks with outputs of the same size; a block without a grid is a run.
  * @returns {{first: number, last: number, spatial: boolean}[]}
  */
 export function runsOf({ blocks, layers }) {
@@ -40,16 +40,16 @@ function divide({ first, last, spatial }, run, parts) {
 }
 
 /**
- * Return the boxes for a diagram with room for `room` of them; opened runs may need more.
+ * Return the boxes for a diagram with space for `space` of them; opened runs may need more.
  * @param {ReturnType<typeof runsOf>} runs
- * @param {number} room
+ * @param {number} space
  * @param {Set<number>} opened the runs that the user has opened
  * @returns {Item[]}
  */
-export function itemsOf(runs, room, opened) {
+export function itemsOf(runs, space, opened) {
   const parts = runs.map(() => 1),
     spatial = runs.map((_, k) => k).filter((k) => runs[k].spatial);
-  let left = room - spatial.length;
+  let left = space - spatial.length;
   const byLength = spatial.sort((a, b) => lengthOf(runs[a]) - lengthOf(runs[b]) || a - b);
   for (const k of byLength) {
     if (lengthOf(runs[k]) - 1 > left) break;
@@ -57,6 +57,6 @@ export function itemsOf(runs, room, opened) {
     parts[k] = lengthOf(runs[k]);
   }
   const longest = byLength.at(-1);
-  if (longest !== undefined && parts[longest] === 1 && left > 0 && room - left < FEW) parts[longest] += left;
+  if (longest !== undefined && parts[longest] === 1 && left > 0 && space - left < FEW) parts[longest] += left;
   return runs.flatMap((run, k) => divide(run, k, opened.has(k) ? lengthOf(run) : parts[k]));
 }

@@ -66,7 +66,7 @@ export function createSvg() {
 }
 
 /**
- * Return the arcs around boxes, shorter ones first, without those inside one box. An arc that starts or ends inside a
+ * Return the arcs around boxes, shorter ones first, without those inside one box. Another arc that starts or ends inside a
  * folded box starts or ends at its top.
  */
 function arcsOf(found, items) {
@@ -80,7 +80,7 @@ function arcsOf(found, items) {
     const a = at.get(first),
       b = at.get(last);
     const inside = [first > items[a].first, last < items[b].last],
-      around = a < b || !items[a].folded;
+      around = a < b || !(inside[0] && inside[1]);
     // the longest one comes first
     if (around && !arcs.has(`${a},${b}`)) arcs.set(`${a},${b}`, { a, b, projected, inside });
   }
