@@ -119,7 +119,8 @@ def layer_choice(layer: Any) -> str:
     """Return the label of a layer."""
     from explainers.layers.layout import channel_axis  # torch takes seconds to start
 
-    size = layer_size(*layer.grid, layer.shape[channel_axis(layer.layout)])
+    height, width = layer.grid
+    size = layer_size(height, width, layer.shape[channel_axis(layer.layout)])
     return f"{layer.name} · {size}{' · stage' if layer.stage else ''}"
 
 

@@ -256,8 +256,9 @@ def _preview(plane: torch.Tensor) -> dict[str, Any]:
     import torch  # torch takes seconds to start
 
     factor = -(-max(plane.shape) // PREVIEW)
-    size = [max(1, round(side / factor)) for side in plane.shape]
-    return floats(torch.nn.functional.adaptive_avg_pool2d(plane[None], size)[0], exact=False, small=0)
+    height, width = (max(1, round(side / factor)) for side in plane.shape)
+    averaged = torch.nn.functional.adaptive_avg_pool2d(plane[None], (height, width))[0]
+    return floats(averaged, exact=False, small=0)
 
 
 def schema(settings: Settings) -> list[dict[str, Any]]:
