@@ -30,7 +30,7 @@ ANSWERED = "document.documentElement.dataset.hlState === 'done'"
 CLICKS = {
     "example": ("#hl-examples button", (7, 3, 4)),
     "class": ("#hl-bars button", (1, 2, 0)),
-    "block": ("#hl-strip [role=radio]:not([aria-disabled])", (4, 8, 12)),
+    "block": ("#hl-strip .hl-rail-box:not([aria-disabled])", (2, 5, 8)),
 }
 """The elements to click, and their positions in order; every click is a new question."""
 

@@ -274,10 +274,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Stages:
-    """Maps of the same image and class at every stage of the network, by layer."""
+    """Grad-CAM of the same image and target as an answer, at every block of the network, by layer."""
 
-    settings: Settings
-    crop: Image.Image
+    answer: Answer
     maps: dict[str, torch.Tensor]
 
 

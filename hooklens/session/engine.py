@@ -5,6 +5,7 @@ This module does not depend on gradio or a browser.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import math
@@ -226,7 +227,7 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
 
 
 def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step]:
-    """Answer a request: yield its settings, partial maps of long methods, the map, and the maps of all stages.
+    """Answer a request: yield its settings, partial maps of long methods, the map, and the maps of all blocks.
 
     For a detector or a segmentation network, the detected objects come first. If there are none, there is no map.
 
@@ -320,22 +321,21 @@ def _plane(maps: torch.Tensor) -> torch.Tensor:
 
 
 def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
-    """Return Grad-CAM at every stage, or None for a network without comparable stages."""
+    """Return Grad-CAM at every block, else at every stage, or None for a network without comparable layers."""
     import explainers  # torch takes seconds to start
 
     settings, loaded = answer.settings, answer.settings.loaded
-    names = scene.stages_of(settings)
-    if len(names) < 2:
-        return None
-    try:
-        target = answer.detected_object.target if answer.scene else scene.target_of(settings) or answer.target
-        maps = network_calls.sweep(loaded.name, images, target, names)
-    except explainers.ExplainerError:
-        return None
-    planes = {name: _plane(plane) for name, plane in maps.items()}
-    if answer.scene:  # this detection does not depend on the stages of other scales
-        planes = {name: plane for name, plane in planes.items() if plane.any()}
-    return Stages(answer.settings, answer.crop, planes)
+    target = answer.detected_object.target if answer.scene else scene.target_of(settings) or answer.target
+    for names in (scene.blocks_of(settings), scene.stages_of(settings)):  # one layer without a map fails the sweep
+        if len(names) < 2:
+            continue
+        with contextlib.suppress(explainers.ExplainerError):
+            maps = network_calls.sweep(loaded.name, images, target, names)
+            planes = {name: _plane(plane) for name, plane in maps.items()}
+            if answer.scene:  # this detection does not depend on the layers of other scales
+                planes = {name: plane for name, plane in planes.items() if plane.any()}
+            return Stages(answer, planes)
+    return None
 
 
 def message_of(error: Exception, unknown: str) -> str:

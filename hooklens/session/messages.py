@@ -128,8 +128,13 @@ def layer_choice(layer: Any) -> str:
     from explainers.layers.layout import channel_axis  # torch takes seconds to start
 
     height, width = layer.grid
-    count = layer.shape[channel_axis(layer.layout)]
-    return f"{layer.name} · {height} × {width} · {count} channels{' · stage' if layer.stage else ''}"
+    size = layer_size(height, width, layer.shape[channel_axis(layer.layout)])
+    return f"{layer.name} · {size}{' · stage' if layer.stage else ''}"
+
+
+def layer_size(height: int, width: int, channels: int) -> str:
+    """Return the size of the output of a layer."""
+    return f"{height} × {width}, {channels} channel{'s' * (channels != 1)}"
 
 
 def remedy(changes: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Objects and regions detected in an image, and the object that a request refers to.
+"""Objects and regions detected in an image, the object that a request refers to, and the layers to map.
 
 A detection is explained with `BoxScores`: the score of the detection with the same label and an overlap of at least
 one half, times the overlap, or 0 if a perturbed image has no such detection. Pixels are explained with `MaskScores`:
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from hooklens.session.answers import MIN_SCORE, Answer, DetectedObject, LoadedMo
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
+    from explainers.layers.blocks.partition import Blocks
     from explainers.layers.layer import Layer
     from explainers.options import Option
     from explainers.targets import Target
@@ -31,6 +34,9 @@ LEAST = 0.005
 SIDE = 256
 """Longer side in pixels at which connected regions are computed; 520 pixels would take a second."""
 BACKGROUND = ("__background__", "background")
+WITHOUT_MAP = frozenset({"no grid", "one cell", "unused"})
+"""Reasons for which a block has no Grad-CAM, by `explainers.layers.blocks.partition.Why`."""
+_blocks: weakref.WeakKeyDictionary[nn.Module, Blocks] = weakref.WeakKeyDictionary()
 
 
 def options(loaded: LoadedModel) -> dict[str, Option]:
@@ -86,9 +92,34 @@ def subject_of(settings: Settings, crop: Image.Image, images: torch.Tensor) -> S
 
 def stages_of(settings: Settings) -> list[str]:
     """Return the last layers of the stages; layers after an explained channel are left out."""
-    names = [layer.name for layer in settings.loaded.layers]
-    last = names.index(settings.unit[0]) if settings.unit else len(names)
-    return [layer.name for layer in settings.loaded.layers[: last + 1] if layer.stage]
+    return [layer.name for layer in _layers_of(settings) if layer.stage]
+
+
+def blocks_of(settings: Settings) -> list[str]:
+    """Return the layers of the blocks that can have a map; layers after an explained channel are left out."""
+    known = {layer.name for layer in _layers_of(settings)}
+    outs = [block.steps[block.out] for block in network_blocks(settings.loaded).blocks]
+    return [step.layer.name for step in outs if step.why not in WITHOUT_MAP and step.layer.name in known]
+
+
+def _layers_of(settings: Settings) -> list[Layer]:
+    """Return the layers of a network, up to an explained channel."""
+    layers = settings.loaded.layers
+    names = [layer.name for layer in layers]
+    return layers[: names.index(settings.unit[0]) + 1] if settings.unit else layers
+
+
+def network_blocks(loaded: LoadedModel) -> Blocks:
+    """Return the blocks of a network, computed once."""
+    import torch  # torch takes seconds to start
+
+    from explainers.layers.blocks import partition  # torch takes seconds to start
+
+    model = loaded.model
+    if model.network not in _blocks:
+        images = torch.zeros(1, model.channels, *model.size, device=loaded.device)
+        _blocks[model.network] = partition.network_blocks(model.network, images)
+    return _blocks[model.network]
 
 
 def inspect(settings: Settings, crop: Image.Image, images: torch.Tensor) -> Scene:

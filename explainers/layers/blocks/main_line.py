@@ -13,7 +13,7 @@ from itertools import pairwise
 from explainers.layers.flow.dataflow import Graph
 
 _SUMS = frozenset({"add", "add_relu", "sum"})
-_JOINS = frozenset({"cat", "stack", "concat", "concatenate"})
+CONCATENATIONS = frozenset({"cat", "stack", "concat", "concatenate"})
 _WHOLE = frozenset({"native_multi_head_attention", "transformer_encoder_layer_fwd"})
 """Fused operations with weights that implement a whole layer."""
 _PROJECTION = 1
@@ -107,7 +107,7 @@ def _arcs(graph: Graph, at: dict[int, int], alive: Collection[int]) -> Iterator[
     for former, join in pairwise(at):
         name = graph.names[join].strip("_")
         gate = name == "mul"
-        if not gate and name not in _SUMS | _JOINS:
+        if not gate and name not in _SUMS | CONCATENATIONS:
             continue
         for edge in graph.edges[join]:
             forks = {edge.node: 0} if edge.node in at else branches.get(edge.node, {})

@@ -7,14 +7,15 @@ the same resolution. A module with few operations with weights and no skip conne
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 from torch import Tensor, nn
 
-from explainers.layers.blocks.main_line import Arc, MainLine, main_line
+from explainers.layers.blocks.main_line import CONCATENATIONS, Arc, MainLine, main_line
 from explainers.layers.default_layer import ForwardPass
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer, is_attention, is_placeholder
@@ -103,6 +104,7 @@ class _Partition:
         for i, node in enumerate(forward.nodes):
             if node:
                 self.at_node.setdefault(node, []).append(i)
+        self.inner: MainLine = self._without_bridges()
 
     def blocks(self) -> Blocks:
         """Return all blocks and the skip connections around them."""
@@ -129,10 +131,10 @@ class _Partition:
         for node in named:
             if node > last or self._grid(node) != (0, 0):  # image windows have no grid, and do not end a block
                 rows.setdefault(self.line.at[node], []).append(node)
-        joins, forks = _limits(self.line)
+        joins, forks = _limits(self.inner)
         ends = []
         for position, nodes in rows.items():
-            if self.line.around(position) or (position == 0 and self.line.length):
+            if self.inner.around(position) or (position == 0 and self.line.length):
                 continue
             until = forks.get(position, max(nodes))
             since = min(joins.get(position, 0), until)
@@ -140,6 +142,23 @@ class _Partition:
             runs = [list(run) for _, run in groupby(inside, self._grid)]
             ends += [self._end(run, is_last=run is runs[-1]) for run in runs]
         return ends
+
+    def _without_bridges(self) -> MainLine:
+        """Return the main line without the concatenations around lower resolutions, as between encoder and decoder.
+
+        They are long connections between blocks, not the skip connection of one block.
+        """
+        nodes = [node for node in self.line.at if node in self.at_node and self._grid(node) != (0, 0)]
+        sizes = [math.prod(self._grid(node)) for node in nodes]
+
+        def is_bridge(arc: Arc) -> bool:
+            if self.forward.graph.names[arc.join].strip("_") not in CONCATENATIONS:
+                return False
+            first, last = bisect_right(nodes, arc.fork), bisect_left(nodes, arc.join)
+            inside = sizes[first:last]
+            return 0 < first < last < len(nodes) and min(inside) < min(sizes[first - 1], sizes[last])
+
+        return replace(self.line, arcs=tuple(arc for arc in self.line.arcs if not is_bridge(arc)))
 
     def _end(self, run: list[int], is_last: bool) -> int:
         """Return the node at which a block ends, among consecutive nodes of one resolution.

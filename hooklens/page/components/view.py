@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LARGEST = 768  # pixels of the longer side of an image
 SMALL = 64 * 64  # values; partial maps up to this size are float32
+PREVIEW = 64  # cells per side of the maps of all blocks
 LARGE = 512 * 512  # values; larger final maps are float16 because float32 would be too large for the page
 OUTLINE = 320  # pixels of the longer side of region masks
 COLORS = 10  # number of class colors, see static/drawing/objects.js
@@ -37,8 +38,10 @@ def number() -> int:
     return next(_count)
 
 
-def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False) -> dict[str, Any]:
+def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, small: int = SMALL) -> dict[str, Any]:
     """Pack a map [h, w] with its range, in float32, or in float16 times `scale` if it is large.
+
+    A map that is not `exact` is float16 if it has more than `small` values.
 
     With `by_size` the map is drawn by magnitude unless the user selects signed values, as for pixel attributions.
     """
@@ -47,7 +50,7 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False) -
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     packed: dict[str, Any] = {"h": values.shape[-2], "w": values.shape[-1], "lo": low, "hi": high, "signed": low < 0}
     packed["by_size"] = by_size
-    if values.numel() <= (LARGE if exact else SMALL):
+    if values.numel() <= (LARGE if exact else small):
         return packed | {"b64": _text(values.numpy().tobytes()), "dtype": "float32"}
     scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1], because the range and precision of float16 are limited
     return packed | {"b64": _text((values / scale).half().numpy().tobytes()), "dtype": "float16", "scale": scale}
@@ -233,12 +236,29 @@ def bands(settings: Settings, requested: str) -> dict[str, Any]:
 
 
 def stages(step: Stages, ident: int) -> dict[str, Any]:
-    """Pack the maps of all stages."""
-    packed = [
-        {"layer": name, "grid": f"{plane.shape[0]} × {plane.shape[1]}", "map": floats(plane, exact=False)}
-        for name, plane in step.maps.items()
-    ]
-    return {"id": ident, "chosen": step.settings.layer, "stages": packed, "crop": jpeg(step.crop, 128)}
+    """Pack the maps of all blocks, with at most `PREVIEW` cells per side."""
+    answer = step.answer
+    packed = [{"layer": name, "map": _preview(plane)} for name, plane in step.maps.items()]
+    return {
+        "id": ident,
+        "chosen": answer.settings.layer,
+        "subject": answer.settings.subject,
+        "name": answer.name,
+        "score": "" if answer.settings.unit else messages.confidence(answer),
+        "unit": messages.measure(answer.settings),
+        "stages": packed,
+        "crop": jpeg(answer.crop, 128),
+    }
+
+
+def _preview(plane: torch.Tensor) -> dict[str, Any]:
+    """Pack a map for a preview; cells of a large map are averaged."""
+    import torch  # torch takes seconds to start
+
+    factor = -(-max(plane.shape) // PREVIEW)
+    height, width = (max(1, round(side / factor)) for side in plane.shape)
+    averaged = torch.nn.functional.adaptive_avg_pool2d(plane[None], (height, width))[0]
+    return floats(averaged, exact=False, small=0)
 
 
 def schema(settings: Settings) -> list[dict[str, Any]]:

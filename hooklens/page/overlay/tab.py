@@ -32,7 +32,7 @@ from hooklens.session.request import NAMES, Request, from_form
 
 
 class Overlay(Tab):
-    """The map, its planes, predictions, findings, and all stages of the network."""
+    """The map, its planes, predictions, findings, and the network diagram."""
 
     title, id = messages.OVERLAY, "overlay"
 
@@ -182,7 +182,7 @@ class Overlay(Tab):
         stored: dict[str, Any] | None = None,
         picker: Any = None,
     ) -> Iterator[Updates]:
-        """Yield the updates of a request: settings, partial maps, the map, and the maps of all stages."""
+        """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks."""
         if stored:
             yield self._show_stored(stored)
         answer = None

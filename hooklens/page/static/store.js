@@ -21,6 +21,17 @@
  */
 
 /**
+ * The map of another layer that is shown on the large image for a moment.
+ * @typedef {object} Preview
+ * @property {string} layer
+ * @property {string} text states that it is a preview, with its method, class, layer and size
+ * @property {string} unit
+ * @property {{field: object}} step the map; the overlay stores its drawing here
+ * @property {?{field: object}} before the map from which it fades
+ * @property {number} share from 0 to 1, how far it has faded
+ */
+
+/**
  * What the Channels tab shows.
  * @typedef {object} Channels
  * @property {?object} sheet statistics and tiles of the layer, see channels.js
@@ -45,6 +56,7 @@
  * @property {?object} network structure of the network, see hooklens/session/rail/network.py
  * @property {?object} gradients the newest message on gradient norms: what to measure, norms, or an error
  * @property {Rail} rail
+ * @property {?Preview} preview
  * @property {Channels} channels
  * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
  * @property {?object[]} comparison panels that the comparison has yet to show
@@ -66,6 +78,7 @@ export const state = {
   network: null,
   gradients: null,
   rail: { chosen: null, wanted: null, note: "", norms: new Map() },
+  preview: null,
   channels: { sheet: null, key: 0, order: [], number: null },
   compared: {},
   comparison: null,

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-TITLE = "Network, input to output"
-GROUP = "Layer: blocks of the network, input to output"
-LEGEND = "Bars: gradient norm (log scale). Arcs: skip connections. Hollow: no meaningful map. Dashed: bypassed."
+TITLE = "Network diagram"
+GROUP = (
+    "Layers of the network, input to output. Arrow keys preview a layer, Enter selects it, Space plays all maps, arrow "
+    "down shows folded layers, arrow up folds them"
+)
+LEGEND = (
+    "Width: channels. Height: resolution. Bar below a map: gradient norm (log scale). Arcs: skip connections, dashed "
+    "if they have weights. Dashed box: a map is not meaningful or incomplete."
+)
+MAPS = "Grad-CAM for {name} at each block. Hover to preview, click to select."
+PREVIEW = "Preview: Grad-CAM for {name} at {layer}"
+AVERAGED = "averaged to {h} × {w}"
+ZERO = "zero everywhere"
+PLAY, STOP = "Play", "Stop"
+IMAGE, SCORE = "image", "class score"
+COUNT, CLOSE = "×{count}", "fold"
+OPEN_LABEL = "×{count}: show each block from {first} to {last}"
+CLOSE_LABEL = "fold the {count} blocks from {first} to {last}"
+FOLDED = "The last of {count} equal blocks."
 LOADING = "The network appears here after it is loaded."
 INSIDE = "Layers inside {name} ({count})"
 INSIDE_GROUP = "Layer: inside {name}"
@@ -14,7 +30,7 @@ NORM = "gradient norm {norm} for {name}"
 NO_GRADIENT = "no gradient of {name} reaches it"
 MEASURING = "gradient norm …"
 IN_BLOCK = "in block {name}"
-CHANNELS = "{count} channels"
+CHANNELS, CHANNEL = "{count} channels", "1 channel"
 
 WHY = {
     "no grid": "No map: the output {shape} has no spatial dimensions.",
@@ -46,5 +62,6 @@ def no_layer(title: str) -> str:
 
 def terms() -> dict[str, str]:
     """Return the labels used by rail.js."""
-    names = ("group", "legend", "loading", "inside", "inside_group", "norm", "no_gradient", "measuring", "in_block")
-    return {"title": TITLE, **{name: globals()[name.upper()] for name in names}, "channels": CHANNELS}
+    names = """title group legend maps preview averaged zero play stop image score count close open_label close_label
+    folded loading inside inside_group norm no_gradient measuring in_block channels channel"""
+    return {name: globals()[name.upper()] for name in names.split()}

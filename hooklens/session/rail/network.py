@@ -1,19 +1,19 @@
-"""The drawing of a network: blocks, skip connections and stages, computed once per network."""
+"""The drawing of a network: its blocks and skip connections, packed once per network."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from hooklens.session import scene
 from hooklens.session.answers import LoadedModel
 from hooklens.session.rail import messages
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from explainers.layers.blocks.partition import Block, Blocks, Skip, Step
+    from explainers.layers.blocks.partition import Blocks, Skip, Step
 
 MOST_ARCS = 600
 """Approximate limit of arcs; for networks with more, only the longest and shortest arc of each end are drawn."""
@@ -24,21 +24,12 @@ def drawing(loaded: LoadedModel) -> dict[str, Any]:
     """Return the drawing for rail.js; other entries refer to "layers" (see `_layer`) by index."""
     network = loaded.model.network
     if network not in _drawings:
-        _drawings[network] = pack(_blocks(loaded))
-    return {"model": loaded.name, **_drawings[network]}
-
-
-def _blocks(loaded: LoadedModel) -> Blocks:
-    import torch  # torch takes seconds to start
-
-    from explainers.layers.blocks.partition import network_blocks  # torch takes seconds to start
-
-    model = loaded.model
-    return network_blocks(model.network, torch.zeros(1, model.channels, *model.size, device=loaded.device))
+        _drawings[network] = pack(scene.network_blocks(loaded))
+    return {"model": loaded.name, "input": list(loaded.model.size), **_drawings[network]}
 
 
 def pack(network: Blocks) -> dict[str, Any]:
-    """Return the drawing of these blocks; each stage has its first and last block, and whether it has a thumbnail."""
+    """Return the drawing of these blocks."""
     steps = [step for block in network.blocks for step in block.steps]
     blocks, first = [], 0
     for block in network.blocks:
@@ -51,7 +42,6 @@ def pack(network: Blocks) -> dict[str, Any]:
         "aliases": {name: k for k, step in enumerate(steps) for name in step.names if name != step.layer.name},
         "blocks": blocks,
         "arcs": [[skip.start, skip.end, int(skip.projected)] for skip in limit_arcs(network.skips)],
-        "stages": _stages(network.blocks),
     }
 
 
@@ -73,18 +63,3 @@ def limit_arcs(skips: Sequence[Skip]) -> list[Skip]:
         ends = [[skip for skip in skips if skip.end == end] for end in sorted({skip.end for skip in skips})]
         skips = [skip for skips_to_end in ends for skip in dict.fromkeys((skips_to_end[0], skips_to_end[-1]))]
     return list(skips)
-
-
-def _stages(blocks: Sequence[Block]) -> list[list[int]]:
-    """Group consecutive blocks with the same resolution; return the indices of the first and last block."""
-
-    def grid(k: int) -> tuple[int, int]:
-        size = blocks[k].layer.grid
-        return size if size and size != (1, 1) else (0, 0)
-
-    groups = [list(group) for _, group in groupby(range(len(blocks)), grid)]
-    stage_counts = [sum(step.layer.stage for k in group for step in blocks[k].steps) for group in groups]
-    return [
-        [group[0], group[-1], int(count > 0 and sum(stage_counts) > 1)]
-        for group, count in zip(groups, stage_counts, strict=True)
-    ]

@@ -53,6 +53,32 @@ def test_blocks_and_skips_of_a_network_in_one_forward() -> None:
     assert skips == [Skip(1, 2), Skip(2, 3, projected=True)]
 
 
+class EncoderDecoder(nn.Module):
+    """A U-Net of two resolutions: the features before pooling are concatenated after upsampling."""
+
+    def __init__(self, channels: int = 3, width: int = 4) -> None:
+        super().__init__()
+        self.down, self.pool = nn.Conv2d(channels, width, 3, padding=1), nn.MaxPool2d(2)
+        self.bottom = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 1))
+        self.up, self.join = nn.ConvTranspose2d(width, width, 2, 2), nn.Conv2d(2 * width, width, 3, padding=1)
+        self.fc = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.down(x).relu()
+        x = self.join(torch.cat([x, self.up(self.bottom(self.pool(x)))], 1))
+        return self.fc(x.mean((2, 3)))
+
+
+def test_between_encoder_and_decoder_each_resolution_has_blocks() -> None:
+    """The long connection is not the skip connection of one block, which would hide the lowest resolution."""
+    found = network_blocks(EncoderDecoder().double().eval(), random_images())
+
+    grids = [block.layer.grid for block in found.blocks]
+    assert [block.layer.name for block in found.blocks] == ["down", "pool", "bottom", "up", "join", "fc"]
+    assert grids == [(12, 16), (6, 8), (6, 8), (12, 16), (12, 16), None]
+    assert list(found.skips) == [Skip(1, 4)]
+
+
 def test_inside_a_block_the_skip_surrounds_the_bypassed_layers() -> None:
     _, second, third, *_ = network_blocks(Known().double().eval(), random_images()).blocks
 

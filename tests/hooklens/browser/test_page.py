@@ -38,7 +38,7 @@ def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
 
     assert re.match(r"Grad-CAM for .+ \(.+\) at head of .+ · \d", visit.status), visit.status
     assert visit.page.locator("#hl-bars button").count() == 5
-    assert visit.page.locator("#hl-strip button").count() >= 4
+    assert visit.page.locator("#hl-strip .hl-rail-box canvas").count() >= 4
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "dog"
 
 
@@ -90,11 +90,11 @@ def test_a_click_on_a_predicted_class_explains_it(visit: Visit) -> None:
 @pytest.mark.slow
 def test_a_click_on_a_stage_selects_its_layer(visit: Visit) -> None:
     visit.open()
-    stage = visit.page.locator("#hl-strip button").nth(1)
+    stage = visit.page.locator("#hl-strip .hl-rail-box").nth(1)
 
     visit.after(stage.click)
 
-    layer = visit.page.locator("#hl-strip button[aria-checked=true]").get_attribute("data-layer")
+    layer = visit.page.locator("#hl-strip .hl-rail-box[aria-pressed=true]").get_attribute("data-layer")
     assert layer and f"at {layer} of" in visit.status
     assert visit.page.locator("#hl-layer input").first.input_value().startswith(layer)
 
@@ -285,8 +285,9 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     page.keyboard.press("ArrowDown")
     assert re.search(r"at row \d, column \d of 7 × 7", page.locator("#hl-overlay .hl-read").inner_text())
 
-    page.locator("#hl-strip button[aria-checked=true]").focus()
-    visit.after(lambda: page.keyboard.press("ArrowLeft"))
+    page.locator("#hl-strip .hl-rail-box[aria-pressed=true]").focus()
+    page.keyboard.press("ArrowLeft")
+    visit.after(lambda: page.keyboard.press("Enter"))
     assert "at head" not in visit.status
 
     page.get_by_role("tab", name="Channels").click()

@@ -185,7 +185,9 @@ def test_a_channel_is_the_target() -> None:
 
     torch.testing.assert_close(answer.map, expected.map[0])
     assert answer.name == name == answer.settings.names["target"] and answer.settings.target is None
-    assert list(found[Stages].maps) == ["stages.0", "stages.1", "stages.2"], "later stages have no part in it"
+    assert list(found[Stages].maps) == ["stem", "stages.0", "stages.1.0", "stages.1", "stages.2.0", "stages.2"], (
+        "later blocks have no part in it"
+    )
     line = "".join(part if isinstance(part, str) else part["text"] for part in page_messages.answer_parts(answer))
     assert line.startswith(f"Saliency for {name} of Eff")
     assert page_messages.unit(answer.settings).startswith("activation")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+import explainers
 from explainers.layers.blocks.partition import Skip, network_blocks
 from hooklens.images import examples
+from hooklens.page.components import view as page_view
 from hooklens.page.rail import view
 from hooklens.session import engine
-from hooklens.session.answers import Answer
+from hooklens.session.answers import Answer, Stages
 from hooklens.session.jobs import runs
 from hooklens.session.model_cache import load
 from hooklens.session.rail import messages, network, norms
@@ -37,7 +40,7 @@ def measured(request: Request) -> norms.Norms:
         return next(step for step in norms.measure(request, run) if isinstance(step, norms.Norms))
 
 
-def test_the_drawing_has_every_layer_and_stage() -> None:
+def test_the_drawing_has_every_layer_and_block() -> None:
     net = residual().eval()
     packed = network.pack(network_blocks(net, random_images()))
 
@@ -50,8 +53,6 @@ def test_the_drawing_has_every_layer_and_stage() -> None:
     assert conv[1:5] == [12, 16, 6, "Conv2d"] and conv[7] is True
     assert packed["layers"][aliases["fc"]][7] is False
     assert packed["whys"][packed["layers"][aliases["fc"]][5]].startswith("No map: the output 7 has no spatial")
-    assert [stage[:2] for stage in packed["stages"]] == [[0, 1], [2, 3], [4, 5]], "12 x 16, 6 x 8, none"
-    assert [stage[2] for stage in packed["stages"]] == [1, 1, 0]
     assert packed["arcs"] == [[1.0, 2.0, 0], [3.0, 4.0, 0]]
 
 
@@ -102,6 +103,66 @@ def test_the_norms_are_those_of_the_answer_and_computed_once(
     hook.remove()
     assert packed["norms"][names.index("stages.2")] == pytest.approx(float(gradient.norm()), rel=1e-3)
     assert packed["norms"][names.index("classifier")] is None
+
+
+def answered(request: Request) -> tuple[Answer, Stages]:
+    """Return the answer and the maps of all blocks."""
+    with runs.start(None) as run:
+        steps = {type(step): step for step in engine.explain(request, run)}
+    return steps[Answer], steps[Stages]
+
+
+def test_one_sweep_gives_the_maps_of_all_blocks(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: Grad-CAM computed at two blocks separately."""
+    sweeps: list[list[str]] = []
+    sweep = engine.network_calls.sweep
+    monkeypatch.setattr(
+        engine.network_calls,
+        "sweep",
+        lambda name, images, target, names: sweeps.append(names) or sweep(name, images, target, names),
+    )
+    answer, stages = answered(Request(str(DOG.path), MODEL, method="saliency"))
+
+    drawn = network.drawing(load(MODEL))
+    outs = [drawn["layers"][block["out"]] for block in drawn["blocks"]]
+    assert list(stages.maps) == [name for name, height, *_ in outs if height] and len(stages.maps) == 18
+    assert sweeps == [list(stages.maps)]
+    _, _, images = engine.load_input(answer.settings, Request(str(DOG.path), MODEL))
+    for name in ("stem", "stages.4.1"):
+        expected = explainers.grad_cam(load(MODEL).model.network, images, answer.target, layer=name)[0]
+        torch.testing.assert_close(stages.maps[name], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_if_a_block_has_no_map_the_stages_still_have(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = engine.network_calls.sweep
+
+    def refuse_blocks(name: str, images: torch.Tensor, target: Any, names: list[str]) -> Any:
+        if "stages.4.1" in names:
+            raise explainers.NoSpatialOutput("stages.4.1 has no map.")
+        return sweep(name, images, target, names)
+
+    monkeypatch.setattr(engine.network_calls, "sweep", refuse_blocks)
+
+    assert list(answered(Request(str(DOG.path), MODEL))[1].maps) == [
+        "stages.0",
+        "stages.1",
+        "stages.2",
+        "stages.4",
+        "head",
+    ]
+
+
+def test_the_packed_maps_average_cells_and_name_what_they_show(ready: None) -> None:
+    answer, stages = answered(Request(str(DOG.path), MODEL))
+    packed = page_view.stages(stages, 3)
+
+    stem, head = packed["stages"][0]["map"], packed["stages"][-1]["map"]
+    assert (stem["h"], stem["w"], head["h"], head["w"]) == (56, 56, 7, 7)
+    raw = torch.frombuffer(bytearray(base64.b64decode(stem["b64"])), dtype=torch.float16).float() * stem["scale"]
+    means = stages.maps["stem"].unflatten(0, (56, 2)).unflatten(2, (56, 2)).mean((1, 3))
+    torch.testing.assert_close(raw.view(56, 56), means, rtol=1e-2, atol=1e-6)
+    assert (packed["name"], packed["score"], packed["unit"]) == ("German shepherd", "94%", "logit")
+    assert packed["subject"] == answer.settings.subject != ""
 
 
 def test_another_class_has_another_key(ready: None) -> None:

@@ -67,6 +67,20 @@ export class Surface {
     this.schedule(() => this.paint(rendering));
   }
 
+  /** Show a sketch that fades from the layers of another one; `share` is its part. */
+  fade(from, { rendering, layers }, share) {
+    const { width, height } = layers.drawn;
+    this.faded ??= new Layers();
+    this.faded.size(width, height);
+    this.faded.photo = layers.photo;
+    const context = this.faded.drawn.getContext("2d");
+    context.drawImage(from.drawn, 0, 0, width, height);
+    context.globalAlpha = share;
+    context.drawImage(layers.drawn, 0, 0);
+    Object.assign(this, { rendering, layers: this.faded });
+    this.schedule(null);
+  }
+
   /** Draw with at most `most` pixels per side; returns whether this is full resolution. */
   renderUpTo(most, layers, edges) {
     const { width, height } = this.canvas,

@@ -6,6 +6,7 @@ import { Limits } from "./limits.js";
 import { AddressBinding } from "./address.js";
 import { view } from "../drawing/paint.js";
 import { Pointer } from "./pointer.js";
+import { Preview } from "./preview.js";
 import { createSaveMenu } from "../share/save_menu.js";
 import { Scale } from "./scale.js";
 import { DisplayMode } from "./display_mode.js";
@@ -57,7 +58,8 @@ class View {
       take: (x, y) => this.take(x, y),
       peek: (on) => this.display.hold(on ? "photograph" : null),
     });
-    this.frame.append(this.pointer.box, this.chip, this.empty);
+    this.preview = new Preview(this);
+    this.frame.append(this.pointer.box, this.chip, this.preview.chip, this.empty);
     this.limits = new Limits(terms, redraw);
     this.history = new History(
       terms,
@@ -197,6 +199,7 @@ class View {
 
   /** Show the image without a map: nothing was found that could be explained. */
   drawImage() {
+    this.preview.clear();
     this.map = null;
     this.tools.signed.root.hidden = true;
     this.surface.fit();
@@ -247,6 +250,7 @@ class View {
   }
 
   clear(value, since) {
+    this.preview.clear();
     this.map = null;
     this.recalled = false;
     this.empty.hidden = false;
@@ -270,6 +274,7 @@ class View {
 
   /** Draw the map once; opacity and divider only blend layers afterwards. */
   redraw() {
+    this.preview.clear();
     if (!this.map) return;
     if (this.history.partial) {
       this.final = this.render(this.complete.field, this.range(this.complete.field));
@@ -307,6 +312,7 @@ class View {
   }
 
   async png() {
+    if (this.preview.active) this.redraw();
     this.history.back();
     downloadFile(await this.surface.png(this.tools.opacity.value / 100, this.display.state), `${this.value.name}.png`);
   }
@@ -315,6 +321,7 @@ class View {
 export function mount(element, props, trigger, watch) {
   const view = new View(element, props, trigger);
   if (props.address) subscribe(["question"], () => view.recall(state.question.key));
+  if (props.address) subscribe(["preview"], () => view.preview.follow(state.preview));
   subscribe(["fields"], () => view.drawField());
   provide(`${view.id}/cover`, (...elements) => view.cover(...elements));
   watchProps(props, watch, ["value"], () => view.update());

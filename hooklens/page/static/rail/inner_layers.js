@@ -1,6 +1,6 @@
 // The layers inside the block of the selected layer, expanded on demand.
-import { currentNorms, keyTarget } from "./network.js";
-import { heights } from "./shapes.js";
+import { lengths } from "./geometry.js";
+import { currentNorms, keyTarget, sizeOf } from "./network.js";
 import { fill, make } from "../wire.js";
 
 const KEY_DELAY = 180; // milliseconds between an arrow key press and the request, so that a key can be held
@@ -24,14 +24,24 @@ export class InnerLayers {
    */
   constructor(terms, actions) {
     Object.assign(this, { terms, actions, network: null, shown: -1, buttons: [], last: null });
-    this.summary = make("summary", {});
-    this.list = make("div", { class: "hl-rail-inside", role: "radiogroup" });
-    this.root = make("details", { hidden: true }, this.summary, this.list);
-    this.root.addEventListener("toggle", () => {
-      this.shown = -1;
-      if (this.last) this.show(...this.last);
+    this.button = make("button", {
+      type: "button",
+      class: "hl-link hl-rail-open",
+      "aria-expanded": "false",
+      hidden: true,
+      onclick: () => this.toggle(),
     });
+    this.list = make("div", { class: "hl-rail-inside", role: "radiogroup" });
+    this.root = make("div", { class: "hl-rail-more", hidden: true }, this.list);
     this.list.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Open or close the list. */
+  toggle() {
+    this.root.hidden = !this.root.hidden;
+    this.button.setAttribute("aria-expanded", String(!this.root.hidden));
+    this.shown = -1;
+    if (this.last) this.show(...this.last);
   }
 
   /** Set another network. */
@@ -46,7 +56,7 @@ export class InnerLayers {
     if (block !== this.shown) this.fill(block);
     const { first, count } = this.network.blocks[block],
       norms = currentNorms(this.network);
-    const high = norms ? heights(norms.norms.slice(first, first + count)) : [];
+    const high = norms ? lengths(norms.norms.slice(first, first + count)) : [];
     this.buttons.forEach((button, k) => {
       const chosen = first + k === layer;
       button.setAttribute("aria-checked", String(chosen));
@@ -61,10 +71,10 @@ export class InnerLayers {
 
   label(k, norms) {
     const { terms } = this,
-      { name, height, width, channels, why } = this.network.layers[k],
+      { name, height, why } = this.network.layers[k],
       norm = norms?.norms[k];
     const parts = [name];
-    if (height) parts.push(`${height} × ${width}`, fill(terms.channels, { count: channels }));
+    if (height) parts.push(sizeOf(terms, this.network.layers[k]));
     if (norm !== undefined && norm !== null) parts.push(fill(terms.norm, { norm, name: norms.name }));
     return parts.join(", ") + (why ? `. ${why}` : "");
   }
@@ -74,10 +84,10 @@ export class InnerLayers {
       { first, count, out } = network.blocks[at],
       { name } = network.layers[out];
     this.shown = at;
-    this.root.hidden = count < 2;
-    this.summary.textContent = fill(terms.inside, { name, count });
+    this.button.hidden = count < 2 && this.root.hidden;
+    this.button.textContent = fill(terms.inside, { name, count });
     this.list.setAttribute("aria-label", fill(terms.inside_group, { name }));
-    const layers = this.root.open ? network.layers.slice(first, first + count) : [];
+    const layers = !this.root.hidden ? network.layers.slice(first, first + count) : [];
     const short = shortNames(
       layers.map((layer) => layer.name),
       name,

@@ -37,6 +37,13 @@ export function keyTarget(key, at, end) {
   return at < 0 || to === undefined ? undefined : Math.max(0, Math.min(end, to));
 }
 
+/** Describe the size of a layer's output. */
+export function sizeOf(terms, { height, width, channels }) {
+  const count = fill(channels === 1 ? terms.channel : terms.channels, { count: channels }),
+    grid = `${height} × ${width}`;
+  return height ? `${grid}, ${count}` : channels ? count : "";
+}
+
 /** Return the gradient norms of the current request, or null before they are known. */
 export function currentNorms(network) {
   const found = state.rail.norms.get(state.rail.wanted);
@@ -45,16 +52,15 @@ export function currentNorms(network) {
 
 /** Describe a layer and its gradient norm in one line. */
 export function describeLayer(terms, network, k) {
-  const { name, height, width, channels, kind, why } = network.layers[k],
+  const { name, height, kind, why } = network.layers[k],
     found = currentNorms(network),
     around = network.layers[network.blocks[blockOf(network, k)].out].name;
   const parts = [name, kind];
   if (around !== name) parts.push(fill(terms.in_block, { name: around }));
-  if (height) parts.push(`${height} × ${width}`);
-  if (channels) parts.push(fill(terms.channels, { count: channels }));
+  parts.push(sizeOf(terms, network.layers[k]));
   const norm = found?.norms[k];
   if (norm === 0) parts.push(fill(terms.no_gradient, { name: found.name }));
   else if (!found && state.rail.wanted && height) parts.push(terms.measuring);
   else if (norm) parts.push(fill(terms.norm, { norm: formatValue(norm), name: found.name }));
-  return parts.join(" · ") + (why ? `. ${why}` : "");
+  return parts.filter(Boolean).join(" · ") + (why ? `. ${why}` : "");
 }

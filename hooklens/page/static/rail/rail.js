@@ -1,36 +1,60 @@
-// The network from input to output: blocks with gradient norms, skip connections, stages with Grad-CAM. Selects the
-// layer.
+// The network diagram: blocks from input to output with their Grad-CAM, gradient norms and skip connections. Selects
+// the layer, and previews the maps of other layers.
+import { BlockMaps } from "./block_maps.js";
 import { InnerLayers } from "./inner_layers.js";
-import { blockOf, describeLayer, readNetwork } from "./network.js";
+import { blockOf, describeLayer, readNetwork, sizeOf } from "./network.js";
 import { followNorms } from "./norms.js";
+import { Player } from "./player.js";
 import { Track } from "./track.js";
-import { change, state, subscribe } from "../store.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { loadImage } from "../drawing/surface.js";
+import { change, state, subscribe, update } from "../store.js";
+import { fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
 
 /**
- * What the components of the rail can do; layers are positions in the network.
+ * What the components of the diagram can do; layers are positions in the network.
  * @typedef {object} Actions
  * @property {(layer: number, pause?: number) => void} choose selects a layer, after a pause in milliseconds
  * @property {(layer?: number) => void} describe shows a layer's description; without one, that of the selected layer
+ * @property {(layer: ?number) => void} point describes a layer and previews its map; null ends the preview
+ * @property {() => void} play starts playing the maps from input to output, or stops it
  */
 
 class Rail {
   constructor(element, props, trigger) {
     const { terms } = props;
-    Object.assign(this, { element, props, trigger, terms, network: null, owner: null, later: 0 });
-    const actions = { choose: (k, pause) => this.choose(k, pause), describe: (k) => this.describe(k) };
+    Object.assign(this, { element, props, trigger, terms, network: null, maps: null, owner: null, later: 0 });
+    const actions = {
+      choose: (k, pause) => this.choose(k, pause),
+      describe: (k) => this.describe(k),
+      point: (k) => this.point(k),
+      play: () => this.player.toggle(),
+    };
     this.track = new Track(terms, actions);
     this.inner = new InnerLayers(terms, actions);
-    this.text = make("p", { class: "hl-rail-read" });
-    const title = make("h2", { class: "hl-title", text: terms.title }),
-      legend = make("p", { class: "hl-quiet", text: terms.legend });
-    const head = make("div", { class: "hl-rail-head" }, title, legend);
-    element.firstElementChild.append(head, this.track.root, this.text, this.inner.root);
+    this.player = new Player({
+      layers: () => this.track.layersWithMaps(),
+      show: (layer, from, share) => this.play(layer, from, share),
+      end: () => this.point(null),
+    });
+    this.build(element.firstElementChild);
     subscribe(["network"], () => this.drawNetwork());
     subscribe(["rail"], () => this.update());
+    subscribe(["question"], () => this.forgetMaps());
     followNorms(element.closest("[id^='hl-']"), (key) => trigger("measure", { key }));
     if (state.network) this.drawNetwork();
     this.describe();
+  }
+
+  build(root) {
+    const { terms } = this;
+    this.text = make("p", { class: "hl-rail-read" });
+    this.about = make("p", { class: "hl-quiet" });
+    this.button = makeButton(terms.play, () => this.player.toggle(), { "aria-pressed": "false", disabled: true });
+    const title = make("h2", { class: "hl-title", text: terms.title });
+    const head = make("div", { class: "hl-rail-head" }, title, this.about, this.inner.button, this.button);
+    this.inner.root.prepend(make("p", { class: "hl-quiet", text: terms.legend }));
+    root.append(head, this.text, this.track.root, this.inner.root);
+    this.player.attach(root);
   }
 
   /** The position of the selected layer, or null. */
@@ -42,18 +66,18 @@ class Rail {
     const text = JSON.stringify(state.network);
     if (text === this.drawn) return;
     Object.assign(this, { drawn: text, network: readNetwork(state.network) });
+    this.player.stop();
     this.track.draw(this.network);
     this.inner.draw(this.network);
     this.update();
-    this.track.measure();
     this.showMaps();
   }
 
-  /** Update the bars and the selection. */
+  /** Update the norms and the selection. */
   update() {
     const { network, chosen } = this;
     if (network) {
-      this.track.updateBars();
+      this.track.updateNorms();
       this.track.mark(chosen);
       if (chosen !== null) this.inner.show(blockOf(network, chosen), chosen);
     }
@@ -73,25 +97,80 @@ class Rail {
       shown = k ?? this.chosen;
     const text = !network ? terms.loading : shown === null ? "" : describeLayer(terms, network, shown);
     this.text.textContent = k === null ? [text, state.rail.note].filter(Boolean).join(" ") : text;
+    this.text.title = this.text.textContent;
+  }
+
+  /** Describe a layer and preview its map; null ends this. */
+  point(k) {
+    this.player.stop();
+    this.describe(k);
+    this.preview(k);
+  }
+
+  /** Show a step of the playback. */
+  play(layer, from, share) {
+    this.describe(layer);
+    this.track.revealLayer(layer);
+    this.preview(layer, from, share);
+    this.button.setAttribute("aria-pressed", "true");
+    this.button.textContent = this.terms.stop;
+  }
+
+  /** Show a layer's map on the large image, for a share below 1 fading from another one; null ends this. */
+  preview(layer, from = null, share = 1) {
+    const { maps, network, terms } = this,
+      step = layer !== null && maps?.has(layer) ? maps.step(layer) : null;
+    this.track.highlight(step ? layer : null);
+    if (!this.player.playing) {
+      this.button.setAttribute("aria-pressed", "false");
+      this.button.textContent = terms.play;
+    }
+    if (!step) {
+      if (state.preview) update({ preview: null });
+      return;
+    }
+    const { h, w, hi } = step.field,
+      { name: shown, height, width } = network.layers[layer];
+    const parts = [fill(terms.preview, { layer: shown, name: maps.name }), sizeOf(terms, network.layers[layer])];
+    if (h !== height || w !== width) parts.push(fill(terms.averaged, { h, w }));
+    if (!hi) parts.push(terms.zero);
+    const before = from === null ? null : maps.step(from);
+    update({ preview: { layer: shown, text: parts.join(", "), unit: maps.unit, step, before, share } });
+  }
+
+  /** Remove the maps of another image, class or network. */
+  forgetMaps() {
+    const { subject } = this.props.value || {};
+    if (this.maps && subject && subject !== state.question.subject) this.setMaps(null);
+  }
+
+  setMaps(maps) {
+    this.player.stop();
+    this.preview(null);
+    this.maps = maps;
+    this.track.showMaps(maps);
+    this.about.textContent = maps?.packed.size ? fill(this.terms.maps, { name: maps.name }) : "";
+    this.button.disabled = !maps?.packed.size;
   }
 
   /** Show the maps of the answer, unless they belong to the previous network. */
-  showMaps() {
+  async showMaps() {
+    const { value } = this.props;
     if (!this.network) return;
-    const { value } = this.props,
-      current = !this.owner || this.owner === this.network.model;
-    this.track.showMaps(current ? value : null);
+    if (!value?.stages || (this.owner && this.owner !== this.network.model)) return this.setMaps(null);
+    const image = value.crop ? await loadImage(value.crop.src) : null;
+    if (value === this.props.value) this.setMaps(new BlockMaps(this.network, value, image));
   }
 
   /** Handle the maps of a new answer. */
-  receive() {
+  async receive() {
     const since = performance.now(),
       value = this.props.value || {};
     this.owner = state.network?.model || null;
-    this.showMaps();
     if (value.chosen) change("rail", { chosen: value.chosen });
     this.update();
-    markDrawn(this.element, value.id, since);
+    await this.showMaps();
+    if (value === (this.props.value || value)) markDrawn(this.element, value.id, since);
   }
 }
 

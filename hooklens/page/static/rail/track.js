@@ -1,15 +1,13 @@
-// The blocks of the network as bars of their gradient norms, with skip connections above and stages below.
+// The boxes of the diagram from the image to the class score, with small maps, gradient norms and skip connections.
+import { thumbnail } from "./block_maps.js";
+import { itemsOf, LEAST_BOXES, runsOf } from "./folding.js";
+import { createSvg, drawArcs, layout, lengths, placeArcs, roomFor } from "./geometry.js";
+import { createLabels } from "./labels.js";
 import { blockOf, currentNorms, describeLayer, keyTarget } from "./network.js";
-import { arcs, columns, createSvg, heights } from "./shapes.js";
-import { clearStageMaps, createStage, drawStageMaps, hideLongTexts } from "./stages.js";
 import { state } from "../store.js";
-import { make } from "../wire.js";
+import { fill, make } from "../wire.js";
 
-const BAR_HEIGHT = 44; // pixels of the bars, above the line
-// pixels of the arcs above the bars: none, around one block, around several
-const ARC_HEIGHTS = { none: 4, short: 14, long: 30 };
-const MAX_BLOCK_WIDTH = 120; // pixels of a block in a small network
-const KEY_DELAY = 180; // milliseconds between an arrow key press and the request, so that a key can be held
+const LEAST_TOP = 6; // pixels above the highest box
 
 export class Track {
   /**
@@ -17,89 +15,162 @@ export class Track {
    * @param {import("./rail.js").Actions} actions
    */
   constructor(terms, actions) {
-    Object.assign(this, { terms, actions, network: null, blocks: [], stages: [], at: -1, arcHeight: 0 });
+    Object.assign(this, { terms, actions, network: null, runs: [], items: [], opened: new Set(), boxes: [], maps: null });
+    this.chosen = null; // a layer
     this.svg = createSvg();
-    this.row = make("div", { class: "hl-rail-row", role: "radiogroup", "aria-label": terms.group });
-    const track = make("div", { class: "hl-rail-track" }, this.svg, this.row);
-    this.root = make("div", { class: "hl-rail-scroll" }, track);
+    this.row = make("div", { class: "hl-rail-row", role: "toolbar", "aria-label": terms.group });
+    this.track = make("div", { class: "hl-rail-track" }, this.svg, this.row);
+    this.root = make("div", { class: "hl-rail-scroll" }, this.track);
     this.row.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => {
-      this.measure();
-      if (this.at >= 0) this.reveal(this.blocks[this.at]);
-    }).observe(this.root);
+    this.row.addEventListener("pointerleave", () => actions.point(null));
+    this.row.addEventListener("focusout", ({ relatedTarget }) => {
+      if (!this.row.contains(relatedTarget)) actions.point(null);
+    });
+    new ResizeObserver(() => this.resize()).observe(this.root);
   }
 
   draw(network) {
-    Object.assign(this, { network, at: -1 });
-    this.blocks = network.blocks.map(({ out }) => this.createBlock(out));
-    this.stages = network.stages.map((stage) => createStage(network, stage, this.actions.choose));
-    let column = 1;
-    network.stages.forEach(([first, last], k) => {
-      const start = column;
-      for (let block = first; block <= last; block++, column++) this.blocks[block].style.gridColumn = column;
-      this.stages[k].style.gridColumn = `${start} / ${column}`;
-      column++; // the gap
-    });
-    const longest = Math.max(0, ...network.arcs.map(([start, end]) => end - start));
-    this.arcHeight = longest > 1 ? ARC_HEIGHTS.long : longest ? ARC_HEIGHTS.short : ARC_HEIGHTS.none;
-    this.row.style.paddingTop = `${this.arcHeight}px`;
-    this.row.style.maxWidth = `${MAX_BLOCK_WIDTH * this.blocks.length + 100}px`;
-    this.row.replaceChildren(...this.blocks, ...this.stages);
+    Object.assign(this, { network, runs: runsOf(network), opened: new Set(), maps: null, chosen: null, width: 0 });
+    this.resize();
   }
 
-  createBlock(out) {
-    const { choose, describe } = this.actions,
+  /** Draw the boxes for the current width. */
+  resize() {
+    const width = this.root.clientWidth - 12;
+    if (!this.network || width < 1 || width === this.width) return;
+    this.width = width;
+    this.build();
+  }
+
+  build() {
+    const { network, runs, opened, row, width } = this,
+      points = runs.filter(({ spatial }) => !spatial).length;
+    const focused = row.contains(document.activeElement) ? document.activeElement.dataset.layer : null;
+    this.items = itemsOf(runs, Math.max(LEAST_BOXES, roomFor(width, points)), opened);
+    const { gap, sizes } = layout(network, this.items, width),
+      arcs = placeArcs(
+        network.arcs,
+        this.items,
+        sizes.slice(1, -1).map(({ height }) => height),
+      );
+    const top = Math.max(...sizes.map(({ height }) => height), ...arcs.map(({ rise }) => rise)) + LEAST_TOP;
+    row.style.gridTemplateColumns = sizes.map((size) => `${size.width}px`).join(` ${gap}px `);
+    row.style.gridTemplateRows = `${top}px`;
+    row.style.width = `${sizes.reduce((sum, size) => sum + size.width + gap, -gap)}px`;
+    row.style.setProperty("--gap", `${gap}px`);
+    this.boxes = this.items.map((item, k) => this.createBox(item, sizes[k + 1]));
+    this.input = make("div", { class: "hl-rail-image", "aria-hidden": "true" });
+    this.score = make("div", { class: "hl-rail-score" });
+    const cells = [this.input, ...this.boxes, this.score];
+    cells.forEach((cell, k) => Object.assign(cell.style, { gridColumn: 2 * k + 1, gridRow: 1 }));
+    const badges = this.items.map((item, k) => this.createBadge(item, k, sizes[k + 1], top)).filter(Boolean);
+    row.replaceChildren(...cells, ...badges, ...createLabels(this.terms, network, this.items, sizes, gap, this.actions));
+    let left = 0;
+    const spans = sizes.map((size) => [left, (left += size.width + gap) - gap]);
+    drawArcs(this.svg, arcs, spans, gap, top);
+    this.updateNorms();
+    this.showMaps(this.maps);
+    this.mark(this.chosen);
+    if (focused) this.boxes.find((box) => box.dataset.layer === focused)?.focus({ preventScroll: true });
+  }
+
+  outOf(item) {
+    return this.network.blocks[item.last].out;
+  }
+
+  createBox(item, { width, height }) {
+    const { choose, point } = this.actions,
+      out = this.outOf(item),
       { name, reason, selectable } = this.network.layers[out];
-    const button = make(
+    const box = make(
       "button",
       {
         type: "button",
-        role: "radio",
+        class: "hl-rail-box",
         "data-layer": name,
         "data-why": reason,
+        "data-spatial": String(item.spatial),
+        "data-folded": String(item.folded),
         "aria-disabled": selectable ? null : "true",
         tabindex: -1,
         onclick: () => {
-          button.focus({ preventScroll: true });
+          box.focus({ preventScroll: true });
           choose(out);
         },
-        onpointerenter: () => describe(out),
-        onpointerleave: () => describe(),
-        onfocus: () => describe(out),
-        onblur: () => describe(),
+        onpointerenter: () => point(out),
+        onfocus: () => point(out),
       },
+      make("span", { class: "hl-rail-map" }),
       make("i", {}),
     );
-    return button;
+    Object.assign(box.style, { width: `${width}px`, height: `${height}px` });
+    return box;
   }
 
-  /** Update the bars; nothing else moves. */
-  updateBars() {
-    const { network, terms } = this,
+  /** Create the button that opens a run of folded blocks, or closes it again. */
+  createBadge({ first, last, run, folded }, k, { height }, top) {
+    const { layers, blocks } = this.network,
+      opened = this.opened.has(run),
+      isFirst = this.items[k - 1]?.run !== run;
+    if (!folded && !(opened && isFirst)) return null;
+    const [from, to] = opened ? [this.runs[run].first, this.runs[run].last] : [first, last],
+      count = to - from + 1;
+    const names = { first: layers[blocks[from].out].name, last: layers[blocks[to].out].name, count };
+    const badge = make("button", {
+      type: "button",
+      class: "hl-rail-badge",
+      text: fill(opened ? this.terms.close : this.terms.count, { count }),
+      "aria-label": fill(opened ? this.terms.close_label : this.terms.open_label, names),
+      "aria-expanded": String(opened),
+      tabindex: -1,
+      onclick: () => this.toggle(run),
+    });
+    Object.assign(badge.style, { gridColumn: 2 * k + 3, gridRow: 1, marginTop: `${top - height - 9}px` });
+    return badge;
+  }
+
+  /** Open a run of folded blocks, or close it. */
+  toggle(run) {
+    if (!this.opened.delete(run)) this.opened.add(run);
+    this.build();
+    const first = this.boxes[this.items.findIndex((item) => item.run === run)];
+    first.focus({ preventScroll: true });
+    this.reveal(first);
+  }
+
+  /** Update the bars of the gradient norms; nothing moves. */
+  updateNorms() {
+    const { network, terms, items } = this,
       norms = currentNorms(network),
-      outs = network.blocks.map(({ out }) => out);
-    const high = norms ? heights(outs.map((k) => norms.norms[k])) : [];
-    this.blocks.forEach((button, k) => {
-      const bar = button.firstElementChild,
-        part = high[k];
-      // keep the old heights until the new ones arrive
-      if (norms || !state.rail.wanted || !bar.style.height) bar.style.height = `${100 * (part ?? 0.12)}%`;
-      button.dataset.norm = part === 0 ? "none" : part ? "known" : "unknown";
-      button.setAttribute("aria-label", describeLayer(terms, network, outs[k]));
+      outs = items.map((item) => this.outOf(item));
+    const long = norms ? lengths(outs.map((k) => norms.norms[k])) : [];
+    this.boxes.forEach((box, k) => {
+      const part = long[k],
+        { first, last, folded } = items[k];
+      box.querySelector("i").style.width = `${100 * (part ?? 0)}%`;
+      box.dataset.norm = part === 0 ? "none" : part ? "known" : "unknown";
+      const text = describeLayer(terms, network, outs[k]);
+      box.setAttribute("aria-label", text + (folded ? ` ${fill(terms.folded, { count: last - first + 1 })}` : ""));
     });
   }
 
-  /** Mark the block of the selected layer, or none for null. */
+  /** Mark the box of the selected layer, or none for null. */
   mark(layer) {
-    const focused = this.row.contains(document.activeElement);
-    this.at = layer === null ? -1 : blockOf(this.network, layer);
-    this.blocks.forEach((button, k) => {
-      const isOut = k === this.at && this.network.blocks[k].out === layer;
-      button.setAttribute("aria-checked", String(isOut));
-      button.classList.toggle("hl-rail-within", k === this.at && !isOut);
-      button.tabIndex = k === Math.max(0, this.at) ? 0 : -1;
+    this.chosen = layer;
+    const block = layer === null ? -1 : blockOf(this.network, layer),
+      at = this.items.findIndex(({ first, last }) => first <= block && block <= last);
+    this.boxes.forEach((box, k) => {
+      const isOut = k === at && this.outOf(this.items[k]) === layer;
+      box.setAttribute("aria-pressed", String(isOut));
+      box.classList.toggle("hl-rail-within", k === at && !isOut);
+      box.tabIndex = k === Math.max(0, at) ? 0 : -1;
     });
-    if (this.at >= 0 && !focused) this.reveal(this.blocks[this.at]);
+    if (at >= 0 && !this.row.contains(document.activeElement)) this.reveal(this.boxes[at]);
+  }
+
+  /** Mark the box whose map is previewed, or none for null. */
+  highlight(layer) {
+    this.boxes.forEach((box, k) => box.classList.toggle("hl-rail-shown", this.outOf(this.items[k]) === layer));
   }
 
   reveal({ offsetLeft, offsetWidth }) {
@@ -110,31 +181,48 @@ export class Track {
     else if (right > root.scrollLeft + root.clientWidth) root.scrollLeft = right - root.clientWidth;
   }
 
-  /** Fit the blocks and arcs into the width. */
-  measure() {
-    const { network, row, blocks } = this;
-    if (!network || !this.root.clientWidth) return;
-    const [tracks, least] = columns(network.stages, this.root.clientWidth - 6);
-    row.style.gridTemplateColumns = tracks;
-    row.style.minWidth = `${least}px`;
-    const spans = blocks.map((button) => [button.offsetLeft, button.offsetLeft + button.offsetWidth]);
-    arcs(this.svg, network.arcs, spans, row.offsetWidth, this.arcHeight + BAR_HEIGHT, BAR_HEIGHT);
-    hideLongTexts(this.stages);
+  /** Scroll to the box of a layer. */
+  revealLayer(layer) {
+    const at = this.items.findIndex((item) => this.outOf(item) === layer);
+    if (at >= 0) this.reveal(this.boxes[at]);
   }
 
-  /** Show the maps of the stages; null removes them. */
-  showMaps(value) {
-    clearStageMaps(this.stages);
-    if (value) drawStageMaps(this.stages, this.network, value, this.actions.choose);
+  /** Show the maps of an answer; null removes them. */
+  showMaps(maps) {
+    this.maps = maps;
+    this.boxes.forEach((box, k) => {
+      const out = this.outOf(this.items[k]);
+      box.querySelector(".hl-rail-map").replaceChildren(...(maps?.has(out) ? [maps.canvas(out)] : []));
+    });
+    this.input.replaceChildren(...(maps?.image ? [thumbnail(maps.image)] : []));
+    const { score = "", name = "" } = maps || {};
+    this.score.replaceChildren(make("strong", { text: score }), make("span", { text: name, title: name }));
+  }
+
+  /** Return the layers of the boxes that have a map. */
+  layersWithMaps() {
+    return this.items.map((item) => this.outOf(item)).filter((layer) => this.maps?.has(layer));
   }
 
   key(event) {
-    const { blocks } = this,
-      next = keyTarget(event.key, blocks.indexOf(document.activeElement), blocks.length - 1);
+    const { boxes, items } = this,
+      at = boxes.indexOf(document.activeElement);
+    if (at < 0) return;
+    if (event.key === " " || event.key === "Escape") {
+      event.preventDefault();
+      return event.key === " " ? this.actions.play() : this.actions.point(null);
+    }
+    const opens = event.key === "ArrowDown" && items[at]?.folded,
+      closes = event.key === "ArrowUp" && this.opened.has(items[at]?.run);
+    if (opens || closes) {
+      event.preventDefault();
+      return this.toggle(items[at].run);
+    }
+    const next = keyTarget(event.key, at, boxes.length - 1);
     if (next === undefined) return;
     event.preventDefault();
-    blocks[next].focus({ preventScroll: true });
-    this.reveal(blocks[next]);
-    this.actions.choose(this.network.blocks[next].out, KEY_DELAY);
+    for (const [k, box] of boxes.entries()) box.tabIndex = k === next ? 0 : -1;
+    boxes[next].focus({ preventScroll: true });
+    this.reveal(boxes[next]);
   }
 }

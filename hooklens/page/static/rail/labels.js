@@ -1,0 +1,64 @@
+// The labels below the boxes: the name of each layer, and the size of the outputs once for each run of equal blocks.
+import { sizeOf } from "./network.js";
+import { make } from "../wire.js";
+
+const CHARACTER = 7; // pixels of a character on average
+
+/** Shorten a layer's name to this width, keeping its end: "features.denseblock1.denselayer5" becomes "…elayer5". */
+function shortName(name, width) {
+  const most = Math.max(4, Math.floor(width / CHARACTER));
+  return name.length <= most ? name : `…${name.slice(1 - most)}`;
+}
+
+/**
+ * Create the labels of the input, the boxes and the class score.
+ * @param {Object<string, string>} terms
+ * @param {object} network
+ * @param {import("./folding.js").Item[]} items
+ * @param {{width: number}[]} sizes of the input, the boxes and the score
+ * @param {number} gap
+ * @param {import("./rail.js").Actions} actions
+ */
+export function createLabels(terms, network, items, sizes, gap, { choose, point }) {
+  const { layers, blocks, input } = network,
+    out = ({ last }) => blocks[last].out,
+    spatial = items.map((item, k) => [item, k]).filter(([item]) => item.spatial);
+  const label = (text, name, first, last, more = {}) => {
+    const node = make("div", { class: name, "aria-hidden": "true", text, ...more });
+    node.style.gridColumn = `${2 * first + 1} / ${2 * last + 2}`;
+    return node;
+  };
+  const names = spatial.map(([item, k]) => {
+    const layer = out(item),
+      { name } = layers[layer];
+    return label(shortName(name, sizes[k + 1].width + gap - 4), "hl-rail-name", k + 1, k + 1, {
+      title: name,
+      onclick: () => choose(layer),
+      onpointerenter: () => point(layer),
+    });
+  });
+  const outputs = groupRuns(spatial).map((run) =>
+    label(unbroken(sizeOf(terms, layers[out(run[0][0])])), "hl-rail-size", run[0][1] + 1, run.at(-1)[1] + 1),
+  );
+  const last = items.length + 1;
+  return [
+    label(terms.image, "hl-rail-name", 0, 0),
+    label(unbroken(`${input[0]} × ${input[1]}`), "hl-rail-size", 0, 0),
+    ...names,
+    ...outputs,
+    label(terms.score, "hl-rail-name", last, last),
+  ];
+}
+
+/** Keep height and width on one line. */
+const unbroken = (text) => text.replace(" × ", "\u00a0×\u00a0");
+
+/** Group consecutive boxes by their run. */
+function groupRuns(boxes) {
+  const groups = [];
+  for (const box of boxes) {
+    if (groups.at(-1)?.[0][0].run === box[0].run) groups.at(-1).push(box);
+    else groups.push([box]);
+  }
+  return groups;
+}
