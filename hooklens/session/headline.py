@@ -63,7 +63,7 @@ def largest_part(fractions: torch.Tensor) -> tuple[str, float, bool]:
 
     fractions   [3, 3] from `shares`; finite
     """
-    best = {}
+    best: dict[int, tuple[float, str]] = {}
     for height, width in ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2)):
         for top in range(4 - height):
             for left in range(4 - width):
@@ -119,7 +119,7 @@ def _capitalize(name: str) -> str:
 
 
 def _position(step: Answer) -> str:
-    """Return where the map has its mass, in words that its method supports."""
+    """Return the position of the mass of the map, as evidence only if the method measures evidence."""
     settings = step.settings
     if settings.method.family == "control":
         return "This control map does not use the network."

@@ -312,5 +312,5 @@ opacity.addEventListener("input", redraw);
 $("#previous").addEventListener("click", () => step(-1));
 $("#next").addEventListener("click", () => step(1));
 $("#close").addEventListener("click", () => dialog.close());
-// All images are loaded early, so that they can be printed; this takes milliseconds, because the page contains them.
+// All images are loaded early, so that they can be printed. This makes no requests, because the page contains them.
 Promise.all(DATA.images.map((_, k) => photo(k))).then(() => { document.documentElement.dataset.ready = ""; });

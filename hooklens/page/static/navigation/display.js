@@ -4,14 +4,12 @@ import { makeButton } from "../wire.js";
 
 const PARAMETER = "__theme"; // Gradio reads it when the page opens
 
-/** The theme: that of the system, unless the user or the address has chosen one. */
-export class Theme {
-  toggle() {
-    const dark = document.body.classList.toggle("dark"),
-      url = new URL(location.href);
-    url.searchParams.set(PARAMETER, dark ? "dark" : "light");
-    history.replaceState(null, "", url);
-  }
+/** Change between light and dark; the address keeps the choice. */
+export function toggleTheme() {
+  const dark = document.body.classList.toggle("dark"),
+    url = new URL(location.href);
+  url.searchParams.set(PARAMETER, dark ? "dark" : "light");
+  history.replaceState(null, "", url);
 }
 
 /** The presentation mode, which the Escape key and a button leave. */

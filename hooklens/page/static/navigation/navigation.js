@@ -1,8 +1,9 @@
 // The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings. Gradio's own
 // tabs are hidden, because Gradio decides which of them it moves to a menu.
 import { selectTab, selectedTab, watchTabs } from "../gradio.js";
+import { dismiss } from "../page/dismiss.js";
 import { make } from "../wire.js";
-import { Presentation, Theme } from "./display.js";
+import { Presentation, toggleTheme } from "./display.js";
 
 class Menu {
   /** `items`: [text, act] pairs. */
@@ -27,9 +28,7 @@ class Menu {
     );
     this.root = make("div", { class: "hl-menu" }, this.button, this.list);
     this.root.addEventListener("keydown", (event) => this.key(event));
-    this.root.addEventListener("focusout", (event) => {
-      if (!this.root.contains(event.relatedTarget)) this.open(false);
-    });
+    dismiss(this.root, this.button, this.list, () => this.open(false));
   }
 
   open(on, focused = 0) {
@@ -55,10 +54,6 @@ class Menu {
           ArrowUp: () => this.entries.at((at - 1) % count).focus(),
           Home: () => this.entries[0].focus(),
           End: () => this.entries.at(-1).focus(),
-          Escape: () => {
-            this.open(false);
-            this.button.focus();
-          },
         };
     if (!acts[event.key]) return;
     event.preventDefault();
@@ -85,11 +80,10 @@ export function mount(element, props) {
   const tabs = views.map(([id, text]) =>
     make("button", { type: "button", role: "tab", "data-view": id, text, onclick: () => selectTab(id) }),
   );
-  const theme = new Theme(),
-    presentation = new Presentation(terms.leave);
+  const presentation = new Presentation(terms.leave);
   const menu = new Menu(terms.more, [
     ...more.map(([id, text]) => [text, () => selectTab(id)]),
-    [terms.theme, () => theme.toggle()],
+    [terms.theme, toggleTheme],
     [terms.present, () => presentation.start()],
   ]);
   const list = make("div", { role: "tablist", "aria-label": terms.views }, ...tabs);

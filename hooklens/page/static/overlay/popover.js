@@ -1,4 +1,5 @@
 // A button that opens a small panel of controls; Escape, a click outside or leaving it closes it.
+import { dismiss } from "../page/dismiss.js";
 import { make } from "../wire.js";
 
 let popovers = 0;
@@ -22,18 +23,7 @@ export class Popover {
       make("i", { class: "hl-caret", "aria-hidden": "true" }),
     );
     this.root = make("div", { class: "hl-popover" }, this.button, this.panel);
-    this.root.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || this.panel.hidden) return;
-      event.preventDefault();
-      this.open(false);
-      this.button.focus();
-    });
-    this.root.addEventListener("focusout", (event) => {
-      if (event.relatedTarget && !this.root.contains(event.relatedTarget)) this.open(false);
-    });
-    document.addEventListener("pointerdown", (event) => {
-      if (!this.root.contains(event.target)) this.open(false);
-    });
+    dismiss(this.root, this.button, this.panel, () => this.open(false));
   }
 
   open(on) {

@@ -6,7 +6,6 @@ import { watchProps, make, markDrawn } from "../wire.js";
 
 const NARROW = 768;
 const DELAY = 300; // milliseconds before "Computing" is shown, because fast answers arrive earlier
-const ANSWERED = ["done", "stopped", "landing"];
 
 /** Draw the button of the next question: it changes a setting, or opens the comparison. */
 function drawNext(button, next, trigger) {
@@ -42,8 +41,10 @@ export function mount(element, props, trigger, watch) {
     );
     line.dataset.kind = value.kind;
     // The sentence of the last answer stays, dimmed, while the next one is computed, so that nothing moves.
-    if (value.kind !== "busy") drawHeadline(headline, (ANSWERED.includes(value.kind) && value.headline) || []);
-    if (value.kind !== "busy") drawNext(next, value.next, trigger);
+    if (value.kind !== "busy") {
+      drawHeadline(headline, value.headline || []);
+      drawNext(next, value.next, trigger);
+    }
     bar.hidden = value.fraction === undefined || value.fraction === null;
     if (!bar.hidden) bar.value = value.fraction;
   };

@@ -1,6 +1,7 @@
 // The "Save" menu below a map.
 import { bundle } from "./bundle.js";
 import { png, svg, transparent } from "./figure.js";
+import { dismiss } from "../page/dismiss.js";
 import { make, encodeNpy, downloadFile } from "../wire.js";
 
 let menus = 0;
@@ -24,18 +25,7 @@ class Menu {
     });
     this.note = make("p", { class: "hl-quiet hl-share-note", role: "status", hidden: true });
     this.root = make("div", { class: "hl-share" }, this.button, this.list, this.note);
-    this.root.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !this.list.hidden) {
-        this.open(false);
-        this.button.focus();
-      }
-    });
-    this.root.addEventListener("focusout", (event) => {
-      if (event.relatedTarget && !this.root.contains(event.relatedTarget)) this.open(false);
-    });
-    document.addEventListener("pointerdown", (event) => {
-      if (!this.root.contains(event.target)) this.open(false);
-    });
+    dismiss(this.root, this.button, this.list, () => this.open(false));
   }
 
   open(on) {
