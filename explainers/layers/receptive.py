@@ -53,6 +53,26 @@ def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: G
     return _box(maps, leaf, row, column)
 
 
+def stride(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[float, float]:
+    """Return the layer's vertical and horizontal stride in input pixels.
+
+    Returns  (rows, columns): the distance between the receptive fields of two central cells if the borders clip
+             neither, else image size / grid size (exact if divisible).
+    Errors   as `receptive_field`
+    """
+    maps, leaf = _follow(network, images, at)
+    size, (rows, columns) = leaf.shape[-2:], maps.shape[-2:]
+    row, column = (rows - 1) // 2, (columns - 1) // 2
+    box, next_box = (_box(maps, leaf, min(row + k, rows - 1), min(column + k, columns - 1)) for k in (0, 1))
+
+    def along(axis: int, cells: int) -> float:
+        start, end = box[1 - axis], next_box[3 - axis]
+        inside = start > 0 and end < size[axis] and cells > 1
+        return float(next_box[1 - axis] - start) if inside else size[axis] / cells
+
+    return along(0, rows), along(1, columns)
+
+
 def receptive_fields(
     network: nn.Module, images: Tensor, at: LayerLayout, seconds: float = math.inf
 ) -> tuple[list[Span], list[Span]] | None:

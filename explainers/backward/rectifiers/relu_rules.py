@@ -65,6 +65,11 @@ def deconv(inputs: tuple[Tensor | None, ...], outputs: tuple[Tensor, ...]) -> tu
     return tuple(None if g is None else outputs[0].clamp(min=0) for g in inputs)
 
 
+def skip(node: Any) -> None:
+    """Let a graph node pass its gradient on unchanged, also where it cuts its input off."""
+    node.register_hook(lambda inputs, outputs: (outputs[0], *inputs[1:]))
+
+
 def hook_rectifiers(total: Tensor, rule: Rule) -> None:
     """Register `rule` on every rectifier of the graph that leads to `total`.
 

@@ -47,7 +47,7 @@ def cell_gradient(
     before that function, and this value (NaN if it is not known); otherwise the second result is None.
     """
     import explainers  # torch takes seconds to start
-    from hooklens.session.channels.before_activation import BeforeActivation, value_before  # torch takes seconds
+    from explainers.backward.rectifiers import before_activation  # torch takes seconds to start
 
     row, column = (line[i] for line, i in zip(_sources(name, layer, images), cell, strict=True))
     if row is None or column is None:  # a part of the image that the layer does not cover
@@ -59,8 +59,8 @@ def cell_gradient(
     found = gradient(explainers.unit(layer, channel, (row, column)))
     if bool(found.any()):
         return found, None
-    unit = BeforeActivation(layer, channel, (row, column))
-    value = network_calls.run(name, value_before, images, unit=unit)
+    unit = before_activation.BeforeActivation(layer, channel, (row, column))
+    value = network_calls.run(name, before_activation.value_before, images, unit=unit)
     return (found, None) if value is None else (gradient(unit), float(value))
 
 

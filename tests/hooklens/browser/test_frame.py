@@ -48,7 +48,7 @@ def test_the_image_is_as_large_as_the_window_allows(browser, app: str, width: in
     side = page.locator("#hl-bars").bounding_box()
     beside = side["x"] > picture["x"] + picture["width"]
     room = column["width"] - (side["width"] + 24 if beside else 0)
-    assert picture["width"] == pytest.approx(min(room, height - 448, 0.55 * height), abs=3) or width < 768
+    assert picture["width"] == pytest.approx(min(room, height - 540, 0.55 * height), abs=3) or width < 768
     assert beside == (width >= 1100) and picture["y"] + picture["height"] <= height
     network = page.locator("#hl-strip").bounding_box()
     assert width < 1100 or network["y"] + 80 <= height, "the network is visible without scrolling"

@@ -50,6 +50,9 @@ def test_map_network_and_predictions_are_in_one_view(browser, app: str, width: i
     assert sentence["y"] + sentence["height"] <= map_["y"] and map_["height"] <= 0.55 * height + 1
     assert map_["y"] + map_["height"] <= network["y"] and network["y"] + network["height"] <= height
     assert predictions["y"] + predictions["height"] <= network["y"]
+    guide, trust = (visit.page.locator(name).bounding_box() for name in ("#hl-guide", "#hl-trust"))
+    assert predictions["y"] + predictions["height"] <= guide["y"] and guide["y"] + guide["height"] <= trust["y"]
+    assert guide["x"] == trust["x"] == predictions["x"], "one column, which scrolls by itself"
     visit.check()
     context.close()
 
@@ -59,6 +62,9 @@ def test_on_a_phone_an_upload_is_one_tap_away(browser, app: str, tmp_path: Path)
     visit = Visit(context.new_page(), app).open()
     page = visit.page
     assert page.get_by_role("button", name="Upload", exact=True).first.is_visible()
+    more = page.locator("#hl-navigation [aria-haspopup=menu]").bounding_box()
+    assert more["x"] + more["width"] <= 390, "all views can be reached"
+    assert page.locator("#hl-overlay .hl-frame").bounding_box()["width"] >= 340
     Image.new("RGB", (96, 64), (40, 120, 200)).save(tmp_path / "blue.png")
     with page.expect_file_chooser() as opened:
         page.locator("#hl-examples .hl-upload").click()

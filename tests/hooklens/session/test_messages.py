@@ -16,7 +16,7 @@ from hooklens.session.messages import fetching
 
 def test_rows_and_columns_are_counted_from_1() -> None:
     assert messages.no_cell((6, 0), (7, 9)) == "No cell at row 7, column 1: the layer has 7 × 9 cells."
-    gradient = InputGradient(None, None, 3, (7, 9), (2, 5), True, False, 1.5, torch.ones(4, 4))  # type: ignore[arg-type]
+    gradient = InputGradient(None, None, 3, (7, 9), (2, 5), True, None, 1.5, torch.ones(4, 4))  # type: ignore[arg-type]
     assert "strongest cell (row 3, column 6), value 1.5" in messages.input_gradient(gradient)
 
 

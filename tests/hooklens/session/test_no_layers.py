@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -14,6 +17,7 @@ from hooklens.session.answers import Answer, Stages
 from hooklens.session.channels import engine as channels
 from hooklens.session.jobs.runs import Run
 from hooklens.session.request import Request
+from tests.support.catalog import isolate_catalog
 
 DOG = str(next(iter(examples.all_examples().values())).path)
 LINEAR = """
@@ -26,23 +30,18 @@ def build():
 """
 
 
-@pytest.fixture(scope="module")
-def added(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Offer the network, which is loaded once."""
-    path = tmp_path_factory.mktemp("linear") / "linear.py"
-    path.write_text(LINEAR)
-    name = zoo.add(f"{path}:build")
+@pytest.fixture
+def linear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Offer the network in an engine without its background thread."""
+    isolate_catalog(monkeypatch, tmp_path)
+    monkeypatch.setattr(model_cache, "_loaded", OrderedDict())
+    (tmp_path / "linear.py").write_text(LINEAR)
+    name = zoo.add(f"{tmp_path / 'linear.py'}:build")
     with pytest.warns(UserWarning, match="preprocessing of"):
         model_cache.load(name)
-    return name
-
-
-@pytest.fixture
-def linear(added: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The network in an engine without its background thread."""
     monkeypatch.setattr(model_cache, "ready", done := model_cache.threading.Event())
     done.set()
-    return added
+    return name
 
 
 def test_the_default_is_integrated_gradients_and_the_map_is_the_library_map(linear: str) -> None:

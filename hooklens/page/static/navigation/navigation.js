@@ -1,5 +1,5 @@
-// The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings. Gradio's own
-// tabs are hidden, because Gradio decides which of them it moves to a menu.
+// The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings. Gradio's
+// own tabs are hidden, because Gradio decides which of them it moves to a menu.
 import { selectTab, selectedTab, watchTabs } from "../gradio.js";
 import { dismiss } from "../page/dismiss.js";
 import { make } from "../wire.js";

@@ -1,8 +1,8 @@
 // What closes an open panel below a button.
 
 /**
- * Call `close` when the user leaves an open panel: by Escape, which returns the focus to its button, by moving the focus
- * elsewhere, or by a press outside.
+ * Call `close` when the user leaves an open panel: by Escape, which returns the focus to its button, by moving the
+ * focus elsewhere, or by a press outside.
  * @param {HTMLElement} root contains the button and the panel
  * @param {HTMLButtonElement} button
  * @param {HTMLElement} panel

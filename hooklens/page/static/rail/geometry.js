@@ -66,8 +66,8 @@ export function createSvg() {
 }
 
 /**
- * Return the arcs around boxes, shorter ones first, without those inside one box. Another arc that starts or ends inside a
- * folded box starts or ends at its top.
+ * Return the arcs around boxes, shorter ones first, without those inside one box. Another arc that starts or ends
+ * inside a folded box starts or ends at its top.
  */
 function arcsOf(found, items) {
   const at = new Map();

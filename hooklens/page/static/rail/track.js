@@ -15,7 +15,8 @@ export class Track {
    * @param {import("./rail.js").Actions} actions
    */
   constructor(terms, actions) {
-    Object.assign(this, { terms, actions, network: null, runs: [], items: [], opened: new Set(), boxes: [], maps: null });
+    Object.assign(this, { terms, actions, network: null, maps: null });
+    Object.assign(this, { runs: [], items: [], opened: new Set(), boxes: [] });
     this.chosen = null; // a layer
     this.svg = createSvg();
     this.row = make("div", { class: "hl-rail-row", role: "toolbar", "aria-label": terms.group });
@@ -64,7 +65,8 @@ export class Track {
     const cells = [this.input, ...this.boxes, this.score];
     cells.forEach((cell, k) => Object.assign(cell.style, { gridColumn: 2 * k + 1, gridRow: 1 }));
     const badges = this.items.map((item, k) => this.createBadge(item, k, sizes[k + 1], top)).filter(Boolean);
-    row.replaceChildren(...cells, ...badges, ...createLabels(this.terms, network, this.items, sizes, gap, this.actions));
+    const labels = createLabels(this.terms, network, this.items, sizes, gap, this.actions);
+    row.replaceChildren(...cells, ...badges, ...labels);
     let left = 0;
     const spans = sizes.map((size) => [left, (left += size.width + gap) - gap]);
     drawArcs(this.svg, arcs, spans, gap, top);

@@ -108,7 +108,7 @@ def test_a_fast_request_is_answered_before_another_users_slow_run(visit: Visit, 
     )  # after a delay of 0.25 s
     visit.page.locator("#hl-stop").click()
     until(visit, f"{STATE} === 'stopped'")
-    until(other, "document.querySelector('#hl-status').innerText.startsWith('RISE: ')")
+    until(other, "document.querySelector('#hl-status .hl-line').innerText.startsWith('RISE: ')")
     other.page.locator("#hl-stop").click()
     until(other, f"{STATE} === 'stopped'")
 

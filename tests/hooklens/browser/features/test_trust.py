@@ -66,6 +66,7 @@ def test_checks_run_automatically_and_curves_show_the_image_at_each_step(visit: 
     assert page.locator(f"{LARGE}:visible").count() == 0
     assert visit.requests[before:] == [], "no request is needed"
 
+    page.locator(PLOTS).last.scroll_into_view_if_needed()
     box = page.locator(PLOTS).last.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
     page.wait_for_function(f"document.querySelector('{LARGE}').dataset.metric === 'insertion'")

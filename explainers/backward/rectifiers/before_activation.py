@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import explainers
+from explainers.backward.rectifiers.relu_rules import skip
+from explainers.hooks.edit import edit_outputs
 from explainers.targets import Unit
 
 CUTTING = ("Hardtanh", "Clamp", "Relu", "Threshold", "Hardswish", "Hardsigmoid")
@@ -22,7 +23,7 @@ class BeforeActivation(Unit):
     def __call__(self, output: Any) -> Tensor:
         """Return the activations [N], in the units of the layer; their gradient is that before the activation."""
         if (node := _cutting_node(output)) is not None:
-            node.register_hook(lambda inputs, outputs: (outputs[0], *inputs[1:]))
+            skip(node)
         return super().__call__(output)
 
 
@@ -42,7 +43,7 @@ def value_before(network: Any, images: Tensor, unit: Unit) -> Tensor | None:
         else:
             values.append(unit.fixed(before, len(images))(before)[0].detach())
 
-    with torch.enable_grad(), explainers.edit_outputs(network, {unit.layer: read}):
+    with torch.enable_grad(), edit_outputs(network, {unit.layer: read}):
         network(images.detach().clone().requires_grad_())
     return values[0] if values else None
 
