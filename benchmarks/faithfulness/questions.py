@@ -3,7 +3,7 @@
 QUESTIONS = {
     "Where at the layer is evidence for the class?": (
         "grad_cam grad_cam_pp hires_cam element_wise_grad_cam layer_cam xgrad_cam smooth_grad_cam_pp shapley_cam cam "
-        "eigen_grad_cam seg_eigen_cam refine_cam sess le_grad transformer_attribution"
+        "eigen_grad_cam seg_eigen_cam refine_cam sess le_grad grad_eclip transformer_attribution"
     ),
     "Where is evidence for this class and against the most similar classes?": "finer_cam",
     "Which positions have strong features at the layer, for any class?": (

@@ -174,5 +174,50 @@ def le_grad(
     return attention.to_maps(torch.stack(blocks).mean(dim=0))
 
 
+@method(
+    family="attention",
+    returns="grid",
+    title="Grad-ECLIP",
+    signed=False,
+    needs=why_not,
+    paper="Zhao et al. 2024, arXiv:2502.18816",
+)
+def grad_eclip(
+    model: nn.Module,
+    images: Tensor,
+    target: TargetLike = None,
+    *,
+    forward: Forward | None = None,
+    through: ThroughLike | None = None,
+) -> Tensor:
+    """Grad-ECLIP: the gradient at the last attention, with similarities of queries and keys instead of its weights.
+
+        ReLU(Σ_queries λ Σ_heads G),  λ = (c - min c) / (max c - min c),  c = cos(query, key)
+
+    G = ∂y/∂A is the gradient at the last attention's output times the values, which is the paper's channel weight
+    times value. λ spreads more evenly over the patches than the softmax; its extrema are those of each query over the
+    patches. The paper defines the method for a class token; tokens that are pooled, and the queries of attention
+    pooling, are summed. It was made for CLIP: give `Similarity(text_embedding(model, tokens)[0])` as the target.
+
+    `forward` and `through` are as in `explain`.
+
+    Returns  (n, h, w) on the grid of the patches, >= 0, in the unit of the score
+    Errors   UnsupportedModel if the network has no global attention among tokens, or writes it without torch's function
+    Source   Zhao et al. 2024 (ICML), section 3.2, arXiv:2502.18816
+
+    Example
+        >>> grad_eclip(vit, images, 281).shape
+        torch.Size([1, 14, 14])
+    """
+    attention = record_attention(model, images, target, gradients=True, similarity=True)
+    g = attention.gradients[-1] if attention.pool_gradient is None else attention.pool_gradient
+    assert attention.similarity is not None, "requested"
+    cosine = attention.similarity[..., attention.extra_tokens :]
+    low, high = cosine.amin(-1, keepdim=True), cosine.amax(-1, keepdim=True)
+    looseness = torch.where(high > low, (cosine - low) / (high - low), 1)
+    contributions = g.sum(dim=1)[..., attention.extra_tokens :] * looseness
+    return contributions.sum(dim=1).relu().unflatten(-1, attention.grid)
+
+
 def _identity(like: Tensor) -> Tensor:
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)

@@ -58,13 +58,13 @@ def attention_weights(
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    *, keep: Callable[[Tensor], Tensor] | None = None,
+    *, keep: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute torch's function of this name; `keep` receives the weights and returns those to use."""
+    """Compute torch's function of this name; `keep` maps weights, queries and keys to weights."""
     if enable_gqa:
         key, value = repeat_heads(query, key), repeat_heads(query, value)
     weights = attention_weights(query, key, attn_mask, is_causal, scale)
-    return (weights if keep is None else keep(weights)) @ value
+    return (weights if keep is None else keep(weights, query, key)) @ value
 
 
 def multi_head_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

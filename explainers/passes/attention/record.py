@@ -10,12 +10,13 @@ an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from explainers.errors import BadTarget, LayerNotFound, UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding, note_gradient, note_layer
@@ -43,6 +44,8 @@ class AttentionRecord:
     keys. `readout_weights` [N, T] average over the tokens that the score uses after the last block: the class token, or
     all patches if they are pooled. If attention pools them, `pool` and `pool_gradient` [N, heads, Q, T] are the weights
     of its queries and their gradients, and `readout_weights` [N, Q] average over the queries that the score uses.
+    `similarity` [N, T, T], or [N, Q, T] of the pooling, is the cosine of the queries and keys of the last attention,
+    all heads concatenated, if it was requested.
     """
 
     weights: list[Tensor]
@@ -52,6 +55,7 @@ class AttentionRecord:
     extra_tokens: int
     pool: Tensor | None = None
     pool_gradient: Tensor | None = None
+    similarity: Tensor | None = None
 
     def read(self, matrix: Tensor, pool: Tensor | None = None) -> Tensor:
         """Return the mean of the rows of [N, T, T] that the score uses, as maps [N, h, w]; `pool` [N, Q, T] mixes
@@ -70,15 +74,19 @@ def patches_of(tokens: Tensor, grid: Grid, extra: int) -> Tensor:
     return tokens[..., extra:].unflatten(-1, grid).clone()
 
 
-def record_attention(model: nn.Module, images: Tensor, target: TargetLike, *, gradients: bool) -> AttentionRecord:
+def record_attention(
+    model: nn.Module, images: Tensor, target: TargetLike, *, gradients: bool, similarity: bool = False
+) -> AttentionRecord:
     """Run a forward pass and a backward pass down to the first attention; without `gradients`, down to the last.
+
+    `similarity` adds the cosine of queries and keys in the last attention.
 
     Errors   UnsupportedModel if the network has no global attention, or its operations cannot be observed
     """
     refuse_without_attention(model)
 
     def attention_of(run: Run) -> tuple[AttentionRecord, bool]:
-        with watch_attention(run.view.network, len(run.images)) as watch:
+        with watch_attention(run.view.network, len(run.images), operands=similarity) as watch:
             output = run.forward(run.images)
             total = run.scoring.score(output).sum() if gradients or target is not None else _score_if_any(run, output)
         grid, extra = grid_of(run, watch)
@@ -86,7 +94,8 @@ def record_attention(model: nn.Module, images: Tensor, target: TargetLike, *, gr
         _refuse_side_by_side(run, seen)
         needed = [attention.weights for attention in (seen if gradients else seen[-1:])]
         g = [torch.zeros_like(a) for a in needed] if total is None else run.backward.vjp(total, needed)
-        return _record(seen, g, len(run.images), grid, extra), total is not None
+        record = _record(seen, g, len(run.images), grid, extra)
+        return replace(record, similarity=_similarity(run, seen[-1]) if similarity else None), total is not None
 
     with open_run(model, images, target) as run:
         record, has_scores = run.by_image(attention_of)
@@ -181,6 +190,23 @@ def _record(seen: list[Attention], gradients: list[Tensor], count: int, grid: Gr
         return AttentionRecord(weights, gradients, _readout_weights(gradients[-1], extra), grid, extra)
     pool, readout = _by_head(pooling.weights, count), _readout_weights(gradients[-1], 0)
     return AttentionRecord(weights, gradients[:-1], readout, grid, extra, pool, gradients[-1])
+
+
+def _similarity(run: Run, attention: Attention) -> Tensor:
+    """Return the cosine of queries and keys [N, Q, T]: concatenated heads, as the authors of Grad-ECLIP compute it.
+
+    Errors   UnsupportedModel if the network multiplies queries and keys by itself
+    """
+    if attention.operands is None:
+        raise UnsupportedModel(
+            f"Cannot read the queries and keys of {attention.path!r} in this {type(run.view.model).__name__}: it "
+            "computes attention without torch's scaled_dot_product_attention. Use that function (in transformers: "
+            "attn_implementation='sdpa'), or use le_grad, which does not need queries and keys."
+        )
+    query, key = (
+        functional.normalize(at_least_float32(each).movedim(-3, -2).flatten(-2), dim=-1) for each in attention.operands
+    )
+    return query @ key.mT
 
 
 def split_pool(seen: list[Attention]) -> tuple[list[Attention], Attention | None]:

@@ -42,6 +42,8 @@ class Attention:
     """The operation that modified the weights before that product, or empty."""
     among: bool | None = None
     """Whether an enclosing module takes this number of tokens per image; None if no enclosing module takes tokens."""
+    operands: tuple[Tensor, Tensor] | None = None
+    """Queries and keys, [N, heads, T, d], if they were requested and a fused function received them."""
     owner: type[nn.Module] | None = None
     """The class of the innermost enclosing module that is not a torch.nn container or operation."""
 
@@ -76,14 +78,17 @@ class _Frame:
 
 
 @contextmanager
-def watch_attention(network: nn.Module, image_count: int, *, leaves: bool = True) -> Iterator[AttentionTrace]:
+def watch_attention(
+    network: nn.Module, image_count: int, *, leaves: bool = True, operands: bool = False
+) -> Iterator[AttentionTrace]:
     """Record the attentions of this thread's forward pass of `image_count` images; the result is complete after the
     block.
 
     With `leaves`, the first weights become the leaf of the autograd graph; all later ones are nodes of it.
+    With `operands`, queries and keys are recorded too.
     """
     seen = AttentionTrace()
-    watch = _Watch(seen, image_count, leaves)
+    watch = _Watch(seen, image_count, leaves, operands)
 
     with ExitStack() as stack:
         calls = Calls(network, stack, watch.start)
@@ -100,9 +105,9 @@ def watch_attention(network: nn.Module, image_count: int, *, leaves: bool = True
 class _Watch(TorchFunctionMode):
     """Replace the calling thread's attention functions, and track weights up to their product with the values."""
 
-    def __init__(self, seen: AttentionTrace, image_count: int, leaves: bool) -> None:
+    def __init__(self, seen: AttentionTrace, image_count: int, leaves: bool, operands: bool) -> None:
         super().__init__()
-        self.seen, self.image_count, self.leaves = seen, image_count, leaves
+        self.seen, self.image_count, self.leaves, self.operands = seen, image_count, leaves, operands
         self.running: list[_Frame] = []
         self.ended: list[_Frame] = []
         self.followed: dict[int, tuple[Tensor, Attention]] = {}
@@ -151,10 +156,12 @@ class _Watch(TorchFunctionMode):
             frame.inside.append(attention)
         return weights
 
-    def keep_product(self, weights: Tensor) -> Tensor:
+    def keep_product(self, weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """Record weights that are multiplied by values without modification."""
         weights = self.keep(weights)
         self.seen.attentions[-1].used = True
+        if self.operands:
+            self.seen.attentions[-1].operands = query.detach(), key.detach()
         return weights
 
     def _among(self, count: int) -> bool | None:
@@ -188,7 +195,7 @@ class _Watch(TorchFunctionMode):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
     ) -> tuple[Tensor, Tensor]:
-        weights = self.keep_product(attention_ops.attention_weights(query, key, mask, is_causal))
+        weights = self.keep_product(attention_ops.attention_weights(query, key, mask, is_causal), query, key)
         return weights @ value, weights
 
     def _follow(self, name: str, operand: Tensor, args: Any, output: Any) -> None:

@@ -137,6 +137,11 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         AGAINST,
         "Only valid for small changes, and negative evidence is ignored.",
     ),
+    "grad_eclip": (
+        "patches whose values in the last attention raise the score of {target}",
+        AGAINST,
+        "Only the last attention is explained; earlier ones have already mixed the patches.",
+    ),
     "smooth_grad": (SWAY, "pixels that lower it when they increase", LOCAL),
     "smooth_grad_squared": (SWAY, "", "Squares have no sign, so the direction is lost. " + LOCAL),
     "var_grad": (

@@ -65,6 +65,7 @@ LINES = {
         ),
         "transformer_attribution": ("Class-specific relevance of a transformer's attention.", "vit chefer relevance"),
         "le_grad": ("Gradient of the class score with respect to attention.", "vit legrad gradient"),
+        "grad_eclip": ("Gradient and values of the last attention.", "vit clip eclip text sentence gradient"),
     },
     PIXELS: {
         "smooth_grad": (

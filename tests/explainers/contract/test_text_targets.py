@@ -123,6 +123,59 @@ def test_the_scores_of_several_sentences_are_classes(kind: str) -> None:
     torch.testing.assert_close(by_name, by_vector, rtol=1e-4, atol=1e-7)
 
 
+def projections(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values before they are split into heads."""
+    return attention.q_proj(tokens), attention.k_proj(tokens), attention.v_proj(tokens)
+
+
+@pytest.mark.parametrize("against", [None, 2])
+def test_grad_eclip_of_clip_is_the_authors_formula(against: int | None) -> None:
+    """Oracle: the gradient at the output of the last attention times values times loosened similarities."""
+    net: Any = hugging_face("CLIP")
+    vectors = text_embedding(net, TOKENS)
+    target = Similarity(vectors[1], against=None if against is None else vectors[against])
+    attention, kept = net.vision_model.encoder.layers[-1].self_attn, {}
+    with (
+        attention.register_forward_pre_hook(lambda _, a, k: kept.update(x=k["hidden_states"]), with_kwargs=True),
+        attention.out_proj.register_forward_pre_hook(lambda _, args: kept.update(o=args[0])),
+    ):
+        score = target(net.get_image_features(IMAGES)).sum()
+    (g,) = torch.autograd.grad(score, kept["o"])
+    q, k, v = (each.detach() for each in projections(attention, kept["x"]))
+    cosine = torch.cosine_similarity(q[:, :1], k[:, 1:], dim=-1)
+    low, high = cosine.amin(1, keepdim=True), cosine.amax(1, keepdim=True)
+    expected = ((g[:, :1] * v[:, 1:]).sum(-1) * (cosine - low) / (high - low)).relu().view(2, 4, 4)
+
+    found = explainers.grad_eclip(net, IMAGES, target, forward=net.get_image_features)
+
+    assert expected.amax() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-8)
+
+
+def test_grad_eclip_of_attention_pooling_uses_the_queries_of_the_pooling() -> None:
+    """SigLIP pools its patches by one query; the gradient is that of its output, the input of the last projection."""
+    net: Any = hugging_face("Siglip")
+    target, head, kept = Similarity(text_embedding(net, TOKENS)[0]), net.vision_model.head, {}
+    with head.attention.register_forward_pre_hook(lambda _, args, kw: kept.update(a=args, kw=kw), with_kwargs=True):
+        net.get_image_features(IMAGES)
+    query, tokens, *_ = (*kept["a"], *kept["kw"].values())
+    matrices, biases = head.attention.in_proj_weight.chunk(3), head.attention.in_proj_bias.chunk(3)
+    q, k, v = (x @ m.T + b for x, m, b in zip((query, tokens, tokens), matrices, biases, strict=True))
+    heads = [slice(0, 8), slice(8, 16)]
+    mixed = torch.cat([(q[..., h] @ k[..., h].mT / 8**0.5).softmax(-1) @ v[..., h] for h in heads], -1).detach()
+    mixed.requires_grad_()
+    after = head.attention.out_proj(mixed)
+    (g,) = torch.autograd.grad(target((after + head.mlp(head.layernorm(after)))[:, 0]).sum(), mixed)
+    cosine = torch.cosine_similarity(q, k, dim=-1)
+    low, high = cosine.amin(1, keepdim=True), cosine.amax(1, keepdim=True)
+    expected = ((g * v).sum(-1) * (cosine - low) / (high - low)).relu().view(2, 4, 4).detach()
+
+    found = explainers.grad_eclip(net, IMAGES, target, forward=net.get_image_features)
+
+    assert expected.amax() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-8)
+
+
 def test_dicts_of_a_tokenizer_and_models_in_training_mode() -> None:
     net: Any = hugging_face("CLIP")
     mask = torch.ones_like(TOKENS)

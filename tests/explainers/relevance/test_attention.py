@@ -16,6 +16,7 @@ from explainers import (
     attention_rollout,
     check_explainer,
     explain,
+    grad_eclip,
     le_grad,
     token_pca,
     transformer_attribution,
@@ -62,6 +63,19 @@ def test_every_implementation_of_attention_gives_the_same_map(name, fused):
     actual = METHODS[name](with_custom_attention(net, fused), wide_images(), CLASSES)
 
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_grad_eclip_needs_the_queries_and_keys():
+    """Identity of `nn.MultiheadAttention` and torch's function; attention without this function is refused by name."""
+    net = two_blocks()
+    with torch.no_grad():
+        net.positions.zero_()
+    fused = with_custom_attention(net, True)
+    torch.testing.assert_close(
+        grad_eclip(fused, wide_images(), CLASSES), grad_eclip(net, wide_images(), CLASSES), rtol=1e-10, atol=1e-14
+    )
+    with pytest.raises(UnsupportedModel, match=r"queries and keys of 'blocks.1.attn'.*attn_implementation='sdpa'"):
+        grad_eclip(with_custom_attention(net, False), wide_images(), CLASSES)
 
 
 def test_weights_and_gradients_by_hand():

@@ -96,6 +96,27 @@ def _legrad(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return class_row(net, total)
 
 
+def _grad_eclip(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """The authors' form, one image at a time: gradient at the class token's output, times value, times similarity."""
+    block, rows = net.blocks[1], []
+    weights, after, _ = attend_by_hand(net, x)
+    y = _norm(block.ln_1, after[0].detach())
+    q, k, v = (y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias).chunk(3, -1)
+    half = q.shape[-1] // 2
+    mixed = torch.cat([weights[1][:, 0] @ v[..., :half], weights[1][:, 1] @ v[..., half:]], -1).detach()
+    mixed.requires_grad_()
+    tokens = after[0].detach() + mixed @ block.attention.out_proj.weight.T + block.attention.out_proj.bias
+    inner = F.gelu(_norm(block.ln_2, tokens) @ block.mlp[0].weight.T + block.mlp[0].bias)
+    tokens = tokens + inner @ block.mlp[2].weight.T + block.mlp[2].bias
+    scores = _norm(net.ln, tokens)[:, 0] @ net.head.weight.T + net.head.bias
+    (g,) = torch.autograd.grad(scores[range(len(x)), classes].sum(), mixed)
+    for n in range(len(x)):
+        cosine = torch.stack([q[n, 0] @ key / (q[n, 0].norm() * key.norm()) for key in k[n]])[1:]
+        loose = (cosine - cosine.min()) / (cosine.max() - cosine.min())
+        rows.append((loose * torch.stack([(g[n, 0] * value).sum() for value in v[n, 1:]])).clamp(min=0))
+    return torch.stack(rows).detach().reshape(len(x), 2, 8)
+
+
 def _uneven(expected: Tensor) -> bool:
     """Neither constant nor symmetric under transposition."""
     return bool((expected.flatten(1).std(1) > 0.02 * expected.flatten(1).mean(1)).all())
@@ -107,6 +128,14 @@ ORACLES: dict[str, Oracle] = {
     ),
     "transformer_attribution": Oracle(
         "two blocks written out, (I + second)(I + first)", two_blocks, _chefer, wide_images, [2, 0, 4], bites=_uneven
+    ),
+    "grad_eclip": Oracle(
+        "gradient at the class token's output times value, patch by patch",
+        two_blocks,
+        _grad_eclip,
+        wide_images,
+        [2, 0, 4],
+        bites=_uneven,
     ),
     "le_grad": Oracle(
         "two blocks written out, slope by slope", two_blocks, _legrad, wide_images, [2, 0, 4], bites=_uneven
