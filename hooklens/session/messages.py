@@ -123,6 +123,11 @@ def model_choice(info: zoo.ModelInfo) -> str:
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
 
 
+def changed_settings(text: str) -> str:
+    """Return the changed settings of a model as part of its title: "size 96x64, score sigmoid"."""
+    return text.replace("&", ", ").replace("=", " ")
+
+
 def layer_choice(layer: Any) -> str:
     """Return the label of a layer."""
     from explainers.layers.layout import channel_axis  # torch takes seconds to start

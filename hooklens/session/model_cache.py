@@ -82,7 +82,7 @@ def _prepare() -> None:
         name = zoo.add(settings.first_model(_requested), **_own) if _own else zoo.default_name(_requested)
         if name == zoo.first_ready() and (missing := zoo.missing_built_in()):
             _errors.append(missing)
-        _errors.extend(load(name).model.notes)
+        load(name)
     except zoo.ModelUnavailable as error:
         if _requested == settings.AUTO and not _own:  # otherwise the caller raises `failure()`
             log.error("%s", error)
@@ -140,23 +140,36 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
 
     import explainers  # torch takes seconds to start
     from hooklens import zoo  # torch takes seconds to start
+    from hooklens.zoo.variants import change_settings, split_name  # as above
 
     with _lock:
         if name in _loaded:
             return _loaded[name]
-    model = zoo.load_offered(name, progress=progress)
+    base, changes = split_name(name)
+    if changes:  # shares the loaded network
+        model = change_settings(load(base, progress).model, changes)
+    else:
+        model = zoo.load_offered(name, progress=progress)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = model.network.to(device)
     images = torch.zeros(1, model.channels, *model.size, device=device)
     layers = explainers.list_layers(network, images, spatial=True)
     titles = {info.name: info.title for info in zoo.list_models()}
+    title = titles.get(base, base)
     try:
         default = explainers.default_layer(network, images)
     except explainers.NoSpatialOutput:
         default = ""  # such as a network of linear layers: only methods without a layer explain it
     score = model.score_kind if model.task == "classification" else "softmax"
     loaded = LoadedModel(
-        name, titles.get(name, name), model, _distinct(model.labels), layers, default, device, score=score
+        name,
+        f"{title} ({messages.changed_settings(changes)})" if changes else title,
+        model,
+        _distinct(model.labels),
+        layers,
+        default,
+        device,
+        score=score,
     )
     with _lock:
         _loaded[name] = loaded

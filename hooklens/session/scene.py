@@ -20,12 +20,12 @@ from hooklens.session.answers import MIN_SCORE, Answer, DetectedObject, LoadedMo
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from explainers.layers.blocks.partition import Blocks
     from explainers.layers.layer import Layer
     from explainers.options import Option
     from explainers.targets import Target
+    from hooklens import zoo
 
 MOST = 50
 """Maximum number of detections, and of regions of one class."""
@@ -36,7 +36,7 @@ SIDE = 256
 BACKGROUND = ("__background__", "background")
 WITHOUT_MAP = frozenset({"no grid", "one cell", "unused"})
 """Reasons for which a block has no Grad-CAM, by `explainers.layers.blocks.partition.Why`."""
-_blocks: weakref.WeakKeyDictionary[nn.Module, Blocks] = weakref.WeakKeyDictionary()
+_blocks: weakref.WeakKeyDictionary[zoo.Model, Blocks] = weakref.WeakKeyDictionary()
 
 
 def options(loaded: LoadedModel) -> dict[str, Option]:
@@ -116,10 +116,10 @@ def network_blocks(loaded: LoadedModel) -> Blocks:
     from explainers.layers.blocks import partition  # torch takes seconds to start
 
     model = loaded.model
-    if model.network not in _blocks:
+    if model not in _blocks:
         images = torch.zeros(1, model.channels, *model.size, device=loaded.device)
-        _blocks[model.network] = partition.network_blocks(model.network, images)
-    return _blocks[model.network]
+        _blocks[model] = partition.network_blocks(model.network, images)
+    return _blocks[model]
 
 
 def inspect(settings: Settings, crop: Image.Image, images: torch.Tensor) -> Scene:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from hooklens.zoo import checkpoints, overrides, settings
+from hooklens.zoo import checkpoints, overrides, settings, variants
 from hooklens.zoo.downloads import Progress
 from hooklens.zoo.model import Model
 from hooklens.zoo.overrides import Labels, Overrides
@@ -120,7 +120,8 @@ def load_model(
     `package.module:factory` or `folder/file.py:factory`. The other arguments replace what comes with the model:
     `weights` is a .safetensors file or a state dict saved with torch.save; `labels` is a list or a file; `mean` and
     `std` apply to pixels in [0, 1] and have one value per channel; `size` is in pixels, an integer or (height, width);
-    `score` says how scores become probabilities, as in `explainers.explain`, if it is not detected.
+    `score` says how scores become probabilities, as in `explainers.explain`, if it is not detected. Size, mean, std
+    and score can also be part of the name: `NAME?size=96x64&score=sigmoid`.
     Missing settings get defaults, which are reported in `notes` and as a warning.
 
     `progress(done, total)` is called with bytes during a download, in the calling thread; an exception in it stops the
@@ -129,6 +130,7 @@ def load_model(
     Returns  a Model in evaluation mode with frozen parameters
     Errors   ModelUnavailable, whose message lists the models that are ready or everything that does not match
     """
+    name, changes = variants.split_name(name)
     custom = Overrides(weights, labels, mean, std, size, score)
     name = default_name() if name == settings.AUTO else name
     entry = None if custom else _registered().get(name)
@@ -136,6 +138,8 @@ def load_model(
         model = entry.update(_load(entry.source, entry.source_name, entry.custom, progress))
     else:
         model = _load(*_source(name), custom, progress)
+    if changes:
+        return variants.change_settings(model, changes)
     for note in model.notes:
         warnings.warn(note, stacklevel=2)
     return model
@@ -148,8 +152,9 @@ def load_offered(name: str, *, progress: Progress | None = None) -> Model:
 
     Errors   ModelUnavailable; the message for a name that is not offered is the same as for an unknown name
     """
-    if name not in _registered() and name != settings.AUTO:
-        _listed(name)
+    base, _ = variants.split_name(name)
+    if base not in _registered() and base != settings.AUTO:
+        _listed(base)
     return load_model(name, progress=progress)
 
 

@@ -90,6 +90,20 @@ def complete(model: Model, custom: Overrides, labels: Sequence[str] | None, note
     return dataclasses.replace(completed, notes=(*model.notes, *notes, *assumed))
 
 
+def change(model: Model, custom: Overrides) -> Model:
+    """Return a completed model with another size, mean, std or score; it shares the network.
+
+    Errors   BadOverride
+    """
+    preparation, _ = _preparation(model, custom)
+    output = _output(model.name, model.network, preparation)
+    task, count = _task(model.name, output)
+    if task != model.task or (count and count != len(model.labels)):
+        raise BadOverride(f"{model.name!r} returns other classes with these settings. Use another size")
+    score = _score(model, custom, task, output)
+    return dataclasses.replace(model, preparation=preparation, score=score, notes=())
+
+
 def _score(model: Model, custom: Overrides, task: Task, output: Any) -> str | None:
     """Return how the scores become probabilities according to the user or else the model; None if it is detected.
 
@@ -215,7 +229,8 @@ def _output(name: str, network: nn.Module, preparation: Preparation) -> Any:
     Errors   BadOverride
     """
     channels, (height, width) = preparation.channels, preparation.size
-    image = torch.linspace(-1, 1, height * width).view(1, 1, height, width).repeat(1, channels, 1, 1)
+    device = next((tensor.device for tensor in network.parameters()), None)
+    image = torch.linspace(-1, 1, height * width, device=device).view(1, 1, height, width).repeat(1, channels, 1, 1)
     try:
         with torch.no_grad():  # inference tensors could stay in caches of the network
             return getattr(network, "_orig_mod", network)(image)  # torch.compile would take minutes

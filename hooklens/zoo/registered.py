@@ -30,7 +30,7 @@ class Registered:
     _info: ModelInfo | None = None
 
     def update(self, model: Model) -> Model:
-        """Return the model under its public name, and list its properties from now on."""
+        """Return the model under its public name, also in its notes, and list its properties from now on."""
         bytes_ = sum(value.numel() * value.element_size() for value in model.network.parameters())
         self._info = ModelInfo(
             name=self.name,
@@ -45,7 +45,8 @@ class Registered:
             task=model.task,
             channels=model.channels,
         )
-        return dataclasses.replace(model, name=self.name)
+        notes = tuple(note.replace(repr(self.source_name), repr(self.name)) for note in model.notes)
+        return dataclasses.replace(model, name=self.name, notes=notes)
 
     def info(self) -> ModelInfo:
         """Return what is known about the model; before it is loaded, its name and whether it needs a download."""

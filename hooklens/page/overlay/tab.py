@@ -67,7 +67,16 @@ class Overlay(Tab):
         page, panel = self.page, self.panel
         self.saving.wire()
         shown = [self.status, self.view, self.planes, self.guide]
-        outputs = [*panel.inputs[1:], panel.notice, panel.stop, page.fold, *shown, self.bars, self.findings]
+        outputs = [
+            *panel.inputs[1:],
+            panel.notice,
+            panel.preprocessing,
+            panel.stop,
+            page.fold,
+            *shown,
+            self.bars,
+            self.findings,
+        ]
         outputs += [*self.rail.outputs, page.question, page.answered, *page.followers, self.trust.strip]
         shared = queue_options("model", trigger_mode="multiple", show_progress="hidden")
         # The image is set by a plain handler, because Gradio mixes up a file that only one step of a generator sends.
@@ -75,7 +84,7 @@ class Overlay(Tab):
         opening = [panel.image, panel.examples, panel.bands, panel.pin]
         loaded = page.demo.load(self.open_page, outputs=opening, **stored, **UNQUEUED)
         loaded.then(self.first, outputs=outputs, **stored, **shared)
-        clicked = [panel.bands, panel.examples, panel.options, panel.notice]
+        clicked = [panel.bands, panel.examples, panel.options, panel.notice, panel.preprocessing]
         clicked += [panel.address, self.status, self.view, self.bars, self.findings, self.strip, *page.changers]
         changed = [panel.image, *panel.choices.values()]
         events = [*(each.input for each in changed), *(each.select for each in clicked)]

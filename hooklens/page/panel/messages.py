@@ -27,3 +27,28 @@ OPTIONS = {
     "range": "{low} to {high}",
 }
 """Labels used by static/panel/options.js."""
+
+PREPROCESSING = {
+    "group": "Preprocessing of this model",
+    "fields": {
+        "size": ["Size", "Height x width in pixels"],
+        "mean": ["Mean", "One number per channel, for pixel values from 0 to 1"],
+        "std": ["Standard deviation", "One number per channel"],
+        "score": ["Output", "How the output becomes a probability"],
+    },
+    "scores": {
+        "softmax": "logits: softmax",
+        "sigmoid": "logits of independent classes: sigmoid",
+        "identity": "probabilities",
+        "log": "log-probabilities",
+        "logit": "scores without probabilities",
+    },
+    "apply": "Apply",
+    "reset": "Undo changes",
+}
+"""Labels used by static/panel/preprocessing.js."""
+
+
+def preprocessing(height: int, width: int, mean: str, std: str) -> str:
+    """Return the preprocessing of a network in one line."""
+    return f"Preprocessing: {height} × {width} pixels, mean {mean}, standard deviation {std}"

@@ -14,6 +14,7 @@ from hooklens.page.components import view
 from hooklens.page.components.components import ImageUpload, Named, canvas, choice, update_choice
 from hooklens.page.methods import picker as methods
 from hooklens.page.panel import messages as panel_messages
+from hooklens.page.panel import preprocessing
 from hooklens.session import messages, model_cache
 from hooklens.session.answers import LoadedModel, Scene, Settings
 from hooklens.session.bundles import links
@@ -22,7 +23,7 @@ from hooklens.session.request import NAMES, Request, split
 
 SOURCES: list[Literal["upload", "webcam", "clipboard"]] = ["upload", "clipboard", "webcam"]
 CLICKABLE = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip", "hl-method"]
-CLICKABLE += ["hl-ranking", "hl-ranking-compare", "hl-model", "hl-layer", "hl-class", "hl-status"]
+CLICKABLE += ["hl-ranking", "hl-ranking-compare", "hl-model", "hl-layer", "hl-class", "hl-status", "hl-preprocessing"]
 """The ids of components whose clicks change the settings, which the address follows at once."""
 
 
@@ -35,6 +36,7 @@ class Panel:
     examples: gr.HTML
     model: Named
     notice: gr.HTML
+    preprocessing: gr.HTML
     layer: Named
     target: Named
     pin: gr.Checkbox
@@ -59,7 +61,7 @@ class Panel:
     @property
     def outputs(self) -> list[Any]:
         """The components that a click or a resolved request may change."""
-        return [*self.inputs, self.examples, self.notice, self.pin]
+        return [*self.inputs, self.examples, self.notice, self.preprocessing, self.pin]
 
 
 def build() -> Panel:
@@ -81,6 +83,7 @@ def build() -> Panel:
     with gr.Column(elem_id="hl-settings"):
         model = choice("hl-model", messages.MODEL_LABEL, "model")
         notice = canvas("panel/findings", "hl-notice")
+        form = canvas("panel/preprocessing", "hl-preprocessing", terms=panel_messages.PREPROCESSING)
         layer = choice("hl-layer", messages.LAYER_LABEL, "layer")
         target = choice("hl-class", messages.CLASS_LABEL, "target", [(messages.TOP_CHOICE, "")])
         pin = gr.Checkbox(label=messages.PIN, value=False, elem_id="hl-pin", container=False, interactive=True)
@@ -101,6 +104,7 @@ def build() -> Panel:
         strip,
         model,
         notice,
+        form,
         layer,
         target,
         pin,
@@ -219,7 +223,8 @@ def update_settings(settings: Settings, request: Request, form: Any, panel: Pane
     listed = {name: names[name] for name in ("model", "layer", "method")}
     updates: dict[Any, Any] = {}
     if form.get("model") != loaded.name:
-        updates |= update_models(panel, value=loaded.name)
+        updates |= update_models(panel, loaded)
+        updates[panel.preprocessing] = preprocessing.pack(loaded)
         updates[panel.layer] = update_choice(layers(loaded), value=names["layer"])
         choices: list[str | tuple[str, str]] = [(messages.STRONGEST.get(loaded.model.task, messages.TOP_CHOICE), "")]
         choices += [names["target"]] * bool(names["target"]) if loaded.detects_objects else loaded.names
@@ -249,16 +254,19 @@ def update_objects(step: Scene, request: Request, panel: Panel) -> dict[Any, Any
     return {panel.target: update_choice([(first, ""), *(item.name for item in step.objects)], value=value)}
 
 
-def update_models(panel: Panel, **chosen: Any) -> dict[Any, Any]:
-    """Update the list of models, with the error of loading the first one, if any; `value` selects a model."""
+def update_models(panel: Panel, chosen: LoadedModel | None = None) -> dict[Any, Any]:
+    """Update the list of models, with the error of loading the first one, if any, and select a model."""
     infos = model_cache.list_models()
     networks = {info.name for info in infos}
     # The list shows only a hundred names at first, so alternative weights come after all networks.
     infos.sort(key=lambda info: info.name.partition(":")[0] in networks - {info.name})
     listed = [(messages.model_choice(info), info.name) for info in infos]
+    if chosen and chosen.name not in {info.name for info in infos}:  # with other settings, which no list has
+        listed.insert(0, (chosen.title, chosen.name))
     error = model_cache.loading_error()
+    selected = {"value": chosen.name} if chosen else {}
     return {
-        panel.model: update_choice(listed, **chosen),
+        panel.model: update_choice(listed, **selected),
         panel.notice: {"items": [{"sentence": error}] if error else []},
     }
 

@@ -1,4 +1,4 @@
-"""The drawing of a network: its blocks and skip connections, packed once per network."""
+"""The drawing of a network: its blocks and skip connections, packed once per model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from hooklens.session.answers import LoadedModel
 from hooklens.session.rail import messages
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from explainers.layers.blocks.partition import Blocks, Skip, Step
+    from hooklens import zoo
 
 MOST_ARCS = 600
 """Approximate limit of arcs; for networks with more, only the longest and shortest arc of each end are drawn."""
-_drawings: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = weakref.WeakKeyDictionary()
+_drawings: weakref.WeakKeyDictionary[zoo.Model, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def drawing(loaded: LoadedModel) -> dict[str, Any]:
     """Return the drawing for rail.js; other entries refer to "layers" (see `_layer`) by index."""
-    network = loaded.model.network
-    if network not in _drawings:
-        _drawings[network] = pack(scene.network_blocks(loaded))
-    return {"model": loaded.name, "input": list(loaded.model.size), **_drawings[network]}
+    model = loaded.model
+    if model not in _drawings:
+        _drawings[model] = pack(scene.network_blocks(loaded))
+    return {"model": loaded.name, "input": list(model.size), **_drawings[model]}
 
 
 def pack(network: Blocks) -> dict[str, Any]:

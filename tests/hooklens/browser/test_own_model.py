@@ -65,10 +65,40 @@ def test_it_is_the_default_with_its_labels_and_layers(visit: Visit) -> None:
         "owl",
         "elk",
     }
-    assert "removed the prefix 'module.'" in page.locator("#hl-notice").inner_text()
+    assert "removed the prefix 'module.'" in page.locator("#hl-preprocessing").inner_text()
     assert page.locator("#hl-layer input").first.input_value().startswith("3 · 16 × 24")
     visit.after(lambda: visit.choose("method", "Saliency"))
     assert "Saliency" in visit.status
+
+
+@pytest.mark.slow
+def test_assumptions_are_shown_and_can_be_changed(folder: Path, browser) -> None:
+    """A network without preprocessing: its size changes the layer's grid, the address and the diagram."""
+    with served(folder, str(ROOT / "app.py"), "--model", f"{folder}/own_page_net.py:build", cwd=folder) as found:
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        visit = Visit(context.new_page(), found)
+        page, form = visit.open().page, visit.page.locator("#hl-preprocessing")
+        text = form.inner_text()
+        assert "'own_page_net.py:build' is unknown; using 224 x 224 pixels." in text and "ImageNet's mean" in text
+        assert f"{folder}/own_page_net" not in page.content() and "--size" not in text
+        boxes = page.locator(".hl-rail-box").evaluate_all("boxes => boxes.map((box) => box.dataset.layer)")
+        assert boxes == ["1", "3", "5", "6"]
+
+        form.locator("summary").click()
+        form.get_by_label("Size").fill("64 x 96")
+        visit.after(lambda: form.get_by_role("button", name="Apply").click())
+        assert page.locator("#hl-layer input").first.input_value().startswith("3 · 16 × 24")
+        assert page.locator("#hl-model input").first.input_value() == "own_page_net.py:build (size 64x96)"
+        assert "using" not in form.inner_text() and "16 × 24" in page.locator(".hl-rail").inner_text()
+
+        form.get_by_label("Size").fill("0")
+        form.get_by_label("Size").press("Enter")
+        page.wait_for_function("document.documentElement.dataset.hlState === 'error'")
+        assert "Invalid size '0'. Use pixels from 1 to 512" in visit.status
+        visit.after(lambda: form.get_by_role("button", name="Undo changes").click())
+        assert "using 224 x 224 pixels" in form.inner_text()
+        visit.check()
+        context.close()
 
 
 @pytest.mark.slow

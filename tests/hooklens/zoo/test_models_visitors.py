@@ -171,3 +171,43 @@ def test_visitor_can_use_the_owners_model(own_net: Path, monkeypatch: pytest.Mon
 
     assert [layer["name"] for layer in layers if layer["default"]] and model_cache.has(name)
     assert [entry["classes"] for entry in endpoints.list_models() if entry["name"] == name] == [4]
+
+
+def test_settings_after_a_name_share_the_network(own_net: Path) -> None:
+    """The page's way to change what was assumed; equal to loading the model with these settings."""
+    name = models.add("own_net:Net", labels=["a", "b", "c", "d"], **SETTINGS)
+    base = model_cache.load(name)
+
+    other = model_cache.load(f"{name}?size=20x24&mean=0.1,0.2,0.3&score=sigmoid")
+
+    assert other.model.network is base.model.network and other.model.labels == base.model.labels
+    assert other.model.size == (20, 24) and other.model.preparation.mean == (0.1, 0.2, 0.3)
+    assert other.model.preparation.std == base.model.preparation.std
+    assert (other.score, base.score, base.model.size) == ("sigmoid", "softmax", (32, 32))
+    assert (
+        other.layers[0].grid == (20, 24) and other.title == "own_net:Net (size 20x24, mean 0.1,0.2,0.3, score sigmoid)"
+    )
+    alone = models.load_model(f"{name}?size=20x24")
+    assert alone.size == (20, 24) and alone.name == f"{name}?size=20x24"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("size=0", "Invalid size '0'"),
+        ("size=4000", "Use pixels from 1 to 512"),
+        ("size=8&size=9", "Cannot read the setting 'size=9'"),
+        ("mean=a", "Invalid mean 'a'"),
+        ("mean=1,2", r"Invalid mean \(1.0, 2.0\)"),
+        ("std=0", "a positive std"),
+        ("score=x", "score='x'"),
+        ("score=identity", "range from"),
+        ("size=8&weights=/etc/passwd", "Cannot read the setting 'weights=/etc/passwd'"),
+    ],
+)
+def test_wrong_settings_after_a_name_are_refused(own_net: Path, settings: str, message: str) -> None:
+    name = models.add("own_net:Net", labels=["a", "b", "c", "d"], **SETTINGS)
+    with pytest.raises(ModelUnavailable, match=message):
+        model_cache.load(f"{name}?{settings}")
+    with pytest.raises(ModelUnavailable, match="Unknown model"):
+        model_cache.load(f"own_net:whole?{settings}")

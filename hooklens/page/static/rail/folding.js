@@ -57,6 +57,7 @@ export function itemsOf(runs, space, opened) {
     parts[k] = lengthOf(runs[k]);
   }
   const longest = byLength.at(-1);
-  if (longest !== undefined && parts[longest] === 1 && left > 0 && space - left < FEW) parts[longest] += left;
+  const isFolded = longest !== undefined && parts[longest] < lengthOf(runs[longest]);
+  if (isFolded && left > 0 && space - left < FEW) parts[longest] += left;
   return runs.flatMap((run, k) => divide(run, k, opened.has(k) ? lengthOf(run) : parts[k]));
 }

@@ -1,0 +1,40 @@
+"""The preprocessing of the user's own network: what was assumed about it, and a form to change it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hooklens.page.panel import messages
+from hooklens.session.answers import LoadedModel
+
+
+def pack(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the notes on a network, its settings, and the name and settings without changes; empty if it needs none.
+
+    A change selects the model `NAME?size=...`, so links, batches and the API have it too.
+    """
+    from hooklens.zoo import overrides, variants  # torch takes seconds to start
+
+    base, changes = variants.split_name(loaded.name)
+    model = loaded.model
+    if not (model.notes or changes):
+        return {"notes": []}
+    hints = (f" {overrides.SET_THEM}.", f" {overrides.SET_SCORE}.")  # options of the command line
+    notes = list(model.notes)
+    for hint in hints:
+        notes = [note.replace(hint, "") for note in notes]
+    height, width = model.size
+    values = {
+        "size": f"{height}x{width}",
+        "mean": _numbers(model.preparation.mean),
+        "std": _numbers(model.preparation.std),
+    }
+    if model.task == "classification":
+        values["score"] = loaded.score
+    changed = dict(part.split("=", 1) for part in changes.split("&")) if changes else {}
+    summary = messages.preprocessing(height, width, values["mean"], values["std"])
+    return {"notes": notes, "base": base, "values": values, "changed": changed, "summary": summary}
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

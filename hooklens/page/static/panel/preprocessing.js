@@ -1,0 +1,51 @@
+// What was assumed about the user's own network, and a form to change it. A change selects "NAME?size=...".
+import { make, watchProps } from "../wire.js";
+
+function field(name, value, terms, send) {
+  const [title, help] = terms.fields[name];
+  const id = `hl-preprocessing-${name}`;
+  const control =
+    name === "score"
+      ? make(
+          "select",
+          { id, name },
+          ...Object.entries(terms.scores).map(([kind, text]) =>
+            make("option", { value: kind, text, selected: kind === value }),
+          ),
+        )
+      : make("input", { id, name, type: "text", value, spellcheck: "false", autocomplete: "off" });
+  control.setAttribute("aria-describedby", `${id}-note`);
+  control.addEventListener("keydown", (event) => event.key === "Enter" && send());
+  const note = make("small", { id: `${id}-note`, text: help });
+  return make("div", { class: "hl-option" }, make("label", { for: id, text: title }), control, note);
+}
+
+export function mount(element, props, trigger, watch) {
+  const root = element.firstElementChild;
+  const { terms } = props;
+  let isOpen = false;
+  watchProps(props, watch, ["value"], () => {
+    const { notes = [], base, values, changed = {}, summary } = props.value || {};
+    if (!values) return root.replaceChildren();
+    const send = () => {
+      const settings = { ...changed };
+      for (const [name, before] of Object.entries(values)) {
+        const now = fields.querySelector(`[name=${name}]`).value.replaceAll(" ", "").replace("×", "x");
+        if (now && now !== before.replaceAll(" ", "")) settings[name] = now;
+      }
+      const text = Object.entries(settings).map((each) => each.join("=")).join("&");
+      trigger("select", { model: text ? `${base}?${text}` : base });
+    };
+    const fields = make("div", {}, ...Object.entries(values).map(([name, value]) => field(name, value, terms, send)));
+    const button = (text, onclick) => make("button", { type: "button", class: "hl-button", text, onclick });
+    const buttons = [button(terms.apply, send)];
+    if (Object.keys(changed).length) buttons.push(button(terms.reset, () => trigger("select", { model: base })));
+    const details = make("details", { open: isOpen }, make("summary", { text: summary }), fields);
+    details.addEventListener("toggle", () => (isOpen = details.open));
+    details.append(make("div", { class: "hl-apply" }, ...buttons));
+    root.replaceChildren(
+      make("div", { class: "hl-assumed", role: "group", "aria-label": terms.group },
+        ...notes.map((text) => make("p", { text })), details),
+    );
+  });
+}

@@ -1,0 +1,69 @@
+"""A model with another size, mean, std or score, written after its name: `NAME?size=96x64&score=sigmoid`.
+
+Visitors of a page may use such names for every offered model, so links, batches and the API work as for other names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from hooklens.zoo import overrides
+from hooklens.zoo.model import Model
+from hooklens.zoo.overrides import BadOverride, Overrides
+from hooklens.zoo.sources.source import ModelUnavailable
+
+MAX_SIDE = 512
+"""The longest side in pixels that a name may request, because visitors could otherwise fill the memory. The owner can
+set any size when the model is added."""
+_START = re.compile(r"\?(?=(?:size|mean|std|score)=)")
+_HOW = "Write NAME?size=HEIGHTxWIDTH&mean=0.5,0.5,0.5&std=0.5,0.5,0.5&score=softmax, with only what you want to change"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of the model and the settings after it, an empty text if there are none."""
+    base, *settings = _START.split(name, maxsplit=1)
+    return base, settings[0] if settings else ""
+
+
+def parse_settings(text: str) -> Overrides:
+    """Return the settings of a name.
+
+    Errors   BadOverride
+    """
+    found: dict[str, str] = {}
+    for part in text.split("&"):
+        key, equals, value = part.partition("=")
+        if key not in ("size", "mean", "std", "score") or not equals or not value or key in found:
+            raise BadOverride(f"Cannot read the setting {part!r}. {_HOW}")
+        found[key] = value
+    mean, std = (_numbers(key, found[key]) if key in found else None for key in ("mean", "std"))
+    size = _side(found["size"]) if "size" in found else None
+    return Overrides(mean=mean, std=std, size=size, score=found.get("score"))
+
+
+def _side(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", text)
+    sides = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not all(1 <= side <= MAX_SIDE for side in sides):
+        raise BadOverride(f"Invalid size {text!r}. Use pixels from 1 to {MAX_SIDE}, such as 224 or 96x64")
+    return sides
+
+
+def _numbers(key: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(value) for value in text.split(","))
+    except ValueError:
+        raise BadOverride(f"Invalid {key} {text!r}. Use one number per channel, such as 0.5,0.5,0.5") from None
+
+
+def change_settings(model: Model, text: str) -> Model:
+    """Return the model with the settings of a name; it shares the network.
+
+    Errors   ModelUnavailable
+    """
+    try:
+        changed = overrides.change(model, parse_settings(text))
+    except BadOverride as error:
+        raise ModelUnavailable(f"{str(error).rstrip('.')}.") from error
+    return dataclasses.replace(changed, name=f"{model.name}?{text}")
