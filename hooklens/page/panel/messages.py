@@ -46,7 +46,7 @@ PREPROCESSING = {
     "apply": "Apply",
     "reset": "Undo changes",
 }
-"""Labels used by static/panel/preprocessing.js."""
+"""Labels used by static/preprocessing/preprocessing.js."""
 
 
 def preprocessing(height: int, width: int, mean: str, std: str) -> str:

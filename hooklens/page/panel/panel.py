@@ -83,7 +83,7 @@ def build() -> Panel:
     with gr.Column(elem_id="hl-settings"):
         model = choice("hl-model", messages.MODEL_LABEL, "model")
         notice = canvas("panel/findings", "hl-notice")
-        form = canvas("panel/preprocessing", "hl-preprocessing", terms=panel_messages.PREPROCESSING)
+        form = canvas("preprocessing/preprocessing", "hl-preprocessing", terms=panel_messages.PREPROCESSING)
         layer = choice("hl-layer", messages.LAYER_LABEL, "layer")
         target = choice("hl-class", messages.CLASS_LABEL, "target", [(messages.TOP_CHOICE, "")])
         pin = gr.Checkbox(label=messages.PIN, value=False, elem_id="hl-pin", container=False, interactive=True)
