@@ -1,4 +1,4 @@
-"""Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels.
+"""Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels, a slow line.
 
 `python -m benchmarks.page` prints all of them.
 
@@ -26,6 +26,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"
 NUMBER = "Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
+PICTURE = "document.querySelector('#hl-first img')?.naturalWidth > 0"
+SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
+SHIFTS = """window.shifts = 0;
+new PerformanceObserver((list) => list.getEntries().forEach((each) => (window.shifts += each.value)))
+  .observe({ type: "layout-shift", buffered: true });"""
 ANSWERED = "document.documentElement.dataset.hlState === 'done'"
 CLICKS = {
     "example": ("#hl-examples button", (7, 3, 4)),
@@ -114,6 +119,41 @@ def during_a_long_run(browser: Any, folder: str) -> dict[str, float]:
         process.wait(30)
 
 
+def over_a_slow_line(browser: Any, folder: str) -> str:
+    """Return seconds and requests until the stored picture, the controls and the first drawn map, and layout shifts.
+
+    The line has a latency of 400 ms and 50 kB/s in both directions; the browser has no cache, then that of the first
+    visit. Shifts are those after the first drawn map.
+    """
+    port, found = free_port(), []
+    process = start(port, folder)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        until_served(address)
+        time.sleep(8)  # the server imports torch meanwhile, as after a while of running
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        line = page.context.new_cdp_session(page)
+        line.send("Network.enable")
+        line.send("Network.emulateNetworkConditions", SLOW)
+        page.add_init_script(SHIFTS)
+        requests: list[Any] = []
+        page.on("request", lambda request: None if request.url.startswith("data:") else requests.append(request))
+        for visit in ("first visit", "next visit"):
+            requests.clear()
+            started = time.monotonic()
+            page.goto(address, wait_until="commit")
+            for name, condition in {"picture": PICTURE, "controls": READY, "map": f"{NUMBER} > 0"}.items():
+                page.wait_for_function(condition, timeout=300_000)
+                found.append(f"{visit}, {name} {time.monotonic() - started:.1f} s, {len(requests)} requests")
+            page.evaluate("window.shifts = 0")
+            page.wait_for_timeout(8000)
+            found.append(f"layout shift {page.evaluate('window.shifts'):.4f}")
+        return "; ".join(found)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
 def click(page: Any, name: str) -> float:
     """Return the median milliseconds from a click to the drawn map."""
     selector, positions = CLICKS[name]
@@ -150,6 +190,7 @@ def main() -> None:
             shown = ", ".join(f"{name} {value:.0f} ms" for name, value in clicks.items())
             print(f"{waited}; click to overlay: {shown}")
             print(", ".join(f"{name} {value:.0f} ms" for name, value in during_a_long_run(browser, folder).items()))
+        print(over_a_slow_line(browser, folder))
         browser.close()
 
 

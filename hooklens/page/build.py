@@ -9,6 +9,7 @@ from typing import Any
 
 from hooklens.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
@@ -20,6 +21,7 @@ from hooklens.page.batch.tab import Batch
 from hooklens.page.channels.tab import Features
 from hooklens.page.compare.tab import Compare
 from hooklens.page.components.components import canvas
+from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.lab.tab import Lab
 from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
@@ -180,7 +182,11 @@ def serve(
         css=style(),
         quiet=True,
         app_kwargs={
-            "middleware": [Middleware(Guard)],
+            "middleware": [
+                Middleware(Guard),
+                Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
+                Middleware(FirstPaint, elements=None if own else head(settings.first_model(model))),
+            ],
             "routes": [Mount("/hl", StaticFiles(directory=STATIC))],
             "docs_url": None,
             "redoc_url": None,

@@ -43,6 +43,7 @@ NAVIGATION = {
 FOLDED = "Image and settings"
 PLACEHOLDER = "Drop an image here\nor click to choose one"
 
+PAGE_LOADING = "Loading the page …"
 SOON = "The map appears here in a moment."
 EMPTY_OVERLAY = "Choose an image or click an example."
 HINT = "Hover to read values."

@@ -6,9 +6,14 @@ It is the answer of the engine with default settings, without the run time. The 
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import io
 import json
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from hooklens.images import examples
 from hooklens.page.components import view
@@ -23,6 +28,8 @@ from hooklens.session.request import NAMES, Request
 from hooklens.zoo import settings as model_settings
 
 FILE = examples.ASSETS / "landing.json"
+PICTURE_SIDE = 480
+"""Pixels of the picture of the stored answer, which is larger than needed on most screens."""
 
 
 def load_stored(model: str) -> dict[str, Any] | None:
@@ -84,5 +91,20 @@ def compute() -> dict[str, Any]:
     }
 
 
+def draw(stored: dict[str, Any]) -> Image.Image:
+    """Return the stored map over its image, as the page draws it."""
+    import torch  # torch takes seconds to start
+
+    import explainers  # as above
+
+    packed = stored["view"]["map"]
+    values = np.frombuffer(base64.b64decode(packed["b64"]), packed["dtype"]).astype("float32") * packed.get("scale", 1)
+    crop = Image.open(io.BytesIO(base64.b64decode(stored["view"]["crop"]["src"].partition(",")[2])))
+    large = crop.resize((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
+    return explainers.overlay(large, torch.from_numpy(values.reshape(packed["h"], packed["w"])))
+
+
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(compute(), indent=1) + "\n", encoding="utf-8")
+    answer = compute()
+    FILE.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+    draw(answer).save(FILE.with_suffix(".jpg"), quality=75, optimize=True, progressive=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -106,3 +107,34 @@ def test_theme_and_presentation_can_be_chosen(visit: Visit) -> None:
     assert page.evaluate(size) > 1.5 * before and not page.locator("#hl-left").is_visible()
     page.keyboard.press("Escape")
     assert page.evaluate(size) == before and page.locator("#hl-left").is_visible()
+
+
+@pytest.mark.slow
+def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
+    """With scripts withheld, the HTML alone shows sentence and picture; the page's own map replaces them in place."""
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    held: list[Any] | None = []
+
+    def hold(route: Any) -> None:
+        if held is None:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/assets/*.js", hold)
+    page.goto(app, wait_until="commit")
+    page.wait_for_function("document.querySelector('#hl-first img')?.naturalWidth > 0")
+    assert "German shepherd, 94%." in page.locator("#hl-first").inner_text()
+    picture = page.locator("#hl-first img").bounding_box()
+    waiting, held = held, None
+    for route in waiting:
+        route.continue_()
+    page.wait_for_function("Number(document.getElementById('hl-overlay')?.dataset.id || 0) > 0")
+    assert page.locator("#hl-first").count() == 0
+    canvas = page.locator("#hl-overlay canvas").first.bounding_box()
+    assert picture and canvas
+    assert abs(picture["x"] - canvas["x"]) < 2 and abs(picture["width"] - canvas["width"]) < 2
+    page.goto(f"{app}/?example=cat", wait_until="commit")
+    page.wait_for_function("document.querySelector('#hl-explain') !== null")
+    assert page.locator("#hl-first").count() == 0, "another question"
+    page.context.close()

@@ -1,0 +1,1 @@
+"""What the browser shows until the page's scripts have started."""

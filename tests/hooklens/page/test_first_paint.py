@@ -1,0 +1,64 @@
+"""The picture of the stored answer at the start of the HTML."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from PIL import Image
+
+from hooklens.page.first_paint.first_paint import PICTURE, FirstPaint, head
+from hooklens.page.overlay import landing
+
+PAGE = b"<!doctype html><html><head><title>x</title></head><body></body></html>"
+
+
+def served(elements: str | None, path: str = "/", root: str = "") -> tuple[dict[bytes, bytes], bytes]:
+    """Headers and body of an application behind the middleware that sends the page in two parts."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", str(len(PAGE)).encode()), (b"content-type", b"text/html")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": PAGE[:10], "more_body": True})
+        await send({"type": "http.response.body", "body": PAGE[10:]})
+
+    sent: list[Any] = []
+
+    async def collect(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": root}
+    call = FirstPaint(app, elements)(scope, None, collect)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool:  # browser tests may have an event loop in this thread
+        pool.submit(asyncio.run, call).result()
+    return dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
+
+
+def test_the_elements_come_before_everything_else_in_the_head() -> None:
+    headers, body = served("<script>first</script>")
+    assert body == PAGE.replace(b"<head>", b"<head><script>first</script>")
+    assert headers[b"content-length"] == str(len(body)).encode() and headers[b"content-type"] == b"text/html"
+    assert served("<b>", path="/host", root="/host")[1] != PAGE
+    assert served("<b>", path="/other")[1] == PAGE == served(None)[1]
+
+
+def test_the_picture_is_the_stored_map(monkeypatch: Any) -> None:
+    for name in ("HOOKLENS_MODEL", "HOOKLENS_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    text = head("auto")
+    assert text is not None and "CONTENT" not in text and "DEFAULTS" not in text
+    stored = landing.load_stored("auto")
+    assert stored is not None and json.dumps(stored["headline"][1])[1:-1] in text
+    found = re.search(r"const defaults = (\{.*?\})", text)
+    assert found and json.loads(found[1]) == {
+        "model": "efficientnet_lite0", "layer": "head", "method": "grad_cam", "example": "dog",
+    }  # fmt: skip
+    drawn, saved = landing.draw(stored), Image.open(io.BytesIO(PICTURE.read_bytes()))
+    assert saved.size == drawn.size
+    differences = [abs(a - b) for a, b in zip(saved.tobytes(), drawn.tobytes(), strict=True)]
+    assert sum(differences) / len(differences) < 4, "run `python -m hooklens.page.overlay.landing`"
+    assert head("resnet50") is None
