@@ -34,6 +34,7 @@ PAGE_ORDER = [
     {"channels", "maps", "rail", "trust", "ranking", "lab", "batch", "api", "share"},
     {"compare"},
     {"overlay"},
+    {"first_paint"},
     {"serving"},
     {"build"},
 ]
