@@ -71,8 +71,11 @@ class Method:
 
     @property
     def by_size(self) -> bool:
-        """Whether a map is best drawn by magnitude, because each value belongs to a single pixel."""
-        return self.returns == "pixels"
+        """Whether a map is drawn by magnitude: gradients, whose sign depends on whether a pixel is bright or dark.
+
+        The sign of other attributions has a meaning, evidence for or against the target.
+        """
+        return self.returns == "pixels" and self.reduce == "abs_max"
 
     @property
     def gives_map(self) -> bool:

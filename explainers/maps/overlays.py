@@ -54,13 +54,15 @@ RULE = {
     "halo": 0.55,
     "full": 0.995,
     "blur": 1 / 224,
+    "signed_blur": 3 / 224,
 }
 """The constants; `hooklens/page/static/drawing/constants.js` is generated from them.
 
 A map of `fine` cells or more is fine if its `roughness` is above `rough`. `*_color` and `*_light` are the fractions of
 saturation and brightness that the image keeps; `strength` and `curve` are the factor and exponent of the opacity;
 `line` is the width of a contour relative to the image's shorter side (at least one pixel), `halo` the darkness around
-it; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side.
+it; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
+and `signed_blur` that of a fine map with both signs, whose neighboring pixels would otherwise show as speckle.
 """
 LUMA = (0.2126, 0.7152, 0.0722)
 """Luma coefficients of red, green and blue (ITU-R BT.709)."""
@@ -108,7 +110,8 @@ def view(
     values = (values if values.dtype == torch.float64 else values.float()) if signed else values.float().abs()
     fine = values.numel() >= RULE["fine"] and roughness(values) > RULE["rough"]
     if fine and smooth:
-        values = blur(values[None], RULE["blur"] * max(values.shape))[0]
+        sigma = RULE["signed_blur" if bool((values < 0).any()) else "blur"]
+        values = blur(values[None], sigma * max(values.shape))[0]
     finite = values[values.isfinite()].double()
     lowest, highest = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     name = colors or ("signed" if lowest < 0 else "magma")

@@ -152,7 +152,7 @@ class _Maps:
             )
         self.function = method
         self.name = str(name) or type(method).__name__
-        self.by_size = self.method is not None and self.method.by_size
+        self.by_size = self.method is not None and self.method.returns == "pixels"
         self.layer = find_hook_point(unwrap(model), layer).name if isinstance(layer, nn.Module) else layer
         self.options = options
         self.grad = torch.is_grad_enabled()

@@ -67,7 +67,7 @@ def _method(name: str) -> Any:
 def by_size(name: str) -> bool:
     """Return whether maps of a method show magnitudes."""
     method = _method(name)
-    return method is not None and method.by_size
+    return method is not None and method.returns == "pixels"  # means of signed pixels would cancel
 
 
 def title(name: str) -> str:

@@ -9,8 +9,7 @@ import gradio as gr
 
 from hooklens.page.compare import view
 from hooklens.page.components.components import COMBOBOX, canvas, receiver, set_state
-from hooklens.page.ranking.tab import table
-from hooklens.page.shared.messages import READING
+from hooklens.page.shared.messages import DRAWING, READING
 from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
 from hooklens.session.answers import Answer, Refining, Scene, Settings, Waiting
 from hooklens.session.bundles.messages import SAVE
@@ -30,14 +29,13 @@ class Compare(Tab):
         self.board = canvas(
             "compare/compare",
             "hl-compare",
-            terms=messages.TERMS,
+            terms={**DRAWING, **messages.TERMS},
             map=READING,
             combobox=COMBOBOX,
             save=SAVE,
             slots=questions.SLOTS,
             events=["answered"],
         )
-        table(self.page, "hl-ranking-compare")
         self.slots = [receiver(f"hl-compare-{slot}", "compared", slot) for slot in range(questions.SLOTS)]
 
     def wire(self) -> None:

@@ -23,7 +23,7 @@ from hooklens.session.request import NAMES, Request, split
 
 SOURCES: list[Literal["upload", "webcam", "clipboard"]] = ["upload", "clipboard", "webcam"]
 CLICKABLE = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip", "hl-method"]
-CLICKABLE += ["hl-ranking", "hl-ranking-compare", "hl-model", "hl-layer", "hl-class", "hl-status", "hl-preprocessing"]
+CLICKABLE += ["hl-ranking", "hl-model", "hl-layer", "hl-class", "hl-status", "hl-preprocessing"]
 """The ids of components whose clicks change the settings, which the address follows at once."""
 
 

@@ -1,4 +1,4 @@
-"""The Ranking tab; the same table is also shown below the comparison panels."""
+"""The Ranking tab."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import gradio as gr
 
 from hooklens import limits
 from hooklens.errors import Refused
-from hooklens.page.components.components import Canvas, canvas
+from hooklens.page.components.components import canvas
 from hooklens.page.ranking import view
-from hooklens.page.shared.tab import UNQUEUED, Page, Tab, Updates, event_data, queue_options, run_job
+from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
 from hooklens.session.answers import Waiting
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
@@ -25,31 +25,23 @@ GRACE = 5.0
 """Additional seconds to finish the last map after the time limit."""
 
 
-def table(page: Page, elem_id: str) -> Canvas:
-    """Create a table; all tables show the same ranking, and a click on a row changes the settings."""
-    low, high = limits.RANKING
-    form = {"low": low, "high": high, "seconds": ranking_engine.SECONDS}
-    component = canvas("ranking/ranking", elem_id, terms=messages.TERMS, form=form)
-    page.tables.append(component)
-    page.changers.append(component)
-    return component
-
-
 class Ranking(Tab):
     """All supported methods in the order of their rank."""
 
     title, id = messages.RANKING, "ranking"
 
     def build(self) -> None:
-        """Create the layout of the tab."""
-        self.table = table(self.page, "hl-ranking")
+        """Create the layout of the tab; a click on a row changes the settings."""
+        low, high = limits.RANKING
+        form = {"low": low, "high": high, "seconds": ranking_engine.SECONDS}
+        self.table = canvas("ranking/ranking", "hl-ranking", terms=messages.TERMS, form=form)
+        self.page.changers.append(self.table)
 
     def wire(self) -> None:
         """Connect the events; a ranking waits in the queue, but Stop does not."""
-        tables = self.page.tables
         shared = queue_options("model", show_progress="hidden", trigger_mode="multiple")
-        gr.on([component.submit for component in tables], self.rank, self.page.panel.inputs, tables, **shared)
-        gr.on([component.stop for component in tables], self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
+        self.table.submit(self.rank, self.page.panel.inputs, self.table, **shared)
+        self.table.stop(self.stop, None, None, trigger_mode="multiple", **UNQUEUED)
 
     def rank(self, event: gr.EventData, request: gr.Request, *form: Any) -> Iterator[Updates]:
         """Show the table row by row; a new ranking replaces the previous one of the same user."""
@@ -79,7 +71,7 @@ class Ranking(Tab):
         runs.stop(_name(request))
 
     def _all(self, value: dict[str, Any]) -> Updates:
-        return dict.fromkeys(self.page.tables, value)
+        return {self.table: value}
 
 
 def _name(request: gr.Request) -> str:

@@ -11,7 +11,21 @@ READING = {
 }
 """Labels of a drawn map, used by the overlay and the comparison."""
 
-MAP = READING | {
+DRAWING = {
+    "cells": "{h} × {w} cells. ",
+    "contours": "Contours at {low}% and {high}% of the color range.",
+    "drawn_magnitudes": "magnitudes",
+    "saturated": "saturated at the {percentile}th percentile",
+    "blurred": "blurred by {pixels}",
+    "pixel": "a pixel",
+    "pixels": "{count} pixels",
+    "gradient": "|gradient|",
+    "magnitude": "|score|",
+    "in_unit": "{quantity} in {unit}",
+}
+"""How a map is drawn; labels used by static/drawing/describe.js."""
+
+MAP = READING | DRAWING | {
     "shown": "Display mode",
     "modes": {
         "overlay": ["Overlay", "The map over the desaturated image"],
@@ -46,11 +60,6 @@ MAP = READING | {
     "other_unit": "The limits were pinned for {pinned}; this map is in {unit}.",
     "no_unit": "values without a unit",
     "drawing": "The read-out and the saved array contain the unmodified map",
-    "cells": "{h} × {w} cells. ",
-    "contours": "Contours at {low}% and {high}% of the color range.",
-    "magnitudes": "magnitudes",
-    "saturated": "saturated at the {percentile}th percentile",
-    "blurred": "blurred by a pixel",
     "histogram": "Histogram of {count} values from {low} to {high}, on the axis of the color bar. "
     "Heights are square roots of the counts.",
 }

@@ -15,6 +15,8 @@ NOT_A_PANEL = "This is not a panel of the comparison."
 
 TERMS = {
     "add": "Add panel",
+    "add_hint": "Another kind of method for the same image",
+    "proposals": ["grad_cam", "input_x_gradient", "lrp", "eigen_cam", "saliency"],
     "pair": "Compare top two classes",
     "pair_hint": "Two panels with the same limits: the predicted class and the runner-up",
     "stop": "Stop",
@@ -34,7 +36,7 @@ TERMS = {
     "signed_hint": "Show negative values in blue. If off, show magnitudes",
     "limits": "Limits",
     "pinned": "Shared",
-    "pinned_hint": "One color range for all panels",
+    "pinned_hint": "One color range for panels with the same model, method and layer",
     "free": "Per panel",
     "free_hint": "Each panel has its own color range",
     "method": messages.METHOD_LABEL,
@@ -55,7 +57,9 @@ TERMS = {
     "old": "Outdated: settings have changed",
     "late": "No response yet.",
     "outside": "outside the crop of this network",
-    "units": "The maps have different units, so a shared range compares unlike numbers.",
+    "same_range": "Same color range: {panels}",
+    "own_range": "Own color range",
+    "equal": "The two maps are equal within rounding (largest difference {difference}).",
     "difference": "Difference",
     "pairs": "Panels",
     "swap": "Swap",

@@ -329,19 +329,19 @@ def test_roughness_by_hand():
     assert roughness(torch.zeros(5, 5)) == roughness(torch.full((5, 5), torch.nan)) == 0
 
 
-def test_fine_maps_are_blurred_for_display_only():
-    """Oracle: a Gaussian of 1 / 224 of the side, as a slow sum. The map itself is unchanged, as is a coarse one."""
-    map = speckle(224)
-    before = map.clone()
+@pytest.mark.parametrize(("signed", "sigma"), [(False, 1), (True, 3)])
+def test_fine_maps_are_blurred_for_display_only(signed, sigma):
+    """Oracle: a Gaussian of 1 / 224 of the side, of 3 / 224 for both signs, as a slow sum. The map is unchanged."""
+    map = speckle(224) if signed else speckle(224).abs()
+    before, reach = map.clone(), 3 * sigma
 
     shown = view(map).values
 
-    kernel = torch.exp(-(torch.arange(-3.0, 4) ** 2) / 2)
+    kernel = torch.exp(-(torch.arange(-float(reach), reach + 1) ** 2) / (2 * sigma**2))
     kernel = kernel[:, None] * kernel / kernel.sum() ** 2
-    for row, column in ((100, 100), (3, 220)):
-        assert float(shown[row, column]) == pytest.approx(
-            float((map[row - 3 : row + 4, column - 3 : column + 4] * kernel).sum()), abs=1e-6
-        )
+    for row, column in ((100, 100), (9, 214)):
+        around = map[row - reach : row + reach + 1, column - reach : column + reach + 1]
+        assert float(shown[row, column]) == pytest.approx(float((around * kernel).sum()), abs=1e-6)
     assert torch.equal(map, before)
     assert torch.equal(view(map, smooth=False).values, map) and torch.equal(view(map[:30, :30]).values, map[:30, :30])
 
@@ -613,11 +613,11 @@ def test_limits_of_coarse_and_sparse_maps_reach_the_maximum():
 
 
 @pytest.mark.parametrize(("method", "options", "signed"), [
-    ("input_x_gradient", {}, False), ("input_x_gradient", {"signed": True}, True),
-    ("input_x_gradient", {"colors": "signed"}, True), ("input_x_gradient", {"colors": "viridis"}, False),
+    ("saliency", {}, False), ("saliency", {"signed": True}, True), ("input_x_gradient", {}, True), ("lrp", {}, True),
+    ("saliency", {"colors": "signed"}, True), ("saliency", {"colors": "viridis"}, False),
     ("grad_cam", {}, True), ("grad_cam", {"signed": False}, False), ("occlusion", {}, True), ("one_of_mine", {}, True),
 ])  # fmt: skip
-def test_an_explanation_draws_magnitudes_of_pixel_attributions(method, options, signed):
+def test_an_explanation_draws_magnitudes_of_gradients(method, options, signed):
     """Identity: the `overlay` of its map, signed or not; the map itself stays signed."""
     map, image = speckle()[None], noise(size=(64, 64))
     found = Explanation(method, None, [0], {}, map, map, None, [{}], [[]], 0.0)

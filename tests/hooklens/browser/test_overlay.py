@@ -141,26 +141,35 @@ def shot(visit: Visit) -> str:
 
 
 @pytest.mark.slow
-def test_pixel_attributions_are_drawn_as_magnitudes_unless_signed(visit: Visit) -> None:
-    visit.open("?method=input_x_gradient")
-    signed = visit.page.locator("#hl-overlay input[name=signed]")
+def test_gradients_are_magnitudes_and_the_color_bar_says_so(visit: Visit) -> None:
+    visit.open("?method=saliency")
+    scale = visit.page.locator("#hl-overlay .hl-scale")
+    assert scale.locator(".hl-ends span").first.inner_text() == "0" and "|gradient|" in scale.inner_text()
+    assert "99.5th percentile" in scale.locator(".hl-quiet").inner_text()
+
+
+@pytest.mark.slow
+def test_attributions_with_a_sign_are_red_and_blue_unless_magnitudes_are_chosen(visit: Visit) -> None:
+    """The dog and the panda: evidence against the German shepherd looked like evidence for it."""
+    visit.open("?method=input_x_gradient&example=pair&target=German+shepherd")
+    signed, scale = visit.page.locator("#hl-overlay input[name=signed]"), visit.page.locator("#hl-overlay .hl-scale")
     ends = visit.page.locator("#hl-overlay .hl-ends span")
-    sizes, first = shot(visit), ends.first.inner_text()
+    assert signed.is_checked() and ends.first.inner_text().startswith("≤ −")
+    assert "blurred by 3 pixels" in scale.inner_text() and "|" not in scale.inner_text()
+    guide = visit.page.locator("#hl-guide").inner_text()
+    assert "Red: " in guide and "blue: " in guide
 
     visit.open_colors()
-    signed.check()
-
-    assert first == "0" and ends.first.inner_text().startswith("≤ −"), "the bar shows that larger values are clipped"
-    assert shot(visit) != sizes
     signed.uncheck()
-    assert shot(visit) == sizes
-    assert "99.5th percentile" in visit.page.locator("#hl-overlay .hl-scale .hl-quiet").inner_text()
+
+    assert ends.first.inner_text() == "0" and "|score|" in scale.inner_text()
+    assert "blurred by a pixel" in scale.inner_text() and "Magnitudes" in scale.inner_text()
 
 
 @pytest.mark.slow
 def test_values_read_from_a_fine_map_are_not_blurred(visit: Visit) -> None:
     """Oracle: the value in the saved map, although blurred magnitudes are drawn."""
-    visit.open("?method=input_x_gradient")
+    visit.open("?method=saliency")
     values = np.load(io.BytesIO(saved(visit, "Values, .npy")))
     canvas, read = visit.page.locator("#hl-overlay canvas").first, visit.page.locator("#hl-overlay .hl-read")
 

@@ -48,14 +48,23 @@ class Board {
 
   // Panels
 
+  /** Add a panel with a method of another family than those that are compared, if it supports the network. */
+  propose() {
+    const used = this.panels.map(({ latest, own }) => own.method ?? latest?.names?.method),
+      known = (this.listed(this.panels[0] || null)?.method || []).map(([, name]) => name);
+    const method = this.terms.proposals.find((name) => !used.includes(name) && known.includes(name));
+    this.add(null, true, method ? { method } : {});
+  }
+
   /** Add a panel that shows what the page shows, or a copy of `from` right after it. */
-  add(from = null, focus = false) {
+  add(from = null, focus = false, own = {}) {
     const free = Array.from({ length: this.props.slots }, (_, k) => k).find((k) =>
       this.panels.every((panel) => panel.slot !== k),
     );
     if (free === undefined) return;
     const panel = new Panel(this, free, from),
       at = this.panels.indexOf(from);
+    Object.assign(panel.own, own);
     this.panels.splice(at < 0 ? this.panels.length : at + 1, 0, panel);
     if (at < 0) this.grid.append(panel.element);
     else from.element.after(panel.element);
@@ -260,16 +269,20 @@ class Board {
   draw() {
     const panels = this.panels.filter((panel) => panel.mapView.map),
       whole = panels.filter((panel) => !panel.partial);
-    const { limits, style } = this.tools.resolve(panels.map((panel) => panel.mapView));
-    const styled = ({ mapView }) => ({ ...style, signed: !this.magnitudes(mapView.map) });
-    const ranges =
-      limits === "pinned" && whole.length > 1 ? whole.map((panel) => panel.mapView.range(styled(panel))) : [];
-    const common = ranges.length
-      ? [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))]
-      : null;
-    for (const panel of panels) panel.mapView.draw({ ...styled(panel), limits: panel.partial ? null : common });
+    for (const panel of panels) {
+      const alike = panels.filter((other) => other.kind === panel.kind),
+        style = this.tools.style(alike.map(({ mapView }) => mapView.map)),
+        styled = ({ mapView }) => ({ ...style, signed: !this.magnitudes(mapView.map) });
+      const mates = this.tools.shared ? alike.filter((other) => whole.includes(other)) : [panel];
+      const isShared = mates.length > 1 && !panel.partial,
+        ranges = isShared ? mates.map((mate) => mate.mapView.range(styled(mate))) : [];
+      const [lows, highs] = [0, 1].map((end) => ranges.map((range) => range[end]));
+      const limits = isShared ? [Math.min(...lows), Math.max(...highs)] : null;
+      panel.mapView.draw({ ...styled(panel), limits });
+      panel.sayRange(isShared ? mates : []);
+    }
     this.mix();
-    this.pair.refresh({ smooth: style.smooth });
+    this.pair.refresh({ smooth: this.tools.smooth.checked });
     this.updateButtons();
   }
 

@@ -1,7 +1,8 @@
 // An image with a map in a square frame, its color bar, and the value at the position that the board points to.
 import { blur, peak } from "../drawing/field.js";
-import { RULE } from "../drawing/constants.js";
-import { bar, view } from "../drawing/paint.js";
+import { bar, sigmaOf, view } from "../drawing/paint.js";
+import { describe, quantityOf } from "../drawing/describe.js";
+import { ticksOf } from "../drawing/ticks.js";
 import { Surface } from "../drawing/surface.js";
 import { DetectedObjects } from "../drawing/objects.js";
 import { describeCell, fill, make, formatValue } from "../wire.js";
@@ -26,7 +27,9 @@ export class MapView {
     this.read = make("output", { class: "hl-compare-read" });
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
     this.ends = make("div", { class: "hl-ends" });
-    this.parts = [this.frame, this.read, make("div", { class: "hl-compare-scale" }, this.bar, this.ends)];
+    this.rangeNote = make("p", { class: "hl-quiet hl-compare-range" });
+    const scale = make("div", { class: "hl-compare-scale" }, this.bar, this.ends, this.rangeNote);
+    this.parts = [this.frame, this.read, scale];
     this.surface = new Surface(this.canvas);
     new ResizeObserver(() => {
       if (this.surface.fit() && this.rendering) this.paint();
@@ -105,6 +108,7 @@ export class MapView {
     this.surface.clear();
     this.read.textContent = "";
     this.ends.replaceChildren();
+    this.rangeNote.textContent = "";
     this.bar.getContext("2d").clearRect(0, 0, 256, 1);
     this.bar.setAttribute("aria-hidden", "true"); // nothing to describe
     this.showMessage(text);
@@ -128,16 +132,16 @@ export class MapView {
       pixels = context.createImageData(256, 1);
     bar(pixels.data, this.rendering);
     context.putImageData(pixels, 0, 0);
-    const { low, high, clipped, colors } = this.rendering;
+    const { low, high } = this.rendering;
     const label = fill(this.terms.colors, { low: formatValue(low), high: formatValue(high), unit: this.unit });
-    const marks = [
-      `${clipped && colors === "signed" ? "≤ " : ""}${formatValue(low)}`,
-      `${clipped ? "≥ " : ""}${formatValue(high)}`,
-    ];
+    this.ticks = ticksOf(this.rendering);
+    this.label = quantityOf(this.terms, this.map, style.signed === false, this.unit);
+    const magnitudes = style.signed === false && this.map.signed;
+    this.drawing = describe(this.terms, this.map, this.rendering, magnitudes, style.limits);
     this.ends.replaceChildren(
-      make("span", { text: marks[0] }),
-      make("span", { class: "hl-compare-unit", text: this.unit, title: this.unit }),
-      make("span", { text: marks[1] }),
+      make("span", { text: this.ticks[0].text }),
+      make("span", { class: "hl-compare-unit", text: this.label, title: this.label }),
+      make("span", { text: this.ticks.at(-1).text }),
     );
     this.bar.removeAttribute("aria-hidden");
     this.bar.setAttribute("aria-label", label.trim());
@@ -146,7 +150,7 @@ export class MapView {
   /** Draw as a fine map without contours even if it is mostly smooth, because one of its two source maps is fine. */
   fineRendering(style) {
     const { map } = this,
-      values = style.smooth ? blur(map, RULE.blur * Math.max(map.h, map.w)) : map.values;
+      values = style.smooth ? blur(map, sigmaOf(map.values) * Math.max(map.h, map.w)) : map.values;
     return { ...view({ ...map, values }, style), fine: true };
   }
 

@@ -1,8 +1,9 @@
 // Compares two panels: the rank correlation of every pair, and the difference of the selected pair.
-import { align, difference, spearman } from "./statistics.js";
+import { align, difference, maxMagnitude, spearman } from "./statistics.js";
 import { MapView } from "./map_view.js";
 import { fill, make, makeButton, formatValue } from "../wire.js";
 
+const ROUNDING = 1e-5; // of the largest value: two float32 computations of the same map differ by up to this much
 const count = (cells) => cells.toLocaleString("en");
 
 export class Pair {
@@ -95,6 +96,9 @@ export class Pair {
     const values = difference(grid, scaled),
       finite = values.filter(Number.isFinite);
     const [lo, hi] = finite.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [0, 0]);
+    const largest = Math.max(...maps.map(({ values: each }) => maxMagnitude(each)));
+    if (finite.length && Math.max(-lo, hi) <= ROUNDING * (scaled ? 1 : largest))
+      return this.showEmpty(fill(terms.equal, { difference: formatValue(Math.max(-lo, hi)) }));
     const map = { values, h: grid.h, w: grid.w, lo, hi, signed: true, box: grid.box };
     const same = grid.box.every((edge, k) => Math.abs(edge - first.mapView.box[k]) < 1e-6);
     this.mapView.setMap(

@@ -100,6 +100,19 @@ export class Panel {
     return [...fixed, ...items];
   }
 
+  /** What a panel shares a color range by: model, method and layer. */
+  get kind() {
+    const { names = {}, takes_layer: layered = true } = this.latest || {};
+    return JSON.stringify([names.model, names.method, layered ? names.layer : ""]);
+  }
+
+  /** Say at the color bar which panels have the same range; `mates` includes this panel, or is empty. */
+  sayRange(mates) {
+    const { terms } = this.board,
+      panels = mates.map(({ letter }) => letter.textContent).join(", ");
+    this.mapView.rangeNote.textContent = panels ? fill(terms.same_range, { panels }) : terms.own_range;
+  }
+
   get top() {
     const task = this.latest && this.latest.task;
     return task === "detection" ? this.terms.strongest : task === "segmentation" ? this.terms.largest : this.terms.top;

@@ -7,8 +7,8 @@ const label = (title, ...parts) =>
 
 export class Tools {
   constructor(board) {
-    // "pinned" or "free"; null: decided by the units
-    Object.assign(this, { board, limits: null, units: "", message: "" });
+    // "pinned" or "free"; null: "pinned"
+    Object.assign(this, { board, limits: null });
     const { terms } = board,
       draw = () => board.draw();
     const tick = (name, checked) => make("input", { type: "checkbox", name, checked, onchange: draw });
@@ -22,7 +22,7 @@ export class Tools {
           draw();
         },
       });
-    this.more = makeButton(terms.add, () => board.add(null, true));
+    this.more = makeButton(terms.add, () => board.propose(), { title: terms.add_hint });
     this.two = makeButton(terms.pair, () => board.comparePredictions(), { title: terms.pair_hint });
     this.stop = makeButton(terms.stop, () => board.trigger("stop", {}));
     this.saves = new ComparisonExport(board);
@@ -35,6 +35,7 @@ export class Tools {
     );
     [this.smooth, this.signed] = [tick("smooth", true), tick("signed", false)];
     [this.pinned, this.free] = [radio("pinned"), radio("free")];
+    this.pinned.checked = true;
     this.note = make("p", { class: "hl-quiet hl-compare-note", role: "status" });
     this.element = this.arrange();
   }
@@ -65,10 +66,9 @@ export class Tools {
     );
   }
 
-  /** Show a message below the controls, after the one on units. */
+  /** Show a message below the controls. */
   showMessage(text) {
-    this.message = text;
-    this.note.textContent = [this.units, text].filter(Boolean).join(" ");
+    this.note.textContent = text;
   }
 
   /** Return the settings that differ from the defaults. */
@@ -105,15 +105,16 @@ export class Tools {
     return Boolean(map.by_size) && !this.signed.checked && this.tint.value !== "signed";
   }
 
-  /** Return how these maps are drawn: {limits, style}; all get the same colors. */
-  resolve(mapViews) {
-    const units = new Set(mapViews.map((mapView) => mapView.unit)),
-      limits = this.limits || (units.size > 1 ? "free" : "pinned");
-    [this.pinned.checked, this.free.checked] = [limits === "pinned", limits === "free"];
-    this.units = limits === "pinned" && units.size > 1 ? this.board.terms.units : "";
-    this.showMessage(this.message);
-    const minus = mapViews.some(({ map }) => map.lo < 0 && !this.magnitudes(map));
+  /** Whether panels of the same model, method and layer have one color range. */
+  get shared() {
+    return this.limits !== "free";
+  }
+
+  /** Return how maps of one kind are drawn; all get the same colors. */
+  style(maps) {
+    [this.pinned.checked, this.free.checked] = [this.shared, !this.shared];
+    const minus = maps.some((map) => map.lo < 0 && !this.magnitudes(map));
     const colors = this.tint.value === "auto" ? (minus ? "signed" : "magma") : this.tint.value;
-    return { limits, style: { colors, limits: null, smooth: this.smooth.checked } };
+    return { colors, limits: null, smooth: this.smooth.checked };
   }
 }

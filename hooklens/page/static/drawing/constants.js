@@ -58,4 +58,5 @@ export const RULE = {
   halo: 0.55,
   full: 0.995,
   blur: 0.004464285714285714,
+  signed_blur: 0.013392857142857142,
 };

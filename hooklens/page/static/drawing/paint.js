@@ -21,6 +21,9 @@ const WEIGHTS = Float32Array.from({ length: FINEST + 1 }, (_, i) => RULE.strengt
  * @property {boolean} [mapOnly] true: without the image
  */
 
+/** Return the blur of a fine map for display, relative to its longer side. */
+export const sigmaOf = (values) => (values.some((v) => v < 0) ? RULE.signed_blur : RULE.blur);
+
 /**
  * Choose how a map is drawn.
  * @param {import("./field.js").Field} map
@@ -31,7 +34,7 @@ export function view(map, { colors = "auto", limits = null, signed = true, smoot
   let values = Float32Array.from(map.values, (v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
   const { h, w } = map;
   const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
-  if (fine && smooth) values = blur({ values, h, w }, RULE.blur * Math.max(h, w));
+  if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
   const finite = values.filter((v) => Number.isFinite(v));
   let lowest = finite.length ? Infinity : 0,
     highest = finite.length ? -Infinity : 0;

@@ -1,8 +1,9 @@
 // The color bar below a map: its ends with units, how the drawing differs from the map, and a histogram on the same
 // axis.
 import { chart } from "../drawing/histogram.js";
-import { RULE } from "../drawing/constants.js";
+import { describe, quantityOf } from "../drawing/describe.js";
 import { bar } from "../drawing/paint.js";
+import { ticksOf } from "../drawing/ticks.js";
 import { fill, make, formatValue } from "../wire.js";
 
 export class Scale {
@@ -33,6 +34,21 @@ export class Scale {
     this.chart?.replaceChildren();
   }
 
+  /** The round tick closest to the middle. */
+  get central() {
+    return this.ticks
+      .filter(({ at }) => at > 0.2 && at < 0.65)
+      .sort((a, b) => Math.abs(a.at - 0.5) - Math.abs(b.at - 0.5))[0];
+  }
+
+  middle() {
+    return this.central ? this.central.text : "";
+  }
+
+  place() {
+    return this.central ? `position:absolute;left:${100 * this.central.at}%;translate:-50%` : "";
+  }
+
   /** Show the colors of `rendering`; `mapOnly`: the colors of the map without the image. */
   show(map, rendering, { unit, magnitudes, own, mapOnly }) {
     const context = this.bar.getContext("2d"),
@@ -40,28 +56,19 @@ export class Scale {
     bar(pixels.data, { ...rendering, mapOnly });
     context.putImageData(pixels, 0, 0);
     const beyond = rendering.clipped;
-    const marks = [
-      `${beyond && rendering.colors === "signed" ? "≤ " : ""}${formatValue(rendering.low)}`,
-      formatValue((rendering.low + rendering.high) / 2),
-      `${beyond ? "≥ " : ""}${formatValue(rendering.high)}${unit ? ` ${unit}` : ""}`,
-    ];
-    this.ends.replaceChildren(...marks.map((text) => make("span", { text })));
+    const sign = beyond && rendering.colors === "signed" ? "≤ " : "";
+    const quantity = quantityOf(this.terms, map, magnitudes, "");
+    this.ticks = ticksOf(rendering);
+    this.label = quantityOf(this.terms, map, magnitudes, unit);
+    const last = `${beyond ? "≥ " : ""}${formatValue(rendering.high)}`;
+    this.ends.replaceChildren(
+      make("span", { text: `${sign}${formatValue(rendering.low)}` }),
+      make("span", { class: "hl-quantity", text: quantity || this.middle(), style: quantity ? "" : this.place() }),
+      make("span", { text: unit ? `${last} ${unit}` : last }),
+    );
     const [low, high] = [rendering.low, rendering.high].map(formatValue);
     this.bar.setAttribute("aria-label", fill(this.terms.colors, { low, high, unit }));
     this.drawing.textContent = describe(this.terms, map, rendering, magnitudes, own);
     if (this.chart) chart(this.chart, map, rendering, magnitudes, this.terms.histogram);
   }
-}
-
-/** Describe how the drawing differs from the map, and its contours. */
-function describe(terms, map, rendering, magnitudes, own) {
-  const cells = rendering.smooth ? "" : fill(terms.cells, map);
-  if (!rendering.fine) return cells + fill(terms.contours, { low: 100 * RULE.low_line, high: 100 * RULE.high_line });
-  const parts = [
-    magnitudes && terms.magnitudes,
-    !own && fill(terms.saturated, { percentile: 100 * RULE.full }),
-    rendering.smooth && terms.blurred,
-  ].filter(Boolean);
-  const text = parts.join(", ");
-  return cells + (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
 }

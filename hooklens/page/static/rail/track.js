@@ -192,6 +192,7 @@ export class Track {
   /** Show the maps of an answer; null removes them. */
   showMaps(maps) {
     this.maps = maps;
+    if (!this.input) return; // not drawn yet, because its view is hidden
     this.boxes.forEach((box, k) => {
       const out = this.outOf(this.items[k]);
       box.querySelector(".hl-rail-map").replaceChildren(...(maps?.has(out) ? [maps.canvas(out)] : []));

@@ -48,7 +48,6 @@ export class ComparisonExport {
 
   /** Return a panel in the format of figure.js. */
   figurePanel({ mapView, letter }) {
-    const [low, , high] = [...mapView.ends.children].map((end) => end.textContent);
     return {
       name: letter.textContent,
       image: mapView.surface.image,
@@ -57,7 +56,9 @@ export class ComparisonExport {
       opacity: this.board.tools.opacity,
       mapOnly: false,
       bar: mapView.bar,
-      ends: [low, "", mapView.unit ? `${high} ${mapView.unit}` : high],
+      ticks: mapView.ticks,
+      label: mapView.label,
+      drawing: [mapView.drawing, mapView.rangeNote.textContent].filter(Boolean).join(" "),
     };
   }
 

@@ -12,7 +12,9 @@ import { CLASS_COLORS } from "../drawing/objects.js";
  * @property {HTMLImageElement | null} image
  * @property {import("../drawing/paint.js").Rendering} rendering
  * @property {object} value the answer
- * @property {string[]} ends labels of the color bar
+ * @property {{text: string, at: number}[]} ticks of the color bar
+ * @property {string} label quantity and unit of the color bar
+ * @property {string} drawing how the drawing differs from the map, as the page says below it
  * @property {HTMLCanvasElement} bar the color bar
  * @property {number} opacity
  * @property {boolean} mapOnly
@@ -22,6 +24,7 @@ import { CLASS_COLORS } from "../drawing/objects.js";
 const SIDE = 420,
   GAP = 16,
   BAR = 12,
+  AXIS = 38, // ticks and label below the color bar
   LINE = 19,
   SCALE = 2,
   INK = "#1b1b1f",
@@ -39,6 +42,12 @@ function surfaces(panel, width) {
   return { photo: surface.own.photo, map: panel.mapOnly ? surface.mapLayer(surface.own) : surface.own.drawn };
 }
 
+/** Return the answer with what the page says below the map as the last sentence of its caption. */
+function described({ value, drawing }) {
+  const sentences = value.caption || [value.words.title || value.words.alt];
+  return drawing ? { ...value, caption: [...sentences, drawing] } : value;
+}
+
 /** Compute all positions in CSS pixels: the image, and next to it the panels, two per row. */
 function layout(panels, measure) {
   const high = Math.max(
@@ -52,9 +61,9 @@ function layout(panels, measure) {
     panel,
     x: place(1 + (k % across)),
     row: Math.floor(k / across),
-    lines: caption(panel.value, panel.name, panels.length > 1 ? SIDE : wide - 2 * GAP, measure),
+    lines: caption(described(panel), panel.name, panels.length > 1 ? SIDE : wide - 2 * GAP, measure),
   }));
-  const deep = high + 8 + BAR + 20,
+  const deep = high + 8 + BAR + AXIS,
     tops = [GAP];
   for (let row = 0; row * across < panels.length; row++) {
     const most = Math.max(...cells.filter((cell) => cell.row === row).map(({ lines }) => lines.length));
@@ -100,21 +109,14 @@ function compose(panels, drawer) {
       );
     const below = y + plan.high + 8;
     drawer.image(panel.bar, x, below, SIDE, BAR, 1);
-    pen.font = `12px ${FONT}`;
-    const [, middle = "", last = ""] = panel.ends,
-      crowded = pen.measureText(last).width + pen.measureText(middle).width / 2 + GAP > SIDE / 2;
-    panel.ends.forEach(
-      (end, n) =>
-        (n === 1 && crowded) ||
-        !end ||
-        drawer.text(sanitizeText(end), x + (SIDE * n) / (panel.ends.length - 1), below + BAR + 15, {
-          anchor: ["start", "middle", "end"][n] || "end",
-          size: 12,
-          fill: QUIET,
-        }),
-    );
+    for (const { text, at } of panel.ticks) {
+      const anchor = at < 0.05 ? "start" : at > 0.95 ? "end" : "middle";
+      drawer.text(text, x + SIDE * at, below + BAR + 15, { anchor, size: 12, fill: QUIET });
+    }
+    const axis = { anchor: "middle", size: 12, fill: QUIET };
+    if (panel.label) drawer.text(sanitizeText(panel.label), x + SIDE / 2, below + BAR + 32, axis);
     lines.forEach(({ text, strong }, n) =>
-      drawer.text(text, plan.caption || x, below + BAR + 20 + 10 + (n + 0.75) * LINE, {
+      drawer.text(text, plan.caption || x, below + BAR + AXIS + 10 + (n + 0.75) * LINE, {
         anchor: "start",
         size: 14,
         fill: strong ? INK : QUIET,

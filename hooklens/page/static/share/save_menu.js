@@ -68,7 +68,9 @@ export function createSaveMenu(view) {
     opacity: view.tools.opacity.value / 100,
     mapOnly: view.display.chosen === "map",
     bar: view.scale.bar,
-    ends: [...view.scale.ends.children].map((end) => end.textContent),
+    ticks: view.scale.ticks,
+    label: view.scale.label,
+    drawing: view.scale.drawing.textContent,
   });
   const settings = () => ({
     ...view.binding?.read(),

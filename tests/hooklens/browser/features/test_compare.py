@@ -239,7 +239,8 @@ def test_all_model_types_can_be_compared(visit: Visit, tmp_path: Path) -> None:
     facts = page.locator(".hl-compare-facts dl")
     facts.filter(has_text="the part of the image that both models receive").wait_for()
     assert "the units differ (score; logit), so each map is divided by its largest" in facts.inner_text()
-    assert page.get_by_role("radio", name="Per panel").is_checked()
+    notes = page.locator(".hl-compare-panel .hl-compare-range").all_inner_texts()
+    assert notes == ["Own color range"] * 3, "the models differ"
 
     pick(visit, "C", "Method", "D-RISE")
     panel(visit, "C").get_by_role("combobox", name="Method").press("Escape")
