@@ -25,42 +25,46 @@ DRAWING = {
 }
 """How a map is drawn; labels used by static/drawing/describe.js."""
 
-MAP = READING | DRAWING | {
-    "shown": "Display mode",
-    "modes": {
-        "overlay": ["Overlay", "The map over the desaturated image"],
-        "photograph": ["Image", "Only the image. Press and hold for a quick look, or hold P on the image"],
-        "map": ["Map", "Only the map"],
-        "swipe": ["Swipe", "Image and overlay with a draggable divider"],
-    },
-    "divider": "Divider between image and overlay",
-    "divided": "image on the left {percent} percent",
-    "opacity": "Opacity",
-    "colors_and_range": "Colors",
-    "colours": "Color map",
-    "smooth": "Smooth",
-    "smooth_title": "Off: show the map's cells with their edges",
-    "signed": "Signed",
-    "signed_title": "Show negative values in blue; off: show magnitudes",
-    "cached": "Cached",
-    "progress": "Progress",
-    "progress_title": "Partial maps of the run",
-    "final_map": ", the final map",
-    "limits": "Color limits",
-    "low": "Lower limit",
-    "high": "Upper limit",
-    "to": "to",
-    "pin": "Pin",
-    "pinned": "Pinned",
-    "pin_title": "Keep these limits for other layers, classes, methods and images",
-    "reset": "Reset",
-    "reset_title": "Reset to the map's own limits",
-    "no_number": "Enter a number for both limits. The last valid limits are still in use.",
-    "not_less": "The lower limit must be less than the upper limit. The last valid limits are still in use.",
-    "other_unit": "The limits were pinned for {pinned}; this map is in {unit}.",
-    "no_unit": "values without a unit",
-    "drawing": "The read-out and the saved array contain the unmodified map",
-    "histogram": "Histogram of {count} values from {low} to {high}, on the axis of the color bar. "
-    "Heights are square roots of the counts.",
-}
+MAP = (
+    READING
+    | DRAWING
+    | {
+        "shown": "Display mode",
+        "modes": {
+            "overlay": ["Overlay", "The map over the desaturated image"],
+            "photograph": ["Image", "Only the image. Press and hold for a quick look, or hold P on the image"],
+            "map": ["Map", "Only the map"],
+            "swipe": ["Swipe", "Image and overlay with a draggable divider"],
+        },
+        "divider": "Divider between image and overlay",
+        "divided": "image on the left {percent} percent",
+        "opacity": "Opacity",
+        "colors_and_range": "Colors",
+        "colours": "Color map",
+        "smooth": "Smooth",
+        "smooth_title": "Off: show the map's cells with their edges",
+        "signed": "Signed",
+        "signed_title": "Show negative values in blue; off: show magnitudes",
+        "cached": "Cached",
+        "progress": "Progress",
+        "progress_title": "Partial maps of the run",
+        "final_map": ", the final map",
+        "limits": "Color limits",
+        "low": "Lower limit",
+        "high": "Upper limit",
+        "to": "to",
+        "pin": "Pin",
+        "pinned": "Pinned",
+        "pin_title": "Keep these limits for other layers, classes, methods and images",
+        "reset": "Reset",
+        "reset_title": "Reset to the map's own limits",
+        "no_number": "Enter a number for both limits. The last valid limits are still in use.",
+        "not_less": "The lower limit must be less than the upper limit. The last valid limits are still in use.",
+        "other_unit": "The limits were pinned for {pinned}; this map is in {unit}.",
+        "no_unit": "values without a unit",
+        "drawing": "The read-out and the saved array contain the unmodified map",
+        "histogram": "Histogram of {count} values from {low} to {high}, on the axis of the color bar. "
+        "Heights are square roots of the counts.",
+    }
+)
 """Labels used by static/overlay/overlay.js."""

@@ -282,4 +282,3 @@ def test_the_table_changes_the_settings_and_the_address() -> None:
     assert "hl-ranking" in build.settings_panel.CLICKABLE
     targets = [target for each in config["dependencies"] for target in each["targets"]]
     assert {"select", "submit", "stop"} <= {event for found, event in targets if found == key}
-
