@@ -68,9 +68,9 @@ class Explanation:
     ) -> list[Image.Image]:
         """Draw each map over its image (the crop that the network received), with the options of `overlay`.
 
-        Gradients of pixels are drawn by magnitude, since their sign depends on whether a pixel is bright or dark, unless
-        `signed=True` or `colors="signed"`. All other maps are drawn with their signs: red is evidence for the target,
-        blue against it.
+        Gradients of pixels are drawn by magnitude, since their sign depends on whether a pixel is bright or dark,
+        unless `signed=True` or `colors="signed"`. All other maps are drawn with their signs: red is evidence for the
+        target, blue against it.
 
         Errors   ValueError if the number of images is not the number of maps
         """

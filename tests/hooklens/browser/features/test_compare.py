@@ -240,7 +240,7 @@ def test_all_model_types_can_be_compared(visit: Visit, tmp_path: Path) -> None:
     facts.filter(has_text="the part of the image that both models receive").wait_for()
     assert "the units differ (score; logit), so each map is divided by its largest" in facts.inner_text()
     notes = page.locator(".hl-compare-panel .hl-compare-range").all_inner_texts()
-    assert notes == ["Own color range"] * 3, "the models differ"
+    assert notes == ["Same color range: A, B"] * 2 + ["Own color range"], "C has another model"
 
     pick(visit, "C", "Method", "D-RISE")
     panel(visit, "C").get_by_role("combobox", name="Method").press("Escape")
