@@ -71,7 +71,7 @@ class Method:
 
     @property
     def by_size(self) -> bool:
-        """Whether a map is drawn by magnitude: gradients, whose sign depends on whether a pixel is bright or dark.
+        """Whether drawings show magnitudes: of gradients, whose sign depends on whether a pixel is bright or dark.
 
         The sign of other attributions has a meaning, evidence for or against the target.
         """

@@ -51,7 +51,7 @@ class Explanation:
 
     @property
     def by_size(self) -> bool:
-        """Whether the map is drawn by magnitude: a gradient for each pixel, from a method in METHODS."""
+        """Whether drawings show magnitudes: a gradient for each pixel, from a method in METHODS."""
         known = METHODS.get(self.method)
         return known is not None and known.by_size
 
@@ -68,7 +68,7 @@ class Explanation:
     ) -> list[Image.Image]:
         """Draw each map over its image (the crop that the network received), with the options of `overlay`.
 
-        Gradients of pixels are drawn by magnitude, since their sign depends on whether a pixel is bright or dark,
+        Gradients of pixels are shown as magnitudes, since their sign depends on whether a pixel is bright or dark,
         unless `signed=True` or `colors="signed"`. All other maps are drawn with their signs: red is evidence for the
         target, blue against it.
 

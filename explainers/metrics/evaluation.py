@@ -30,11 +30,12 @@ class Evaluation:
 
     `values[metric]` is [N]; `controls[metric][control]` is [N], for "random" the mean over the random maps, whose
     standard deviation is `spread[metric]` [N]. Their single values are `random_values[metric]` [N, 2k], each map
-    followed by its negative. `curves[metric]` and `control_curves[metric][control]` are [N, points],
-    for metrics that are areas under a curve. `reasons[metric][n]` says why a value is NaN or uses fewer samples than
-    requested. `maps` [N, H, W] are the evaluated maps at the images' size; `target` class indices or the target's repr;
-    `options` all settings; `seconds` is wall time. `is_complete` says whether every value was computed, including those
-    of the controls. `findings` are warnings about the network: its rows depend on each other, or it is stochastic.
+    followed by its negative. `curves[metric]` and `control_curves[metric][control]` are [N, points], for metrics that
+    are areas under a curve; `random_curves[metric]` [N, 2k, points] are those of the single random maps.
+    `reasons[metric][n]` says why a value is NaN or uses fewer samples than requested. `maps` [N, H, W] are the
+    evaluated maps at the images' size; `target` class indices or the target's repr; `options` all settings; `seconds`
+    is wall time. `is_complete` says whether every value was computed, including those of the controls. `findings` are
+    warnings about the network: its rows depend on each other, or it is stochastic.
     """
 
     values: dict[str, Tensor]
@@ -52,6 +53,7 @@ class Evaluation:
     is_complete: bool = True
     findings: list[Finding] = field(default_factory=list)
     random_values: dict[str, Tensor] = field(default_factory=dict)
+    random_curves: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.maps)
@@ -71,6 +73,7 @@ class Evaluation:
             maps=self.maps[one],
             target=self.target[one] if several and isinstance(self.target, list) else self.target,
             random_values={name: each[one] for name, each in self.random_values.items()},
+            random_curves={name: each[one] for name, each in self.random_curves.items()},
         )
 
     @property
@@ -215,6 +218,11 @@ class Parts:
     def random_values(self) -> Tensor:
         """Return the values of the random maps, [N, maps]."""
         return self._of(self.measured.values, "random").T
+
+    def random_curves(self) -> Tensor:
+        """Return the curves of the random maps, [N, maps, points]."""
+        assert self.measured.curves is not None
+        return self._of(self.measured.curves, "random").movedim(0, 1)
 
     def spread(self) -> Tensor:
         """Return the standard deviation over the random maps, [N]."""

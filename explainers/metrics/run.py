@@ -269,6 +269,11 @@ class Evaluator:
             controls={name: controls[name].means() for name in parts if controls[name].names},
             spread={name: controls[name].spread() for name in parts if controls[name].names},
             random_values={name: controls[name].random_values() for name in parts if controls[name].names},
+            random_curves={
+                name: controls[name].random_curves()
+                for name in parts
+                if controls[name].names and controls[name].measured.curves is not None
+            },
             curves={name: part.curves("") for name, part in parts.items() if part.measured.curves is not None},
             control_curves={
                 name: controls[name].mean_curves()

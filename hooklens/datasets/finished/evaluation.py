@@ -131,6 +131,7 @@ def _merge(parts: Sequence[Evaluation]) -> Evaluation:
         target=[label for part in parts if isinstance(part.target, list) for label in part.target],
         seconds=sum(part.seconds for part in parts),
         random_values=cat("random_values"),
+        random_curves=cat("random_curves"),
     )
 
 

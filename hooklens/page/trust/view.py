@@ -85,8 +85,13 @@ def _class(step: Verdict) -> dict[str, str]:
     from explainers.explanation.diagnosis import ALIKE  # torch takes seconds to start
 
     reads, similarity = step.method.reads_class, step.similarity
-    measured = similarity is not None and similarity.correlation == similarity.correlation
-    mark = "bad" if not reads or (similarity and similarity.correlation > ALIKE) else "good" if measured else "unknown"
+    correlation = math.nan if similarity is None else similarity.correlation
+    if not reads or correlation > ALIKE:
+        mark = "bad"
+    elif math.isnan(correlation):
+        mark = "unknown"
+    else:
+        mark = "mixed" if correlation > messages.PARTLY else "good"
     return {"text": messages.of_class(reads, similarity, ALIKE), "mark": mark}
 
 
@@ -131,8 +136,15 @@ def _curves(evaluation: Evaluation, metric: str) -> dict[str, Any]:
         "own": _rounded(evaluation.curves[metric][0]),
         "area": float(f"{float(evaluation.values[metric][0]):.3g}"),
         "controls": {name: _rounded(curve[0]) for name, curve in controls.items()},
+        "band": [_rounded(edge) for edge in _band(evaluation, metric)],
         "areas": {name: float(f"{float(value[0]):.3g}") for name, value in evaluation.controls[metric].items()},
     }
+
+
+def _band(evaluation: Evaluation, metric: str) -> tuple[Tensor, ...]:
+    """Return the lowest and the highest value of the random maps at each step; nothing if they were not measured."""
+    curves = evaluation.random_curves.get(metric)
+    return () if curves is None else (curves[0].amin(0), curves[0].amax(0))
 
 
 def _rounded(curve: Tensor) -> list[float]:

@@ -172,7 +172,10 @@ def _known(key: str) -> Controls | None:
 
 def _keep(key: str, evaluation: Evaluation) -> None:
     with _lock:
-        fields = {name: getattr(evaluation, name) for name in ("controls", "spread", "random_values", "control_curves")}
+        fields = {
+            name: getattr(evaluation, name)
+            for name in ("controls", "spread", "random_values", "random_curves", "control_curves")
+        }
         _controls[key] = fields, str(evaluation.options["precision"])
         _controls.move_to_end(key)
         while len(_controls) > MAX_CACHED:

@@ -23,6 +23,8 @@ OVER = "The evaluation exceeded the time limit. Choose a smaller network or try 
 NO_TEST = "The weights of this network could not be randomized."
 UNIT = "Not tested: a channel does not depend on the weights of later layers."
 CHANGED = "The settings have changed. Press Explain to compute the map for the current settings."
+PARTLY = 0.5
+"""Rank correlation with the map of the runner-up above which it is unclear whether a map is specific to its class."""
 ALL, LAST = "all weights", "the last layer"
 NO_VALUE = "No result: {why}."
 UNKNOWN = "Internal error in the evaluation. The map is not affected. Press Compare with controls to try again."
@@ -32,7 +34,10 @@ TERMS: dict[str, Any] = {
     "ask": "Compare with controls",
     "stop": "Stop",
     "weights": "Randomize weights",
-    "curves": "Curves",
+    "details": "Numbers and curves",
+    "questions": {"controls": "Better than chance?", "class": "Specific to this class?", "weights": "Learned?"},
+    "replies": {"good": "yes", "mixed": "unclear", "bad": "no", "unknown": "not tested"},
+    "band": "range of random maps",
     "working": "Comparing with random maps, edge maps and a center-bias baseline: {percent}",
     "drawing": "Randomizing weights: {percent}",
     "waiting": "The evaluation starts after the map is computed.",
@@ -77,11 +82,9 @@ def of_class(reads_class: bool, similarity: ClassSimilarity | None, limit: float
     if similarity.correlation != similarity.correlation:
         return f"Not compared: the map of {similarity.other} is constant or not finite."
     result = f"rank correlation {_signed(similarity.correlation)} with the map of {similarity.other}"
-    return (
-        f"Hardly depends on the class: {result}."
-        if similarity.correlation > limit
-        else f"Depends on the class: {result}."
-    )
+    if similarity.correlation > limit:
+        return f"Hardly depends on the class: {result}."
+    return f"{'Partly depends' if similarity.correlation > PARTLY else 'Depends'} on the class: {result}."
 
 
 def of_weights(test: Randomization | str | None, passes: bool | None) -> str:

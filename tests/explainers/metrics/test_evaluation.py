@@ -121,6 +121,10 @@ def test_controls_are_the_methods_of_that_name_and_random_ones_come_in_pairs():
         torch.testing.assert_close(found.controls[metric]["random"], values.mean(0), rtol=0.02, atol=0)
         torch.testing.assert_close(found.random_values[metric], values.T, rtol=0.05, atol=0)
         torch.testing.assert_close(found.spread[metric], found.random_values[metric].std(1))
+        if metric in found.random_curves:
+            single, mean = found.random_curves[metric], found.control_curves[metric]["random"]
+            assert single.shape[:2] == found.random_values[metric].shape
+            torch.testing.assert_close(single.mean(1), mean)
         curves = torch.stack([each.curves[metric] for each in several]).mean(0)
         torch.testing.assert_close(found.control_curves[metric]["random"], curves, rtol=0.05, atol=0)
         assert bool((curves[:, 0] - curves[:, -1]).abs().max() > 0.3 * curves.max()), (

@@ -256,6 +256,7 @@ def test_the_controls_row(gain: float, mark: str, verdict: Verdict) -> None:
         (False, None, "Class-agnostic", "bad"),
         (True, None, "Not compared", "unknown"),
         (True, 0.995, "Hardly depends on the class: rank correlation 0.99", "bad"),
+        (True, 0.97, "Partly depends on the class: rank correlation 0.97", "mixed"),
         (True, -0.5, "Depends on the class: rank correlation −0.50", "good"),
         (True, float("nan"), "Not compared", "unknown"),
     ],

@@ -129,7 +129,9 @@ class Board {
     this.setImage(state.imagePath);
     this.stale = true;
     this.mark();
-    if (!this.page.image) this.refreshIfVisible();
+    if (this.page.image) return;
+    if (this.panels.some((panel) => panel.pending)) this.trigger("stop", {});
+    this.refreshIfVisible();
   }
 
   readQuestion() {

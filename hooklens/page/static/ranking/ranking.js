@@ -32,6 +32,9 @@ class Ranking {
       this.others,
     );
     subscribe(["question"], () => this.mark());
+    subscribe(["imagePath"], () => {
+      if (state.imagePath === "" && !this.stopButton.disabled) this.trigger("stop", {});
+    });
     new ResizeObserver(() => {
       const { clientWidth: wide } = this.box;
       this.box.toggleAttribute("data-medium", wide < 760);

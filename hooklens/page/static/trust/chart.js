@@ -88,7 +88,7 @@ export function curve(host, chart) {
   const width = Math.max(240, Math.floor(host.clientWidth || 320)),
     inner = width - LEFT - RIGHT,
     tall = HEIGHT - TOP - BOTTOM;
-  const [low, high] = range([...own, ...Object.values(controls).flat()], chart.unit);
+  const [low, high] = range([...own, ...Object.values(controls).flat(), ...(chart.band || []).flat()], chart.unit);
   const x = (k) => LEFT + (inner * k) / count,
     y = (value) => TOP + (1 - (Math.min(high, Math.max(low, value)) - low) / (high - low)) * tall;
   Object.assign(y, { top: TOP, foot: TOP + tall });
@@ -134,10 +134,16 @@ function drawAxes(root, { unit, axis }, { x, y, low, high, count, inner }) {
   root.append(text({ x: LEFT + inner / 2, y: HEIGHT - 4, "text-anchor": "middle", text: axis }));
 }
 
-/** Draw the controls, the map's own curve above them, and the names of all. */
-function drawCurves(root, { own, controls, labels }, x, y) {
+/** Draw the range of the random maps, the controls, the map's own curve above them, and the names of all. */
+function drawCurves(root, { own, controls, labels, band }, x, y) {
   const path = (values) =>
     values.map((value, k) => `${k ? "L" : "M"}${x(k).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+  if (band?.length) {
+    const [lows, highs] = band,
+      back = highs.map((value, k) => [x(k), y(value)]).reverse();
+    const outline = [...lows.map((value, k) => [x(k), y(value)]), ...back].map((point) => point.join(" "));
+    root.append(svg("path", { d: `M${outline.join("L")}Z`, class: "hl-band" }));
+  }
   const drawn = [{ name: labels.own, values: own, own: true }];
   for (const [name, values] of Object.entries(controls)) {
     root.append(

@@ -25,7 +25,10 @@ class Strip {
       { class: "hl-trust-rows" },
       ...ROWS.map((name) => make("div", {}, make("dt", {}, this.marks[name], terms.rows[name]), this.texts[name])),
     );
-    element.firstElementChild.replaceChildren(this.buildHead(), this.list, this.buildCurves());
+    this.replies = Object.fromEntries(ROWS.map((name) => [name, make("b", {})]));
+    const questions = ROWS.map((name) => make("span", {}, `${terms.questions[name]} `, this.replies[name]));
+    this.questions = make("p", { class: "hl-trust-replies" }, ...questions);
+    element.firstElementChild.replaceChildren(this.buildHead(), this.questions, this.buildCurves());
     new ResizeObserver(() => this.plot()).observe(this.curves);
     new IntersectionObserver(() => this.autoStart()).observe(element);
     this.show();
@@ -52,7 +55,8 @@ class Strip {
     this.curves = make(
       "details",
       { class: "hl-trust-curves" },
-      make("summary", { text: terms.curves }),
+      make("summary", { text: terms.details }),
+      this.list,
       make("div", { class: "hl-trust-pair" }, ...METRICS.map((name) => this.hosts[name]), this.steps.small),
       make("p", { class: "hl-quiet", text: terms.hint }),
     );
@@ -140,8 +144,11 @@ class Strip {
       texts[name].textContent = row.text;
       marks[name].textContent = row.text ? MARKS[row.mark] : "";
       marks[name].parentElement.parentElement.dataset.mark = row.text ? row.mark : "";
+      const mark = row.text ? row.mark : "unknown";
+      this.replies[name].textContent = known ? this.terms.replies[mark] : "…";
+      this.replies[name].dataset.mark = known ? mark : "";
     }
-    this.list.classList.toggle("hl-unknown", !known);
+    this.questions.classList.toggle("hl-unknown", !known);
     this.curves.classList.toggle("hl-unknown", !known);
     if (this.shown !== known) {
       this.shown = known;
@@ -171,6 +178,7 @@ class Strip {
     curve(host, {
       own: data.own,
       controls: data.controls,
+      band: data.band,
       labels: { own: terms.own, ...terms.controls },
       unit,
       axis,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.hooklens.browser.conftest import PATIENCE, Visit
@@ -19,16 +21,20 @@ def known(visit: Visit, method: str = "") -> dict[str, str]:
         timeout=PATIENCE,
     )
     rows = visit.page.locator(f"{STRIP} dl > div")
-    return {each.locator("dt").inner_text().split()[-1]: each.locator("dd").inner_text() for each in rows.all()}
+    return {each.locator("dt").text_content().strip("✓≈✗· "): each.locator("dd").text_content() for each in rows.all()}
 
 
 def test_checks_run_automatically_and_curves_show_the_image_at_each_step(visit: Visit) -> None:
     """tests/hooklens/session/test_trust.py checks the pixel order; this test checks the drawing."""
     page = visit.open().page
     rows = known(visit)
+    replies = page.locator(f"{STRIP} .hl-trust-replies").inner_text()
+    assert "Better than chance? yes" in replies and "Learned? " in replies
+    assert "Specific to this class? yes" in replies and rows["Class"].startswith("Depends on the class: rank corr")
     assert rows["Controls"].startswith("Deletion 0.2") and "better than" in rows["Controls"]
     assert "malinois" in rows["Class"] and "classifier" in rows["Weights"]
     page.locator("#hl-trust summary").click()
+    assert page.locator(f"{PLOTS} .hl-band").count() == 2, "the range of the random maps"
     assert page.locator(PLOTS).count() == 2 and page.locator(f"{LARGE}:visible").count() == 0
     before = len(visit.requests)
     page.locator(PLOTS).first.focus()
@@ -97,7 +103,7 @@ def test_a_slow_method_is_checked_and_randomized_on_request(visit: Visit) -> Non
 
     page.locator(STRIP).get_by_role("button", name="Randomize weights").click()
     page.wait_for_function(
-        f"document.querySelector('{STRIP} dl > div:last-child dd').innerText.includes('with the map after')"
+        f"document.querySelector('{STRIP} dl > div:last-child dd').textContent.includes('with the map after')"
     )
     assert "depends on the weights" in known(visit)["Weights"].lower()
 
@@ -121,6 +127,42 @@ def test_it_fits_and_does_not_shift_the_layout(browser, app: str, width: int) ->
     page.locator("#hl-trust summary").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     names = page.locator(f"{PLOTS} .hl-line-name")
+    names.first.wait_for()
     assert names.count() == 8, "each line is labeled"
     visit.check()
     context.close()
+
+
+@pytest.mark.slow
+def test_what_the_page_says_about_the_last_map_is_dimmed_or_hidden(visit: Visit, tmp_path: Path) -> None:
+    """During a long run the old verdict is dimmed; next to an image that was refused, nothing of the last one stays."""
+    page = visit.open().page
+    known(visit)
+    marks = "['hl-bars', 'hl-guide', 'hl-trust'].map((id) => document.getElementById(id).dataset.outdated || '')"
+    assert page.evaluate(marks) == ["", "", ""]
+
+    page.goto(page.url)
+    known(visit)
+    visit.after_partial(lambda: visit.choose("method", "RISE"))
+    assert page.evaluate("document.getElementById('hl-trust').dataset.outdated") == "dim"
+    page.wait_for_function("getComputedStyle(document.getElementById('hl-trust')).opacity < 0.5")
+    page.locator("#hl-stop").click()
+    page.wait_for_function("document.documentElement.dataset.hlState === 'stopped'")
+    assert page.evaluate(marks) == ["", "", ""]
+
+    (tmp_path / "drawing.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>", encoding="utf-8")
+    page.locator("#hl-image input[type=file]").first.set_input_files(tmp_path / "drawing.svg")
+    page.wait_for_function("document.documentElement.dataset.hlState === 'error'")
+    assert page.evaluate(marks) == ["gone"] * 3 and not page.locator("#hl-bars").is_visible()
+    visit.after(lambda: page.locator("#hl-examples button").nth(2).click())
+    assert page.evaluate(marks) == ["", "", ""]
+
+
+@pytest.mark.slow
+def test_removing_the_image_stops_the_comparison(visit: Visit) -> None:
+    page = visit.open("?method=rise").page
+    page.get_by_role("tab", name="Compare").click()
+    page.locator(".hl-compare-panel[data-state=busy]").first.wait_for()
+    page.locator("#hl-image button[aria-label='Remove Image']").first.click()
+    page.wait_for_function("!document.querySelector('.hl-compare-panel[data-state=busy]')")
+    assert page.locator("#hl-compare").get_by_role("button", name="Stop").is_disabled()
