@@ -124,6 +124,11 @@ def model_choice(info: zoo.ModelInfo) -> str:
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
 
 
+def other_model(why: str, title: str) -> str:
+    """Return the message for a link to a model that cannot be used."""
+    return f"The model of this link is not available. {why} The map is from {title}; choose another under Model."
+
+
 def changed_settings(text: str) -> str:
     """Return the changed settings of a model as part of its title: "size 96x64, score sigmoid"."""
     return text.replace("&", ", ").replace("=", " ")

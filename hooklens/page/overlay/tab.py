@@ -123,7 +123,14 @@ class Overlay(Tab):
             return self._show_error(message) | nothing
 
         def steps(run: Run) -> Iterator[Updates]:
-            yield from self._updates(question, {}, run, notes, stored)
+            try:
+                yield from self._updates(question, {}, run, notes, stored)
+            except Refused as error:
+                if not question.model or model_cache.has(question.model) or not model_cache.first_model():
+                    raise
+                other = replace(question, model="", layer="", lenient=True)
+                note = messages.other_model(str(error), model_cache.load(model_cache.first_model()).title)
+                yield from self._updates(other, {}, run, [*notes, note])
             if message := links.missing(request.query_params, question):
                 ident = page_view.number()
                 yield {self.status: messages.status("idle", message, ident=ident)}

@@ -104,10 +104,11 @@ def test_assumptions_are_shown_and_can_be_changed(folder: Path, browser) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["own_page_net:build2", "./own_page_net.py:build", "hf:/tmp", "timm:resnet18"])
 def test_a_user_cannot_name_another_model(visit: Visit, name: str) -> None:
-    visit.page.goto(f"{visit.address}/?model={name}")
-    visit.page.wait_for_function("document.documentElement.dataset.hlState === 'error'")
+    page = visit.open(f"?model={name}").page
 
-    assert f"Unknown model '{name}'" in visit.status
+    notice = page.locator("#hl-findings").inner_text()
+    assert f"Unknown model '{name}'" in notice and "The map is from own_page_net:build" in notice
+    assert "Grad-CAM" in visit.status and "own_page_net:build" in visit.status
 
 
 @pytest.mark.slow

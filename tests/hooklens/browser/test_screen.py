@@ -138,3 +138,34 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
     page.wait_for_function("document.querySelector('#hl-explain') !== null")
     assert page.locator("#hl-first").count() == 0, "another question"
     page.context.close()
+
+
+def test_lists_find_names_by_words_and_typing_replaces_the_old_name(visit: Visit) -> None:
+    page = visit.open().page
+
+    def found(name: str, typed: str) -> list[str]:
+        field = page.locator(f"#hl-{name} input").first
+        field.focus()
+        page.keyboard.type(typed)
+        rows = page.locator(f"#hl-{name} li[role=option]").all_inner_texts()
+        field.press("Escape")
+        return rows
+
+    assert found("model", "resnet101")[0].startswith("ResNet-101")
+    assert found("model", "vit_b_16")[0].startswith("ViT-B/16")
+    pandas = found("class", "pan")
+    assert pandas.index("giant panda") < 4 and "panpipe" in pandas[:4]
+    page.locator("#hl-class input").first.focus()
+    page.keyboard.type("panda")
+    assert set(page.locator("#hl-class li mark").all_inner_texts()) == {"panda"}
+
+
+def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit: Visit) -> None:
+    page = visit.open("?model=no_such_net&example=cat").page
+    notice = page.locator("#hl-findings").inner_text()
+    assert "The model of this link is not available. Unknown model 'no_such_net'" in notice
+    assert (
+        "EfficientNet-Lite0" in notice
+        and "EfficientNet-Lite0" in visit.status
+        and page.locator("#hl-bars button").count()
+    )

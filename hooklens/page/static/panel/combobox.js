@@ -5,7 +5,8 @@ const SHOWN = 100; // names that are listed at once; typing finds the others
 let ids = 0;
 
 /**
- * Return the items that contain all typed words: exact match first, then prefixes, then in list order.
+ * Return the items whose label or name contains all typed words: exact match first, then those in which a word starts
+ * with the text, then in list order. Names are those of torchvision, such as "resnet101" for "ResNet-101".
  * @param {{label: string, value: string}[]} items
  * @param {string} typed
  */
@@ -13,17 +14,38 @@ export function search(items, typed) {
   const text = typed.trim().toLowerCase(),
     parts = text.split(/\s+/).filter(Boolean);
   if (!parts.length) return items;
-  const rank = ({ label }) => {
-    const name = label.toLowerCase();
-    if (!parts.every((part) => name.includes(part))) return -1;
-    if (name.split(" · ")[0] === text) return 0;
-    return name.startsWith(text) ? 1 : name.split(/[^\p{L}\p{N}]+/u).some((word) => word.startsWith(parts[0])) ? 2 : 3;
+  const rank = ({ label, value }) => {
+    const name = label.toLowerCase(),
+      other = String(value).toLowerCase();
+    if (!parts.every((part) => name.includes(part) || other.includes(part))) return -1;
+    if (name.split(" · ")[0] === text || other === text) return 0;
+    const words = name.split(/[^\p{L}\p{N}]+/u);
+    return name.startsWith(text) || other.startsWith(text) || words.some((word) => word.startsWith(text)) ? 1 : 2;
   };
   return items
     .map((item, k) => [rank(item), k, item])
     .filter(([at]) => at >= 0)
     .sort((a, b) => a[0] - b[0] || a[1] - b[1])
     .map(([, , item]) => item);
+}
+
+/** Return a label as text and marks of its typed words. */
+function highlight(label, typed) {
+  const parts = typed.toLowerCase().split(/\s+/).filter(Boolean),
+    lower = label.toLowerCase();
+  if (!parts.length || lower.length !== label.length) return [label]; // some letters change their length
+  const isMarked = Array.from({ length: label.length }, () => false);
+  for (const part of parts) {
+    const at = lower.indexOf(part);
+    if (at >= 0) isMarked.fill(true, at, at + part.length);
+  }
+  const pieces = [];
+  for (let from = 0, to = 0; from < label.length; from = to) {
+    while (to < label.length && isMarked[to] === isMarked[from]) to++;
+    const text = label.slice(from, to);
+    pieces.push(isMarked[from] ? make("mark", { text }) : text);
+  }
+  return pieces;
 }
 
 export class Combobox {
@@ -50,6 +72,7 @@ export class Combobox {
     this.list = make("ul", { id, role: "listbox", class: "hl-combobox-list", popover: "manual", "aria-label": label });
     this.element = make("div", { class: "hl-combobox" }, this.word, this.field, this.list);
     this.field.addEventListener("click", () => this.open(""));
+    this.field.addEventListener("focus", () => this.field.select()); // typing replaces the name
     this.word.addEventListener("click", () => this.field.focus());
     this.field.addEventListener("input", () => this.open(this.field.value));
     this.field.addEventListener("blur", () => this.close());
@@ -84,20 +107,23 @@ export class Combobox {
 
   open(typed) {
     if (this.field.disabled) return;
-    if (!this.shown) this.field.select();
+    if (!this.shown && !typed) this.field.select();
     const all = search(this.items(), typed);
     this.found = all.slice(0, SHOWN);
     const more = all.length - this.found.length,
       note = (text) => make("li", { role: "option", "aria-disabled": "true", text });
     this.list.replaceChildren(
       ...this.found.map((item, k) =>
-        make("li", {
-          role: "option",
-          id: `${this.list.id}-${k}`,
-          "aria-selected": String(item.value === this.chosen),
-          text: item.label,
-          onclick: () => this.take(k),
-        }),
+        make(
+          "li",
+          {
+            role: "option",
+            id: `${this.list.id}-${k}`,
+            "aria-selected": String(item.value === this.chosen),
+            onclick: () => this.take(k),
+          },
+          ...highlight(item.label, typed),
+        ),
       ),
       ...(all.length ? [] : [note(fill(this.terms.no_match, { text: typed.trim().slice(0, 60) }))]),
       ...(more > 0 ? [note(fill(this.terms.more, { count: more.toLocaleString("en") }))] : []),
@@ -140,6 +166,7 @@ export class Combobox {
     this.field.removeAttribute("aria-activedescendant");
     if (this.list.matches(":popover-open")) this.list.hidePopover();
     this.field.value = this.text;
+    if (document.activeElement === this.field) this.field.select();
   }
 
   take(k) {

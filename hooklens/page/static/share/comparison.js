@@ -34,7 +34,7 @@ export class ComparisonExport {
   enable() {
     const { panels } = this;
     this.buttons[0].disabled = !panels.length;
-    this.buttons[1].disabled = !panels.some((panel) => panel.answer.value.state === "done");
+    this.buttons[1].disabled = !panels.some((panel) => panel.answer?.value.state === "done");
   }
 
   async act(work) {
@@ -68,7 +68,7 @@ export class ComparisonExport {
 
   async bundle() {
     const { terms, pair } = this.board,
-      whole = this.panels.filter((panel) => panel.answer.value.state === "done");
+      whole = this.panels.filter((panel) => panel.answer?.value.state === "done");
     const left = this.board.panels.length - whole.length;
     this.board.tools.showMessage(terms.packing);
     const pieces = [];
