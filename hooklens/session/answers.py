@@ -186,6 +186,18 @@ class Waiting:
     fraction: float | None = None
 
 
+def _explained_class(settings: Settings, probabilities: torch.Tensor | None) -> int:
+    assert probabilities is not None, "a classifier"
+    return int(probabilities.argmax()) if settings.target is None else settings.target
+
+
+def _most_likely(probabilities: torch.Tensor | None) -> list[tuple[int, float]]:
+    if probabilities is None:
+        return []
+    top = probabilities.topk(min(TOP, len(probabilities)))
+    return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
 @dataclass(frozen=True)
 class Refining:
     """The partial map of a long method in progress."""
@@ -198,6 +210,18 @@ class Refining:
     left: float
     """Seconds until the time limit."""
     scene: Scene | None = None
+    probabilities: torch.Tensor | None = None
+    """Those of an `Answer`, in the first step of a run, so that the predictions do not wait for the map."""
+
+    @property
+    def target(self) -> int:
+        """The explained class; the top class if a channel is explained. Only valid with `probabilities`."""
+        return _explained_class(self.settings, self.probabilities)
+
+    @property
+    def top(self) -> list[tuple[int, float]]:
+        """As `Answer.top`."""
+        return _most_likely(self.probabilities)
 
     @property
     def name(self) -> str:
@@ -231,7 +255,7 @@ class Answer:
         """The explained class; the top class if a channel was explained."""
         if self.probabilities is None:
             return self.detected_object.label
-        return int(self.probabilities.argmax()) if self.settings.target is None else self.settings.target
+        return _explained_class(self.settings, self.probabilities)
 
     @property
     def names(self) -> dict[str, str]:
@@ -255,10 +279,7 @@ class Answer:
     @property
     def top(self) -> list[tuple[int, float]]:
         """The most likely classes and their probabilities, or the highest scores of a network without probabilities."""
-        if self.probabilities is None:
-            return []
-        top = self.probabilities.topk(min(TOP, len(self.probabilities)))
-        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+        return _most_likely(self.probabilities)
 
     @property
     def confidence(self) -> float:

@@ -285,7 +285,10 @@ def _compute_answer(
     if cached is not None:
         explanation = cached
     elif method.long:
-        yield Refining(settings, crop, None, 0.0, 0.0, run.left, detected)
+        first = None
+        if detected is None:  # one forward pass, because the map may take a minute
+            first = network_calls.probabilities(settings.loaded, network_calls.scores(settings.loaded.name, images))
+        yield Refining(settings, crop, None, 0.0, 0.0, run.left, detected, first)
         explanation = yield from stream(lambda report: work(progress=report), run, refining, turn)
     else:
         explanation = work()

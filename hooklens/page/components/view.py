@@ -207,7 +207,7 @@ def _regions(masks: list[torch.Tensor]) -> dict[str, Any]:
     return {"h": len(rows), "w": len(columns), "b64": _text(plane.numpy().tobytes())}
 
 
-def classes(step: Answer, ident: int) -> dict[str, Any]:
+def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
     """Pack the most likely classes or the detected objects."""
     if step.scene:
         return objects(step.scene, ident)

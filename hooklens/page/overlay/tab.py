@@ -263,6 +263,8 @@ class Overlay(Tab):
 
     def _show_partial_map(self, step: Refining, ident: int) -> Updates:
         updates = {self.status: messages.refining(step, ident), self.panel.stop: gr.update(interactive=True)}
+        if step.probabilities is not None:
+            updates[self.bars] = page_view.classes(step, ident)
         if step.map is None:
             return updates
         return {**updates, self.view: page_view.refining(step, ident), self.guide: guide.pack(step, ident)}

@@ -169,3 +169,12 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
         and "EfficientNet-Lite0" in visit.status
         and page.locator("#hl-bars button").count()
     )
+
+
+def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"{visit.address}/?method=rise&example=cat")
+    page.locator("#hl-bars button").first.wait_for(timeout=PATIENCE)
+    assert page.evaluate("document.documentElement.dataset.hlState") == "busy"
+    assert "tabby" in page.locator("#hl-bars").inner_text() and page.locator("#hl-bars button").count() == 5
+    page.locator("#hl-stop").click()
