@@ -105,7 +105,7 @@ def watch_attention(
 class _Watch(TorchFunctionMode):
     """Replace the calling thread's attention functions, and track weights up to their product with the values."""
 
-    def __init__(self, seen: AttentionTrace, image_count: int, leaves: bool, operands: bool) -> None:
+    def __init__(self, seen: AttentionTrace, image_count: int, leaves: bool, operands: bool = False) -> None:
         super().__init__()
         self.seen, self.image_count, self.leaves, self.operands = seen, image_count, leaves, operands
         self.running: list[_Frame] = []

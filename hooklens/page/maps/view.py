@@ -27,7 +27,7 @@ def top_maps(step: TopMaps, of: int, ident: int) -> dict[str, Any]:
 
 
 def _small(values: torch.Tensor, by_size: bool) -> torch.Tensor:
-    """Reduce a map by averaging; signed attributions use magnitudes, because neighboring signs would cancel."""
+    """Reduce a map by averaging; gradients use magnitudes, because neighboring signs would cancel."""
     from torch.nn import functional  # torch takes seconds to start
 
     values = values.abs() if by_size else values

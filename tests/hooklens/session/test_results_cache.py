@@ -180,14 +180,14 @@ def test_small_maps_use_the_current_method() -> None:
     assert not small(request, "hires_cam", [235], key="another key")
 
 
-def test_small_maps_are_downsampled() -> None:
-    settings: Settings = engine.resolve(Request(str(DOG.path), MODEL, method="input_x_gradient"))
+@pytest.mark.parametrize(("method", "value"), [("saliency", 1.0), ("input_x_gradient", -1.0)])
+def test_small_maps_are_downsampled(method: str, value: float) -> None:
+    settings: Settings = engine.resolve(Request(str(DOG.path), MODEL, method=method))
     step = TopMaps(settings, Image.new("RGB", (300, 200)), settings.method, {3: -torch.ones(300, 200)})
 
     packed = top_maps(step, of=7, ident=8)
 
     assert packed["of"] == 7 and packed["items"][0]["index"] == 3
     plane = packed["items"][0]["map"]
-    assert max(plane["h"], plane["w"]) == SIDE and plane["lo"] == plane["hi"] == 1.0, (
-        "magnitudes, because signs would cancel"
-    )
+    assert max(plane["h"], plane["w"]) == SIDE
+    assert plane["lo"] == plane["hi"] == value, "magnitudes of gradients, other attributions with their sign"
