@@ -56,9 +56,9 @@ class Overlay(Tab):
                 self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
                 self.bars = canvas("maps/classes", "hl-bars", terms=map_messages.BARS, events=["answered"])
-                self.guide = guide.guide("hl-guide")
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
+                self.guide = guide.guide("hl-guide")
         self.top_maps = TopClassMaps(self.page)
         self.strip = self.rail.drawing
 

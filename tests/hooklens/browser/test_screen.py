@@ -52,7 +52,8 @@ def test_map_network_and_predictions_are_in_one_view(browser, app: str, width: i
     assert map_["y"] + map_["height"] <= network["y"] and network["y"] + network["height"] <= height
     assert predictions["y"] + predictions["height"] <= network["y"]
     guide, trust = (visit.page.locator(name).bounding_box() for name in ("#hl-guide", "#hl-trust"))
-    assert predictions["y"] + predictions["height"] <= guide["y"] and guide["y"] + guide["height"] <= trust["y"]
+    assert predictions["y"] + predictions["height"] <= trust["y"] and trust["y"] + trust["height"] <= guide["y"]
+    assert trust["y"] + trust["height"] <= network["y"], "the verdict is visible without scrolling"
     assert guide["x"] == trust["x"] == predictions["x"], "one column, which scrolls by itself"
     visit.check()
     context.close()
