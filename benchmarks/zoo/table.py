@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
 
 from benchmarks.zoo.runner import Row
 
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
+COMMAND = "python -m benchmarks.zoo"
 HEAD = """# Networks
 
 After this page you know which methods work on your architecture, and what the others report.
@@ -66,7 +71,21 @@ def summary(rows: Iterable[Row]) -> str:
     return ", ".join(f"{counts[verdict]} {SHOWN.get(verdict, verdict)}" for verdict in reversed(WORST)) + "."
 
 
-def table(rows: Sequence[Row], command: str, versions: str) -> str:
+def merged(files: list[Path], order: dict[str, int]) -> list[Row]:
+    """Return the rows in these files, without networks that no longer exist."""
+    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    read = [Row(**{**fields, "size": tuple(fields["size"])}) for part in parts for fields in part]
+    cells = {(row.network, row.size, row.check): row for row in read if row.network in order}
+    return sorted(cells.values(), key=lambda row: order[row.network])
+
+
+def write(rows: list[Row], page: Path) -> None:
+    """Write the page with the table."""
+    versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in PACKAGES)
+    page.write_text(table(rows, versions), encoding="utf-8")
+
+
+def table(rows: Sequence[Row], versions: str) -> str:
     """Return the page: the introduction, one row per network, the notes."""
     names = list(dict.fromkeys(row.network for row in rows))
     checks = [check for check in TITLES if any(row.check == check for row in rows)]
@@ -82,7 +101,7 @@ def table(rows: Sequence[Row], command: str, versions: str) -> str:
         layer = f"`{first.words.partition(' ')[0]}`{first.words[first.words.index(' ') :]}" if first else ""
         lines.append(f"| {name}{fixed} | {layer} | " + " | ".join(cells) + " |")
     numbered = [f"{number}. {note}" for note, number in notes.items()]
-    head = HEAD.format(count=len(names), command=command, summary=f"Cells: {summary(rows)} {versions}.")
+    head = HEAD.format(count=len(names), command=COMMAND, summary=f"Cells: {summary(rows)} {versions}.")
     return head + "\n".join(lines) + "\n\n## Notes\n\n" + "\n".join(numbered) + "\n"
 
 

@@ -56,10 +56,13 @@ def _largest(weights: Tensor) -> int | None:
 
 def place_axis(maps: Tensor, centers: tuple[float, ...], size: int) -> Tensor:
     """Place the last dimension."""
-    order = sorted(range(len(centers)), key=centers.__getitem__)
-    at = torch.tensor([centers[i] for i in order], dtype=torch.float64)
-    ordered = maps[..., torch.tensor(order, device=maps.device)]
-    cell = float(at.diff().median()) if len(order) > 1 else float(size)
+    places = sorted(set(centers))  # the mean of the cells that repeat a part of the image
+    at = torch.tensor(places, dtype=torch.float64)
+    index = {place: i for i, place in enumerate(places)}
+    groups = torch.tensor([index[center] for center in centers], device=maps.device)
+    ordered = maps.new_zeros(*maps.shape[:-1], len(places)).index_add(-1, groups, maps)
+    ordered = ordered / groups.bincount()
+    cell = float(at.diff().median()) if len(places) > 1 else float(size)
     count = round(size / cell)
     own = (at / cell - 0.5).round().long()
     is_aligned = count > 0 and bool(((own + 0.5) * size / count - at).abs().max() < cell / 20)

@@ -87,8 +87,8 @@ def why_lost(axes: Sequence[Axis]) -> str:
         for factor in axis.factors:
             if factor.kind and factor.positions is not None and factor.positions.lost:
                 return factor.positions.lost
-        if axis.lost:
-            return axis.lost
+        if axis.lost or axis.order:
+            return axis.lost or "index"
     return ""
 
 
@@ -129,7 +129,7 @@ def reshape_axes(axes: Axes, old: Sequence[int], new: Sequence[int]) -> Axes:
                 return tuple(result)
         if len(group) == len(goals) == 1:
             result[goals[0]] = axes[group[0]]
-        elif lost := why_lost([axes[i]._replace(lost=axes[i].lost or "index" * bool(axes[i].order)) for i in group]):
+        elif lost := why_lost([axes[i] for i in group]):
             for i in goals:
                 result[i] = Axis(lost=lost)
         elif not any(axes[i].before or axes[i].after for i in group):
@@ -182,7 +182,7 @@ def slice_axis(axis: Axis, size: int, start: int, count: int, step: int) -> Axis
     if not axis.factors:
         return axis
     if step == 1 and start <= axis.before and end >= size - axis.after:
-        return Axis(axis.factors, axis.before - start, axis.after - (size - end))
+        return axis._replace(before=axis.before - start, after=axis.after - (size - end))
     if end <= axis.before or start >= size - axis.after or axis.before or axis.after:
         return OTHER
     if len(axis.factors) == 1 and axis.factors[0].kind:
@@ -206,12 +206,14 @@ def _slice_factor(factor: Factor, entries: range) -> Factor:
 
 def concatenate_axes(parts: Sequence[tuple[Axis, int]]) -> Axis:
     """Return the axis of concatenated tensors, such as class and register tokens before or after the patches."""
+    if lost := why_lost([axis for axis, _ in parts]):
+        return Axis(lost=lost)
     placed = [i for i, (axis, _) in enumerate(parts) if axis.kinds]
     if len(placed) == 1:
         i = placed[0]
         axis = parts[i][0]
         before, after = (sum(size for _, size in side) for side in (parts[:i], parts[i + 1 :]))
-        return Axis(axis.factors, axis.before + before, axis.after + after)
+        return axis._replace(before=axis.before + before, after=axis.after + after)
     kinds = {kind for i in placed for kind in parts[i][0].kinds}
     if len(kinds) == 1 and len(placed) == len(parts):
         # Strips of one image, from rolls and pads written as concatenations.

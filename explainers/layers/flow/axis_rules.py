@@ -21,15 +21,24 @@ from explainers.layers.flow.axes import (
 )
 from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, contracted, dims_of
 from explainers.layers.flow.position_rules import POSITION_RULES
+from explainers.layers.flow.spectra import filtered
 
 
 def propagate_axes(operation: Operation) -> Result:
     """Return the axes of each output, and how the outputs read each input."""
-    name = operation.name.rstrip("_") if operation.name != "_" else operation.name
-    rule = RULES.get(name, RULES.get(name.lstrip("_")))
-    axes, reads = (rule or _keep_axes)(operation)
+    axes, reads = (_rule(operation.name) or _keep_axes)(operation)
     axes = [a if len(a) == o.ndim else (OTHER,) * o.ndim for a, o in zip(axes, operation.outputs, strict=True)]
     return axes, reads
+
+
+def has_rule(name: str) -> bool:
+    """Return whether it is known how the operation moves entries."""
+    return _rule(name) is not None or name.strip("_") in _ROW_WISE
+
+
+def _rule(name: str) -> Rule | None:
+    name = name.rstrip("_")
+    return RULES.get(name, RULES.get(name.lstrip("_")))
 
 
 def _keep_axes(operation: Operation) -> Result:
@@ -70,12 +79,19 @@ def _elementwise(operation: Operation) -> Result:
     return alike(operation, tuple(axes))
 
 
+def _multiply(operation: Operation) -> Result:
+    (axes, *_), reads = _elementwise(operation)
+    return alike(operation, filtered(operation, axes), reads[0])
+
+
 def _copy(operation: Operation) -> Result:
     """`x.copy_(y)`: the values of y, whatever was at their place."""
     if operation.axes[1] is None:
         return _elementwise(operation)
-    axes, _ = _elementwise(replace(operation, inputs=operation.inputs[1:2], axes=operation.axes[1:2]))
-    return axes, [Reads.SAME] * len(operation.inputs)
+    (axes, *_), _ = _elementwise(replace(operation, inputs=operation.inputs[1:2], axes=operation.axes[1:2]))
+    if operation.axes[0] is not None:  # entries of the image move to positions of others
+        axes = tuple(map(_joined, axes, operation.first))
+    return alike(operation, axes)
 
 
 def _joined(axis: Axis, other: Axis) -> Axis:
@@ -211,11 +227,25 @@ def _matmul(operation: Operation) -> Result:
         axes: Axes = (batch, first[1], second[2])
     else:
         axes = (first[0], second[-1])
+    # A matrix along rows or columns, such as a cosine transform, gives them a new order; a linear layer after a
+    # flattening, whose rows are only the images, does not have any.
+    if axes[-1] == OTHER and _is_side(first[-1]) and (len(axes) == 3 or len(first[0].factors) > 1):
+        axes = (*axes[:-1], Axis(lost=_MATRIX))
+    elif axes[-2] == OTHER and _is_side(second[-2]) and along(second[-1]):
+        axes = (*axes[:-2], Axis(lost=_MATRIX), axes[-1])
     reads = [Reads.SAME] * len(operation.inputs)
     reads[a] = contracted(first[-1:])
     # The rows of attention scores are queries; every row reads all keys, the columns.
     reads[b] = max(contracted(second[-2:-1]), contracted(second[-1:]) if along(first[-2]) else Reads.SAME)
     return [axes], reads
+
+
+_MATRIX = "a matrix product along height or width"
+
+
+def _is_side(axis: Axis) -> bool:
+    """Return whether the axis is only the image's height or width."""
+    return len(axis.factors) == 1 and along(axis)
 
 
 def _attention(operation: Operation) -> Result:
@@ -263,7 +293,7 @@ PARTS = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_wi
 """Operations whose outputs are different parts of one input, and may read it differently."""
 
 RULES: dict[str, Rule] = dict.fromkeys(_ELEMENTWISE.split(), _elementwise) | POSITION_RULES
-RULES |= dict.fromkeys(_REDUCED.split(), _reduce) | {"copy": _copy}
+RULES |= dict.fromkeys(_REDUCED.split(), _reduce) | {"copy": _copy, "mul": _multiply}
 RULES |= dict.fromkeys(("view", "unsafe_view", "reshape", "reshape_alias", "flatten"), _view)
 RULES |= {"permute": _permute, "transpose": _transpose, "t": _transpose, "unsqueeze": _unsqueeze, "squeeze": _squeeze}
 RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narrow": _slice}

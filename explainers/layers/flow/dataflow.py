@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.layers.flow.axes import OTHER, Axes, full_axis, resize_axis
-from explainers.layers.flow.axis_rules import PARTS, propagate_axes
+from explainers.layers.flow.axes import OTHER, Axes, full_axis, lost_axis, resize_axis, why_lost
+from explainers.layers.flow.axis_rules import PARTS, has_rule, propagate_axes
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
+from explainers.layers.flow.unknown import check_positions
 
 
 class Value(NamedTuple):
@@ -126,6 +127,7 @@ class Dataflow(TorchDispatchMode):
         self._writes: dict[int, tuple[Value, Key]] = {}
         self._parts: dict[int, dict[Key, Axes]] = {}
         self._joined: set[Key] = set()  # tensors whose axes were assembled from parts
+        self._filled: set[Key] = set()  # these and their views
         self._weights: dict[int, int] = {}
         self._put(images, Value(0, axes))
 
@@ -149,9 +151,11 @@ class Dataflow(TorchDispatchMode):
                 self._writes.pop(_storage(output), None)  # reused memory
                 self._parts.pop(_storage(output), None)
         if any(values) and name not in _NEW:
-            self._follow(
-                Operation(name, args, kwargs, inputs, [v and v.axes for v in values], outputs), values, is_written
-            )
+            axes = [v and v.axes for v in values]
+            if name == "copy_" and _key(inputs[0]) in self._filled:
+                axes[0] = None  # its entries were not read from the image, but continue parts that were
+            operation = Operation(name, args, kwargs, inputs, axes, outputs)
+            self._follow(func, operation, values, is_written)
         else:
             for output in outputs:
                 if not is_written:
@@ -169,16 +173,22 @@ class Dataflow(TorchDispatchMode):
         # A part of this tensor was written in place through another view.
         written = write[0]
         is_known = value is not None and _on_grid(value.axes) and key not in self._joined
-        axes = value.axes if value and is_known else _assembled(tensor, self._parts[_storage(tensor)])
+        parts = self._parts[_storage(tensor)]
+        axes = value.axes if value and is_known else _assembled(tensor, parts)
+        if lost := next(filter(None, map(why_lost, parts.values())), ""):
+            axes = tuple(lost_axis(axis, lost) for axis in axes)
         nodes = [written.node] if value is None else [value.node, written.node]
         value = Value(self.graph.add([Edge(node, Reads.SAME) for node in nodes], on_grid=_on_grid(axes)), axes)
         self._put(tensor, value)
         if not is_known:
             self._joined.add(key)
+            self._filled.add(key)
         return value
 
-    def _follow(self, operation: Operation, values: Sequence[Value | None], is_written: bool) -> None:
+    def _follow(self, func: Any, operation: Operation, values: Sequence[Value | None], is_written: bool) -> None:
         axes, reads = propagate_axes(operation)
+        if not is_written and not has_rule(operation.name):
+            axes = check_positions(func, operation, axes)
         name, weights = operation.name.strip("_"), self._weights_of(operation)
         if name in PARTS and values[0] is not None:
             nodes = [
@@ -188,8 +198,11 @@ class Dataflow(TorchDispatchMode):
         else:
             edges = [Edge(value.node, read) for value, read in zip(values, reads, strict=True) if value]
             nodes = [self.graph.add(edges, name, weights, any(map(_on_grid, axes)))] * len(axes)
+        filled = {_storage(tensor) for tensor in operation.inputs if _key(tensor) in self._filled}
         for output, meaning, node in zip(operation.outputs, axes, nodes, strict=True):
             self._put(output, Value(node, meaning))
+            if _storage(output) in filled and not is_written:
+                self._filled.add(_key(output))
             if is_written:
                 self._writes[_storage(output)] = Value(node, meaning), _key(output)
                 self._parts.setdefault(_storage(output), {})[_key(output)] = meaning
@@ -208,6 +221,7 @@ class Dataflow(TorchDispatchMode):
     def _put(self, tensor: Tensor, value: Value) -> None:
         self._values[_key(tensor)] = value
         self._joined.discard(_key(tensor))
+        self._filled.discard(_key(tensor))
 
 
 _NEW = frozenset(

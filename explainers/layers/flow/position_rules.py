@@ -19,7 +19,8 @@ from explainers.layers.flow.axes import (
     why_lost,
 )
 from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, dims_of
-from explainers.layers.flow.positions import Positions, even
+from explainers.layers.flow.positions import Positions
+from explainers.layers.flow.spectra import conjugate, transform
 
 
 def _resize_axes(operation: Operation) -> Result:
@@ -76,6 +77,17 @@ def _convolve(operation: Operation) -> Result:
     return [tuple(axes)], reads
 
 
+def _deform(operation: Operation) -> Result:
+    """`deform_conv2d`: a convolution whose windows are moved a little by learned offsets."""
+    kernel, sizes = operation.inputs[1].shape[2:], operation.args[5:11]
+
+    def move(i: int, count: int, positions: Positions) -> Positions:
+        return positions.windows(count, kernel[i], sizes[i], sizes[2 + i], sizes[4 + i])
+
+    (axes,), _ = _move_axes(operation, 2, move)
+    return alike(operation, (axes[0], OTHER, *axes[2:]), Reads.ALL)
+
+
 def _at(values: Any, index: int, default: int) -> int:
     """Return the number for one dimension of a list with one number for each dimension, or one for all of them."""
     if isinstance(values, (list, tuple)):
@@ -110,6 +122,18 @@ def _flip(operation: Operation) -> Result:
     return _reordered(operation, {d: range(operation.shape[d] - 1, -1, -1) for d in dims})
 
 
+def _turn(operation: Operation) -> Result:
+    """`rot90`: the axes of a quarter turn are swapped, and one of them is mirrored."""
+    turns, (i, j) = operation.argument(1, "k", 1) % 4, operation.argument(2, "dims", (0, 1))
+    mirrored = {0: (), 1: (i,), 2: (i, j), 3: (j,)}[turns]
+    axes = list(operation.first)
+    if turns % 2:
+        axes[i], axes[j] = axes[j], axes[i]
+    for d in mirrored:
+        axes[d] = permute_axis(axes[d], range(operation.outputs[0].shape[d] - 1, -1, -1))
+    return alike(operation, tuple(axes))
+
+
 def _roll(operation: Operation) -> Result:
     shifts, dims = operation.argument(1, "shifts"), operation.argument(2, "dims", ())
     if not dims:
@@ -141,25 +165,6 @@ def _lose(operation: Operation, dims: set[int] | None) -> Result:
         chosen = range(len(axes)) if dims is None else dims
         results[i] = tuple(lost_axis(axis, operation.name) if d in chosen else axis for d, axis in enumerate(axes))
     return results, reads
-
-
-def _transform(operation: Operation) -> Result:
-    """Fourier transforms, after which entries are frequencies; the inverse restores the positions."""
-    dims = dims_of(operation.argument(1, "dim"), len(operation.first))
-    inverse = operation.name.endswith("c2r") or (
-        operation.name.endswith("c2c") and not operation.argument(3, "forward", True)
-    )
-    axes = list(operation.first)
-    for d in dims:
-        size = operation.outputs[0].shape[d]
-        if axes[d].kinds & {"H", "W"} and len(axes[d].factors) == 1:
-            (factor,) = axes[d].factors
-            known = factor.positions or even(factor.steps)
-            moved = known.restored(size) if inverse else known.transformed("a Fourier transform")
-            axes[d] = full_axis(factor.kind, size, moved)
-        elif axes[d].kinds & {"H", "W"}:
-            axes[d] = lost_axis(axes[d], "a Fourier transform")
-    return alike(operation, tuple(axes), Reads.ALL)
 
 
 def _warp(operation: Operation) -> Result:
@@ -209,15 +214,15 @@ def _unfold(operation: Operation) -> Result:
         count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
         window = partial(_window, count=count, sizes=(kernel, stride, padding, dilation))
         factors += resize_axis(axis, count, window).factors
-    windows = Axis(tuple(factors))
-    along = all(along(axis) for axis in operation.first[-2:])
-    return alike(operation, (*operation.first[:-3], OTHER, windows if along else OTHER))
+    sides = operation.first[-2:]
+    windows = Axis(tuple(factors), lost=why_lost(sides)) if all(map(along, sides)) else OTHER
+    return alike(operation, (*operation.first[:-3], OTHER, windows))
 
 
 def _fold(operation: Operation) -> Result:
     """`col2im`: [N, C k, L] back to [N, C, H, W]."""
-    sizes, grid = operation.outputs[0].shape[-2:], [OTHER, OTHER]
-    if along(operation.first[-1]):
+    sizes, grid = operation.outputs[0].shape[-2:], [Axis(lost=why_lost(operation.first[-1:]))] * 2
+    if along(operation.first[-1]) and not grid[0].lost:
         known = {factor.kind: factor.positions for factor in operation.first[-1].factors}
         for i, kind in enumerate("HW"):
             kernel, dilation, padding, stride = (operation.args[k][i] for k in (2, 3, 4, 5))
@@ -262,6 +267,15 @@ def _reorder(operation: Operation) -> Result:
     return alike(operation, tuple(axes), Reads.ALL)
 
 
+def _scatter(operation: Operation) -> Result:
+    """`index_put`, `scatter`, `index_copy`: values of the image are written to other positions; constants are not."""
+    output = operation.outputs[0]
+    values = zip(operation.inputs[1:], operation.axes[1:], strict=True)
+    if any(axes and tensor.is_floating_point() and any(map(along, axes)) for tensor, axes in values):
+        return alike(operation, (Axis(lost=operation.name.strip("_")),) * output.ndim, Reads.ALL)
+    return alike(operation, operation.first if output.ndim == len(operation.first) else (OTHER,) * output.ndim)
+
+
 def _lost_by(operation: Operation) -> str:
     """Return the operation's name if it reads positions of the image, else what lost them before."""
     return why_lost(operation.first) or operation.name * any(axis.kinds & {"H", "W"} for axis in operation.first)
@@ -278,12 +292,18 @@ _INTERPOLATED = (
     "upsample_bilinear2d_aa upsample_bicubic2d_aa"
 )
 _PADDED = "constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d"
+_WRITTEN = (
+    "index_put index_put_impl index_copy index_add index_reduce scatter scatter_add scatter_reduce masked_scatter put "
+    "slice_scatter select_scatter"
+)
 
 POSITION_RULES: dict[str, Rule] = dict.fromkeys(_RESIZED.split(), _resize_axes)
 POSITION_RULES |= dict.fromkeys(_POOLED.split(), _pool) | dict.fromkeys(_INTERPOLATED.split(), _interpolate)
 POSITION_RULES |= dict.fromkeys(("convolution", "mkldnn_convolution"), _convolve) | dict.fromkeys(_PADDED.split(), _pad)
 POSITION_RULES |= {"flip": _flip, "roll": _roll, "grid_sampler_2d": _warp}
 POSITION_RULES |= dict.fromkeys(("sort", "topk", "msort"), _sort)
-POSITION_RULES |= dict.fromkeys(("fft_r2c", "fft_c2r", "fft_c2c"), _transform)
+POSITION_RULES |= dict.fromkeys(("fft_r2c", "fft_c2r", "fft_c2c"), transform)
+POSITION_RULES |= dict.fromkeys(("conj", "conj_physical"), conjugate)
 POSITION_RULES |= {"im2col": _unfold, "col2im": _fold, "unfold": _windows}
-POSITION_RULES |= dict.fromkeys(("index", "gather", "index_select", "take_along_dim", "index_put", "scatter"), _reorder)
+POSITION_RULES |= dict.fromkeys(("index", "gather", "index_select", "take", "take_along_dim"), _reorder)
+POSITION_RULES |= dict.fromkeys(_WRITTEN.split(), _scatter) | {"rot90": _turn, "deform_conv2d": _deform}

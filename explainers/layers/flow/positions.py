@@ -47,6 +47,8 @@ class Positions(NamedTuple):
         The windows cover what the axis covers without its padding, or with it, if they cover this to half a window's
         step at both ends. Otherwise each window lies at its center.
         """
+        if kernel > 1 and self._is_shuffled():
+            return self.spread(count)._replace(lost="a permutation of rows or columns")
         size, (left, right) = len(self.at), self.pads
         center = dilation * (kernel - 1) / 2 - padding
         first, last = center - stride / 2 + 0.5, center + stride * (count - 1) + stride / 2 + 0.5
@@ -59,6 +61,12 @@ class Positions(NamedTuple):
         return self._replace(
             at=tuple(self.between(stride * i + center) for i in range(count)), cell=self.cell * stride, pads=(0, 0)
         )
+
+    def _is_shuffled(self) -> bool:
+        """Return whether many neighbors are far from each other, so that windows join unrelated entries."""
+        steps = [abs(b - a) for a, b in pairwise(self.at)]
+        seams = sum(step > 1.5 * max(abs(self.cell), sorted(steps)[len(steps) // 4]) for step in steps)
+        return seams > max(2, len(steps) / 4)
 
     def transposed(self, count: int, kernel: int, stride: int, padding: int, dilation: int) -> Positions:
         """Return the positions of the outputs of a transposed convolution."""
@@ -91,9 +99,9 @@ class Positions(NamedTuple):
             return a if index - left < 0.5 else b  # the seam of a shift
         return a + (index - left) * (b - a)
 
-    def transformed(self, name: str) -> Positions:
-        """Return the positions after a Fourier transform."""
-        return self if self.lost else self._replace(lost=name, before=self)
+    def transformed(self, name: str, count: int) -> Positions:
+        """Return the positions after a Fourier transform with `count` frequencies."""
+        return self.spread(count) if self.lost else self.spread(count)._replace(lost=name, before=self)
 
     def restored(self, count: int) -> Positions:
         """Return the positions after the inverse of a Fourier transform."""

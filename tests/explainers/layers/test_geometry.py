@@ -68,6 +68,48 @@ def shifted_in_place(x: Tensor) -> Tensor:
     return moved
 
 
+def filtered(factor: Change, x: Tensor) -> Tensor:
+    """The image after its spectrum [.., 64, 33] is multiplied by a factor of the frequencies of its columns."""
+    return torch.fft.irfft2(torch.fft.rfft2(x) * factor(torch.arange(33) / SIZE), s=x.shape[-2:])
+
+
+def convolved_spectrum(x: Tensor) -> Tensor:
+    """A convolution of the real and imaginary parts of the spectrum, which leaves them as they are."""
+    spectrum = torch.fft.rfft2(x)
+    parts = F.conv2d(torch.cat([spectrum.real, spectrum.imag], 1), torch.eye(6)[..., None, None])
+    return torch.fft.irfft2(torch.complex(*parts.chunk(2, 1)), s=x.shape[-2:])
+
+
+@torch.library.custom_op("explainers_test::mirror", mutates_args=())
+def mirror(x: Tensor) -> Tensor:
+    """An operation of another package."""
+    return x.flip(-1)
+
+
+mirror.register_autograd(lambda context, gradient: gradient.flip(-1))
+
+
+def mirrored_in_place(x: Tensor) -> Tensor:
+    x = x.clone()
+    x[:, :, 1::2] = x[:, :, 1::2].flip(-1)
+    return x
+
+
+def written(x: Tensor) -> Tensor:
+    canvas = x.new_zeros(x.shape)
+    canvas[..., torch.arange(63, -1, -1)] = x
+    return canvas
+
+
+def joined_tiles(x: Tensor) -> Tensor:
+    """Four tiles as a batch, joined after it."""
+    tiles = torch.cat([x[:, :, :32, :32], x[:, :, :32, 32:], x[:, :, 32:, :32], x[:, :, 32:, 32:]])
+    a, b, c, d = (tiles * 2).chunk(4)
+    return torch.cat([torch.cat([a, b], 3), torch.cat([c, d], 3)], 2)
+
+
+COSINES = torch.cos(torch.pi / SIZE * (torch.arange(64.0)[:, None] + 0.5) * torch.arange(64.0))
+
 CHANGES: dict[str, Change] = {
     "center crop": lambda x: x[:, :, 16:48, 16:48],
     "corner crop": lambda x: x[:, :, 20:, :40],
@@ -87,6 +129,12 @@ CHANGES: dict[str, Change] = {
     "zoom": zoom,
     "every second pixel": lambda x: x[:, :, ::2, 1::2],
     "Fourier transform and back": lambda x: torch.fft.irfft2(torch.fft.rfft2(x) * 2, s=x.shape[-2:]),
+    "Fourier transform, convolution and back": convolved_spectrum,
+    "low frequencies": lambda x: filtered(lambda k: torch.exp(-20 * k**2), x),
+    "unfolded and folded": lambda x: F.fold(F.unfold(x, 8, stride=8), (SIZE, SIZE), 8, stride=8),
+    "even and odd columns": lambda x: torch.cat([x[..., ::2], x[..., 1::2]], -1),
+    "mosaic": lambda x: torch.cat([torch.cat([x, x], 3)] * 2, 2),
+    "borders without light": lambda x: torch.where(x < 0, 0, x).index_fill(3, torch.arange(9), 0),
     "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),
 }
 """Changes whose result has a place in the image. Of the circular borders, the object is not in the repeated part."""
@@ -124,7 +172,7 @@ def test_centers_are_those_of_receptive_fields(name: str):
             assert abs((left + right) / 2 - columns[column]) <= layer.stride[1] / 2 + 0.5
             compared += 1
     # The other fields reach the borders, or are the whole image.
-    assert compared or name in ("letterbox", "Fourier transform and back", "zoom")
+    assert compared or "Fourier" in name or name in ("letterbox", "low frequencies", "zoom")
 
 
 def test_offset_stride_and_direction():
@@ -150,6 +198,16 @@ REFUSED: dict[str, tuple[str, Change]] = {
             x, F.affine_grid(torch.eye(2, 3)[None] * (1 + x.mean()), x.shape, align_corners=False), align_corners=False
         ),
     ),
+    "phase ramp": ("filter", lambda x: filtered(lambda k: torch.exp(-2j * torch.pi * 20 * k), x)),
+    "conjugate": ("filter", lambda x: torch.fft.ifft2(torch.fft.fft2(x).conj()).real),
+    "cosine transform": ("matrix product", lambda x: COSINES.T @ x @ COSINES),
+    "quarter turn": ("shape", lambda x: x.rot90(1, (2, 3))),
+    "shuffled columns": ("permutation", lambda x: x[..., torch.arange(64) * 23 % 64]),
+    "mirrored in place": ("different positions", mirrored_in_place),
+    "written by index": ("index_put", written),
+    "mirrored windows": ("index", lambda x: F.fold(F.unfold(x, 8, stride=8).flip(-1), (64, 64), 8, stride=8)),
+    "tiles as a batch": ("different positions", joined_tiles),
+    "unknown operation": ("mirror", lambda x: mirror(x)),
     "symmetric": ("sum of different positions", lambda x: x + x.flip(-1)),
 }
 
