@@ -28,7 +28,7 @@ from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
-from explainers.layers.settings import Settings, read_settings
+from explainers.layers.settings import Settings, read_settings, read_values
 from explainers.network.behavior import run_rows_correctly
 from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
@@ -38,12 +38,15 @@ from explainers.network.forward_wrapper import BatchSizeRefused
 class Profile(list[Layer]):
     """All layer calls of a model in one forward pass, in the order in which they returned; `default` is a layer name.
 
+    `reads_values` is True if positions depend on values of tensors: an index, a grid of a warp, a number of pixels.
+
     `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
     paths. `forward` is the graph of the pass.
     """
 
     default: str | None = None
     is_bypassed: bool = False
+    reads_values: bool = False
     forward: ForwardPass
 
 
@@ -51,7 +54,7 @@ class Profile(list[Layer]):
 class _Known:
     """A cached profile, and the modules and settings for which it is valid.
 
-    `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
+    `values` are those of small tensors if the network moves its image by them, else None. `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
     forward passes; after `_ENOUGH` times it is ignored.
     """
 
@@ -61,6 +64,7 @@ class _Known:
     unrelated: Counter[int] = field(default_factory=Counter)
 
     hooks: list[Any] = field(default_factory=list)
+    values: list[float] | None = None
 
     def is_valid(self, view: EvalView, hooks: bool = False) -> bool:
         if hooks and self.hooks != _user_hooks(view.listed):
@@ -70,6 +74,8 @@ class _Known:
         if "settings" not in view.known:
             view.known["settings"] = read_settings(view.listed)  # once per call
         settings = view.known["settings"]
+        if self.values is not None and self.values != _values(view):
+            return False
         return settings == self.settings or self.changed(settings) == []
 
     def changed(self, settings: Settings) -> list[int] | None:
@@ -91,6 +97,14 @@ _one_at_a_time = threading.RLock()
 def _user_hooks(modules: Iterable[nn.Module]) -> list[Any]:
     """Return the numbers of the user's hooks, which are never used again."""
     return [tuple(hooks) for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+
+
+def _values(view: EvalView) -> list[float]:
+    """Return the values of small tensors, read once per call."""
+    if "values" not in view.known:
+        view.known["values"] = read_values(view.model.modules() if view.is_gathered else view.listed)
+    found: list[float] = view.known["values"]
+    return found
 
 
 def known_profile(view: EvalView, images: Tensor) -> Profile | None:
@@ -132,7 +146,8 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
         check_channel_count(view.network, images, error)
         raise
     view.known["settings"] = settings
-    new = _Known(layers, [weakref.ref(module) for module in view.listed], settings, hooks=_user_hooks(view.listed))
+    modules, hooks = [weakref.ref(module) for module in view.listed], _user_hooks(view.listed)
+    new = _Known(layers, modules, settings, hooks=hooks, values=_values(view) if layers.reads_values else None)
     if known is not None and layers == known.profile and layers.default == known.profile.default:
         new.unrelated = known.unrelated + Counter(known.changed(settings) or ())
     with _lock:
@@ -195,10 +210,10 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     layers = _layers(calls, images, model)
     end = flow.graph.add([Edge(value.node, Reads.ALL) for value in values] or [Edge(0, Reads.ALL)])
     dense = any(flow.graph.on_grid[value.node] for value in values)
-    return _add_default(
-        layers,
-        ForwardPass(flow.graph, end, dense, tuple(call.node for call in calls), tuple(call.plain for call in calls)),
-    )
+    nodes, plain = tuple(call.node for call in calls), tuple(call.plain for call in calls)
+    profile = _add_default(layers, ForwardPass(flow.graph, end, dense, nodes, plain))
+    profile.reads_values = flow.reads_values
+    return profile
 
 
 def _scores(output: Any) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """The settings of a network's modules, to notice that it was changed after its profile was cached.
 
 A changed stride, depth or configuration changes the shapes of later layers without replacing a module. Reading the
-settings takes about a microsecond per module, a forward pass much longer. The user's hooks are not settings, since most
-of them only look; a hook that changes the size of a layer is noticed when the layer's output is read.
+settings takes about a microsecond per module, a forward pass much longer. All of the user's hooks are one setting. Values
+of tensors are read only if a network moves its image by them, as by a learned warp.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ Settings = list[Any]
 
 _INTERNAL = frozenset(vars(nn.Module()))
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype})
+_MOST_NUMBERS = 2**16
+"""Size of tensors whose values are read."""
 _MOST_ITEMS, _MOST_LEVELS, _MOST_VALUES = 200, 3, 1000
 
 
 def read_settings(modules: Iterable[nn.Module]) -> Settings:
-    """Return the settings of the modules: plain attributes, configurations, shapes of parameters."""
-    found: Settings = []
+    """Return the settings of the modules: hooks, plain attributes, configurations, shapes of parameters."""
+    found: Settings = [None]
     known: dict[int, Any] = {}
+    hooks: list[Any] = []
     for module in modules:
         table = module.__dict__
-        found.append(id(type(module)))
+        if table["_forward_hooks"] or table["_forward_pre_hooks"]:
+            hooks += [*table["_forward_hooks"], *table["_forward_pre_hooks"]]  # numbers that are never used again
+        found.append((id(type(module)), id(type(module).forward)))
         found += [
             value if type(value) in _PLAIN else _summary(value, known)
             for name, value in table.items()
@@ -36,6 +41,21 @@ def read_settings(modules: Iterable[nn.Module]) -> Settings:
         for name in ("_parameters", "_buffers"):
             if tensors := table.get(name):
                 found += [None if tensor is None else tensor.shape for tensor in tensors.values()]
+    found[0] = tuple(hooks)
+    return found
+
+
+def read_values(modules: Iterable[nn.Module]) -> list[float]:
+    """Return a number for each small parameter and buffer, which depends on all of its values."""
+    found = []
+    for module in modules:
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is None or tensor.is_meta or tensor.is_quantized or tensor.layout != torch.strided:
+                continue
+            if 0 < tensor.numel() <= _MOST_NUMBERS:
+                values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+                values = values.detach().to("cpu", torch.float64).flatten()
+                found.append(float(values @ torch.arange(1.0, len(values) + 1, dtype=torch.float64)))
     return found
 
 

@@ -121,6 +121,7 @@ class Dataflow(TorchDispatchMode):
     def __init__(self, images: Tensor) -> None:
         super().__init__()
         self.graph = Graph()
+        self.reads_values = False  # positions depend on values of tensors that do not depend on the image
         count, _, height, width = images.shape
         axes = full_axis("N", count), OTHER, full_axis("H", height, even(height)), full_axis("W", width, even(width))
         self._values: dict[Key, Value] = {}
@@ -150,6 +151,8 @@ class Dataflow(TorchDispatchMode):
             if _storage(output) not in storages:
                 self._writes.pop(_storage(output), None)  # reused memory
                 self._parts.pop(_storage(output), None)
+        if name == "_local_scalar_dense" or (name in _BY_VALUES and None in values):
+            self.reads_values = True
         if any(values) and name not in _NEW:
             axes = [v and v.axes for v in values]
             if name == "copy_" and _key(inputs[0]) in self._filled:
@@ -229,6 +232,8 @@ _NEW = frozenset(
     "randn_like".split()
 )
 """Operations that return a new tensor, which has the shape or type of their input, but none of its values."""
+_BY_VALUES = frozenset({"index", "index_select", "grid_sampler_2d"})
+"""Operations whose positions depend on the values of tensors."""
 _WEIGHTED = frozenset({"convolution", "mkldnn_convolution", "addmm", "mm", "bmm", "baddbmm", "linear"})
 
 

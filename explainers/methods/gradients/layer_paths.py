@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.findings import is_recording, note_finding
 from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import stages
 from explainers.maps.resize import reduce_channels
@@ -31,6 +32,9 @@ from explainers.passes.tensors import at_least_float32, maps_of
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
+
+_TOLERATED = 0.05
+"""Estimated error of a mean gradient, relative to it, above which a finding reports it."""
 
 Steps = Annotated[int, Range(2, 1000, help="integration steps")]
 NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
@@ -152,7 +156,8 @@ def internal_influence(
 
     `forward` and `through` are as in `explain`.
 
-    Returns  (n, k, h, w), in logits per unit of the layer's output; drift in bf16: docs/figures.md
+    Returns  (n, k, h, w), in logits per unit of the layer's output. A finding reports estimated errors above 5%, one to
+             three times the true error on the built-in network; drift in bf16: docs/figures.md
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
 
@@ -172,15 +177,59 @@ def internal_influence(
             batch = start[index] + at * (x[index] - start[index])
             return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
 
-        influence = maps_of(layout, _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm"))
+        halves = _Halves(weights) if is_recording() else None
+        mean = _mean_gradient(run, layout, loop, loop.rows(), weights, gradients, how="norm", halves=halves)
+        if halves is not None and (error := halves.error(mean)) is not None:
+            _note_errors(maps_of(layout, mean), maps_of(layout, error), steps)
         run.use_layer(layout)
-        return influence
+        return maps_of(layout, mean)
 
 
 def _inner_stage(run: Run) -> LayerName | None:
     """Return the second to last stage, or None if there is only one."""
     names = stages(run.view.given, run.images)
     return names[-2] if len(names) > 1 else None
+
+
+class _Halves:
+    """Half the difference between the integrals over every second point and over the points between them.
+
+    In real networks the gradient changes abruptly, and the error of an integral is about that of two such halves. Where
+    the gradient is smooth, both are exact.
+    """
+
+    def __init__(self, weights: Tensor) -> None:
+        signs = 1 - 2 * (torch.arange(len(weights)) % 2)
+        self._weights, self._total, self.count = weights * signs, torch.zeros(()), 0
+
+    def add(self, index: int, chosen: Tensor, gradients: Tensor, images: int) -> None:
+        """Add the gradients [R, ...] of an image at these points."""
+        if not self.count:
+            self._total = gradients.new_zeros(images, *gradients.shape[1:])
+        self._total[index] += torch.tensordot(self._weights[chosen].to(gradients), gradients, 1)
+        self.count += len(chosen) * (index == 0)
+
+    def error(self, mean: Tensor) -> Tensor | None:
+        """Return the estimated error of the mean gradient [N, ...], or None if points are missing."""
+        if self.count < len(self._weights):
+            return None
+        return self._total - float(self._weights.sum()) * mean
+
+
+def _note_errors(mean: Tensor, error: Tensor, steps: int) -> None:
+    """Report images [N] whose estimated error is large compared with their mean gradient."""
+    for index, (own, off) in enumerate(zip(mean, error, strict=True)):
+        size, distance = float(own.norm()), float(off.norm())
+        if distance > _TOLERATED * size:
+            note_finding(
+                "not_converged",
+                f"The integral has not converged: the size of the map is {size:.4g}, and that of its error is about "
+                f"{distance:.2g} or less. Increase steps to reduce the error.",
+                finer_steps(steps),
+                index,
+                total=size,
+                error=distance,
+            )
 
 
 def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | None:
@@ -212,6 +261,7 @@ def _mean_gradient(
     gradients: Callable[[int, Tensor], Tensor],
     times: Tensor | float = 1.0,
     how: str = "sum",
+    halves: _Halves | None = None,
 ) -> Tensor:
     """Compute the weighted mean [N, ...] of the layer's gradients at the points of a path, in the layer's layout.
 
@@ -230,6 +280,8 @@ def _mean_gradient(
             if not total:
                 total.append(g.new_zeros(count, *g.shape[1:]))
             total[0][index] += torch.tensordot(weights[chosen].to(g), g, 1)
+            if halves is not None:
+                halves.add(index, chosen, g, count)
         reached += float(weights[chosen].sum())
 
     loop.run(len(weights), rows, work, lambda: reduce_channels(maps_of(layout, total[0] / reached) * times, how))

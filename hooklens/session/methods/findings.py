@@ -281,10 +281,12 @@ def _incomplete(context: FindingContext) -> Message:
 
 
 def _not_converged(context: FindingContext) -> Message:
-    return (
-        f"The integral has not converged: the error of its sum {context.number('total')} is about "
-        f"{context.number('error')}. Increase the steps under Options, or leave them empty."
+    is_sum = context.settings.method.name == "layer_conductance"
+    text = (
+        f"The integral has not converged: the error of its {'sum' if is_sum else 'size'} {context.number('total')} is "
+        f"about {context.number('error')}. Increase the steps under Options"
     )
+    return f"{text}, or leave them empty." if is_sum else f"{text}."
 
 
 def _token_only(context: FindingContext) -> Message:

@@ -138,6 +138,55 @@ def test_layers_and_maps_after_a_change(change, training):
             assert found == right
 
 
+class Moved(nn.Module):
+    """Moves its image by the values of a parameter and of two buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.eye(2, 3))
+        self.register_buffer("columns", torch.arange(16))
+        self.register_buffer("shift", torch.zeros(1, dtype=torch.long))
+        self.conv, self.fc = nn.Conv2d(3, 8, 3, 2, 1), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = nn.functional.affine_grid(self.theta.expand(len(x), 2, 3), list(x.shape), align_corners=False)
+        x = nn.functional.grid_sample(x, grid, align_corners=False)[..., self.columns].roll(int(self.shift), 2)
+        return self.fc(self.conv(x).relu().mean((2, 3)))
+
+
+def warp(net: Any) -> None:
+    net.theta.data[0, 0] = 0.5
+
+
+def mirror(net: Any) -> None:
+    net.columns.copy_(net.columns.flip(0))
+
+
+def move(net: Any) -> None:
+    net.shift.fill_(6)
+
+
+def mirroring_hook(net: Any) -> None:
+    net.conv.register_forward_hook(lambda module, inputs, output: output.flip(-1))
+
+
+def method_of_the_class(net: Any) -> None:
+    original = type(net).forward
+    net.__class__ = type("Patched", (Moved,), {"forward": original})
+    explain("grad_cam", net, random_images(1, height=16, width=16), 1)
+    type(net).forward = lambda self, x: original(self, x.flip(-1))
+
+
+@pytest.mark.parametrize("change", [warp, mirror, move, mirroring_hook, method_of_the_class])
+def test_maps_after_a_change_of_positions(change):
+    """The grid stays the same, so only the positions show the change."""
+    net, images = settle(Moved()).double().eval(), random_images(1, height=16, width=16)
+    net.theta.data.copy_(torch.eye(2, 3))
+    grad_cam(net, images, 1)
+    change(net)
+    torch.testing.assert_close(grad_cam(net, images, 1), grad_cam(never_profiled(net), images, 1))
+
+
 def test_a_module_that_takes_the_address_of_an_earlier_one():
     """Ids of modules are used again after they are freed."""
     net, images = residual(), random_images()

@@ -252,6 +252,31 @@ def test_conductance_reports_steps_that_do_not_suffice(around, code):
     assert not any(each.code == code for row in enough.findings for each in row)
 
 
+class Stepped(nn.Module):
+    """The sum of ReLU(a - 0.3): the gradient of a positive unit jumps from 0 to 1 where the path crosses 0.3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        score = (self.inner(x) - 0.3).relu().flatten(1).sum(1)
+        return torch.stack([score, -score], 1)
+
+
+def test_influence_reports_steps_that_do_not_suffice():
+    net, x = Stepped(), random_images(2, 1, 3, 4)
+    true = (1 - 0.3 / x).where(x > 0.3, 0)
+    few = explain("internal_influence", net, x, 0, layer="inner", steps=7)
+    assert [each.code for row in few.findings for each in row] == ["not_converged"] * 2
+    assert few.findings[0][0].remedy == {"steps": 28}
+    facts, error = few.findings[0][0].facts, float((few.raw - true)[0].norm())
+    assert error / 2 < facts["error"] < 10 * error and facts["total"] == pytest.approx(float(few.raw[0].norm()))
+    for network, images, layer in ((net, x, "inner"), (curved(), random_images(), "act2")):
+        enough = explain("internal_influence", network, images, 0, layer=layer, steps=301)
+        assert not any(each.code == "not_converged" for row in enough.findings for each in row)
+
+
 def test_large_layers_get_fewer_points(monkeypatch):
     """The outputs at the points are kept; what 52 points miss is a finding, and 50 steps keep no points."""
     net, x = Abrupt(), random_images(1, 1, 3, 4)
