@@ -54,7 +54,9 @@ class Profile(list[Layer]):
 class _Known:
     """A cached profile, and the modules and settings for which it is valid.
 
-    `values` are those of small tensors if the network moves its image by them, else None. `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
+    `values` are those of small tensors if the network moves its image by them, else None.
+
+    `unrelated` counts how often the setting at an index changed without any effect on the layers, such as a counter of
     forward passes; after `_ENOUGH` times it is ignored.
     """
 

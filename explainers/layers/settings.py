@@ -1,8 +1,8 @@
 """The settings of a network's modules, to notice that it was changed after its profile was cached.
 
 A changed stride, depth or configuration changes the shapes of later layers without replacing a module. Reading the
-settings takes about a microsecond per module, a forward pass much longer. All of the user's hooks are one setting. Values
-of tensors are read only if a network moves its image by them, as by a learned warp.
+settings takes about a microsecond per module, a forward pass much longer. All of the user's hooks are one setting.
+Values of tensors are read only if a network moves its image by them, as by a learned warp.
 """
 
 from __future__ import annotations
