@@ -99,6 +99,8 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
             except Exception as error:
                 if view.checked is not None:
                     check_channel_count(view.network, view.checked, error)
+                if "nference tensor" in str(error):
+                    _refuse_inference_mode(view.network, error)
                 raise
     finally:
         leave()
@@ -203,6 +205,17 @@ def _only_contains_network(model: nn.Module) -> bool:
         return True
     is_replaced = kind.__call__ is not nn.Module.__call__ and not kind.__module__.startswith("torch.")
     return is_replaced and hasattr(kind, "predict") and isinstance(getattr(model, "model", None), nn.Module)
+
+
+def _refuse_inference_mode(network: nn.Module, error: Exception) -> None:
+    """Raise an error for a forward pass that returns inference tensors, which torch refuses in several ways.
+
+    Errors   UnsupportedModel
+    """
+    raise UnsupportedModel(
+        f"The forward pass of this {type(network).__name__} runs in torch.inference_mode(), so its tensors have no "
+        "gradient. Remove inference_mode from it, or use a gradient-free method such as occlusion or rise."
+    ) from error
 
 
 def _refuse_lazy(model: nn.Module) -> None:

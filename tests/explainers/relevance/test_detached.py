@@ -185,6 +185,19 @@ def test_a_network_that_cuts_its_graph_is_refused(name, kind):
         call(name, net, X.double(), 1)
 
 
+class Inference(Small):
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("name", ["saliency", "lrp", "deep_lift", "full_grad"])
+def test_a_forward_pass_in_inference_mode_is_refused(name):
+    with pytest.raises(UnsupportedModel, match=r"inference_mode.* occlusion"):
+        call(name, settle(Inference().double()), X.double(), 1)
+    assert call("occlusion", settle(Inference().double()), X.double(), 1).isfinite().all()
+
+
 def test_attention_cut_off_is_refused():
     for name in ("attention_rollout", "transformer_attribution", "le_grad"):
         with pytest.raises(UnsupportedModel, match="leaves the autograd graph"):
