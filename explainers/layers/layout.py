@@ -98,6 +98,7 @@ def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] 
         len(axes) == 3
         and not axes[0].kinds & {"H", "W"}
         and "".join(f.kind for f in axes[1].factors) in ("HW", "H", "W")
+        and not any(f.is_part for f in axes[1].factors)
     ):
         steps = {factor.kind: factor.steps for factor in axes[1].factors}
         if all(axes[2].stride(kind) < axes[1].stride(kind) for kind in steps) and seen == steps.keys():
@@ -130,6 +131,8 @@ def _runs(axis: Axis, kind: str) -> bool:
     if not axis.factors:
         return False
     first, *rest = axis.factors
+    if first.is_part:
+        return False
     return first.kind == kind and not axis.before and not axis.after and not any(factor.kind for factor in rest)
 
 

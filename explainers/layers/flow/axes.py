@@ -28,6 +28,20 @@ class Factor(NamedTuple):
         known = self.positions
         return known if known is not None and self.stride == 1 and len(known.at) == self.steps else None
 
+    @property
+    def blocks(self) -> Positions | None:
+        """The positions of the factor's entries, each of which covers `stride` neighbors; None if not known."""
+        known, size = self.positions, self.stride
+        if known is None or self.is_part or size == 1:
+            return None if self.is_part else known
+        at = tuple(sum(known.at[i * size : (i + 1) * size]) / size for i in range(self.steps))
+        return known._replace(at=at, cell=known.cell * size, pads=(0, 0))
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the factor runs only over a part of the positions, such as those inside of a tile."""
+        return self.positions is not None and self.steps * self.stride != len(self.positions.at)
+
 
 class Axis(NamedTuple):
     """Factors, outermost first, with `before` and `after` extra entries at the ends that have no position.
@@ -71,9 +85,10 @@ def resize_axis(axis: Axis, count: int, move: Callable[[Positions], Positions] |
     """
     if len(axis.kinds) != 1:
         return Axis(lost=axis.lost)
-    known = axis.factors[0].whole if len(axis.factors) == 1 else None
+    known = axis.factors[0].blocks if len(axis.factors) == 1 else None
     moved = None if known is None else move(known) if move else known.spread(count)
-    return full_axis(next(iter(axis.kinds)), count, moved)._replace(lost=axis.lost)
+    lost = axis.lost or "a division into tiles" * (len(axis.factors) == 1 and axis.factors[0].is_part)
+    return full_axis(next(iter(axis.kinds)), count, moved)._replace(lost=lost)
 
 
 def lost_axis(axis: Axis, name: str) -> Axis:
@@ -217,7 +232,7 @@ def concatenate_axes(parts: Sequence[tuple[Axis, int]]) -> Axis:
     kinds = {kind for i in placed for kind in parts[i][0].kinds}
     if len(kinds) == 1 and len(placed) == len(parts):
         # Strips of one image, from rolls and pads written as concatenations.
-        known = [axis.factors[0].whole if len(axis.factors) == 1 else None for axis, _ in parts]
+        known = [axis.factors[0].blocks if len(axis.factors) == 1 else None for axis, _ in parts]
         joined = None
         if None not in known:
             at = [place for each in known if each is not None for place in each.at]

@@ -135,6 +135,7 @@ CHANGES: dict[str, Change] = {
     "even and odd columns": lambda x: torch.cat([x[..., ::2], x[..., 1::2]], -1),
     "mosaic": lambda x: torch.cat([torch.cat([x, x], 3)] * 2, 2),
     "borders without light": lambda x: torch.where(x < 0, 0, x).index_fill(3, torch.arange(9), 0),
+    "crop in patches": lambda x: x[:, :, 20:52, 8:40].unflatten(2, (16, 2)).mean(3),
     "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),
 }
 """Changes whose result has a place in the image. Of the circular borders, the object is not in the repeated part."""
@@ -172,7 +173,7 @@ def test_centers_are_those_of_receptive_fields(name: str):
             assert abs((left + right) / 2 - columns[column]) <= layer.stride[1] / 2 + 0.5
             compared += 1
     # The other fields reach the borders, or are the whole image.
-    assert compared or "Fourier" in name or name in ("letterbox", "low frequencies", "zoom")
+    assert compared or "Fourier" in name or name in ("letterbox", "low frequencies", "zoom", "crop in patches")
 
 
 def test_offset_stride_and_direction():
@@ -207,6 +208,7 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "written by index": ("index_put", written),
     "mirrored windows": ("index", lambda x: F.fold(F.unfold(x, 8, stride=8).flip(-1), (64, 64), 8, stride=8)),
     "tiles as a batch": ("different positions", joined_tiles),
+    "mean of tiles": ("tiles", lambda x: x.unflatten(2, (4, 16)).mean(2)),
     "unknown operation": ("mirror", lambda x: mirror(x)),
     "symmetric": ("sum of different positions", lambda x: x + x.flip(-1)),
 }
