@@ -17,6 +17,8 @@ from hooklens.zoo import Model
 
 METRICS = ("deletion", "insertion")
 STEPS = 12
+FOR_ATTENTION = ("attn_lrp", "cp_lrp")
+"""Methods that run on every network, but differ from LRP only in their rules for attention."""
 CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "centre"}
 """Methods that are controls: all other methods are compared with their results."""
 
@@ -49,6 +51,8 @@ def areas(
 ) -> dict[str, Any] | None:
     """Return the areas of one method, or None if it has none; the cache then stores the reason."""
     reason = method.applies(model.network) or ""
+    if method.name in FOR_ATTENTION and explainers.METHODS["attention_rollout"].applies(model.network):
+        reason = f"made for attention between tokens, which {type(model.network).__name__} does not have"
     if method.returns == "channels":
         reason = "one value per channel, not a map"
     options: dict[str, Any] = {"budget": budget} if method.long and budget else {}
