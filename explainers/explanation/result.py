@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 class Explanation:
     """The result of `explain`.
 
-    `map` is [N, h, w] as in the paper; `raw` the result before the final ReLU or reduction; `scores` [N, K] the model's
-    output from the same forward pass, None if the method does not need it; `target` class indices or the target's repr;
-    `statistics` and `findings` have one entry per image; `seconds` is wall time. `keywords` are the keyword arguments
-    that the method received, including `through`; None after `load` if a file cannot store them. `score` says how the
-    scores become probabilities (as in `explain`), given or detected; None if the scores are unknown.
+    `map` is [N, h, w] as in the paper, [N, t, h, w] for videos and volumes; `raw` the result before the final ReLU or
+    reduction; `scores` [N, K] the model's output from the same forward pass, None if the method does not need it;
+    `target` class indices or the target's repr; `statistics` and `findings` have one entry per image; `seconds` is wall
+    time. `keywords` are the keyword arguments that the method received, including `through`; None after `load` if a
+    file cannot store them. `score` says how the scores become probabilities (as in `explain`), given or detected; None
+    if the scores are unknown.
     """
 
     method: str
@@ -55,8 +56,11 @@ class Explanation:
         known = METHODS.get(self.method)
         return known is not None and known.by_size
 
-    def upsample(self, size: tuple[int, int]) -> Tensor:
-        """Resize the map to [N, height, width]: bilinear, `align_corners=False`, without clipping."""
+    def upsample(self, size: tuple[int, ...]) -> Tensor:
+        """Resize the map to [N, height, width], or [N, frames, height, width] for videos and volumes.
+
+        The interpolation is bilinear, `align_corners=False`, without clipping.
+        """
         return resize(self.map, size)
 
     def overlay(
@@ -114,15 +118,15 @@ class Explanation:
         return cls(map=arrays["map"], raw=arrays["raw"], scores=arrays.get("scores"), findings=findings, **about)
 
     def __repr__(self) -> str:
-        n, h, w = self.map.shape
+        n, *cells = self.map.shape
         where = f" at {self.layer}" if self.layer else ""
         codes = sorted({finding.code for row in self.findings for finding in row})
         notes = f", findings: {', '.join(codes)}" if codes else ""
         low, high = float(self.map.min()), float(self.map.max())
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
         return (
-            f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of {h}x{w} in "
-            f"[{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
+            f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of "
+            f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
         )
 
 

@@ -120,6 +120,9 @@ def _select(operation: Operation) -> Result:
     dim = operation.argument(1, "dim", 0) % len(operation.first)
     axis, size = operation.first[dim], operation.shape[dim]
     axes = (*operation.first[:dim], *operation.first[dim + 1 :])
+    if "T" in axis.kinds and size > 1:
+        # Without its axis, the position of a single frame in time is unknown.
+        axes = tuple(lost_axis(other, _ONE_FRAME) for other in axes)
     index = 0 if unbind else operation.argument(2, "index", 0) % size
     is_extra = not unbind and bool(axis.kinds) and not axis.before <= index < size - axis.after
     return alike(operation, axes, Reads.EXTRA if is_extra else contracted([axis]))
@@ -147,7 +150,10 @@ def _cut(operation: Operation, dim: int, ranges: Sequence[tuple[int, int, int]])
     axis, size = operation.first[dim], operation.shape[dim]
     axes, reads = [], []
     for start, count, step in ranges:
-        axes.append((*operation.first[:dim], slice_axis(axis, size, start, count, step), *operation.first[dim + 1 :]))
+        part = slice_axis(axis, size, start, count, step)
+        if "T" in axis.kinds and count == step == 1 < size:
+            part = lost_axis(part, _ONE_FRAME)
+        axes.append((*operation.first[:dim], part, *operation.first[dim + 1 :]))
         is_extra = bool(axis.kinds) and (start + count <= axis.before or start >= size - axis.after)
         reads.append(Reads.EXTRA if is_extra else Reads.SAME)
     return axes, reads
@@ -258,6 +264,8 @@ _FUSED = (
     "scaled_dot_product_efficient_attention scaled_dot_product_attention_math scaled_dot_product_cudnn_attention "
     "scaled_dot_product_fused_attention_overrideable"
 )
+
+_ONE_FRAME = "a selection of single frames"
 
 PARTS = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "split_copy"})
 """Operations whose outputs are different parts of one input, and may read it differently."""

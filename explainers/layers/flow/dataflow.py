@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.layers.flow.axes import OTHER, Axes, full_axis, resize_axis
+from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, full_axis, kinds_of, resize_axis
 from explainers.layers.flow.axis_rules import PARTS, propagate_axes
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
@@ -41,7 +41,7 @@ class Graph:
     """The operations that depend on the image, in running order; node 0 is the image.
 
     For each operation, `names` has its name, `weights` the number of parameter values that it uses, and `on_grid`
-    whether its output runs along the image's height or width.
+    whether its output runs along the image's height, width or time.
     """
 
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
@@ -120,8 +120,9 @@ class Dataflow(TorchDispatchMode):
     def __init__(self, images: Tensor) -> None:
         super().__init__()
         self.graph = Graph()
-        count, _, height, width = images.shape
-        axes = full_axis("N", count), OTHER, full_axis("H", height, even(height)), full_axis("W", width, even(width))
+        count, _, *sides = images.shape
+        spatial = (full_axis(kind, side, even(side)) for kind, side in zip(kinds_of(len(sides)), sides, strict=True))
+        axes = full_axis("N", count), OTHER, *spatial
         self._values: dict[Key, Value] = {}
         self._writes: dict[int, tuple[Value, Key]] = {}
         self._parts: dict[int, dict[Key, Axes]] = {}
@@ -228,7 +229,7 @@ def _name(func: Any) -> str:
 
 
 def _on_grid(axes: Axes) -> bool:
-    return any(axis.kinds & {"H", "W"} for axis in axes)
+    return any(axis.kinds & SPATIAL for axis in axes)
 
 
 def _assembled(tensor: Tensor, parts: dict[Key, Axes]) -> Axes:

@@ -90,7 +90,7 @@ def full_grad(
     """
     gradients, layouts = _decompose(model, images, target)
     _note_missing(gradients, images.dtype)
-    size = (images.shape[-2], images.shape[-1])
+    size = tuple(images.shape[2:])
     parts = [(part, layouts[name]) for name, part in gradients.biases.items()]
     if magnitude:
         maps = [resize(layout.place(part.abs().sum(1)), size) for part, layout in parts]
@@ -171,11 +171,13 @@ def _bias_times_gradient(bias: Tensor, gradient: Tensor, module: nn.Module) -> T
     return at_least_float32(spread.to(gradient.device) * gradient.double()).to(at_least_float32(gradient).dtype)
 
 
-def _spread(maps: Tensor, size: tuple[int, int], placement: Placement | None) -> Tensor:
+def _spread(maps: Tensor, size: tuple[int, ...], placement: Placement | None) -> Tensor:
     """Upsample maps (bilinear) with each position's value divided over its pixels, so that the sum is preserved."""
-    centers = (None, None) if placement is None else (placement.rows, placement.columns)
+    centers = (None,) * len(size) if placement is None else placement.centers
     sides = zip(maps.shape[1:], size, centers, strict=True)
-    rows, columns = (_pixel_weights(maps, cells, pixels, at) for cells, pixels, at in sides)
+    *frames, rows, columns = (_pixel_weights(maps, cells, pixels, at) for cells, pixels, at in sides)
+    for weights in frames:
+        maps = (maps.movedim(1, -1) @ weights).movedim(-1, 1)
     return rows.T @ maps @ columns
 
 
