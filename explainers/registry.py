@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, kind_of, nearest, no_module, shorten
@@ -21,6 +19,7 @@ from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
+from explainers.network.image_check import validate_images
 from explainers.network.quantized import no_gradient, why_no_gradient
 from explainers.options import LayerName, Option, options_of, unknown_keyword
 from explainers.passes.loop import Partial, Progress
@@ -318,51 +317,8 @@ def check_images(model: nn.Module, images: Tensor) -> None:
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
-    if not isinstance(images, Tensor):
-        raise TypeError(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
-    if images.ndim not in (4, 5) or 0 in images.shape:
-        raise BadImages(f"images has shape {tuple(images.shape)}. {_suggest_shape(images)}")
-    if images.is_meta or images.layout != torch.strided:
-        kind = "on the meta device, which has no values" if images.is_meta else "sparse"
-        raise BadImages(f"images is {kind}. Give a dense tensor [N, C, H, W] on the model's device.")
-    if not images.is_floating_point():
-        raise BadImages(
-            f"images is {images.dtype}. Give normalized floats, for example (images.float() / 255 - mean) / std."
-        )
-    own = None
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            own = parameter
-            break
-    if own is not None and own.device != images.device:
-        raise BadImages(
-            f"images is on {images.device}, but the model is on {own.device}. Give images.to({str(own.device)!r})."
-        )
-    # If the sum is finite, so are its terms, and it takes a tenth of the time. If not, it may only have overflowed.
-    if not math.isfinite(float(images.sum())) and not bool(torch.isfinite(images).all()):
-        at = (~torch.isfinite(images)).nonzero()[0].tolist()
-        names = (
-            ("image", "channel", "frame", "row", "column")
-            if images.ndim == 5
-            else ("image", "channel", "row", "column")
-        )
-        where = ", ".join(f"{name} {index}" for name, index in zip(names, at, strict=True))
-        raise BadImages(f"images contains {images[tuple(at)].item()} at {where}. Give finite values.")
-    if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
-        raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
+    validate_images(model, images)
     note_checked(model, images)
-
-
-def _suggest_shape(images: Tensor) -> str:
-    """Return a suggestion for images that are empty or have the wrong number of dimensions."""
-    shape = tuple(images.shape)
-    if 0 in shape:
-        return "Give a tensor [N, C, H, W] with at least one image of at least one pixel."
-    if images.ndim == 3:
-        return "It must have 4 dimensions, [N, C, H, W]. Add the batch dimension: images[None]."
-    if images.ndim > 5:
-        return f"It must have 4 dimensions, [N, C, H, W]. Give images.reshape(-1, *{shape[-3:]})."
-    return "It must have 4 dimensions, [N, C, H, W]: images, channels, rows and columns."
 
 
 def _no_videos(name: str, images: Tensor) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from explainers.explanation.npz import load_npz, save_npz
 from explainers.findings import Finding
+from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
 from explainers.maps.resize import resize
 from explainers.probabilities import probabilities_of
@@ -76,10 +77,11 @@ class Explanation:
         unless `signed=True` or `colors="signed"`. All other maps are drawn with their signs: red is evidence for the
         target, blue against it.
 
-        Errors   ValueError if the number of images is not the number of maps
+        Errors   ValueError if the number of images is not the number of maps, or for videos (use `overlay_frames`)
         """
-        if signed is None:
-            signed = not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
+        if self.map.ndim == 4:
+            raise ValueError("These are maps of videos or volumes. Use overlay_frames, which draws each frame.")
+        signed = self._draws_signs(signed, options)
         batch = images if isinstance(images, Sequence) or getattr(images, "ndim", 0) == 4 else [images]
         several: list[Any] = list(batch)  # type: ignore[arg-type]
         if len(several) != len(self.map):
@@ -87,6 +89,35 @@ class Explanation:
                 f"{len(several)} images were given for {len(self.map)} maps. Give one image for each map, in order."
             )
         return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.map, strict=True)]
+
+    def overlay_frames(
+        self,
+        clips: Sequence[Sequence[Image.Image | Tensor] | Tensor] | Tensor,
+        *,
+        signed: bool | None = None,
+        **options: Any,
+    ) -> list[list[Image.Image]]:
+        """Draw each map of videos or volumes over the frames of its clip, with the options of `overlay_frames`.
+
+        `clips` has one clip for each map: a list of images, or a tensor [T, 3, H, W], [T, H, W, 3] or [T, H, W].
+        `signed` is as in `overlay`.
+
+        Returns  one list of images for each clip
+        Errors   ValueError if the number of clips is not the number of maps, or for maps of images
+        """
+        if self.map.ndim == 3:
+            raise ValueError("These are maps of images, without frames. Use overlay.")
+        signed = self._draws_signs(signed, options)
+        if len(clips) != len(self.map):
+            raise ValueError(
+                f"{len(clips)} clips were given for {len(self.map)} maps. Give a list with the frames of each clip."
+            )
+        return [overlay_frames(clip, one, signed=signed, **options) for clip, one in zip(clips, self.map, strict=True)]
+
+    def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
+        if signed is not None:
+            return signed
+        return not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
 
     def save(self, path: str) -> None:
         """Write the explanation to an `.npz` file that NumPy reads without pickle."""

@@ -30,9 +30,9 @@ from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
 from explainers.layers.settings import Settings, read_settings
 from explainers.network.behavior import run_rows_correctly
-from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
+from explainers.network.image_check import check_channel_count
 
 
 class Profile(list[Layer]):

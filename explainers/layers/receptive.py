@@ -164,7 +164,8 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
 
 def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:
     """Return the first pixels along each axis, the last axis first, and then the ends."""
-    nothing, index = (0,) * (2 * len(cell)), (slice(1), slice(None), *cell)
+    nothing = (0,) * (2 * len(cell))
+    index: tuple[slice | int, ...] = (slice(1), slice(None), *cell)
     if not maps.requires_grad:
         return nothing
     with ordinary_tensors(), torch.enable_grad():
@@ -176,7 +177,7 @@ def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:
     if not len(pixels):
         return nothing
     first, last = pixels.amin(0).flip(0).tolist(), pixels.amax(0).flip(0).tolist()
-    return (*first, *(index + 1 for index in last))
+    return (*first, *(end + 1 for end in last))
 
 
 class _Reset(torch.autograd.Function):

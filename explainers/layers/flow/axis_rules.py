@@ -265,6 +265,25 @@ _FUSED = (
     "scaled_dot_product_fused_attention_overrideable"
 )
 
+
+def lose_time(output: Axes, inputs: Sequence[Axes | None], frames: int) -> Axes:
+    """Return an output's axes, without fixed positions if it combines a part of the video's frames to one cell.
+
+    With more than one cell, their positions say which frames they cover.
+    """
+    is_one = max((factor.steps for axis in output for factor in axis.factors if factor.kind == "T"), default=1) == 1
+    if not is_one or not any(_covers_part(axis, frames) for axes in inputs if axes is not None for axis in axes):
+        return output
+    return tuple(lost_axis(axis, _SOME_FRAMES) for axis in output)
+
+
+def _covers_part(axis: Axis, frames: int) -> bool:
+    """Return whether the axis runs over less than three quarters of the frames, after a crop in time."""
+    known = [factor.positions for factor in axis.factors if factor.kind == "T" and factor.positions is not None]
+    return any(each.moved and abs(each.cell) * len(each.at) < 0.75 * frames for each in known)
+
+
+_SOME_FRAMES = "a selection of some frames"
 _ONE_FRAME = "a selection of single frames"
 
 PARTS = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "split_copy"})

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, full_axis, kinds_of, resize_axis
-from explainers.layers.flow.axis_rules import PARTS, propagate_axes
+from explainers.layers.flow.axis_rules import PARTS, lose_time, propagate_axes
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 
@@ -123,6 +123,7 @@ class Dataflow(TorchDispatchMode):
         count, _, *sides = images.shape
         spatial = (full_axis(kind, side, even(side)) for kind, side in zip(kinds_of(len(sides)), sides, strict=True))
         axes = full_axis("N", count), OTHER, *spatial
+        self._frames = sides[0] if len(sides) == 3 else 0
         self._values: dict[Key, Value] = {}
         self._writes: dict[int, tuple[Value, Key]] = {}
         self._parts: dict[int, dict[Key, Axes]] = {}
@@ -180,6 +181,8 @@ class Dataflow(TorchDispatchMode):
 
     def _follow(self, operation: Operation, values: Sequence[Value | None], is_written: bool) -> None:
         axes, reads = propagate_axes(operation)
+        if self._frames:
+            axes = [lose_time(output, operation.axes, self._frames) for output in axes]
         name, weights = operation.name.strip("_"), self._weights_of(operation)
         if name in PARTS and values[0] is not None:
             nodes = [

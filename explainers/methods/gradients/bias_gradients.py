@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.cleanup import restores_state
@@ -143,12 +144,25 @@ def _full_gradients(run: Run) -> FullGradients:
         part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
         layer = layers.get(name)
         if layer is None or layer.grid is None:
-            elsewhere += part.flatten(1).sum(1)
+            elsewhere += _by_image(name, part, len(scores)).flatten(1).sum(1)
         else:
             biases[name] = layout_of(layer, find_hook_point(run.view.network, name)).to_maps(part)
     order = {name: i for i, name in enumerate(layers)}
     biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
     return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
+
+
+def _by_image(name: str, part: Tensor, count: int) -> Tensor:
+    """Return a part with one row for each image, also of a layer that runs on windows or frames of a single image.
+
+    Errors   UnsupportedModel if it is unknown to which image a row belongs
+    """
+    if len(part) != count > 1:
+        raise UnsupportedModel(
+            f"Layer {name!r} has {len(part)} rows for {count} images, and it is unknown which belong to which image. "
+            "Explain one image at a time."
+        )
+    return part if len(part) == count else part.flatten()[None]
 
 
 def _affine_bias(module: nn.Module) -> Tensor | None:
