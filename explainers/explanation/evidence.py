@@ -90,15 +90,17 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
         "sum": float(finite.sum()) if finite.numel() else math.nan,
         "negative_share": float((finite < 0).double().mean()) if finite.numel() else math.nan,
         "entropy": _entropy(map.detach().double()),
-        "peak": tuple(int(i) for i in torch.unravel_index(_highest(drawn), drawn.shape)),
+        "peak": _peak(drawn),
         "non_finite": int(values.numel() - finite.numel()),
         **{name: value for name, value in known.items() if value is not None},
     }
 
 
-def _highest(map: Tensor) -> Tensor:
-    """Return the flat index of the highest finite value."""
-    return torch.where(map.isfinite(), map, -math.inf).argmax()
+def _peak(map: Tensor) -> tuple[int, ...]:
+    """Return the position of the highest finite value."""
+    frame, cell = divmod(int(torch.where(map.isfinite(), map, -math.inf).argmax()), math.prod(map.shape[-2:]))
+    row_and_column = divmod(cell, map.shape[-1])
+    return (frame, *row_and_column) if map.ndim == 3 else row_and_column
 
 
 def _entropy(map: Tensor) -> float:

@@ -88,6 +88,11 @@ def check_channel_count(network: nn.Module, images: Tensor, error: Exception) ->
                 f"images has {given} channel{'s' * (given > 1)}, but the model takes {count}. "
                 f"{_remedy(tuple(images.shape), count)}"
             ) from error
+    if _runs(network, images[None]):
+        raise BadImages(
+            f"images has shape {tuple(images.shape)}, but the model takes videos or volumes. For a single video "
+            "[C, T, H, W], give images[None]."
+        ) from error
 
 
 def _check_axes(network: nn.Module, images: Tensor, error: Exception) -> None:
