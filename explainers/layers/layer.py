@@ -46,6 +46,7 @@ class Layer:
     is_read: bool = field(default=True, repr=False, compare=False)
     """Whether the score depends on its positions; False if it only depends on the class token."""
     frames: int = field(default=1, repr=False)
+    _order: tuple[int, ...] = field(default=(), repr=False)
     _model: Any = field(default=None, repr=False, compare=False)
     _input: tuple[int, ...] = field(default=(), repr=False, compare=False)
     _lost: str = field(default="", repr=False, compare=False)
@@ -112,7 +113,7 @@ class Layer:
 def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:
     """Return the layer's layout with its hook point."""
     own = point.name, point.module, point.call, layer.layout, layer.extra_tokens, layer.grid
-    return LayerLayout(*own, layer.placement, layer.frames)
+    return LayerLayout(*own, layer.placement, layer.frames, layer._order)
 
 
 def is_spatial(layer: Layer) -> bool:

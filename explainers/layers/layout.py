@@ -28,8 +28,9 @@ class LayerLayout(HookPoint):
 
     `layout` is "NCHW", "NHWC", "NCTHW", "NTHWC", "tokens" [N, T, K], or "" without a grid. `extra_tokens` class and
     register tokens precede the patches, which fill `grid` in order; more tokens may follow them. A layer that runs on
-    the frames of a video one by one has `frames` rows for each video, in the layout of a frame. `placement` says where
-    the cells lie if they do not cover the input evenly.
+    the frames of a video one by one has `frames` rows for each video, in the layout of a frame. `order` are the axes of
+    the grid in the order in which tokens run along them, if it is another one: (1, 2, 0) if time is innermost.
+    `placement` says where the cells lie if they do not cover the input evenly.
     """
 
     layout: str = ""
@@ -37,6 +38,7 @@ class LayerLayout(HookPoint):
     grid: Grid | None = None
     placement: Placement | None = None
     frames: int = 1
+    order: tuple[int, ...] = ()
 
     @property
     def channel_axis(self) -> int:
@@ -70,7 +72,11 @@ class LayerLayout(HookPoint):
             count = math.prod(cells)
             if tensor.ndim != 3 or tensor.shape[1] < self.extra_tokens + count:
                 raise self._changed(tensor)
-            return tensor[:, self.extra_tokens : self.extra_tokens + count].transpose(1, 2).unflatten(2, cells)
+            patches = tensor[:, self.extra_tokens : self.extra_tokens + count].transpose(1, 2)
+            if not self.order:
+                return patches.unflatten(2, cells)
+            inner = patches.unflatten(2, tuple(cells[axis] for axis in self.order))
+            return inner.permute(0, 1, *(2 + self.order.index(axis) for axis in range(len(cells))))
         return tensor
 
     def _changed(self, tensor: Tensor) -> GridChanged:
@@ -97,6 +103,7 @@ class AxesLayout(NamedTuple):
     grid: Grid
     extra_tokens: int = 0
     frames: int = 1
+    order: tuple[int, ...] = ()
 
 
 def layout_by_axes(axes: Axes, shape: tuple[int, ...], kinds: str = "HW") -> AxesLayout | None:
@@ -140,13 +147,16 @@ def _token_layout(axes: Axes, kinds: str, seen: set[str]) -> AxesLayout | None:
     """Return the layout of an output whose second axis runs over the cells in order, [N, T, K]."""
     if len(axes) != 3 or axes[0].kinds & SPATIAL:
         return None
-    order = "".join(factor.kind for factor in axes[1].factors)
-    if not order or order != "".join(kind for kind in kinds if kind in order):
+    found = "".join(factor.kind for factor in axes[1].factors)
+    in_order = found == "".join(kind for kind in kinds if kind in found)
+    # The tokens of a video may run over the frames of a position first; those of an image run row by row.
+    if not found or not (in_order or sorted(found) == sorted("THW") == sorted(kinds)):
         return None
     steps = {factor.kind: factor.steps for factor in axes[1].factors}
-    if all(axes[2].stride(kind) < axes[1].stride(kind) for kind in steps) and seen == steps.keys():
-        return AxesLayout("tokens", tuple(steps.get(kind, 1) for kind in kinds), axes[1].before)
-    return None
+    if not all(axes[2].stride(kind) < axes[1].stride(kind) for kind in steps) or seen != steps.keys():
+        return None
+    order = () if in_order else tuple(map(kinds.index, found))
+    return AxesLayout("tokens", tuple(steps.get(kind, 1) for kind in kinds), axes[1].before, order=order)
 
 
 def _frames(axes: Axes) -> int:

@@ -96,7 +96,7 @@ def _no_default(images: Tensor, unclear: Layer | None) -> str:
 
 def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple[Grid, int, Placement | None] | None:
     """Return grid and placement of the patches of `count` tokens and the number of tokens before them, if any."""
-    layers = [layer for layer in profile(model, images) if layer.frames == 1]
+    layers = [layer for layer in profile(model, images) if layer.frames == 1 and not layer._order]
     for layer in reversed(layers):
         if layer.grid is not None and layer.layout == "tokens" and layer.shape[1] == count:
             return layer.grid, layer.extra_tokens, layer.placement

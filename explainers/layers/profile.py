@@ -149,7 +149,7 @@ def _compute_profile(view: EvalView, images: Tensor) -> Profile:
     model = weakref.ref(view.given if view.is_gathered else view.model)
     try:
         found = _trace(view.network, images[:1], model)
-        return _trace_two_rows(view.network, images, model, found) if any(each.frames > 1 for each in found) else found
+        return _check_frames(view.network, images, model, found) if any(each.frames > 1 for each in found) else found
     except Exception as error:
         refused = isinstance(error, ExplainerError) and not isinstance(error, BatchSizeRefused)
         if len(images) == 1 or refused or is_out_of_memory(error):
@@ -157,14 +157,18 @@ def _compute_profile(view: EvalView, images: Tensor) -> Profile:
     return _trace(view.network, images, model)
 
 
-def _trace_two_rows(network: nn.Module, images: Tensor, model: Any, found: Profile) -> Profile:
-    """Trace a video twice in one batch, since one video does not show whether its frames or the videos come first."""
+def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile) -> Profile:
+    """Remove the grids of layers whose batch has the frames before the videos, which one video does not show."""
     try:
-        return _trace(network, images[:1].expand(2, *images.shape[1:]), model)
+        two = _trace(network, images[:1].expand(2, *images.shape[1:]), model)
     except Exception as error:
         if is_out_of_memory(error):
             raise
-    return found  # the network only accepts one row, and runs on each video separately
+        return found  # the network only accepts one row, and runs on each video separately
+    if [layer.name for layer in two] != [layer.name for layer in found]:
+        return two
+    layers = [layer if layer.frames == 1 else other for layer, other in zip(found, two, strict=True)]
+    return _add_default(layers, found.forward)
 
 
 @dataclass
@@ -241,7 +245,7 @@ def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
     found = layout_by_axes(call.axes, call.shape, kinds_of(len(sides)))
     if found is None or call.shape[0] != len(images) * found.frames:
         return layer
-    layout, grid, extra, frames = found
+    layout, grid, extra, frames, order = found
     placement = placement_of(call.axes, grid, sides)
     even_stride = tuple(side / cells for side, cells in zip(sides, grid, strict=True))
     return replace(
@@ -251,6 +255,7 @@ def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
         layout=layout,
         extra_tokens=extra,
         frames=frames,
+        _order=order,
         stride=even_stride if placement is None else placement.stride,
         placement=placement,
     )

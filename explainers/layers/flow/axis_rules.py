@@ -125,6 +125,8 @@ def _select(operation: Operation) -> Result:
         axes = tuple(lost_axis(other, _ONE_FRAME) for other in axes)
     index = 0 if unbind else operation.argument(2, "index", 0) % size
     is_extra = not unbind and bool(axis.kinds) and not axis.before <= index < size - axis.after
+    if is_extra:  # a class token has no position in time, whichever frame it is from
+        axes = tuple(OTHER if other.lost == _ONE_FRAME else other for other in axes)
     return alike(operation, axes, Reads.EXTRA if is_extra else contracted([axis]))
 
 

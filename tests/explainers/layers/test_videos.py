@@ -213,3 +213,70 @@ def test_video_transformers_with_tokens() -> None:
     first = layers["blocks.0"] if layers["blocks.0"].grid else layers["blocks.0.norm1"]
     assert (first.grid, first.layout, first.extra_tokens) == ((4, 8, 12), "tokens", 1)
     assert grad_cam(net, clips, 2).shape[1:] == layers[default_layer(net, clips)].grid
+
+
+class PositionsFirst(nn.Module):
+    """Tokens of each position in all frames, one position after the other, after a token of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches, self.mix, self.head = nn.Conv2d(1, 4, 8, 8), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.token = nn.Parameter(torch.zeros(1, 1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        cells = self.patches(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))
+        tokens = cells.permute(0, 3, 4, 1, 2).flatten(1, 3)
+        tokens = self.mix(torch.cat([self.token.expand(len(x), 1, 4), tokens], 1)).relu()
+        return self.head(tokens.mean(1))
+
+
+def test_tokens_that_run_over_the_frames_first() -> None:
+    net = PositionsFirst().eval()
+    clips = torch.cat([bright(), bright().flip(2, 3)])
+    layer = next(layer for layer in list_layers(net, clips) if layer.name == "mix")
+    assert (layer.grid, layer.layout, layer.extra_tokens, layer.frames) == ((32, 6, 8), "tokens", 1, 1)
+    maps = explainers.feature_maps(net, clips, layer="mix")
+    expected = net.mix(net.patches(clips.transpose(1, 2).flatten(0, 1)).movedim(1, -1)).detach()
+    torch.testing.assert_close(maps, expected.unflatten(0, (2, 32)).movedim(-1, 1))
+    found = explainers.ablation_cam(net, clips, 1, layer="mix", relu=False)
+    assert found.shape == (2, 32, 6, 8) and not torch.equal(found[0], found[1])
+
+
+def clips_for(net: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda images: net(images.transpose(1, 2)).logits
+
+
+@pytest.mark.slow
+def test_video_transformers_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "patch_size": 8,
+        "num_frames": 4,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "num_labels": 3,
+    }
+    torch.manual_seed(0)
+    clips = torch.randn(2, 3, 4, 16, 24)
+    mae = transformers.VideoMAEForVideoClassification(
+        transformers.VideoMAEConfig(image_size=(16, 24), tubelet_size=2, **sizes)
+    ).eval()
+    assert default_layer(mae, clips, forward=clips_for(mae)) == "videomae.encoder.layer.1"
+    for method in (grad_cam, explainers.attention_rollout):
+        assert method(mae, clips, 1, forward=clips_for(mae)).shape == (2, 2, 2, 3)
+    former = transformers.TimesformerForVideoClassification(
+        transformers.TimesformerConfig(image_size=32, **sizes)
+    ).eval()
+    clips, layer = torch.randn(2, 3, 4, 32, 32), "timesformer.encoder.layer.0"
+    assert default_layer(former, clips, forward=clips_for(former)) == layer
+    found = explainers.feature_maps(former, clips, layer=layer, forward=clips_for(former))
+    with explainers.capture(former, [layer]) as seen:
+        former(clips.transpose(1, 2))
+    tokens = seen.outputs[layer] if isinstance(seen.outputs[layer], Tensor) else seen.outputs[layer][0]
+    expected = tokens[:, 1:].unflatten(1, (4, 4, 4)).permute(0, 4, 3, 1, 2)  # [b, (h w t), k] in transformers' code
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(UnsupportedModel, match="attends within groups of 4 tokens"):
+        explainers.attention_rollout(former, clips, 1, forward=clips_for(former))
