@@ -81,7 +81,7 @@ def randomization_test(
     if images.ndim == 5:
         raise BadImages(
             f"randomization_test compares maps of images [N, C, H, W]; images has shape {tuple(images.shape)}. For "
-            "videos and volumes, compare maps of a network with random weights by maps.resize.rank_correlation."
+            "videos and volumes, compare the maps with those of a copy of the network with random weights."
         )
     view = eval_view(model)
     maps = _Maps(method, model, layer, options)

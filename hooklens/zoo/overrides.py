@@ -250,7 +250,7 @@ _VIDEOS = (
 
 
 def _takes_videos(network: nn.Module) -> bool:
-    """Return whether a network that fails on images begins with a convolution over time or depth."""
+    """Return whether the first convolution of a network that fails on images is over time or depth."""
     kinds = (nn.Conv2d, nn.Conv3d)
     return isinstance(next((layer for layer in network.modules() if isinstance(layer, kinds)), None), nn.Conv3d)
 

@@ -216,7 +216,7 @@ def test_video_transformers_with_tokens() -> None:
 
 
 class PositionsFirst(nn.Module):
-    """Tokens of each position in all frames, one position after the other, after a token of their own."""
+    """Tokens of each position in all frames, one position after the other, after a class token."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import explainers
-from explainers import METHODS, BadImages, BadOption
+from explainers import METHODS, BadImages, BadOption, BadTarget
 from explainers.checks.fixtures import tiny_transformer
 
 CLIPS = torch.randn(2, 3, 5, 10, 14, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -87,7 +87,7 @@ def volumes_network() -> nn.Sequential:
     ).double().eval()  # fmt: skip
 
 
-NET = volumes_network()
+NET = volumes_network().requires_grad_(False)
 WITH_VIDEOS = [name for name, method in METHODS.items() if method.videos and method.needs is None]
 
 
@@ -151,6 +151,27 @@ def test_relevance_of_videos_is_conserved() -> None:
     for rule in ("epsilon", "z_plus"):
         found = explainers.lrp(net, CLIPS, 3, rule=rule, epsilon=1e-12)
         torch.testing.assert_close(found.sum((1, 2, 3, 4)), net(CLIPS)[:, 3], rtol=1e-5, atol=1e-6)
+
+
+def test_units_and_full_gradients_of_videos() -> None:
+    a = NET[0](CLIPS)
+    for at, value in (
+        ((4, 1, 3), a[:, 2, 4, 1, 3]),
+        ("max", a[:, 2].flatten(1).amax(1)),
+        (None, a[:, 2].mean((1, 2, 3))),
+    ):
+        target = explainers.unit("0", 2, at)
+        torch.testing.assert_close(
+            explainers.explain("saliency", NET, CLIPS, target).statistics[1]["target_score"], float(value[1])
+        )
+    with pytest.raises(
+        BadTarget, match=r"Cell \(1, 3\) does not exist: layer '0' has frames 0 to 4, rows 0 to 9 and col"
+    ):
+        explainers.saliency(NET, CLIPS, explainers.unit("0", 2, (1, 3)))
+    parts = explainers.full_gradients(NET, CLIPS, 1)
+    torch.testing.assert_close(parts.total(), NET(CLIPS)[:, 1])
+    whole = explainers.full_grad(NET, CLIPS, 1, magnitude=False)
+    torch.testing.assert_close(whole.flatten(1).sum(1), parts.scores - parts.elsewhere)
 
 
 def test_occlusion_by_hand_with_windows_in_time() -> None:

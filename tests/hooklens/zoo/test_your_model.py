@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,26 @@ def test_example_that_converts_a_pickled_network(names: dict[str, Any]) -> None:
     target = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
     assert checkpoints.load(target, "weights.pt") == []
     assert all(torch.equal(value, expected[name]) for name, value in target.state_dict().items())
+
+
+def test_examples_with_videos(names: dict[str, Any]) -> None:
+    exec(compile(BLOCKS[-2], "docs/your_model.md", "exec"), names)
+
+    assert names["explanation"].map.shape == (1, 16, 32, 48) and names["evaluation"].curves["deletion"].shape == (1, 21)
+    with Image.open("map.gif") as drawn:
+        assert drawn.n_frames == 16 and drawn.size == (96, 64)
+
+    class TimeFirst(nn.Module):
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, clips: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.network(clips.transpose(1, 2)))
+
+    expected, names["network"] = names["explanation"].map, TimeFirst(names["network"]).eval()
+    exec(compile(BLOCKS[-1], "docs/your_model.md", "exec"), names)
+    assert names["explanation"].map.shape == expected.shape
 
 
 def test_message_is_the_real_one(tmp_path: Path) -> None:
