@@ -90,9 +90,9 @@ def test_example_that_converts_a_pickled_network(names: dict[str, Any]) -> None:
 def test_examples_with_videos(names: dict[str, Any]) -> None:
     exec(compile(BLOCKS[-2], "docs/your_model.md", "exec"), names)
 
-    assert names["explanation"].map.shape == (1, 16, 32, 48) and names["evaluation"].curves["deletion"].shape == (1, 21)
+    assert names["explanation"].map.shape == (1, 8, 16, 24) and names["evaluation"].curves["deletion"].shape == (1, 21)
     with Image.open("map.gif") as drawn:
-        assert drawn.n_frames == 16 and drawn.size == (96, 64)
+        assert drawn.n_frames == 8 and drawn.size == (48, 32)
 
     class TimeFirst(nn.Module):
         def __init__(self, network: nn.Module) -> None:
