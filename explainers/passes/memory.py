@@ -51,6 +51,15 @@ def keep_freed_memory(size: int = 2**30) -> bool:
     return _kept
 
 
+def release_freed_memory() -> bool:
+    """Return the memory that this process has freed and kept to the system.
+
+    Returns  whether the C library supports it (GNU's does)
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    return trim is not None and trim(0) >= 0
+
+
 def reused_bytes() -> int:
     """Return the size in bytes up to which a CPU tensor reuses freed memory."""
     return _REUSED_WHEN_KEPT if _kept else _REUSED
@@ -96,6 +105,11 @@ def _used(device: torch.device) -> int:
     if device.type != "cpu":
         allocated = getattr(getattr(torch, device.type, None), "memory_allocated", None)
         return int(allocated(device)) if allocated else 0
+    return used_here()
+
+
+def used_here() -> int:
+    """Return the memory of the machine in bytes that this process uses; 0 if unknown."""
     pages = _read("/proc/self/statm").split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
