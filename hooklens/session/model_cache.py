@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hooklens.errors import Refused
 from hooklens.session import messages
 from hooklens.session.answers import LoadedModel, Waiting
+from hooklens.session.jobs import memory
 from hooklens.session.jobs.runs import Run
 from hooklens.zoo import settings
 
@@ -67,6 +68,7 @@ def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any]
             _failure = messages.not_loaded(error)
             _errors.append(_failure)
         ready.set()
+        memory.release()  # of reading the weights
 
     threading.Thread(target=load, name="engine", daemon=True).start()
 
