@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 
 from hooklens import limits
@@ -97,7 +98,7 @@ def _reader(
     if image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE:
         image.load()
         return lambda: _crops(image), image.size, None
-    if image.format == "PNG" and _png_has_strips(image, data):
+    if isinstance(image, PngImageFile) and _png_has_strips(image, data):
         return lambda: _png_strips(image, data, check), image.size, _png_orientation(data)
     if isinstance(image, TiffImageFile) and not _blocks_are_large(image):
         tags = image.tag_v2
@@ -165,12 +166,12 @@ def _filter_distance(data: bytes) -> int:
     return max(1, _SAMPLES.get(color, 0) * depth // 8)
 
 
-def _png_has_strips(image: Image.Image, data: bytes) -> bool:
+def _png_has_strips(image: PngImageFile, data: bytes) -> bool:
     animated = getattr(image, "is_animated", False)
     return _filter_distance(data) in _COLOR_TYPES and not image.info.get("interlace") and not animated
 
 
-def _png_strips(image: Image.Image, data: bytes, check: Check) -> Iterator[Image.Image]:
+def _png_strips(image: PngImageFile, data: bytes, check: Check) -> Iterator[Image.Image]:
     depth, color = data[24], data[25]
     row = (image.width * _SAMPLES[color] * depth + 7) // 8
     distance = _filter_distance(data)

@@ -15,7 +15,7 @@ GONE = (
 )
 
 SHARED = (
-    "This link is about an image of the person who shared it. Links do not contain images, so choose the image or click "
+    "This link is about an image of the person who shared it. Links do not contain images. Choose the image or click "
     "an example. The other settings were restored from the link."
 )
 

@@ -102,12 +102,11 @@ def finished(result: Recommendation, target: str, found: Conclusion, stopped: bo
     first, better = page_messages.strong(found.first), page_messages.strong(found.better)
     warning = ", but it hardly depends on the weights" if found.hardly_depends else ""
     if not found.better:
-        said = " is significantly better than all controls by both metrics, so they support none of them"
-        return [f"None of {maps}", subject, said, end]
+        return [f"None of {maps}", subject, " is significantly better than all controls by both metrics", end]
     if found.better == found.first:
         return [first, f" is the best of {maps}", subject, f", better than all controls{warning}", end]
-    middle = [f" has the largest difference of {maps}", subject, ", but is not better than all controls; "]
-    return [first, *middle, better, f" is{warning}", end]
+    but = ", but is not better than all controls; "
+    return [first, f" has the largest difference of {maps}", subject, but, better, f" is{warning}", end]
 
 
 def title(name: str, layer: str | None) -> str:
