@@ -67,6 +67,7 @@ class Panel:
 def build() -> Panel:
     """Create the layout of the column."""
     items = [examples.small(example) for example in examples.all_examples().values()]
+    gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
     image = ImageUpload(
         sources=SOURCES,
         type="filepath",

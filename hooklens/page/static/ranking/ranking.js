@@ -181,8 +181,8 @@ class Ranking {
   /** Mark a ranking of another request as outdated, and highlight the row that the page shows. */
   mark() {
     const { value } = this,
-      { subject } = state.question || {},
-      old = Boolean(value && value.subject && subject && value.subject !== subject);
+      { question } = state,
+      old = Boolean(value?.subject && question && value.subject !== question.subject);
     this.box.toggleAttribute("data-old", old);
     if (old && value.kind !== "busy") this.showStatus({ kind: "old", parts: [{ text: this.terms.old }] });
     else if (!old && this.line.dataset.kind === "old") this.showStatus(value);
