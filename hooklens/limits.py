@@ -47,7 +47,8 @@ BATCH_SECONDS = 240.0  # compute time of one report
 QUEUE = 32  # waiting jobs; further users get a message to try again
 CONCURRENCY = {"model": 20, "lab": 2, "training": 1}  # concurrent jobs by kind; those of "model" take turns
 MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches
-RESIDENT = 1200 * MB  # bytes of the process, above which freed memory is returned to the system after every job
+ALLOCATED = 700 * MB  # bytes of the process without libraries; above, freed memory is returned after every job
+NETWORKS = 1024 * MB  # bytes of the weights of the loaded networks, except the default and the latest one
 SESSIONS = 64  # users whose state Gradio keeps, about 2 MB each; that of others is created again
 UPDATES = 5  # partial results per second
 

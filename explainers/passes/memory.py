@@ -105,13 +105,14 @@ def _used(device: torch.device) -> int:
     if device.type != "cpu":
         allocated = getattr(getattr(torch, device.type, None), "memory_allocated", None)
         return int(allocated(device)) if allocated else 0
-    return used_here()
-
-
-def used_here() -> int:
-    """Return the memory of the machine in bytes that this process uses; 0 if unknown."""
     pages = _read("/proc/self/statm").split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
+
+
+def allocated_here() -> int:
+    """Return the memory of the machine in bytes that this process uses, except for its libraries; 0 if unknown."""
+    pages = _read("/proc/self/statm").split()
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
 
 def _peak(device: torch.device) -> int:

@@ -24,10 +24,10 @@ def release() -> None:
 
 
 def used() -> int:
-    """Return the memory in bytes that this process uses, or 0 if it is unknown."""
-    from explainers.passes.memory import used_here  # torch takes seconds to start
+    """Return the memory in bytes that this process has allocated, or 0 if it is unknown."""
+    from explainers.passes.memory import allocated_here  # torch takes seconds to start
 
-    return used_here()
+    return allocated_here()
 
 
 class FreedMemory:
@@ -45,7 +45,7 @@ class FreedMemory:
     def job_ended(self, is_last: bool) -> None:
         """Release memory soon if there is no other job, or now if the process uses too much."""
         self.job_started()
-        large = self._used() > limits.RESIDENT
+        large = self._used() > limits.ALLOCATED
         if large or is_last:
             self._timer = threading.Timer(0.0 if large else IDLE, self._release)
             self._timer.daemon = True

@@ -349,8 +349,8 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 torch.ones(20_000_000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 from explainers.passes import memory
-used = memory.used_here()
-print(memory.release_freed_memory(), used - memory.used_here())
+used = memory.allocated_here()
+print(memory.release_freed_memory(), used - memory.allocated_here())
 """
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
     kept, faults, is_released, released = done.stdout.split()

@@ -136,7 +136,7 @@ def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(turns: 
     freed.job_ended(is_last=True)
     freed.job_started()
     assert not released.wait(0.2), "the next job uses the freed memory"
-    used[0] = limits.RESIDENT + 1
+    used[0] = limits.ALLOCATED + 1
     freed.job_ended(is_last=False)
     assert released.wait(5), "above the limit"
     released.clear()

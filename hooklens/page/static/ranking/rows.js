@@ -148,6 +148,7 @@ export function csv(rows) {
     method: row.control ? row.title : [row.method, ...row.equal.map(([method]) => method)].join(" = "),
     notes: (row.badges || []).map(([text]) => text).join("; "),
   });
-  const lines = rows.map(values).map((row) => [...names, "notes"].map((name) => cell(String(row[name] ?? ""))).join(","));
-  return `${[[...names, "notes"].join(","), ...lines].join("\n")}\n`;
+  const columns = [...names, "notes"];
+  const line = (row) => columns.map((name) => cell(String(row[name] ?? ""))).join(",");
+  return `${[columns.join(","), ...rows.map(values).map(line)].join("\n")}\n`;
 }
