@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cases import OURS, Case, full, smoke
+from benchmarks.cases import OURS, Case, computes_bf16, full, smoke
 from benchmarks.timing import UNIT, Measured, race
 
 HEAD = "| case | library | bare forward passes: median (min–max) | peak memory, MB |\n|---|---|---|---|"
@@ -50,9 +50,10 @@ def about(rounds: int) -> str:
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "captum", "grad-cam", "torchcam") if version(name)
     )
+    bf16 = "" if computes_bf16() else " This processor emulates bfloat16, so these rows are omitted."
     return (
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads{load}; {versions}; "
-        f"float32 on the CPU, one image, up to {rounds} interleaved rounds after a warm-up."
+        f"float32 on the CPU, one image, up to {rounds} interleaved rounds after a warm-up.{bf16}"
     )
 
 
