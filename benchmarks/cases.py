@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ import explainers
 from benchmarks import peers
 from benchmarks.peers import Contenders
 from benchmarks.timing import UNIT
-from explainers.network.fused_copy import time_precisions
+from explainers.network.fused_copy import computes_bf16
 
 TRAINING_STEP = "bare training step"
 """The unit of the training case: the same step without recording."""
@@ -25,8 +25,7 @@ OURS = "hooklens"
 CLASS = 3
 LITE = "efficientnet_lite0"
 ALL_CHANNELS = 65536
-EMULATED = 8
-"""bfloat16 is omitted if a convolution takes this many times as long as in float32."""
+CPU = torch.device("cpu")
 ROAD = ("grad-cam", "grad-cam, only highest first")
 """Contenders that solve a separate sparse system for each image and level."""
 
@@ -240,15 +239,7 @@ def every_method(**options: float) -> Contenders:
 
 
 def _both_precisions(method: Callable[..., object]) -> Contenders:
-    return {OURS: method} | ({f"{OURS}, bf16": partial(method, precision="bf16")} if computes_bf16() else {})
-
-
-@cache
-def computes_bf16() -> bool:
-    """Return whether bfloat16 is usable here: processors without instructions for it are over a hundred times slower."""
-    convolution = nn.Conv2d(32, 32, 3, padding=1).eval()
-    float32, bfloat16 = time_precisions(convolution, torch.randn(1, 32, 56, 56))
-    return bfloat16 < EMULATED * float32
+    return {OURS: method} | ({f"{OURS}, bf16": partial(method, precision="bf16")} if computes_bf16(CPU) else {})
 
 
 def training_step(size: int = 32, side: int = 64) -> Contenders:
