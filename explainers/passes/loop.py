@@ -1,8 +1,8 @@
 """The loop shared by all slow methods: chunks, progress, cancellation and time budget.
 
 A method provides the number of variants and a function that adds a range of them to its result. The batch size follows
-from the network (batches/batch_size.py). Measured times only decide when a budget is used up. The variants do not depend
-on the chunks, so the batch size only affects the speed, and the rounding of a row by the backend.
+from the network (batches/batch_size.py). Measured times only decide when a budget is used up. Variants do not depend on
+the chunks, so the batch size only affects the speed, and the rounding of a row by the backend.
 """
 
 from __future__ import annotations
