@@ -18,14 +18,14 @@ IDLE = 2.0
 
 def release() -> None:
     """Return all freed memory to the system, which takes up to 0.15 s."""
-    from explainers.passes.memory import release_freed_memory  # torch takes seconds to start
+    from explainers.passes.batches.memory import release_freed_memory  # torch takes seconds to start
 
     release_freed_memory()
 
 
 def used() -> int:
     """Return the memory in bytes that this process has allocated, or 0 if it is unknown."""
-    from explainers.passes.memory import allocated_here  # torch takes seconds to start
+    from explainers.passes.batches.memory import allocated_here  # torch takes seconds to start
 
     return allocated_here()
 
