@@ -23,6 +23,7 @@ class Compare(Tab):
     """The board with the panels, and for each panel a hidden component that receives its answers."""
 
     title, id = messages.COMPARE, "compare"
+    part = messages.MAPS
 
     def build(self) -> None:
         """Create the layout of the tab."""

@@ -20,6 +20,7 @@ from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import caption
 from hooklens.session.bundles.record import record
 from hooklens.session.methods.findings import caution, describe
+from hooklens.session.methods.papers import bibtex
 
 if TYPE_CHECKING:
     import torch
@@ -102,6 +103,7 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "words": messages.overlay(step, step.map),
         "record": stored,
         "caption": caption(stored),
+        "citation": bibtex(settings.method),
         **_objects(step.scene),
     }
 
@@ -216,7 +218,8 @@ def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
     if not step.settings.loaded.has_probabilities:  # scores as numbers, with bars relative to the largest
         largest = max((abs(score) for _, score in step.top), default=0.0) or 1.0
         items = [row | {"share": max(0.0, row["share"] / largest), "text": f"{row['share']:.3g}"} for row in items]
-    return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items}
+    packed = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
+    return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items, **packed}
 
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def compute() -> dict[str, Any]:
             "method": [messages.method_choice(settings.method), settings.method.name],
         },
         "view": view.answer(answer, 0) | {"record": None, "seconds": None},  # these depend on the machine
-        "classes": view.classes(answer, 0) | listed(answer),
+        "classes": view.classes(answer, 0) | listed(answer) | {"all": None},  # the computed answer has them
         "guide": guide.pack(answer, 0),
         "findings": view.findings(answer, 0),
         "strip": view.stages(stages, 0),

@@ -11,7 +11,7 @@ import gradio as gr
 from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
-from hooklens.page.components.components import canvas, update_choice
+from hooklens.page.components.components import COMBOBOX, canvas, update_choice
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
@@ -55,7 +55,7 @@ class Overlay(Tab):
             with gr.Column(min_width=320, elem_id="hl-network"):
                 self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("maps/classes", "hl-bars", terms=map_messages.BARS, events=["answered"])
+                self.bars = canvas("maps/classes", "hl-bars", terms=COMBOBOX | map_messages.BARS, events=["answered"])
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
                 self.guide = guide.guide("hl-guide")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,8 +65,8 @@ class Panel:
         return [*self.inputs, self.examples, self.notice, self.preprocessing, self.pin]
 
 
-def build() -> Panel:
-    """Create the layout of the column."""
+def build(below_image: Callable[[], object] = lambda: None) -> Panel:
+    """Create the layout of the column; `below_image` creates more components below the image."""
     items = [examples.small(example) for example in examples.all_examples().values()]
     image = ImageUpload(
         sources=SOURCES,
@@ -78,6 +79,7 @@ def build() -> Panel:
         alt_text=messages.IMAGE_ALT,
         placeholder=messages.PLACEHOLDER,
     )
+    below_image()
     picker = canvas("panel/bands", "hl-bands", terms=panel_messages.BANDS, image=image.elem_id)
     strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES)
     with gr.Column(elem_id="hl-settings"):

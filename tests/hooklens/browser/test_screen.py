@@ -13,7 +13,7 @@ from tests.hooklens.browser.conftest import PATIENCE, Visit
 
 def test_the_sentence_says_what_and_where_and_offers_a_comparison(visit: Visit) -> None:
     page = visit.open().page
-    assert visit.headline == "German shepherd, 94%. The evidence is mainly in the upper right part (65% of the map)."
+    assert visit.headline == "German shepherd, 94%. The evidence is mainly in the upper right (65% of the map)."
     assert visit.status.startswith("Grad-CAM for German shepherd")
 
     page.get_by_role("button", name="Compare with malinois").click()

@@ -32,8 +32,8 @@ export class Panel {
     this.letter = make("b", { class: "hl-compare-letter" });
     const hidden = { hidden: true },
       lowerScore = () => this.choose("score", `=${this.latest.remedy.score}`);
-    this.copyButton = makeButton(this.terms.duplicate, () => board.duplicate(this));
-    this.removeButton = makeButton(this.terms.remove, () => board.remove(this));
+    this.copyButton = makeButton("+", () => board.duplicate(this));
+    this.removeButton = makeButton("×", () => board.remove(this));
     this.retryButton = makeButton(this.terms.again, () => board.sendRequest(this), hidden);
     this.lowerScoreButton = makeButton("", lowerScore, hidden);
     this.picks = Object.fromEntries(
@@ -63,8 +63,13 @@ export class Panel {
     const element = make(
       "section",
       { class: "hl-compare-panel" },
-      make("header", {}, this.letter, buttons),
-      make("div", { class: "hl-compare-picks" }, ...NAMES.map((name) => this.picks[name].element)),
+      make(
+        "header",
+        {},
+        this.letter,
+        make("div", { class: "hl-compare-picks" }, ...NAMES.map((name) => this.picks[name].element)),
+        buttons,
+      ),
       ...this.mapView.parts,
       make("div", { class: "hl-compare-line" }, this.line, this.lowerScoreButton, this.retryButton),
     );
@@ -87,6 +92,7 @@ export class Panel {
       [this.retryButton, this.terms.again],
     ]) {
       button.setAttribute("aria-label", `${text} ${letter}`);
+      button.title = text;
     }
   }
 

@@ -1,6 +1,7 @@
 // A selection from a list of names, with search. Its value is a name, and its prop `names` a list of [label, name]
 // pairs as one JSON string: Gradio copies all props at each update, with one call per number and string of a list.
 import { Combobox } from "./combobox.js";
+import { update } from "../store.js";
 
 class Choice {
   constructor(element, props, chosen) {
@@ -24,6 +25,7 @@ class Choice {
   show() {
     const { title, value } = this.props,
       item = this.items.find((each) => each.value === value);
+    if (this.props.setting === "target") update({ classes: this.items });
     this.combobox.name(title);
     this.combobox.set(item ? item.label : value || "", value);
   }
