@@ -30,7 +30,6 @@ SMALL = 64 * 64  # values; partial maps up to this size are float32
 PREVIEW = 64  # cells per side of the maps of all blocks
 LARGE = 512 * 512  # values; larger final maps are float16 because float32 would be too large for the page
 OUTLINE = 320  # pixels of the longer side of region masks
-COLORS = 10  # number of class colors, see static/drawing/objects.js
 _count = itertools.count(1)
 
 
@@ -155,7 +154,7 @@ def image_only(step: Scene, ident: int) -> dict[str, Any]:
 def objects(step: Scene, ident: int) -> dict[str, Any]:
     """Pack the list of detected objects in the format of the predictions."""
     items = [
-        {"index": k, "name": item.name, "share": item.share, "colour": item.label % COLORS}
+        {"index": k, "name": item.name, "share": item.share, "colour": item.label % messages.COLORS}
         for k, item in enumerate(step.objects)
     ]
     title, _ = messages.OBJECTS[step.settings.loaded.model.task]
@@ -180,7 +179,7 @@ def _objects(step: Scene | None) -> dict[str, Any]:
         {
             "name": item.name,
             "box": item.box,
-            "colour": item.label % COLORS,
+            "colour": item.label % messages.COLORS,
             "share": item.share,
             "label": item.label,
             "whole": item.mask is not None and not item.rank,

@@ -70,7 +70,7 @@ def compute() -> dict[str, Any]:
     settings, answer, stages = steps[Settings], steps[Answer], steps[Stages]
     loaded = settings.loaded
     info = next(info for info in model_cache.list_models() if info.name == loaded.name)
-    layer = next(label for label, name in panel.layers(loaded) if name == settings.layer)
+    layer = next(label for label, name, _ in panel.layers(loaded) if name == settings.layer)
     return {
         "example": example.id,
         "model": loaded.name,

@@ -71,6 +71,7 @@ class Overlay(Tab):
             *panel.inputs[1:],
             panel.notice,
             panel.preprocessing,
+            panel.crop,
             panel.stop,
             page.fold,
             *shown,
@@ -84,7 +85,7 @@ class Overlay(Tab):
         opening = [panel.image, panel.examples, panel.bands, panel.pin]
         loaded = page.demo.load(self.open_page, outputs=opening, **stored, **UNQUEUED)
         loaded.then(self.first, outputs=outputs, **stored, **shared)
-        clicked = [panel.bands, panel.examples, panel.options, panel.notice, panel.preprocessing]
+        clicked = [panel.bands, panel.examples, panel.options, panel.notice, panel.preprocessing, panel.crop]
         clicked += [panel.address, self.status, self.view, self.bars, self.findings, self.strip, *page.changers]
         changed = [panel.image, *panel.choices.values()]
         events = [*(each.input for each in changed), *(each.select for each in clicked)]

@@ -53,7 +53,7 @@
  * @property {Object<string, ?{row: number, column: number}>} cells selected cells of maps, by component
  * @property {Object<string, ?number[]>} fields boxes over maps (left, top, right, bottom from 0 to 1), by component
  * @property {{label: string, value: string}[]} classes the classes of the network, in the order of its outputs
- * @property {string[]} likely names of the most likely classes, most likely first
+ * @property {{name: string, text: string}[]} likely the most likely classes, most likely first, and their scores
  * @property {?object} crop the crop of the image that the network receives, with its position in the image
  * @property {?{of: number, items: object[], crop: object}} smallMaps maps of the most likely classes
  * @property {?object} network structure of the network, see hooklens/session/rail/network.py

@@ -55,7 +55,7 @@ class Board {
     const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
       known = (this.listed(this.panels[0] || null)?.method || []).map(([, name]) => name);
     const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
-      target = state.likely.find((name) => !classes.has(name) && !explained.has(name));
+      target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
     const comparesClasses = methods.size === 1 && this.panels.length > 1 && explained.size > 1;
     if (target && (comparesClasses || !method)) this.add({ own: { target }, classed: true }, true);
     else this.add(null, true, method ? { method } : {});

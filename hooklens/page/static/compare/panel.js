@@ -1,5 +1,6 @@
 // One panel of the comparison: its settings in the header, and its map.
 import { unpackMap } from "../drawing/field.js";
+import { likelyFirst } from "../panel/choice.js";
 import { Combobox } from "../panel/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
@@ -44,6 +45,7 @@ export class Panel {
           this.terms[name],
           () => this.choices(name),
           (value) => this.choose(name, value),
+          this.terms.heads[name],
         ),
       ]),
     );
@@ -100,10 +102,10 @@ export class Panel {
   choices(name) {
     const listed = (this.board.listed(this) || {})[name] || [];
     const found = name === "target" && this.latest && this.latest.found;
-    const items = (found || listed).map(([label, value]) => ({ label, value: `=${value}` }));
+    const items = (found || listed).map(([label, value, columns]) => ({ label, value: `=${value}`, columns }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
     if (name === "target") fixed.push({ label: this.top, value: TOP }, { label: this.terms.runner, value: RUNNER });
-    return [...fixed, ...items];
+    return name === "target" && !found ? likelyFirst([...fixed, ...items], "=") : [...fixed, ...items];
   }
 
   /** What a panel shares a color range by: model, method and layer. */

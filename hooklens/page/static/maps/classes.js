@@ -81,7 +81,7 @@ export function mount(element, props, trigger, watch) {
       ? fill(terms.less, { count: value.items.length })
       : fill(terms.more, { count: Math.min(MORE, value.all?.w) });
     trueClass.show(value.all ? scoreOf(value) : null);
-    update({ likely: value.all ? value.items.map(({ name }) => name) : [] });
+    update({ likely: value.all && state.classes.length ? topClasses(scoreOf(value), state.classes, MORE) : [] });
     showMaps();
     markDrawn(element, value.id, since);
   };

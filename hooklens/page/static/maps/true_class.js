@@ -1,6 +1,7 @@
 // The true class of the image, which the user enters: its rank among the predictions, and its map.
 import { formatScore, namesOf, rankOf } from "./scores.js";
 import { bindParameters } from "../page/address.js";
+import { likelyFirst } from "../panel/choice.js";
 import { Combobox } from "../panel/combobox.js";
 import { state, subscribe } from "../store.js";
 import { fill, make } from "../wire.js";
@@ -39,11 +40,8 @@ export class TrueClass {
   }
 
   get items() {
-    const none = { label: this.terms.clear, value: "" },
-      likely = new Set(state.likely),
-      classes = this.scores ? namesOf(this.scores, state.classes) : [];
-    const names = [...state.likely, ...classes.filter((name) => !likely.has(name))];
-    return [none, ...names.map((name) => ({ label: name, value: name }))];
+    const names = this.scores ? namesOf(this.scores, state.classes) : [];
+    return likelyFirst([{ label: this.terms.clear, value: "" }, ...names.map((name) => ({ label: name, value: name }))]);
   }
 
   choose(name) {

@@ -157,6 +157,7 @@ def test_slow_methods_show_partial_maps_and_one_stop_cancels_them(visit: Visit) 
     page = visit.page
     page.get_by_role("button", name="Add panel").click()
     until(visit, "done", "done", "done")
+    assert "Grad-CAM for kelpie" in status_of(visit, "C"), "the next likely class"
     pick(visit, "B", "Method", "RISE")
     page.locator(".hl-compare-panel[data-state=busy][data-old=false] canvas").first.wait_for()
     pick(visit, "A", "Method", "LayerCAM")

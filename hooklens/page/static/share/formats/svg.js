@@ -1,5 +1,6 @@
 // An SVG with embedded images and lines as paths; text stays text. Units are those of figure.js.
-const SPACE = "http://www.w3.org/2000/svg";
+const SPACE = "http://www.w3.org/2000/svg",
+  HEADER = '<?xml version="1.0" encoding="UTF-8"?>\n';
 
 const short = (value) => String(Math.round(100 * value) / 100);
 
@@ -65,8 +66,7 @@ export class Svg {
   }
 
   finish() {
-    return new Blob(['<?xml version="1.0" encoding="UTF-8"?>\n', new XMLSerializer().serializeToString(this.root), "\n"], {
-      type: "image/svg+xml",
-    });
+    const content = new XMLSerializer().serializeToString(this.root);
+    return new Blob([HEADER, content, "\n"], { type: "image/svg+xml" });
   }
 }
