@@ -29,13 +29,17 @@ export class TrueClass {
       ["true"],
       () => ({ true: this.name }),
       ({ true: name = "" }, coming) => {
-        [this.name, this.coming] = [name, coming && Boolean(image)];
+        // when the user goes back, the image of that step arrives later; when the page opens, it may be here already
+        [this.name, this.coming] = [name, coming && Boolean(this.changed)];
         this.draw();
       },
     );
     subscribe(["imagePath"], () => {
       if (image && !this.coming) this.choose(""); // another image, unless the address has both
       [image, this.coming] = [state.imagePath, false];
+    });
+    subscribe(["question"], () => {
+      this.coming = false;
     });
   }
 

@@ -30,7 +30,7 @@ export function search(items, typed) {
 }
 
 /** Return a label as text and marks of its typed words. */
-function highlight(label, typed) {
+export function highlight(label, typed) {
   const parts = typed.toLowerCase().split(/\s+/).filter(Boolean),
     lower = label.toLowerCase();
   if (!parts.length || lower.length !== label.length) return [label]; // some letters change their length
