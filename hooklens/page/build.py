@@ -52,7 +52,7 @@ def build() -> gr.Blocks:
                 elem_id="hl-head",
                 padding=False,
             )
-            views = {"views": _views(), "more": _views(True), "within": _within()}
+            views: dict[str, Any] = {"views": _views(), "more": _views(True), "within": _within()}
             canvas("navigation/navigation", "hl-navigation", terms=messages.NAVIGATION, **views)
         fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
         with gr.Row(elem_id="hl-main"):

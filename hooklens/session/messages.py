@@ -112,7 +112,7 @@ ALL_COMPONENTS = {
     "all_alt": "All components over the image, each in its color",
     "all_note": "All components in their colors, each relative to its own maximum. Choose one to read and save it.",
 }
-"""Labels of the picture of all components of a factorization."""
+"""Labels of the image of all components of a factorization."""
 COLORS = 10  # number of class colors, see static/drawing/objects.js
 
 

@@ -71,8 +71,9 @@ class Preparation:
         Errors   ValueError for a PIL image if the network needs another number of channels, and for other shapes
         """
         image = self.limited(self._checked(image))
-        resize = [self.resize] if isinstance(self.resize, int) and self.position else list(self._resized(*_size(image)))
-        resized = F.resize(image, resize, interpolation=self.interpolation, antialias=True)
+        by_side = isinstance(self.resize, int) and self.position is not None
+        size = [self.resize] if by_side else list(self._resized_size(*_size(image)))
+        resized = F.resize(image, size, interpolation=self.interpolation, antialias=True)
         cropped = self._crop_of(resized)
         values = (
             cropped if isinstance(cropped, Tensor) else F.to_tensor(cropped) * (TOPS[torch.uint8] if self.raw else 1)
@@ -83,7 +84,7 @@ class Preparation:
         """Return the image without the ends of a very elongated one, unless the whole image is resized."""
         return image if self.position is None else limit_aspect(image)
 
-    def _resized(self, width: int, height: int) -> tuple[int, int]:
+    def _resized_size(self, width: int, height: int) -> tuple[int, int]:
         """Return height and width of the resized image, as torchvision rounds them."""
         if self.position is None:
             scale = min(self.size[0] / height, self.size[1] / width)
@@ -132,7 +133,7 @@ class Preparation:
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
         """Return left, top, right and bottom of the crop in pixels of the original image, as floats."""
-        h, w = self._resized(width, height)
+        h, w = self._resized_size(width, height)
         rows, columns = self.size
         top, left = self._corner(h, w)  # torchvision rounds the corner of the crop to integers in the resized image
         scale_x, scale_y = width / w, height / h
@@ -159,8 +160,8 @@ class Preparation:
         scale = (right - left) / self.size[1], (bottom - top) / self.size[0]
         if abs(scale[0] / scale[1] - 1) < 0.02:
             # The longer side of the resized image was rounded: one scale for both sides keeps a square crop square.
-            by_side = isinstance(self.resize, int) and self.position is not None
-            factor = min(image.size) / self.resize if by_side else (scale[0] + scale[1]) / 2
+            by_side = self.resize if isinstance(self.resize, int) and self.position is not None else None
+            factor = min(image.size) / by_side if by_side else (scale[0] + scale[1]) / 2
             size = max(1, round(self.size[1] * factor)), max(1, round(self.size[0] * factor))
         overhang = max(-left, -top, right - image.width, bottom - image.height)
         if overhang > 0.01:  # smaller values are rounding errors

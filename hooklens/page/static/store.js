@@ -62,7 +62,7 @@
  * @property {?Preview} preview
  * @property {Channels} channels
  * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
- * @property {?{files: File[], at: number}} steps images of a batch, and the one that the page explains
+ * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
  * @property {?object[]} comparison panels that the comparison has yet to show
  */
 

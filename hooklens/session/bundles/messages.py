@@ -32,7 +32,7 @@ SAVE: dict[str, Any] = {
     "png": ["Figure, PNG", "Image, map, color bar and caption"],
     "svg": ["Figure, SVG", "The same figure as SVG, with editable text and contours"],
     "pdf": ["Figure, PDF", "The same figure as PDF, with text and contours as vector graphics"],
-    "copy": ["Copy figure", "The figure as a picture for the clipboard"],
+    "copy": ["Copy figure", "The figure as an image for the clipboard"],
     "bibtex": ["Copy BibTeX", "The papers of the method, for the clipboard"],
     "map": ["Map only, PNG", "Transparent where values are small"],
     "shown": ["As shown, PNG", "At the resolution of the image"],

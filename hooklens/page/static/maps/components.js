@@ -1,4 +1,4 @@
-// All components of a factorization in one picture over the map: each in its color, which the thumbnails show.
+// All components of a factorization in one image over the map: each in its color, which the thumbnails show.
 import { CLASS_COLORS } from "../drawing/objects.js";
 import { LUMA, RULE } from "../drawing/constants.js";
 import { enlarge } from "../drawing/field.js";
@@ -9,7 +9,7 @@ const COVER = "hl-overlay/cover";
 const parse = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
 export class Components {
-  /** @param {() => void} changed called after the picture is shown or hidden by the user */
+  /** @param {() => void} changed called after this image is shown or hidden by the user */
   constructor(changed) {
     Object.assign(this, { changed, value: null, isShown: false });
     this.canvas = make("canvas", { class: "hl-components", role: "img", hidden: true });
@@ -30,7 +30,7 @@ export class Components {
     this.changed();
   }
 
-  /** The button of the picture, in front of the thumbnails. */
+  /** The button of this image, in front of the thumbnails. */
   get tiles() {
     if (!this.value) return [];
     const { all, all_alt: label } = this.value.words,
@@ -45,7 +45,7 @@ export class Components {
     return this.value ? [make("i", { class: "hl-swatch", style: `background:${CLASS_COLORS[plane]}` })] : [];
   }
 
-  /** Draw over a new map, and make room for the preview of another layer. */
+  /** Draw over a new map, and hide it during the preview of another layer. */
   follow() {
     const id = state.drawn["hl-overlay"];
     if (this.isShown) this.canvas.hidden = Boolean(state.preview);

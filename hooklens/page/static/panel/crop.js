@@ -1,4 +1,4 @@
-// Selects the part of the image that the network receives: the center, the whole image, or where the frame is moved.
+// Selects the part of the image that the network receives: the center, the whole image, or a position of the frame.
 // It belongs to the preprocessing, so a change selects the model "NAME?crop=...".
 import { frameCrop } from "./crop_frame.js";
 import { make, watchProps } from "../wire.js";

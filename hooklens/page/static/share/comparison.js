@@ -1,7 +1,7 @@
 // Saves a comparison: one figure of all panels, or one zip of everything their maps were computed from.
 import { bundle } from "./bundle.js";
 import { pdf, png, svg } from "./figure.js";
-import { copyCitations, copyPicture, Menu } from "./menu.js";
+import { copyCitations, copyImage, Menu } from "./menu.js";
 import { encodeNpy, downloadFile } from "../wire.js";
 
 const NAME = "comparison";
@@ -16,7 +16,7 @@ export class ComparisonExport {
       [...terms.png, figure(".png", png)],
       [...terms.svg, figure(".svg", svg)],
       [...terms.pdf, figure(".pdf", pdf)],
-      [...terms.copy, () => copyPicture(png(this.figurePanels), terms)],
+      [...terms.copy, () => copyImage(png(this.figurePanels), terms)],
       [...terms.bibtex, () => copyCitations(this.panels.map(({ mapView }) => mapView.value), terms)],
       [...terms.bundle, () => this.bundle()],
     ];

@@ -6,14 +6,14 @@ import { make } from "../wire.js";
 let menus = 0;
 
 /**
- * Copy a picture; the clipboard accepts it only during a click, so it may still be in progress.
- * @param {Promise<Blob>} picture
+ * Copy an image; the clipboard accepts it only during a click, so it may still be in progress.
+ * @param {Promise<Blob>} image
  * @param {Record<string, any>} terms
  * @returns {Promise<string>} a message
  */
-export async function copyPicture(picture, terms) {
+export async function copyImage(image, terms) {
   try {
-    await navigator.clipboard.write([new ClipboardItem({ "image/png": picture })]);
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": image })]);
   } catch {
     throw new Error(terms.not_copied); // no permission, or no HTTPS
   }

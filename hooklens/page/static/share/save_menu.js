@@ -1,7 +1,7 @@
 // The "Save" menu of a map.
 import { bundle } from "./bundle.js";
 import { pdf, png, svg, transparent } from "./figure.js";
-import { copyCitations, copyPicture, Menu } from "./menu.js";
+import { copyCitations, copyImage, Menu } from "./menu.js";
 import { encodeNpy, downloadFile } from "../wire.js";
 
 /**
@@ -36,7 +36,7 @@ export function createSaveMenu(view) {
     [...terms.png, file("-figure.png", () => png([panel()]))],
     [...terms.svg, file("-figure.svg", () => svg([panel()]))],
     [...terms.pdf, file("-figure.pdf", () => pdf([panel()]))],
-    [...terms.copy, () => copyPicture(png([panel()]), terms)],
+    [...terms.copy, () => copyImage(png([panel()]), terms)],
     [...terms.bibtex, () => copyCitations([view.value], terms)],
     [...terms.map, file("-map.png", () => transparent(panel()))],
     [...terms.shown, () => view.png()],

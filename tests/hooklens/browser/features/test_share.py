@@ -173,7 +173,7 @@ def saved(visit: Visit, item: str, within: str = "#hl-overlay") -> bytes:
 
 
 def pdf_page(data: bytes) -> bytes:
-    """Return the drawing of a PDF, after checking that its table of objects is right."""
+    """Return the drawing of a PDF, after checking that its table of objects has their positions."""
     start = int(re.findall(rb"startxref\n(\d+)\n", data)[-1])
     offsets = [int(entry) for entry in re.findall(rb"(\d{10}) 00000 n ", data[start:])]
     assert data.startswith(b"%PDF-1.4") and data[start : start + 4] == b"xref" and offsets

@@ -84,13 +84,13 @@ export class Pdf {
       filter = photo ? "/Filter /DCTDecode" : flate,
       content = photo ? jpeg(canvas) : deflate(colors);
     this.images.push(this.add(`${kind} ${filter} /ColorSpace /DeviceRGB${masked}`, content));
-    const place = [width, 0, 0, height, x, this.height - y - height].map(round).join(" ");
-    this.put(this.opacity(opacity), `${place} cm`, `/I${this.images.length - 1} Do`);
+    const matrix = [width, 0, 0, height, x, this.height - y - height].map(round).join(" ");
+    this.put(this.opacity(opacity), `${matrix} cm`, `/I${this.images.length - 1} Do`);
   }
 
   box(x, y, width, height, color) {
-    const place = [x, this.height - y - height, width, height].map(round).join(" ");
-    this.put(this.color(color, "RG"), "2 w", `${place} re S`);
+    const sides = [x, this.height - y - height, width, height].map(round).join(" ");
+    this.put(this.color(color, "RG"), "2 w", `${sides} re S`);
   }
 
   /** Draw lines of points from 0 to 1 within this rectangle. */
