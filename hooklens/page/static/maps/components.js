@@ -61,7 +61,7 @@ export class Components {
     [this.canvas.width, this.canvas.height] = [cover.width, cover.height];
     this.canvas.setAttribute("aria-label", this.value.words.all_alt);
     this.note.textContent = this.value.words.all_note;
-    this.paint(this.canvas, cover.image);
+    this.paint(this.canvas, cover.image || this.image); // the map may still be loading
   }
 
   /** Mix the colors of the components over the gray image; the weight of a color is its share of its maximum. */
