@@ -2,7 +2,7 @@
 // a step of the history: Back requests it again. Display settings (opacity, tab, channel, ...) belong to their step.
 import { newId, uploadFile, findImage, storeImage } from "./stored_images.js";
 import { isPinned, selectedTab, selectTab, tabs, watchTabs } from "../gradio.js";
-import { provide, state, subscribe } from "../store.js";
+import { provide, state, subscribe, update } from "../store.js";
 
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const MAX_LENGTH = 200,
@@ -136,6 +136,12 @@ export function numberRequest(...values) {
 
 /** Record that the user uploaded or removed an image; `file` is the value of Gradio's image component. */
 export async function recordImage(file) {
+  update({ steps: null });
+  return recordUpload(file);
+}
+
+/** Record a new image, or that there is none. */
+export async function recordUpload(file) {
   const id = newId();
   recordRequest(newImage(file ? { own: id } : { example: NO_EXAMPLE }));
   if (file) await storeImage(id, file);
