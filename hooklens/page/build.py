@@ -10,7 +10,7 @@ from typing import Any
 from hooklens.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hooklens import limits
@@ -20,13 +20,14 @@ from hooklens.page.api.tab import Api
 from hooklens.page.batch.tab import Batch
 from hooklens.page.channels.tab import Features
 from hooklens.page.compare.tab import Compare
-from hooklens.page.components.components import canvas
+from hooklens.page.components.components import canvas, script_of
 from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.lab.tab import Lab
 from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.ranking.tab import Ranking
-from hooklens.page.serving import endpoints
+from hooklens.page.serving import bundle, endpoints
+from hooklens.page.serving.caching import Caching
 from hooklens.page.serving.guard import Guard, install_no_links
 from hooklens.page.shared.tab import Page, Tab
 from hooklens.session import messages, model_cache
@@ -80,6 +81,19 @@ def build() -> gr.Blocks:
 def _views(in_menu: bool = False) -> list[tuple[str, str]]:
     """Return id and title of the tabs that are always visible, or of those in the menu."""
     return [(tab.id, tab.title) for tab in TABS if tab.in_menu == in_menu]
+
+
+def _first_view(demo: gr.Blocks) -> tuple[set[str], set[str]]:
+    """Return the types and the scripts of the components outside tabs and in the first tab."""
+    types, scripts = set(), set()
+    for component in demo.blocks.values():
+        parent: Any = component
+        while parent and not (isinstance(parent, gr.Tab) and parent.id != TABS[0].id):
+            parent = parent.parent
+        if parent is None:
+            types.add(component.get_block_name())
+            scripts |= {script_of(component)} - {None}
+    return types, scripts
 
 
 def _end_session(request: gr.Request) -> None:
@@ -164,6 +178,8 @@ def serve(
         if named and (error := model_cache.failure()):
             raise Refused(error)
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
+    scripts = bundle.build(*_first_view(demo))
+    script = bundle.Server(scripts) if scripts else None
     _, address, _ = demo.launch(
         server_name=host,
         server_port=port,
@@ -185,9 +201,15 @@ def serve(
             "middleware": [
                 Middleware(Guard),
                 Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
-                Middleware(FirstPaint, elements=None if own else head(settings.first_model(model))),
+                Middleware(Caching),
+                Middleware(
+                    FirstPaint, elements=None if own else head(settings.first_model(model)), bundle=scripts
+                ),
             ],
-            "routes": [Mount("/hl", StaticFiles(directory=STATIC))],
+            "routes": [
+                *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
+                Mount("/hl", StaticFiles(directory=STATIC)),
+            ],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,

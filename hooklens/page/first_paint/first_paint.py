@@ -9,12 +9,15 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from pathlib import Path
 
-from starlette.datastructures import MutableHeaders
+import brotli  # a requirement of gradio
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hooklens.page.overlay import landing
+from hooklens.page.serving.bundle import FAST, Bundle
 from hooklens.session import messages
 
 PICTURE = landing.FILE.with_suffix(".jpg")
@@ -47,15 +50,18 @@ def _script_json(value: object) -> str:
 
 
 class FirstPaint:
-    """Middleware that puts the elements at the start of the page: Gradio adds a `head` only when its scripts run."""
+    """Middleware that edits the page's HTML: `elements` come first, and the bundle replaces Gradio's own elements.
 
-    def __init__(self, app: ASGIApp, elements: str | None) -> None:
-        self.app, self.elements = app, (elements or "").encode()
+    Gradio adds a `head` only when its scripts run.
+    """
+
+    def __init__(self, app: ASGIApp, elements: str | None, bundle: Bundle | None = None) -> None:
+        self.app, self.elements, self.bundle = app, elements or "", bundle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; only the page itself is changed."""
         is_page = scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) in ("", "/")
-        if not (is_page and self.elements and scope["method"] == "GET"):
+        if not (is_page and (self.elements or self.bundle) and scope["method"] == "GET"):
             await self.app(scope, receive, send)
             return
         start: Message = {}
@@ -69,10 +75,24 @@ class FirstPaint:
             content += message.get("body", b"")
             if message.get("more_body", False):
                 return
-            changed = content.replace(b"<head>", b"<head>" + self.elements, 1)
+            changed = self.edit(content.decode()).encode()
             headers = MutableHeaders(raw=list(start["headers"]))
+            if "br" in Headers(scope=scope).get("accept-encoding", ""):
+                changed = brotli.compress(changed, quality=FAST)
+                headers["content-encoding"] = "br"
+                headers.add_vary_header("accept-encoding")
             headers["content-length"] = str(len(changed))
             await send({**start, "headers": headers.raw})
             await send({"type": "http.response.body", "body": changed})
 
         await self.app(scope, receive, insert)
+
+    def edit(self, page: str) -> str:
+        """Return the page with the elements."""
+        elements, bundle = self.elements, self.bundle
+        if bundle and bundle.entry in page:
+            page = page.replace(bundle.sheet, "").replace(bundle.entry, "")
+            elements = bundle.elements + elements
+            if theme := re.search(r'"theme_hash": ?"(\w+)"', page):  # Gradio's modules wait for it before they draw
+                elements += f'<link rel="preload" as="style" href="theme.css?v={theme[1]}">'
+        return page.replace("<head>", f"<head>{elements}", 1)
