@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from hooklens.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -83,16 +86,29 @@ def _views(in_menu: bool = False) -> list[tuple[str, str]]:
     return [(tab.id, tab.title) for tab in TABS if tab.in_menu == in_menu]
 
 
+def _compress(script: bundle.Server) -> None:
+    """Compress the script for slow lines, after everything that the first visitor waits for."""
+    model_cache.ready.wait()
+    script.compress()
+
+
+def _thumbnail(request: Request) -> Response:
+    """Answer a request for the thumbnail of an example."""
+    files = dict(examples.thumbnails().values())
+    content = files.get(request.path_params["name"])
+    return Response(content, 200 if content else 404, media_type="image/jpeg")
+
+
 def _first_view(demo: gr.Blocks) -> tuple[set[str], set[str]]:
-    """Return the types and the scripts of the components outside tabs and in the first tab."""
+    """Return the types of all components, which Gradio loads at once, and the scripts of those that are visible."""
     types, scripts = set(), set()
     for component in demo.blocks.values():
+        types.add(component.get_block_name())
         parent: Any = component
         while parent and not (isinstance(parent, gr.Tab) and parent.id != TABS[0].id):
             parent = parent.parent
-        if parent is None:
-            types.add(component.get_block_name())
-            scripts |= {script_of(component)} - {None}
+        if parent is None and (script := script_of(component)):
+            scripts.add(script)
     return types, scripts
 
 
@@ -208,6 +224,7 @@ def serve(
             ],
             "routes": [
                 *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
+                Route("/hl/thumbnails/{name}", _thumbnail),
                 Mount("/hl", StaticFiles(directory=STATIC)),
             ],
             "docs_url": None,
@@ -218,6 +235,8 @@ def serve(
     print(messages.served(address), flush=True)
     if not (limits.SHARED_GPU or named):
         model_cache.start(model, own=own)
+    if script:
+        threading.Thread(target=_compress, args=[script], name="compress", daemon=True).start()
     if block:
         with contextlib.suppress(KeyboardInterrupt):
             demo.block_thread()

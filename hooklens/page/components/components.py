@@ -87,6 +87,11 @@ class Canvas(gr.HTML):
 
     def postprocess(self, value: Any) -> str | None:
         """Return the value as JSON."""
+        return self.pack(value)
+
+    @staticmethod
+    def pack(value: Any) -> str | None:
+        """Return a value as JSON."""
         return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 

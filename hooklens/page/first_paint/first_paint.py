@@ -20,28 +20,28 @@ from hooklens.page.overlay import landing
 from hooklens.page.serving.bundle import FAST, Bundle
 from hooklens.session import messages
 
-PICTURE = landing.FILE.with_suffix(".jpg")
 _TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 def head(model: str) -> str | None:
     """Return the elements for the start of the page, or None if the server has no stored answer for its model."""
     stored = landing.load_stored(model)
-    if stored is None or not PICTURE.is_file():
+    if stored is None or not landing.PICTURE.is_file():
         return None
     defaults = {name: choice[1] for name, choice in stored["choices"].items()} | {"example": stored["example"]}
     prediction, *rest = map(html.escape, stored["headline"])
-    parts = (part if isinstance(part, str) else part["text"] for part in stored["status"])
+    line = (part if isinstance(part, str) else part["text"] for part in stored["status"])
     content = {
         "title": messages.TITLE,
         "sentence": f"<strong>{prediction}</strong> {' '.join(rest)}",
-        "line": html.escape("".join(parts)),
-        "picture": f"data:image/jpeg;base64,{base64.b64encode(PICTURE.read_bytes()).decode()}",
+        "line": html.escape("".join(line)),
+        "picture": f"data:image/webp;base64,{base64.b64encode(landing.PICTURE.read_bytes()).decode()}",
         "alt": stored["view"]["words"]["alt"],
         "loading": messages.PAGE_LOADING,
     }
     template = _TEMPLATE.read_text(encoding="utf-8")
-    return template.replace("CONTENT", _script_json(content)).replace("DEFAULTS", _script_json(defaults))
+    parts = {"CONTENT": content, "DEFAULTS": defaults, "STORED": landing.initial_props(stored)}
+    return re.sub("|".join(parts), lambda match: _script_json(parts[match[0]]), template)
 
 
 def _script_json(value: object) -> str:

@@ -11,7 +11,7 @@ import gradio as gr
 from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
-from hooklens.page.components.components import canvas, update_choice
+from hooklens.page.components.components import canvas
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
@@ -28,7 +28,7 @@ from hooklens.session.answers import Answer, Refining, Scene, Settings, Stages, 
 from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import SAVE
 from hooklens.session.jobs.runs import Run
-from hooklens.session.request import NAMES, Request, from_form
+from hooklens.session.request import Request, from_form
 
 
 class Overlay(Tab):
@@ -114,6 +114,7 @@ class Overlay(Tab):
     def first(self, request: gr.Request, stored_image: Any) -> Iterator[Updates]:
         """Answer the request of the link, starting with the stored answer if it matches."""
         question, example, notes = links.read(request.query_params, stored_image)
+        sent = isinstance(stored_image, dict) and stored_image.get("landed") is True
         stored = None if notes or model_cache.ready.is_set() else landing.load_stored(model_cache.requested_model())
         if stored and not landing.matches(stored, question, example):
             stored = None
@@ -124,6 +125,8 @@ class Overlay(Tab):
 
         def steps(run: Run) -> Iterator[Updates]:
             try:
+                if stored:
+                    yield self._show_stored(stored, sent)
                 yield from self._updates(question, {}, run, notes, stored)
             except Refused as error:
                 if not question.model or model_cache.has(question.model) or not model_cache.first_model():
@@ -199,8 +202,6 @@ class Overlay(Tab):
         picker: Any = None,
     ) -> Iterator[Updates]:
         """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks."""
-        if stored:
-            yield self._show_stored(stored)
         answer = None
         for step in engine.explain(question, run):
             ident = page_view.number()
@@ -298,23 +299,15 @@ class Overlay(Tab):
             self.guide: guide.pack(step, ident),
         }
 
-    def _show_stored(self, stored: dict[str, Any]) -> Updates:
-        """Show the stored answer before the network is loaded."""
-        ident, panel = page_view.number(), self.panel
-        view, classes, findings, strip = (
-            {**stored[name], "id": ident} for name in ("view", "classes", "findings", "strip")
-        )
-        choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
-        return {
-            **{panel.choices[name]: update_choice([tuple(pair)], value=pair[1]) for name, pair in choices.items()},
-            self.status: messages.landed(stored, messages.loading(0), ident),
-            self.view: view,
-            self.guide: {**stored["guide"], "id": ident},
-            self.findings: findings,
-            self.strip: strip,
-            self.rail.network: stored["network"],
-            self.bars: classes,
-        }
+    def _show_stored(self, stored: dict[str, Any], sent: bool) -> Updates:
+        """Show the stored answer before the network is loaded; the page may already have all but the maps of blocks."""
+        ident, updates = page_view.number(), {}
+        if not sent:
+            shown = [*self.panel.choices.values(), self.status, self.view, self.guide, self.findings, self.bars]
+            values = landing.values(stored, ident, messages.loading(0))
+            components = {component.elem_id: component for component in [*shown, self.rail.network]}
+            updates = {components[name]: value for name, value in values.items()}
+        return {**updates, self.strip: {**stored["strip"], "id": ident}}
 
     def _show_error(self, message: str) -> Updates:
         """Show an error in the status line; the old result stays, marked as outdated."""

@@ -66,7 +66,10 @@ class Panel:
 
 def build() -> Panel:
     """Create the layout of the column."""
-    items = [examples.small(example) for example in examples.all_examples().values()]
+    items = [
+        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{examples.thumbnails()[each.id][0]}"}
+        for each in examples.all_examples().values()
+    ]
     image = ImageUpload(
         sources=SOURCES,
         type="filepath",

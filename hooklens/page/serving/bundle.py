@@ -39,7 +39,7 @@ ENTRY = re.compile(r'<script type="module" crossorigin src="\./(assets/[\w.-]+\.
 SHEET = re.compile(r'<link rel="stylesheet" crossorigin href="\./(assets/[\w.-]+\.css)">')
 PATH = re.compile(r"\./[\w./-]+\.js(?=[\"'`])")
 IMPORT = re.compile(r"\b(?:from|import)\s*(\(?)\s*$")
-LOADED = re.compile(r"import\(`\./([\w.-]+\.js)`\)[^\[]*?__vite__mapDeps\(\[([\d,]*)\]\)")
+LOADED = re.compile(r"import\(`\./([\w.-]+\.js)`\)[^\[]*?\[([\d,]*)\]")
 """A module that is loaded on demand, and the numbers of the files that it needs."""
 FILES = re.compile(r"m\.f=(\[[^\]]*\])")
 """The names of these files."""

@@ -1,4 +1,4 @@
-"""Caching of files by browsers: Gradio's files have their hash in their name, ours have not."""
+"""Caching by browsers: files with a hash in their name never change; other scripts are checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hooklens.page.serving.bundle import IMMUTABLE
 
-HASHED = re.compile(r"/assets/[\w.-]+-[\w-]{8,10}\.(js|css|woff2?|svg)|/hl/page-[0-9a-f]{16}\.js")
+HASHED = re.compile(r"/assets/[\w.-]+-[\w-]{8,10}\.(js|css|woff2?|svg)|/hl/.*-[0-9a-f]{16}\.(js|jpg)")
 OURS = re.compile(r"/hl/.*\.(js|css)")
 CHECKED = "no-cache"
 """The browser asks whether the file has changed, because a new version must not be mixed with old files."""

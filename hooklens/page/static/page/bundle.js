@@ -3,8 +3,12 @@
 async ({ modules, styles, entry }) => {
   const { stored, loadGradio } = window.hooklens;
   const address = (name) => new URL(name, document.baseURI).href;
-  if (stored) {
-    for (const { props } of window.gradio_config.components) Object.assign(props, stored[props.elem_id]);
+  for (const { props } of window.gradio_config?.components || []) {
+    const { value, props: own } = stored?.[props.elem_id] || {};
+    if (value === undefined) continue;
+    props.value = value;
+    Object.assign(props.props, own);
+    window.hooklens.landed = true;
   }
   if (!HTMLScriptElement.supports?.("importmap")) return loadGradio();
   const imports = { "assets/": address("assets/"), "hl/": address("hl/") };
@@ -17,7 +21,10 @@ async ({ modules, styles, entry }) => {
   map.textContent = JSON.stringify({ imports });
   const sheet = document.createElement("style");
   sheet.textContent = Object.values(styles).join("\n");
-  document.head.append(sheet, map);
+  // Gradio looks for its style sheet by this link and does not load it again.
+  const link = document.createElement("link");
+  link.setAttribute("href", `./${Object.keys(styles)[0]}`);
+  document.head.append(link, sheet, map);
   try {
     await import(entry);
   } catch (error) {
