@@ -84,14 +84,22 @@ class Overlay(Tab):
         opening = [panel.image, panel.examples, panel.bands, panel.pin]
         loaded = page.demo.load(self.open_page, outputs=opening, **stored, **UNQUEUED)
         loaded.then(self.first, outputs=outputs, **stored, **shared)
-        clicked = [panel.bands, panel.examples, panel.options, panel.notice, panel.preprocessing]
-        clicked += [panel.address, self.status, self.view, self.bars, self.findings, self.strip, *page.changers]
-        changed = [panel.image, *panel.choices.values()]
-        events = [*(each.input for each in changed), *(each.select for each in clicked)]
+        numbered: dict[str, Any] = {
+            "inputs": [*panel.inputs, panel.pin, panel.address],
+            "js": links.script("numberRequest"),
+        }
         shown_now = [panel.image, panel.bands, panel.options, panel.pin]
-        change = gr.on(events, self.change, shown_now, panel.outputs, trigger_mode="multiple", **UNQUEUED)
-        numbered: dict[str, Any] = {"inputs": [*panel.inputs, panel.address], "js": links.script("numberRequest")}
+        plain: dict[str, Any] = {"trigger_mode": "multiple", **UNQUEUED}
+        files = [panel.image.input, panel.bands.select, panel.address.select]
+        change = gr.on(files, self.change, shown_now, panel.outputs, **plain)
         change.then(self.update, outputs=outputs, **numbered, **shared)
+        # One request per click: the click of an example raises two events, of which one only shows its image.
+        panel.examples.select(self.change, shown_now, panel.outputs, **plain)
+        clicked = [panel.options, panel.notice, panel.preprocessing, self.status, self.view, self.bars, self.findings]
+        clicked += [self.strip, *page.changers]
+        events = [*(each.input for each in panel.choices.values()), *(each.select for each in clicked)]
+        gr.on(events, self.apply, outputs=outputs, **numbered, **shared)
+        panel.examples.explain(self.apply, outputs=outputs, **numbered, **shared)
         panel.explain.click(self.recompute, outputs=outputs, **numbered, **shared)
         self.planes.select(self.plane, panel.inputs, shown, **shared)
         self.rail.wire()
@@ -154,23 +162,44 @@ class Overlay(Tab):
             return nothing
         return nothing | settings_panel.apply_click(event_data(event), panel, form, pin)
 
-    def update(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
-        """Answer the current settings after a change; the last value of the form is the number of the request."""
-        yield from self._update(request, form[:-1], form[-1])
+    def update(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
+        """Answer the current settings; the last values are the checkbox and the number of the request."""
+        *form, _, number = values
+        yield from self._update(request, form, number)
 
-    def recompute(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
+    def recompute(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
         """Answer the current settings without the cache when Explain is pressed."""
-        yield from self._update(request, form[:-1], form[-1], again=True)
+        *form, _, number = values
+        yield from self._update(request, form, number, again=True)
+
+    def apply(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[Updates]:
+        """Apply the change of a click to the settings and answer them; the page has the image of an example already."""
+        *form, pin, number = values
+        panel, image = self.panel, None
+        changes = settings_panel.apply_click(event_data(event), panel, form[-1], pin)
+        if panel.image in changes:
+            image, changes = changes[panel.image], {panel.target: changes.get(panel.target, form[3])}
+        form = [changes.get(component, value) for component, value in zip(panel.inputs, form, strict=True)]
+        yield from self._update(request, form, number, changes, image)
 
     def _update(
-        self, request: gr.Request, form: tuple[Any, ...], number: Any, again: bool = False
+        self,
+        request: gr.Request,
+        form: list[Any],
+        number: Any,
+        changes: Updates | None = None,
+        image: str | None = None,
+        again: bool = False,
     ) -> Iterator[Updates]:
-        question = _question(form)
+        """Answer the settings of a form, after its `changes`; `image` is an example that replaces its image."""
+        question = _question(form if image is None else [None, *form[1:]])
+        if image and isinstance(question, Request):
+            question = replace(question, image=image)
 
         def steps(run: Run) -> Iterator[Updates]:
             if isinstance(question, Refused):
                 raise question
-            yield {self.status: messages.computing(page_view.number())}
+            yield {self.status: messages.computing(page_view.number()), **(changes or {})}
             yield from self._updates(replace(question, use_cache=not again), form[-1], run, picker=form[-2])
 
         signature = "" if isinstance(question, Refused) else question.signature
@@ -315,7 +344,7 @@ class Overlay(Tab):
         return updates if model_cache.first_model() else {**settings_panel.update_models(self.panel), **updates}
 
 
-def _question(form: tuple[Any, ...]) -> Request | Refused:
+def _question(form: list[Any]) -> Request | Refused:
     """Return the request of the form, or its error."""
     try:
         return from_form(*form)

@@ -82,7 +82,7 @@ def build() -> Panel:
         placeholder=messages.PLACEHOLDER,
     )
     picker = canvas("panel/bands", "hl-bands", terms=panel_messages.BANDS, image=image.elem_id)
-    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES)
+    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES, events=["explain"])
     with gr.Column(elem_id="hl-settings"):
         model = choice("hl-model", messages.MODEL_LABEL, "model")
         notice = canvas("panel/findings", "hl-notice")
