@@ -1,6 +1,7 @@
 """Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels, a slow line.
 
-`python -m benchmarks.page` prints all of them.
+`python -m benchmarks.page` prints all of them. `--other PATH` measures another version of the project in turns, and
+`--only clicks` (start, long, slow) only one part.
 
 Needs playwright and Chromium. "page ready": the controls and the status line exist; "map": the first example's stored
 map is drawn; "network": the first map that the network computed is drawn.
@@ -22,7 +23,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
+TRACED = Path(__file__).with_name("traced_server.py")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"
 NUMBER = "Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
@@ -47,11 +49,12 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start(port: int, folder: str) -> subprocess.Popen[bytes]:
-    """Start the app with the built-in model, offline."""
-    offline = {"HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
-    command = [sys.executable, "-m", "hooklens", "serve", "--port", str(port)]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **offline}, stdout=subprocess.DEVNULL)
+def start(port: int, folder: str, tree: Path = ROOT, notes: str = "") -> subprocess.Popen[bytes]:
+    """Start the app of a tree with the built-in model, offline; with `notes`, a file for the times of its parts."""
+    offline = {"HOOKLENS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder, "PYTHONPATH": str(tree)}
+    script = [str(TRACED), str(tree), notes] if notes else ["-m", "hooklens"]
+    command = [sys.executable, *script, "serve", "--port", str(port)]
+    return subprocess.Popen(command, cwd=tree, env={**os.environ, **offline}, stdout=subprocess.DEVNULL)
 
 
 def until_served(address: str) -> None:
@@ -64,11 +67,11 @@ def until_served(address: str) -> None:
             time.sleep(0.02)
 
 
-def one_start(browser: Any, folder: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return seconds from process start to each event, and milliseconds of each kind of click."""
+def one_start(browser: Any, folder: str, tree: Path) -> dict[str, float]:
+    """Return seconds from process start to each event."""
     port = free_port()
     started = time.monotonic()
-    process = start(port, folder)
+    process = start(port, folder, tree)
     try:
         until_served(f"http://127.0.0.1:{port}")
         events = {"served": time.monotonic() - started}
@@ -78,18 +81,91 @@ def one_start(browser: Any, folder: str) -> tuple[dict[str, float], dict[str, fl
         for name, condition in {"page ready": READY, "map": f"{NUMBER} > 0", "network": ANSWERED}.items():
             page.wait_for_function(condition)
             events[name] = time.monotonic() - started
-        clicks = {name: click(page, name) for name in CLICKS}
         page.close()
-        return events, clicks
+        return events
     finally:
         process.terminate()
         process.wait(30)
 
 
-def during_a_long_run(browser: Any, folder: str) -> dict[str, float]:
+def clicks_in_turns(browser: Any, folder: str, trees: list[Path], rounds: int) -> list[str]:
+    """Return one line per kind of click and tree: the median milliseconds of the click and of its parts."""
+    processes, pages = [], []
+    times: dict[tuple[str, Path], list[dict[str, float]]] = {}
+    try:
+        for tree in trees:
+            port, notes = free_port(), f"{folder}/{len(pages)}.notes"
+            processes.append(start(port, folder, tree, notes))
+            until_served(f"http://127.0.0.1:{port}")
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page.goto(f"http://127.0.0.1:{port}")
+            page.wait_for_function(ANSWERED, timeout=300_000)
+            pages.append((tree, page, notes))
+        for turn in range(rounds):
+            for name, (selector, positions) in CLICKS.items():
+                for tree, page, notes in pages:
+                    page.wait_for_timeout(1500)  # small maps and gradient norms of the last answer arrive after its map
+                    found = timed_click(page, selector, positions[turn % len(positions)])
+                    times.setdefault((name, tree), []).append(parts_of(found, Path(notes)))
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait(30)
+    lines = []
+    for (name, tree), found in times.items():
+        medians = {part: statistics.median(each[part] for each in found) for part in found[0]}
+        shown = ", ".join(f"{part} {value:.0f}" for part, value in medians.items())
+        lines.append(f"{name}{'' if len(trees) == 1 else f' ({tree.name})'}, milliseconds: {shown}")
+    return lines
+
+
+def timed_click(page: Any, selector: str, position: int) -> dict[str, float]:
+    """Click an element; return the times of the click and of the drawn map, and how long the map was drawn."""
+    found: dict[str, float] = page.evaluate(
+        f"""async ([selector, position]) => {{
+          const before = {NUMBER}, origin = performance.timeOrigin, clicked = origin + performance.now();
+          document.querySelectorAll(selector)[position].click();
+          while ({NUMBER} === before) await new Promise((done) => setTimeout(done, 2));
+          const drawn = origin + performance.now(), paint = Number(document.getElementById("hl-overlay").dataset.ms);
+          return {{ clicked, drawn, paint }};
+        }}""",
+        [selector, position],
+    )
+    return found
+
+
+def parts_of(found: dict[str, float], notes: Path) -> dict[str, float]:
+    """Return the milliseconds of a click and of its parts.
+
+    browser: until the request that asks for the map; queue: until its handler starts; model: the computation of the
+    map; server: from the request until the map is sent, with queue and model; transfer: until the browser draws.
+    """
+    clicked, drawn = found["clicked"], found["drawn"]
+    lines = [line.split(" ", 1) for line in notes.read_text(encoding="utf-8").splitlines()]
+    events = [(1000 * float(at), name) for at, name in lines if clicked <= 1000 * float(at) <= drawn]
+
+    def first(name: str, after: float = clicked) -> float:
+        return next((at for at, each in events if each == name and at >= after), drawn)
+
+    handler = first("handler")
+    asked = max((at for at, name in events if name == "request join" and at <= handler), default=clicked)
+    model = first("model", handler)
+    sent = first("sent process_generating", first("step Answer", handler))
+    return {
+        "click to map": drawn - clicked,
+        "browser": asked - clicked,
+        "queue": handler - asked,
+        "model": first("computed", model) - model,
+        "server": sent - asked,
+        "transfer": max(0.0, drawn - found["paint"] - sent),
+        "paint": found["paint"],
+    }
+
+
+def during_a_long_run(browser: Any, folder: str, tree: Path) -> dict[str, float]:
     """Return milliseconds of another visitor's first map and click during RISE, of Stop and of drawing channels."""
     port = free_port()
-    process = start(port, folder)
+    process = start(port, folder, tree)
     address = f"http://127.0.0.1:{port}"
     try:
         until_served(address)
@@ -103,7 +179,9 @@ def during_a_long_run(browser: Any, folder: str) -> dict[str, float]:
         other.goto(f"{address}/?example=cat")
         other.wait_for_function(ANSWERED)
         found["page opened during RISE"] = 1000 * (time.monotonic() - started)
-        found["quick answer during RISE"] = click(other, "example")
+        found["quick answer during RISE"] = statistics.median(
+            each["drawn"] - each["clicked"] for each in clicks(other, "example")
+        )
         running = one.evaluate("document.documentElement.dataset.hlState")
         assert running == "busy", "RISE ended too early"
         started = time.monotonic()
@@ -119,25 +197,26 @@ def during_a_long_run(browser: Any, folder: str) -> dict[str, float]:
         process.wait(30)
 
 
-def over_a_slow_line(browser: Any, folder: str) -> str:
+def over_a_slow_line(browser: Any, folder: str, tree: Path) -> str:
     """Return seconds and requests until the stored picture, the controls and the first drawn map, and layout shifts.
 
     The line has a latency of 400 ms and 50 kB/s in both directions; the browser has no cache, then that of the first
     visit. Shifts are those after the first drawn map.
     """
     port, found = free_port(), []
-    process = start(port, folder)
+    process = start(port, folder, tree)
     address = f"http://127.0.0.1:{port}"
     try:
         until_served(address)
-        time.sleep(8)  # the server imports torch meanwhile, as after a while of running
+        time.sleep(20)  # the server imports torch and compresses its script meanwhile, as after a while of running
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         line = page.context.new_cdp_session(page)
         line.send("Network.enable")
         line.send("Network.emulateNetworkConditions", SLOW)
         page.add_init_script(SHIFTS)
         requests: list[Any] = []
-        page.on("request", lambda request: None if request.url.startswith("data:") else requests.append(request))
+        local = ("data:", "blob:")  # in the memory of the browser
+        page.on("request", lambda request: None if request.url.startswith(local) else requests.append(request))
         for visit in ("first visit", "next visit"):
             requests.clear()
             started = time.monotonic()
@@ -154,43 +233,46 @@ def over_a_slow_line(browser: Any, folder: str) -> str:
         process.wait(30)
 
 
-def click(page: Any, name: str) -> float:
-    """Return the median milliseconds from a click to the drawn map."""
+def clicks(page: Any, name: str) -> list[dict[str, float]]:
+    """Click the elements of a kind in turn, see `timed_click`."""
     selector, positions = CLICKS[name]
-    times = []
+    found = []
     for position in positions:
-        page.wait_for_timeout(1500)  # small maps and gradient norms of the last answer arrive after its overlay
-        times.append(
-            page.evaluate(
-                f"""async ([selector, position]) => {{
-                  const before = {NUMBER}, start = performance.now();
-                  document.querySelectorAll(selector)[position].click();
-                  while ({NUMBER} === before) await new Promise((done) => setTimeout(done, 5));
-                  return performance.now() - start;
-                }}""",
-                [selector, position],
-            )
-        )
-    return statistics.median(times)
+        page.wait_for_timeout(1500)  # as above
+        found.append(timed_click(page, selector, position))
+    return found
 
 
 def main() -> None:
-    """Print the latencies of a few starts."""
+    """Print the latencies."""
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=3)
-    starts = parser.parse_args().starts
+    parser.add_argument("--other", type=Path, help="another version of the project, measured in turns")
+    parser.add_argument("--only", choices=("start", "clicks", "long", "slow"))
+    options = parser.parse_args()
+    trees = [ROOT, *([options.other.resolve()] if options.other else [])]
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    path = path or shutil.which("chromium-headless-shell")
+
+    def wants(part: str) -> bool:
+        return options.only in (None, part)
+
     with sync_playwright() as player, tempfile.TemporaryDirectory() as folder:
         browser = player.chromium.launch(executable_path=path, args=ARGUMENTS)
-        for _ in range(starts):
-            events, clicks = one_start(browser, folder)
-            waited = ", ".join(f"{name} {value:.1f} s" for name, value in events.items())
-            shown = ", ".join(f"{name} {value:.0f} ms" for name, value in clicks.items())
-            print(f"{waited}; click to overlay: {shown}")
-            print(", ".join(f"{name} {value:.0f} ms" for name, value in during_a_long_run(browser, folder).items()))
-        print(over_a_slow_line(browser, folder))
+        for turn in range(options.starts):
+            for tree in trees:
+                if wants("start"):
+                    events = one_start(browser, folder, tree)
+                    print(f"{tree.name}:", ", ".join(f"{name} {value:.1f} s" for name, value in events.items()))
+                if wants("long") and not turn:
+                    found = during_a_long_run(browser, folder, tree)
+                    print(f"{tree.name}:", ", ".join(f"{name} {value:.0f} ms" for name, value in found.items()))
+        if wants("clicks"):
+            print(*clicks_in_turns(browser, folder, trees, options.starts), sep="\n")
+        for tree in trees if wants("slow") else ():
+            print(f"{tree.name}:", over_a_slow_line(browser, folder, tree))
         browser.close()
 
 

@@ -68,7 +68,7 @@ def messages(send: Callable[..., Any]) -> Callable[..., Any]:
     """Note messages of the queue to the browser, by the order of the steps of the handler."""
 
     def wrapper(self: Any, event: Any, message: Any) -> Any:
-        note(f"sent {getattr(message, 'msg', '')}")
+        note(f"sent {getattr(getattr(message, 'msg', ''), 'value', '')}")
         return send(self, event, message)
 
     return wrapper
@@ -86,15 +86,14 @@ def push(add: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     """Serve with the notes."""
-    from hooklens.page.serving import gradio_setup  # noqa: F401  before gradio
-    from gradio.queueing import Queue  # noqa: I001
     from hooklens.__main__ import main as serve
+    from hooklens.page.serving.gradio_setup import gradio
     from hooklens.page.serving.guard import Guard
     from hooklens.session import engine, network_calls
 
     patch(Guard, "__call__", requests)
-    patch(Queue, "push", push)
-    patch(Queue, "send_message", messages)
+    patch(gradio.queueing.Queue, "push", push)
+    patch(gradio.queueing.Queue, "send_message", messages)
     patch(engine, "explain", steps)
     patch(network_calls, "explain", model)
     sys.argv[1:] = sys.argv[3:]

@@ -218,9 +218,7 @@ def serve(
                 Middleware(Guard),
                 Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
                 Middleware(Caching),
-                Middleware(
-                    FirstPaint, elements=None if own else head(settings.first_model(model)), bundle=scripts
-                ),
+                Middleware(FirstPaint, elements=None if own else head(settings.first_model(model)), bundle=scripts),
             ],
             "routes": [
                 *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),

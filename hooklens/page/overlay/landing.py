@@ -61,7 +61,7 @@ def matches(stored: dict[str, Any], question: Request, example: examples.Example
 
 
 def values(stored: dict[str, Any], ident: int, waiting: str) -> dict[str, Any]:
-    """Return the new values of components by their ids, except for the maps of the blocks; `waiting` ends the status."""
+    """Return the new values of components by their ids, without the maps of the blocks; `waiting` ends the status."""
     choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
     return {
         **{f"hl-{name}": update_choice([tuple(pair)], value=pair[1]) for name, pair in choices.items()},
@@ -75,7 +75,7 @@ def values(stored: dict[str, Any], ident: int, waiting: str) -> dict[str, Any]:
 
 
 def initial_props(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the props of these components by their ids, for the start of the page, as static/page/bundle.js sets them."""
+    """Return the props of these components by their ids; static/page/bundle.js sets them at the start of the page."""
     props: dict[str, Any] = {}
     for name, value in values(stored, view.number(), messages.CONNECTING).items():
         if value.get("__type__") == "update":

@@ -43,6 +43,8 @@ LOADED = re.compile(r"import\(`\./([\w.-]+\.js)`\)[^\[]*?\[([\d,]*)\]")
 """A module that is loaded on demand, and the numbers of the files that it needs."""
 FILES = re.compile(r"m\.f=(\[[^\]]*\])")
 """The names of these files."""
+COMPONENT = r":\{[^{}]*?\bcomponent:\(\)=>\w+\(\(\)=>import\(`\./([\w.-]+)`"
+"""What follows the type of a component in Gradio's table, with its module."""
 PICK = "i.map(i=>d[i])"
 APPLICATION = ("Index-", "Blocks-")
 """The start of the module that Gradio's entry always loads on demand, and of the one that this module loads."""
@@ -113,7 +115,7 @@ def _gradio_files(entry: str, components: list[str]) -> tuple[dict[str, None], d
                 loading = name
     for table in [name for name in names if "component:()=>" in _text(name)]:
         for kind in components:
-            listed = re.search(r"[{,]" + kind + r":\{[^{}]*?\bcomponent:\(\)=>\w+\(\(\)=>import\(`\./([\w.-]+)`", _text(table))
+            listed = re.search(rf"[{{,]{kind}{COMPONENT}", _text(table))
             if listed and (name := f"assets/{listed[1]}") in _loaded_by(table):
                 add(name, _loaded_by(table)[name])
     return names, sheets
