@@ -173,14 +173,14 @@ class Overlay(Tab):
         yield from self._update(request, form, number, again=True)
 
     def apply(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[Updates]:
-        """Apply the change of a click to the settings and answer them; the page has the image of an example already."""
+        """Apply a click to the settings and answer them. The component that was clicked shows the change already."""
         *form, pin, number = values
-        panel, image = self.panel, None
-        changes = settings_panel.apply_click(event_data(event), panel, form[-1], pin)
-        if panel.image in changes:
-            image, changes = changes[panel.image], {panel.target: changes.get(panel.target, form[3])}
-        form = [changes.get(component, value) for component, value in zip(panel.inputs, form, strict=True)]
-        yield from self._update(request, form, number, changes, image)
+        changes = settings_panel.apply_click(event_data(event), self.panel, form[-1], pin)
+        image = changes.get(self.panel.image)  # an example, which another event of the click shows
+        form = [changes.get(component, value) for component, value in zip(self.panel.inputs, form, strict=True)]
+        target = event.target.elem_id if event.target else None
+        shown = {} if image else {each: value for each, value in changes.items() if each.elem_id != target}
+        yield from self._update(request, form, number, shown, image)
 
     def _update(
         self,
@@ -191,7 +191,7 @@ class Overlay(Tab):
         image: str | None = None,
         again: bool = False,
     ) -> Iterator[Updates]:
-        """Answer the settings of a form, after its `changes`; `image` is an example that replaces its image."""
+        """Answer the settings of a form and show its `changes`; `image` is an example that replaces its image."""
         question = _question(form if image is None else [None, *form[1:]])
         if image and isinstance(question, Request):
             question = replace(question, image=image)

@@ -47,7 +47,7 @@ COMPONENT = r":\{[^{}]*?\bcomponent:\(\)=>\w+\(\(\)=>import\(`\./([\w.-]+)`"
 """What follows the type of a component in Gradio's table, with its module."""
 PICK = "i.map(i=>d[i])"
 APPLICATION = ("Index-", "Blocks-")
-"""The start of the module that Gradio's entry always loads on demand, and of the one that this module loads."""
+"""The starts of the names of two modules: Gradio's entry always loads the first on demand, which loads the second."""
 
 
 class Bundle(NamedTuple):
@@ -172,7 +172,7 @@ def _text(name: str) -> str:
 
 
 def _in_memory(name: str) -> str:
-    """Return the text of a module that works without an address of its own."""
+    """Return the text of a module that works without an address."""
     text, parts, end = _text(name), [], 0
     for each in _imports(name):
         parts += [text[end : each.start], each.name]
