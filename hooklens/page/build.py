@@ -24,12 +24,13 @@ from hooklens.page.batch.tab import Batch
 from hooklens.page.channels.tab import Features
 from hooklens.page.compare.tab import Compare
 from hooklens.page.components.components import canvas, script_of
+from hooklens.page.first_paint import bundle
 from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.lab.tab import Lab
 from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.ranking.tab import Ranking
-from hooklens.page.serving import bundle, endpoints
+from hooklens.page.serving import endpoints
 from hooklens.page.serving.caching import Caching
 from hooklens.page.serving.guard import Guard, install_no_links
 from hooklens.page.shared.tab import Page, Tab

@@ -16,8 +16,8 @@ import brotli  # a requirement of gradio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hooklens.page.first_paint.bundle import FAST, Bundle
 from hooklens.page.overlay import landing
-from hooklens.page.serving.bundle import FAST, Bundle
 from hooklens.session import messages
 
 _TEMPLATE = Path(__file__).with_suffix(".html")

@@ -7,10 +7,9 @@ import re
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hooklens.page.serving.bundle import IMMUTABLE
-
 HASHED = re.compile(r"/assets/[\w.-]+-[\w-]{8,10}\.(js|css|woff2?|svg)|/hl/.*-[0-9a-f]{16}\.(js|jpg)")
 OURS = re.compile(r"/hl/.*\.(js|css)")
+IMMUTABLE = "public, max-age=31536000, immutable"
 CHECKED = "no-cache"
 """The browser asks whether the file has changed, because a new version must not be mixed with old files."""
 

@@ -12,8 +12,8 @@ import brotli
 import pytest
 from starlette.requests import Request
 
-from hooklens.page.serving import bundle
-from hooklens.page.serving.caching import CHECKED, Caching
+from hooklens.page.first_paint import bundle
+from hooklens.page.serving.caching import CHECKED, IMMUTABLE, Caching
 
 IMPORT = re.compile(r"""\b(?:from|import)\s*\(?\s*["'`]([^"'`\s$]+\.js)["'`]""")
 
@@ -82,9 +82,9 @@ def test_the_script_is_sent_compressed_to_browsers_that_understand_it(built: bun
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/assets/Index-lnVPVsWk.js", bundle.IMMUTABLE),
-        ("/hl/page-0123456789abcdef.js", bundle.IMMUTABLE),
-        ("/hl/thumbnails/dog-0123456789abcdef.jpg", bundle.IMMUTABLE),
+        ("/assets/Index-lnVPVsWk.js", IMMUTABLE),
+        ("/hl/page-0123456789abcdef.js", IMMUTABLE),
+        ("/hl/thumbnails/dog-0123456789abcdef.jpg", IMMUTABLE),
         ("/hl/lab/training.js", CHECKED),
         ("/assets/missing.js", None),
         ("/", None),

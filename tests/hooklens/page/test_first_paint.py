@@ -11,9 +11,9 @@ from typing import Any
 
 from PIL import Image
 
+from hooklens.page.first_paint.bundle import Bundle
 from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.overlay import landing
-from hooklens.page.serving.bundle import Bundle
 
 PAGE = b"<!doctype html><html><head><title>x</title></head><body></body></html>"
 
@@ -69,9 +69,9 @@ def test_the_picture_is_the_stored_map(monkeypatch: Any) -> None:
 
 def test_the_bundle_replaces_the_elements_of_gradio() -> None:
     bundle = Bundle(b"", "page-1.js", "<script entry></script>", "<link sheet>")
-    page = f"<head>{bundle.sheet}{bundle.entry}<script>c = {{\"theme_hash\": \"a1\"}}</script></head>"
+    page = f'<head>{bundle.sheet}{bundle.entry}<script>c = {{"theme_hash": "a1"}}</script></head>'
     edited = FirstPaint(None, "<b>", bundle).edit(page)  # type: ignore[arg-type]
-    assert edited.startswith("<head><script>window.hooklens") and "<b><link rel=\"preload\"" in edited
+    assert edited.startswith("<head><script>window.hooklens") and '<b><link rel="preload"' in edited
     assert 'src="hl/page-1.js"' in edited and "theme.css?v=a1" in edited
     assert bundle.entry not in edited and bundle.sheet not in edited
     assert FirstPaint(None, "<b>", bundle).edit("<head></head>") == "<head><b></head>", "another version of Gradio"  # type: ignore[arg-type]

@@ -31,7 +31,6 @@ from starlette.responses import Response
 FRONTEND = Path(gradio.__file__).parent / "templates" / "frontend"
 STATIC = Path(__file__).resolve().parents[1] / "static"
 START = "hl/page/bundle.js"
-IMMUTABLE = "public, max-age=31536000, immutable"
 FAST, SMALL = 5, 10
 """Levels of brotli: 0.1 s and 260 kB, or two to four seconds and 230 kB."""
 
