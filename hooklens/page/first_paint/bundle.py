@@ -1,7 +1,7 @@
 """One script with all modules and style sheets of the first view, so that a slow line needs one request instead of 110.
 
 The script contains the text of each module. The browser loads it from memory (a blob), and an import map replaces its
-address (static/page/bundle.js), so modules work as before. Only two things are replaced in a text, because a module in
+address (bundle.js), so modules work as before. Only two things are replaced in a text, because a module in
 memory has no address: relative imports, and `import.meta.url`. Other modules, such as those of other tabs, are loaded
 from their addresses when they are needed, and import those of the bundle.
 
@@ -30,7 +30,7 @@ from starlette.responses import Response
 
 FRONTEND = Path(gradio.__file__).parent / "templates" / "frontend"
 STATIC = Path(__file__).resolve().parents[1] / "static"
-START = "hl/page/bundle.js"
+START = Path(__file__).with_suffix(".js")
 FAST, SMALL = 5, 10
 """Levels of brotli: 0.1 s and 260 kB, or two to four seconds and 230 kB."""
 
@@ -93,7 +93,7 @@ def build(components: Iterable[str], modules: Iterable[str]) -> Bundle | None:
         "styles": {name: _text(name) for name in [sheet[1], *sheets]},
         "entry": entry[1],
     }
-    start = _without_comments(_text(START)).strip().removesuffix(";")
+    start = _without_comments(START.read_text(encoding="utf-8")).strip().removesuffix(";")
     script = f"({start})({json.dumps(content, ensure_ascii=False)});\n".encode()
     return Bundle(script, f"page-{hashlib.sha256(script).hexdigest()[:16]}.js", entry[0], sheet[0])
 

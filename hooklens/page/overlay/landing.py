@@ -75,7 +75,7 @@ def values(stored: dict[str, Any], ident: int, waiting: str) -> dict[str, Any]:
 
 
 def initial_props(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the props of these components by their ids; static/page/bundle.js sets them at the start of the page."""
+    """Return the props of these components by their ids; first_paint/bundle.js sets them at the start of the page."""
     props: dict[str, Any] = {}
     for name, value in values(stored, view.number(), messages.CONNECTING).items():
         if value.get("__type__") == "update":

@@ -1,5 +1,5 @@
-// The function at the start of the bundle, a classic script (see hooklens/page/first_paint/bundle.py): it makes the modules
-// of the bundle importable by their addresses, and starts Gradio. A browser without import maps loads Gradio as usual.
+// The function at the start of the bundle, a classic script (see bundle.py): it makes the modules of the bundle
+// importable by their addresses, and starts Gradio. A browser without import maps loads Gradio as usual.
 async ({ modules, styles, entry }) => {
   const { stored, loadGradio } = window.hooklens;
   const address = (name) => new URL(name, document.baseURI).href;
