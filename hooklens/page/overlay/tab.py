@@ -11,11 +11,11 @@ import gradio as gr
 from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
-from hooklens.page.components.components import canvas
+from hooklens.page.components.components import COMBOBOX, canvas
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
-from hooklens.page.methods import guide
+from hooklens.page.methods import guide, picker
 from hooklens.page.overlay import landing
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.rail.tab import Rail
@@ -55,7 +55,7 @@ class Overlay(Tab):
             with gr.Column(min_width=320, elem_id="hl-network"):
                 self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("maps/classes", "hl-bars", terms=map_messages.BARS, events=["answered"])
+                self.bars = canvas("maps/classes", "hl-bars", terms=COMBOBOX | map_messages.BARS, events=["answered"])
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
                 self.guide = guide.guide("hl-guide")
@@ -71,6 +71,7 @@ class Overlay(Tab):
             *panel.inputs[1:],
             panel.notice,
             panel.preprocessing,
+            panel.crop,
             panel.stop,
             page.fold,
             *shown,
@@ -95,7 +96,16 @@ class Overlay(Tab):
         change.then(self.update, outputs=outputs, **numbered, **shared)
         # One request per click: the click of an example raises two events, of which one only shows its image.
         panel.examples.select(self.change, shown_now, panel.outputs, **plain)
-        clicked = [panel.options, panel.notice, panel.preprocessing, self.status, self.view, self.bars, self.findings]
+        clicked = [
+            panel.options,
+            panel.notice,
+            panel.preprocessing,
+            panel.crop,
+            self.status,
+            self.view,
+            self.bars,
+            self.findings,
+        ]
         clicked += [self.strip, *page.changers]
         events = [*(each.input for each in panel.choices.values()), *(each.select for each in clicked)]
         gr.on(events, self.apply, outputs=outputs, **numbered, **shared)
@@ -311,6 +321,7 @@ class Overlay(Tab):
             self.panel.stop: gr.update(interactive=False),
             self.page.fold: {"text": messages.folded(step)},
             self.page.answered: page_view.answered(ident),
+            **({self.panel.method: picker.update(settings)} if step.is_mistimed else {}),
             **(self._update_followers(settings) if settings.bands else {}),
         }
 
