@@ -75,6 +75,10 @@ def short(name: str, longest: int = 60) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
+CONNECTING = "Connecting…"
+"""The status of the stored answer until the server answers."""
+
+
 def loading(seconds: float) -> str:
     """Return the status while torch is imported."""
     return f"Loading the network… {seconds:.0f} s"

@@ -71,7 +71,10 @@ class Panel:
 
 def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     """Create the layout of the column; `below_image` creates more components below the image."""
-    items = [examples.small(example) for example in examples.all_examples().values()]
+    items = [
+        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{examples.thumbnails()[each.id][0]}"}
+        for each in examples.all_examples().values()
+    ]
     gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
     image = ImageUpload(
         sources=SOURCES,
@@ -87,7 +90,7 @@ def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     below_image()
     crop = canvas("panel/crop", "hl-crop", terms=panel_messages.CROP, image=image.elem_id)
     picker = canvas("panel/bands", "hl-bands", terms=panel_messages.BANDS, image=image.elem_id)
-    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES)
+    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES, events=["explain"])
     with gr.Column(elem_id="hl-settings"):
         model = choice("hl-model", messages.MODEL_LABEL, "model")
         notice = canvas("panel/findings", "hl-notice")
