@@ -10,6 +10,7 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from hooklens.session import messages
+from hooklens.session.list_columns import HEADS
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 
@@ -55,7 +56,7 @@ def named(module: str, elem_id: str, **props: Any) -> Named:
 
 def choice(elem_id: str, label: str, setting: str, items: Items = ()) -> Named:
     """Create a selection with search from a list of names; it raises "input" with the name of its setting."""
-    texts = {"title": label, "words": COMBOBOX, "heads": messages.HEADS[setting]}
+    texts = {"title": label, "words": COMBOBOX, "heads": HEADS[setting]}
     return named("panel/choice", elem_id, setting=setting, names=_names(items), **texts)
 
 
