@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hooklens.session.methods import costs
+
 if TYPE_CHECKING:
+    import explainers
     from hooklens import zoo
+    from hooklens.session.answers import LoadedModel
 
 ON_DISK, TO_DOWNLOAD, MISSING = "on disk", "download", "not installed"
 STAGE = "stage"
@@ -13,7 +17,7 @@ HEADS = {
     "model": ["Model", "Accuracy", "Size", "Weights"],
     "layer": ["Layer", "Size", "Channels", ""],
     "target": ["Class", "Prediction"],
-    "method": ["Method", "Family"],
+    "method": ["Method", "Family", "Time"],
 }
 """Column titles of the lists of names, by setting."""
 
@@ -24,6 +28,11 @@ def model_columns(info: zoo.ModelInfo) -> list[str]:
     accuracy = f"{info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
     size = f"{info.megabytes:.0f} MB" if info.megabytes else ""
     return [info.title + task, accuracy, size, ON_DISK if info.cached else TO_DOWNLOAD if info.fetched else MISSING]
+
+
+def method_columns(method: explainers.Method, loaded: LoadedModel) -> list[str]:
+    """Return what a list of methods shows in columns: title, family, and estimated time."""
+    return [method.title, method.family, costs.badge(costs.seconds(method.name, loaded))]
 
 
 def layer_columns(layer: Any) -> list[str]:
