@@ -73,6 +73,7 @@ def drawing(done: int, total: int) -> str:
 
 def finished(done: int, total: int, unreadable: int, title: str, method: str) -> str:
     """Return the summary of a finished or stopped run."""
-    count = f"{done} of {total} images" if done < total else f"{done} image{'s' * (done != 1)}"
+    read = done - unreadable
+    count = f"{read} of {total} images" if read < total else f"{read} image{'s' * (read != 1)}"
     text = f"{'Stopped: ' * (done < total)}{count} explained with {method} for {title}"
     return text + (f"; {unreadable} could not be read." if unreadable else ".")

@@ -15,7 +15,7 @@ from hooklens.page.components.components import COMBOBOX, canvas, update_choice
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
-from hooklens.page.methods import guide
+from hooklens.page.methods import guide, picker
 from hooklens.page.overlay import landing
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.rail.tab import Rail
@@ -282,6 +282,7 @@ class Overlay(Tab):
             self.panel.stop: gr.update(interactive=False),
             self.page.fold: {"text": messages.folded(step)},
             self.page.answered: page_view.answered(ident),
+            **({self.panel.method: picker.update(settings)} if step.is_mistimed else {}),
             **(self._update_followers(settings) if settings.bands else {}),
         }
 

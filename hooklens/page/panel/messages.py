@@ -1,4 +1,6 @@
-"""Labels and messages of the left column that only the scripts use."""
+"""Labels and messages of the left column, most of them for the scripts."""
+
+UNUSED = "This view does not use the image and the settings."
 
 BANDS = {
     "title": "Bands shown as red, green and blue",

@@ -72,6 +72,7 @@ class Panel:
 def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     """Create the layout of the column; `below_image` creates more components below the image."""
     items = [examples.small(example) for example in examples.all_examples().values()]
+    gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
     image = ImageUpload(
         sources=SOURCES,
         type="filepath",

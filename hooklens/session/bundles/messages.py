@@ -14,6 +14,11 @@ GONE = (
     "click an example. The other settings were restored."
 )
 
+SHARED = (
+    "This link is about an image of the person who shared it. Links do not contain images. Choose the image or click "
+    "an example. The other settings were restored from the link."
+)
+
 NOT_HERE = (
     "The image of this link is not available on this server. Choose its file, or start the app with its run "
     "(--run FOLDER). The other settings were restored from the link."

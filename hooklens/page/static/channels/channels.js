@@ -12,6 +12,9 @@ import { watchProps, make, makeButton, markDrawn, downloadFile } from "../wire.j
 
 const NARROW = 768; // px: below this width, the large channel is under the tiles
 
+/** Return text for screen readers; with what is visible, it is the name of a tile. */
+const spoken = (text) => make("span", { class: "hl-spoken", text });
+
 class Grid {
   constructor(element, props, trigger) {
     Object.assign(this, {
@@ -169,11 +172,9 @@ class Grid {
         const label = Number.isFinite(values[number]) ? formatStatistic(values[number]) : this.terms.no_value;
         let tile = this.nodes.get(number);
         if (!tile) this.nodes.set(number, (tile = this.tile(number)));
-        tile.lastElementChild.textContent = Number.isFinite(values[number])
-          ? `${signed && values[number] > 0 ? "+" : ""}${label}`
-          : "";
+        const value = Number.isFinite(values[number]) ? `${signed && values[number] > 0 ? "+" : ""}${label}` : "";
+        tile.lastElementChild.replaceChildren(spoken(`, ${word} ${value ? "" : label}`), value);
         tile.tabIndex = -1;
-        tile.setAttribute("aria-label", `${this.terms.channel} ${number}, ${word} ${label}`);
         return tile;
       }),
     );
@@ -194,7 +195,7 @@ class Grid {
       "button",
       { type: "button", role: "option", "data-channel": number },
       canvas,
-      make("b", { text: number }),
+      make("b", {}, spoken(`${this.terms.channel} `), String(number)),
       make("span"),
     );
   }

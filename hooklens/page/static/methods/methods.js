@@ -22,7 +22,7 @@ class Picker {
 
   buildButton(label) {
     this.title = make("span", { class: "hl-methods-title", id: `${this.id}-title` });
-    this.cost = make("span", { class: "hl-methods-cost" });
+    this.cost = make("span", { class: "hl-methods-cost", id: `${this.id}-cost` });
     this.button = make(
       "button",
       {
@@ -31,7 +31,7 @@ class Picker {
         id: `${this.id}-button`,
         "aria-haspopup": "dialog",
         "aria-expanded": "false",
-        "aria-labelledby": `${label} ${this.title.id}`,
+        "aria-labelledby": `${label} ${this.title.id} ${this.cost.id}`,
         onclick: () => this.panel.toggle(),
         onkeydown: (event) => {
           if (["ArrowDown", "ArrowUp"].includes(event.key)) {

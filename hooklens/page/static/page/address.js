@@ -8,6 +8,7 @@ const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method
 const MAX_LENGTH = 200,
   MAX_OPTIONS_LENGTH = 2000; // characters, as in hooklens/session/bundles/links.py
 const NO_EXAMPLE = "none"; // the example of a page without an image
+const SHARED = "shared"; // the user's own image in a link that was copied
 const WRITE_DELAY = 400; // milliseconds; browsers reject hundreds of changes in a row
 
 const parts = [];
@@ -183,7 +184,7 @@ export async function copyLink() {
   const url = new URL(location.href),
     { copied, copy, without_image: more } = labels;
   const text = url.searchParams.has("own") ? ` ${more}` : "";
-  url.searchParams.delete("own");
+  if (text) url.searchParams.set("own", SHARED);
   url.hash = "";
   let message = copy;
   try {

@@ -111,7 +111,15 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, br
     visit.after(visit.page.go_back)
     assert re.sub(r" · .*", "", visit.status) == status
 
+    visit.page.locator("#hl-link").click()
+    link = visit.page.locator("#hl-linked input").input_value()
+    assert link.replace("own=shared", "") == re.sub("own=[^&]*", "", address)
     other = Visit(browser.new_context().new_page(), visit.address)
+    other.page.goto(link)
+    other.page.wait_for_function(
+        "document.querySelector('#hl-status .hl-line')?.innerText.includes('an image of the person who shared it')",
+        timeout=PATIENCE,
+    )
     other.page.goto(address)
     other.page.wait_for_function(
         "document.querySelector('#hl-status .hl-line')?.innerText.includes('was uploaded by a user')",
