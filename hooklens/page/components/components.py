@@ -11,6 +11,7 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from hooklens.session import messages
+from hooklens.session.list_columns import HEADS
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 
@@ -58,7 +59,7 @@ def choice(
     elem_id: str, label: str, setting: str, items: Items = (), module: str = "panel/choice", **props: Any
 ) -> Named:
     """Create a selection with search from a list of names; it raises "input" with the name of its setting."""
-    texts = {"title": label, "words": COMBOBOX, "heads": messages.HEADS[setting]}
+    texts = {"title": label, "words": COMBOBOX, "heads": HEADS[setting]}
     return named(module, elem_id, setting=setting, names=_names(items), **texts, **props)
 
 
