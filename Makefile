@@ -10,7 +10,7 @@ help:
 	@echo "make app     start the page on http://127.0.0.1:7860 (options: make app ARGS='--model resnet50')"
 	@echo "make test    run all tests (options: make test ARGS='-k hooks')"
 	@echo "make lint    ruff;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
-	@echo "make zoo     test all kinds of methods on 164 architectures (20 minutes on two idle cores); writes docs/networks.md"
+	@echo "make zoo     test all kinds of methods on 190 networks (20 minutes on two idle cores); writes docs/networks.md"
 	@echo "make clean   remove the virtual environment and caches"
 
 app: $(VENV)/.app

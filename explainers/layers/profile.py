@@ -23,16 +23,17 @@ from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import HookPoint, no_inner_hooks
 from explainers.hooks.records import only_tensor
 from explainers.layers.default_layer import ForwardPass, find_default
-from explainers.layers.flow.axes import Axes, why_lost
+from explainers.layers.flow.axes import Axes, kinds_of, why_lost
+from explainers.layers.flow.cost import NO_COST, Cost
 from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
 from explainers.layers.settings import Settings, read_settings, read_values
 from explainers.network.behavior import run_rows_correctly
-from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
+from explainers.network.image_check import check_channel_count
 
 
 class Profile(list[Layer]):
@@ -41,13 +42,16 @@ class Profile(list[Layer]):
     `reads_values` is True if positions depend on values of tensors: an index, a grid of a warp, a number of pixels.
 
     `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
-    paths. `forward` is the graph of the pass.
+    paths. `forward` is the graph of the pass. `cost` is that of the pass for one image, and `costs` has the part until
+    each layer returns.
     """
 
     default: str | None = None
     is_bypassed: bool = False
     reads_values: bool = False
     forward: ForwardPass
+    cost: Cost
+    costs: dict[str, Cost]
 
 
 @dataclass(eq=False)
@@ -165,12 +169,29 @@ def _compute_profile(view: EvalView, images: Tensor) -> Profile:
     # Layers trace their receptive fields later, when the copy of a sharded model no longer exists.
     model = weakref.ref(view.given if view.is_gathered else view.model)
     try:
-        return _trace(view.network, images[:1], model)
+        found = _trace(view.network, images[:1], model)
+        return _check_frames(view.network, images, model, found) if any(each.frames > 1 for each in found) else found
     except Exception as error:
         refused = isinstance(error, ExplainerError) and not isinstance(error, BatchSizeRefused)
         if len(images) == 1 or refused or is_out_of_memory(error):
             raise
     return _trace(view.network, images, model)
+
+
+def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile) -> Profile:
+    """Remove the grids of layers whose batch has the frames before the videos, which one video does not show."""
+    try:
+        two = _trace(network, images[:1].expand(2, *images.shape[1:]), model)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return found  # the network only accepts one row, and runs on each video separately
+    if [layer.name for layer in two] != [layer.name for layer in found]:
+        return two
+    layers = [layer if layer.frames == 1 else other for layer, other in zip(found, two, strict=True)]
+    profile = _add_default(layers, found.forward)
+    profile.cost, profile.costs = found.cost, found.costs
+    return profile
 
 
 @dataclass
@@ -186,6 +207,7 @@ class _Call:
     node: int | None = None
     axes: Axes = ()
     plain: bool = False
+    cost: Cost = NO_COST
 
 
 @torch.no_grad()
@@ -197,7 +219,8 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
         flow = Dataflow(batch)
 
         def record(path: str, module: nn.Module, output: Any) -> None:
-            call, tensor = _Call(path, module, plain=isinstance(output, Tensor)), only_tensor(output)
+            call = _Call(path, module, plain=isinstance(output, Tensor), cost=flow.cost.per_image(len(images)))
+            tensor = only_tensor(output)
             if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
                 call.node, call.axes = value or (None, ())
@@ -215,6 +238,8 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     nodes, plain = tuple(call.node for call in calls), tuple(call.plain for call in calls)
     profile = _add_default(layers, ForwardPass(flow.graph, end, dense, nodes, plain))
     profile.reads_values = flow.reads_values
+    profile.cost = flow.cost.per_image(len(images))
+    profile.costs = {layer.name: call.cost for layer, call in zip(layers, calls, strict=True)}
     return profile
 
 
@@ -243,14 +268,24 @@ def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
     """Add the layout to a layer whose output has a grid for each image."""
     if lost := why_lost(call.axes):
         return replace(layer, _lost=lost)
-    found = layout_by_axes(call.axes, call.shape)
-    if found is None or call.shape[0] != len(images):
+    sides = tuple(images.shape[2:])
+    found = layout_by_axes(call.axes, call.shape, kinds_of(len(sides)))
+    if found is None or call.shape[0] != len(images) * found.frames:
         return layer
-    layout, grid, extra = found
-    sides = images.shape[-2], images.shape[-1]
+    layout, grid, extra, frames, order = found
     placement = placement_of(call.axes, grid, sides)
-    stride = (sides[0] / grid[0], sides[1] / grid[1]) if placement is None else placement.stride
-    return replace(layer, grid=grid, layout=layout, extra_tokens=extra, stride=stride, placement=placement)
+    even_stride = tuple(side / cells for side, cells in zip(sides, grid, strict=True))
+    return replace(
+        layer,
+        shape=layer.shape if frames == 1 else (frames, *layer.shape[1:]),
+        grid=grid,
+        layout=layout,
+        extra_tokens=extra,
+        frames=frames,
+        _order=order,
+        stride=even_stride if placement is None else placement.stride,
+        placement=placement,
+    )
 
 
 def _add_default(layers: list[Layer], forward: ForwardPass) -> Profile:

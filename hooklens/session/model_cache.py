@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.session import messages
 from hooklens.session.answers import LoadedModel, Waiting
+from hooklens.session.jobs import memory
 from hooklens.session.jobs.runs import Run
 from hooklens.zoo import settings
 
@@ -30,6 +32,8 @@ DEFAULTS = ("grad_cam", "hires_cam")
 Grad-CAM weights whole channels, so its map of one object highlights all objects of that class. HiResCAM uses the
 gradient of each cell.
 """
+FOR_SENTENCES = "grad_eclip"
+"""The default method for a network with a text encoder, for which it was designed."""
 WITHOUT_LAYER = "integrated_gradients"
 """The default method for a network without layers that have a grid, such as one of linear layers."""
 COMPARING = frozenset({"finer_cam"})
@@ -67,6 +71,7 @@ def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any]
             _failure = messages.not_loaded(error)
             _errors.append(_failure)
         ready.set()
+        memory.release()  # of reading the weights
 
     threading.Thread(target=load, name="engine", daemon=True).start()
 
@@ -173,9 +178,20 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     )
     with _lock:
         _loaded[name] = loaded
-        for old in list(_loaded)[1:-CAPACITY]:  # the first is the default and stays
-            del _loaded[old]
+        _forget_old()
     return loaded
+
+
+def _forget_old() -> None:
+    """Remove the oldest models above the limits; the first is the default and stays, as does the last one."""
+    for old in list(_loaded)[1:-CAPACITY]:
+        del _loaded[old]
+    while len(_loaded) > 2 and sum(map(_size, _loaded.values())) > limits.NETWORKS:
+        del _loaded[list(_loaded)[1]]
+
+
+def _size(loaded: LoadedModel) -> int:
+    return sum(weights.numel() * weights.element_size() for weights in loaded.model.network.parameters())
 
 
 def _distinct(labels: list[str]) -> list[str]:
@@ -201,7 +217,9 @@ def list_methods(loaded: LoadedModel, layer: str | None = None) -> list[explaine
 
 def default_method(loaded: LoadedModel, available: list[str]) -> str:
     """Return the default method for this model."""
-    wanted = (DEFAULTS[loaded.detects_objects], WITHOUT_LAYER)
+    wanted = [DEFAULTS[loaded.detects_objects], WITHOUT_LAYER]
+    if loaded.encodes_text:
+        wanted.insert(0, FOR_SENTENCES)
     return next((name for name in wanted if name in available), available[0])
 
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.layers.flow.axes import OTHER, Axes, full_axis, lost_axis, resize_axis, why_lost
-from explainers.layers.flow.axis_rules import PARTS, has_rule, propagate_axes
+from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, full_axis, kinds_of, lost_axis, resize_axis, why_lost
+from explainers.layers.flow.axis_rules import PARTS, has_rule, lose_time, propagate_axes
+from explainers.layers.flow.cost import Cost
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 from explainers.layers.flow.unknown import check_positions
@@ -42,7 +43,7 @@ class Graph:
     """The operations that depend on the image, in running order; node 0 is the image.
 
     For each operation, `names` has its name, `weights` the number of parameter values that it uses, and `on_grid`
-    whether its output runs along the image's height or width.
+    whether its output runs along the image's height, width or time.
     """
 
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
@@ -113,7 +114,7 @@ Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
 class Dataflow(TorchDispatchMode):
-    """Track the calling thread's operations that depend on the image.
+    """Track the calling thread's operations that depend on the image, and the `cost` of all operations so far.
 
     Tensors are identified by memory location, shape and strides, since every view is a new object.
     """
@@ -122,8 +123,11 @@ class Dataflow(TorchDispatchMode):
         super().__init__()
         self.graph = Graph()
         self.reads_values = False  # positions depend on values of tensors that do not depend on the image
-        count, _, height, width = images.shape
-        axes = full_axis("N", count), OTHER, full_axis("H", height, even(height)), full_axis("W", width, even(width))
+        self.cost = Cost(largest=images.numel() * images.element_size())
+        count, _, *sides = images.shape
+        spatial = (full_axis(kind, side, even(side)) for kind, side in zip(kinds_of(len(sides)), sides, strict=True))
+        axes = full_axis("N", count), OTHER, *spatial
+        self._frames = sides[0] if len(sides) == 3 else 0
         self._values: dict[Key, Value] = {}
         self._writes: dict[int, tuple[Value, Key]] = {}
         self._parts: dict[int, dict[Key, Axes]] = {}
@@ -147,10 +151,11 @@ class Dataflow(TorchDispatchMode):
         outputs = [tensor for tensor in _tensors((result,)) if _is_plain(tensor)]
         name = _name(func)
         is_written = name.endswith("_") and bool(inputs)
-        for output in outputs:
-            if _storage(output) not in storages:
-                self._writes.pop(_storage(output), None)  # reused memory
-                self._parts.pop(_storage(output), None)
+        new = [output for output in outputs if _storage(output) not in storages]
+        self.cost = self.cost.plus(name, inputs, new)
+        for output in new:
+            self._writes.pop(_storage(output), None)  # reused memory
+            self._parts.pop(_storage(output), None)
         if name == "_local_scalar_dense" or (name in _BY_VALUES and None in values):
             self.reads_values = True
         if any(values) and name not in _NEW:
@@ -192,6 +197,8 @@ class Dataflow(TorchDispatchMode):
         axes, reads = propagate_axes(operation)
         if not is_written and not has_rule(operation.name):
             axes = check_positions(func, operation, axes)
+        if self._frames:
+            axes = [lose_time(output, operation.axes, self._frames) for output in axes]
         name, weights = operation.name.strip("_"), self._weights_of(operation)
         if name in PARTS and values[0] is not None:
             nodes = [
@@ -247,7 +254,7 @@ def _name(func: Any) -> str:
 
 
 def _on_grid(axes: Axes) -> bool:
-    return any(axis.kinds & {"H", "W"} for axis in axes)
+    return any(axis.kinds & SPATIAL for axis in axes)
 
 
 def _assembled(tensor: Tensor, parts: dict[Key, Axes]) -> Axes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from explainers.layers.flow.axes import Axes, Axis, full_axis, lost_axis
+from explainers.layers.flow.axes import SPATIAL, Axes, Axis, full_axis, lost_axis
 from explainers.layers.flow.operation import Operation, Reads, Result, alike, dims_of
 from explainers.layers.flow.positions import Positions, even
 
@@ -25,12 +25,12 @@ def transform(operation: Operation) -> Result:
     axes = list(operation.first)
     for d in dims:
         size = operation.outputs[0].shape[d]
-        if axes[d].kinds & {"H", "W"} and len(axes[d].factors) == 1:
+        if axes[d].kinds & SPATIAL and len(axes[d].factors) == 1:
             (factor,) = axes[d].factors
             known = factor.positions or even(factor.steps)
             moved = known.restored(size) if inverse else known.transformed(SPECTRUM, size)
             axes[d] = full_axis(factor.kind, size, moved)
-        elif axes[d].kinds & {"H", "W"}:
+        elif axes[d].kinds & SPATIAL:
             axes[d] = lost_axis(axes[d], SPECTRUM)
     return alike(operation, tuple(axes), Reads.ALL)
 

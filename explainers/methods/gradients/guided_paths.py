@@ -75,7 +75,7 @@ def guided_integrated_gradients(
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
         total, done = at_least_float32(torch.zeros_like(x)), 0
         segments = spread(anchors + 1)
-        groups = segments.split(loop.whole(loop.rows(cost=2)))
+        groups = segments.split(loop.whole(loop.rows(passes=2)))
         moves = max(1, round(steps / len(segments)))
         states: list[_Segments] = []
 
@@ -104,7 +104,7 @@ class _Segments:
 
     def __init__(self, start: Tensor, end: Tensor, index: Tensor, count: int) -> None:
         span = (at_least_float32(end) - at_least_float32(start)) / count
-        self.start = at_least_float32(start) + index.to(span).view(-1, 1, 1, 1) * span
+        self.start = at_least_float32(start) + index.to(span).view(-1, *[1] * span.ndim) * span
         self.span = span.expand_as(self.start)
         self.weight = self.span.abs().flatten(1)
         # Values equal at both ends are already complete.

@@ -37,6 +37,7 @@ _RATE, _MOMENTUM = 0.5, 0.9
     paper="Fong et al. 2019, arXiv:1910.08485",
     scale_free="Values are a mask between 0 and 1.",
     signed=False,
+    videos=False,
 )
 def extremal_perturbation(
     model: nn.Module,
@@ -88,7 +89,7 @@ def extremal_perturbation(
         template = torch.arange(size, device=x.device) >= size - kept.count
         starts = Starts(kept, step, _REACH * step / 2)
         velocity, has_gradient = torch.zeros_like(starts.mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(cost=2)))
+        at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(passes=2)))
         mask, done, last = starts.mask.clone(), 0, len(starts) + steps
         found: list[Tensor] = []
 

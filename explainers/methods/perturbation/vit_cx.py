@@ -20,7 +20,7 @@ from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 
 
-@method(family="perturbation", returns="heat", title="ViT-CX", paper="Xie et al. 2023, arXiv:2211.03064")
+@method(family="perturbation", returns="heat", title="ViT-CX", paper="Xie et al. 2023, arXiv:2211.03064", videos=False)
 def vit_cx(
     model: nn.Module,
     images: Tensor,
@@ -95,7 +95,7 @@ def vit_cx(
             counts = torch.tensor([max(1, min(done, len(own))) for own in masks]).to(sums).view(-1, 1, 1)
             return torch.where(covers > 0, sums / covers - total.view(-1, 1, 1) / counts, 0) / counts
 
-        loop.run(max(1, *map(len, masks)), loop.rows(cost=2), work, heat)
+        loop.run(max(1, *map(len, masks)), loop.rows(passes=2), work, heat)
         return heat()
 
 

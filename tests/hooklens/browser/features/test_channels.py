@@ -22,6 +22,7 @@ def opened(visit: Visit, query: str = "") -> Visit:
     visit.open(query)
     visit.page.get_by_role("tab", name="Channels").click()
     visit.painted("grid", 0)
+    visit.painted("channel-why", 0)  # the first channel is open
     return visit
 
 
@@ -60,7 +61,7 @@ def test_all_channels_are_sorted_and_filtered_without_a_request(visit: Visit) ->
         found = figure[order(visit)]
         assert (np.diff(found) <= 1e-6).all(), name
     tools.locator("select[name=sort]").select_option("sparsity")
-    label = page.locator(TILES).first.get_attribute("aria-label") or ""
+    label = page.locator(TILES).first.text_content() or ""
     assert re.fullmatch(r"Channel \d+, sparsity 1\.00", label), label
     tools.locator("select[name=sort]").select_option("number")
     assert order(visit) == list(range(1280))
@@ -97,8 +98,7 @@ def test_hover_and_focus_show_the_image_under_a_tile(visit: Visit) -> None:
 def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> None:
     page = opened(visit, "?example=cat&layer=stages.2").page
     first = order(visit)[0]
-
-    visit.after(lambda: page.locator(TILES).first.click(), "channel-why")
+    assert page.locator("#hl-opened input").input_value() == str(first), "the first channel is open"
     page.wait_for_function("document.querySelector('#hl-channel-facts').innerText.includes('px')", timeout=PATIENCE)
 
     facts = page.locator("#hl-channel-facts").inner_text()
@@ -138,8 +138,7 @@ def test_an_open_channel_shows_its_gradient_and_contribution(visit: Visit) -> No
 def test_the_open_channel_follows_the_image_or_closes(visit: Visit) -> None:
     """It is never shown for settings that it does not belong to."""
     page = opened(visit, "?example=cat").page
-    page.locator(f"{TILES}[data-channel='1100']").click()
-    visit.painted("channel-why", 0)
+    visit.after(lambda: page.locator(f"{TILES}[data-channel='1100']").click(), "channel-why")
     page.evaluate("""() => {
       window.seen = [];
       const state = document.documentElement, pane = document.getElementById("hl-channels-pane");
@@ -171,7 +170,7 @@ def test_a_measure_is_requested_again_for_another_class(visit: Visit) -> None:
     for name, word in (("gradient", "Gradient × activation for"), ("effect", "Effect: drop of the logit of")):
         visit.after(lambda name=name: page.locator("select[name=sort]").select_option(name), "grid")
         page.wait_for_function(f"document.querySelector('#hl-grid .hl-quiet').innerText.includes('{word} tiger cat')")
-    labels = [page.locator(TILES).nth(k).get_attribute("aria-label") or "" for k in range(24)]
+    labels = [page.locator(TILES).nth(k).text_content() or "" for k in range(24)]
     found = [float(label.rsplit(" ", 1)[1].replace("−", "-")) for label in labels]
     assert found == sorted(found, reverse=True) and "effect" in labels[0]
     visit.choose("class", "goldfish")
