@@ -152,8 +152,8 @@ def profile(model: nn.Module | EvalView, images: Tensor, *, hooks: bool = False)
         check_channel_count(view.network, images, error)
         raise
     view.known["settings"] = settings
-    modules, hooks = [weakref.ref(module) for module in view.listed], _user_hooks(view.listed)
-    new = _Known(layers, modules, settings, hooks=hooks, values=_values(view) if layers.reads_values else None)
+    modules, of_user = [weakref.ref(module) for module in view.listed], _user_hooks(view.listed)
+    new = _Known(layers, modules, settings, hooks=of_user, values=_values(view) if layers.reads_values else None)
     if known is not None and layers == known.profile and layers.default == known.profile.default:
         new.unrelated = known.unrelated + Counter(known.changed(settings) or ())
     with _lock:
