@@ -75,6 +75,10 @@ def short(name: str, longest: int = 60) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
+CONNECTING = "Connecting…"
+"""The status of the stored answer until the server answers."""
+
+
 def loading(seconds: float) -> str:
     """Return the status while torch is imported."""
     return f"Loading the network… {seconds:.0f} s"
@@ -135,22 +139,6 @@ def model_choice(info: zoo.ModelInfo) -> str:
     size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
     missing = f"{size}to download" if info.fetched else "not installed"
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
-
-
-def model_columns(info: zoo.ModelInfo) -> list[str]:
-    """Return what a list of models shows in columns: title and task, accuracy, size, and whether it is on disk."""
-    task = "" if info.task == "classification" else f" · {info.task}"
-    accuracy = f"{info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
-    size = f"{info.megabytes:.0f} MB" if info.megabytes else ""
-    return [info.title + task, accuracy, size, ON_DISK if info.cached else TO_DOWNLOAD if info.fetched else MISSING]
-
-
-def layer_columns(layer: Any) -> list[str]:
-    """Return what a list of layers shows in columns: name, size, channels, and whether it ends a stage."""
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
-    height, width = layer.grid
-    return [layer.name, f"{height} × {width}", f"{layer.shape[channel_axis(layer.layout)]}", STAGE * layer.stage]
 
 
 def other_model(why: str, title: str) -> str:
@@ -244,16 +232,6 @@ def unsuitable(title: str, reason: str, default: str) -> str:
     why = " ".join(reason.split()).partition(". ")[0].rstrip(".")  # the rest of the message is about code
     return plain(f"{title} does not support this network: {why}.") + f"{DEFAULT_USED}{default}."
 
-
-ON_DISK, TO_DOWNLOAD, MISSING = "on disk", "download", "not installed"
-STAGE = "stage"
-HEADS = {
-    "model": ["Model", "Accuracy", "Size", "Weights"],
-    "layer": ["Layer", "Size", "Channels", ""],
-    "target": ["Class", "Prediction"],
-    "method": ["Method", "Family"],
-}
-"""Column titles of the lists of names, by setting."""
 
 NO_GRID = "No layer of it has cells with positions, as those of a convolution."
 COMPARES_CLASSES = (

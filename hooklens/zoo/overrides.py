@@ -258,6 +258,8 @@ def _try_sizes(name: str, network: nn.Module, preparation: Preparation) -> tuple
         except BadOverride:
             continue
         return output, sized, f"The input size of {name!r} is unknown; using {side} x {side} pixels. {SET_THEM}."
+    if _takes_videos(network):
+        raise BadOverride(_VIDEOS.format(name))
     raise BadOverride(f"{name!r} fails on all tested square inputs with {preparation.channels} channels. {SET_THEM}")
 
 
@@ -273,8 +275,22 @@ def _output(name: str, network: nn.Module, preparation: Preparation) -> Any:
         with torch.no_grad():  # inference tensors could stay in caches of the network
             return getattr(network, "_orig_mod", network)(image)  # torch.compile would take minutes
     except Exception as error:  # the user's own code
+        if _takes_videos(network):
+            raise BadOverride(_VIDEOS.format(name)) from error
         text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise BadOverride(f"{name!r} fails on an input of shape {list(image.shape)} ({text}). {SET_THEM}") from error
+
+
+_VIDEOS = (
+    "{!r} takes videos or volumes, but the page and data sets show images. In Python, pass the network and clips "
+    "[N, C, T, H, W] to the functions of explainers"
+)
+
+
+def _takes_videos(network: nn.Module) -> bool:
+    """Return whether the first convolution of a network that fails on images is over time or depth."""
+    kinds = (nn.Conv2d, nn.Conv3d)
+    return isinstance(next((layer for layer in network.modules() if isinstance(layer, kinds)), None), nn.Conv3d)
 
 
 def _task(name: str, output: Any) -> tuple[Task, int]:

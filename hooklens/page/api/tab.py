@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import gradio as gr
@@ -79,7 +80,8 @@ class Api(Tab):
 
     def build(self) -> None:
         """Create the layout of the tab."""
-        gr.Markdown(api_messages.API_TEXT, elem_id="hl-api-text")
+        # Not gr.Markdown, because Gradio would load its 40 kB of scripts before it shows the page.
+        gr.HTML(re.sub("`(.*?)`", r"<code>\1</code>", api_messages.API_TEXT), elem_id="hl-api-text", padding=False)
         self.page.followers[canvas("panel/snippets", "hl-api", value={"items": []}, terms=SNIPPETS)] = snippets
 
 

@@ -11,6 +11,7 @@ from hooklens.session import model_cache
 from hooklens.session.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
 from hooklens.session.compare import questions
 from hooklens.session.compare.questions import PanelRequest
+from hooklens.session.list_columns import method_columns
 
 
 def waiting(panel_request: PanelRequest, step: Waiting) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def lists(settings: Settings) -> dict[str, Any]:
         "layer": panel.layers(loaded),
         "target": [] if loaded.detects_objects else [(name, name) for name in loaded.names],
         "method": [
-            (page_messages.method_choice(method), method.name, [method.title, method.family]) for method in methods
+            (page_messages.method_choice(method), method.name, method_columns(method, loaded)) for method in methods
         ],
     }
 

@@ -16,7 +16,7 @@ from hooklens.page.components.components import ImageUpload, Named, canvas, choi
 from hooklens.page.methods import picker as methods
 from hooklens.page.panel import messages as panel_messages
 from hooklens.page.panel import preprocessing
-from hooklens.session import messages, model_cache, text_messages
+from hooklens.session import list_columns, messages, model_cache, text_messages
 from hooklens.session.answers import LoadedModel, Scene, Settings
 from hooklens.session.bundles import links
 from hooklens.session.jobs import runs
@@ -71,7 +71,10 @@ class Panel:
 
 def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     """Create the layout of the column; `below_image` creates more components below the image."""
-    items = [examples.small(example) for example in examples.all_examples().values()]
+    items = [
+        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{examples.thumbnails()[each.id][0]}"}
+        for each in examples.all_examples().values()
+    ]
     gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
     image = ImageUpload(
         sources=SOURCES,
@@ -87,7 +90,7 @@ def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     below_image()
     crop = canvas("panel/crop", "hl-crop", terms=panel_messages.CROP, image=image.elem_id)
     picker = canvas("panel/bands", "hl-bands", terms=panel_messages.BANDS, image=image.elem_id)
-    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES)
+    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES, events=["explain"])
     with gr.Column(elem_id="hl-settings"):
         model = choice("hl-model", messages.MODEL_LABEL, "model")
         notice = canvas("panel/findings", "hl-notice")
@@ -293,7 +296,7 @@ def update_models(panel: Panel, chosen: LoadedModel | None = None) -> dict[Any, 
 
 def models(infos: Iterable[zoo.ModelInfo]) -> list[tuple[str, str, list[str]]]:
     """Return the choices of models."""
-    return [(messages.model_choice(info), info.name, messages.model_columns(info)) for info in infos]
+    return [(messages.model_choice(info), info.name, list_columns.model_columns(info)) for info in infos]
 
 
 def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:
@@ -301,4 +304,4 @@ def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:
     stages = [layer for layer in loaded.layers if layer.stage or layer.name == loaded.default]
     rest = [layer for layer in loaded.layers if layer not in stages]
     ordered = [*reversed(stages), *rest]
-    return [(messages.layer_choice(layer), layer.name, messages.layer_columns(layer)) for layer in ordered]
+    return [(messages.layer_choice(layer), layer.name, list_columns.layer_columns(layer)) for layer in ordered]

@@ -93,15 +93,35 @@ def test_examples_with_a_text_encoder(names: dict[str, Any], monkeypatch: pytest
     pytest.importorskip("transformers")
     parts = {"create_model_and_transforms": lambda *_, **__: (TwoEncoders(), None, None)}
     monkeypatch.setitem(sys.modules, "open_clip", SimpleNamespace(**parts, get_tokenizer=lambda _: tokenize))
-    Path("my_clip.py").write_text(BLOCKS[-2], encoding="utf-8")
+    Path("my_clip.py").write_text(BLOCKS[-4], encoding="utf-8")
     own = zoo.load_model("my_clip.py:build", size=32, mean=[0.5] * 3, std=[0.5] * 3)
     assert own.tokenize is tokenize and own.network(torch.zeros(1, 3, 32, 32)).shape == (1, 12)
     save_hugging_face("CLIP", Path("my_clip"))
     names["load_model"] = zoo.load_model
 
-    exec(compile(BLOCKS[-1], "docs/your_model.md", "exec"), names)
+    exec(compile(BLOCKS[-3], "docs/your_model.md", "exec"), names)
 
     assert names["explanation"].map.shape == (1, 8, 8) and Path("overlay.png").stat().st_size > 1000
+
+
+def test_examples_with_videos(names: dict[str, Any]) -> None:
+    exec(compile(BLOCKS[-2], "docs/your_model.md", "exec"), names)
+
+    assert names["explanation"].map.shape == (1, 8, 16, 24) and names["evaluation"].curves["deletion"].shape == (1, 21)
+    with Image.open("map.gif") as drawn:
+        assert drawn.n_frames == 8 and drawn.size == (48, 32)
+
+    class TimeFirst(nn.Module):
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, clips: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.network(clips.transpose(1, 2)))
+
+    expected, names["network"] = names["explanation"].map, TimeFirst(names["network"]).eval()
+    exec(compile(BLOCKS[-1], "docs/your_model.md", "exec"), names)
+    assert names["explanation"].map.shape == expected.shape
 
 
 def test_message_is_the_real_one(tmp_path: Path) -> None:

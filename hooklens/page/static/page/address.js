@@ -154,10 +154,10 @@ async function uploadOwnImage() {
   return id ? { own: id, file: await uploadFile(await findImage(id)) } : {};
 }
 
-/** Do the same when the page opens; returns the component's value. */
+/** Do the same when the page opens; returns the component's value, and whether the page shows the stored answer. */
 export async function restoreImage() {
   restoring ??= uploadOwnImage();
-  return [JSON.stringify(await restoring)];
+  return [JSON.stringify({ ...(await restoring), landed: Boolean(window.hooklens?.landed) })];
 }
 
 /** Store an answer's settings in the address, unless they belong to an earlier request. */
