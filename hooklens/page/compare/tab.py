@@ -16,7 +16,7 @@ from hooklens.session.bundles.messages import SAVE
 from hooklens.session.compare import messages, questions
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
-from hooklens.session.messages import HEADS
+from hooklens.session.list_columns import HEADS
 from hooklens.session.request import from_form
 
 

@@ -11,6 +11,7 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from hooklens.session import messages
+from hooklens.session.list_columns import HEADS
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 
@@ -54,10 +55,12 @@ def named(module: str, elem_id: str, **props: Any) -> Named:
     return Named(value="", **_drawn_by(module, elem_id, "false"), **props)
 
 
-def choice(elem_id: str, label: str, setting: str, items: Items = ()) -> Named:
+def choice(
+    elem_id: str, label: str, setting: str, items: Items = (), module: str = "panel/choice", **props: Any
+) -> Named:
     """Create a selection with search from a list of names; it raises "input" with the name of its setting."""
-    texts = {"title": label, "words": COMBOBOX, "heads": messages.HEADS[setting]}
-    return named("panel/choice", elem_id, setting=setting, names=_names(items), **texts)
+    texts = {"title": label, "words": COMBOBOX, "heads": HEADS[setting]}
+    return named(module, elem_id, setting=setting, names=_names(items), **texts, **props)
 
 
 def update_choice(items: Items, **more: Any) -> Any:

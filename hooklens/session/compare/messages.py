@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooklens.session import messages
+from hooklens.session import messages, text_messages
 
 COMPARE = "Compare"
 MAPS = "Side by side"
@@ -38,15 +38,16 @@ TERMS = {
     "free_hint": "Each panel has its own color range",
     "method": messages.METHOD_LABEL,
     "target": messages.CLASS_LABEL,
-    "object": "Object",
-    "region": "Region",
+    "kinds": {"detection": "Object", "segmentation": "Region", "text": text_messages.FIELD["title"]},
     "layer": messages.LAYER_LABEL,
     "model": messages.MODEL_LABEL,
     "page": "Same as page",
     "top": messages.TOP_CHOICE,
     "strongest": messages.STRONGEST["detection"],
     "largest": messages.STRONGEST["segmentation"],
+    "first": "First sentence",
     "runner": "Runner-up",
+    "second": "Second sentence",
     "no_layer": "none",
     "no_class": "class-agnostic",
     "computing": "Computing …",

@@ -65,7 +65,7 @@ def test_a_factorization_is_one_colored_image(visit: Visit) -> None:
         "return found.size; }"
     )
     assert colors >= 2, "several hues"
-    visit.after(lambda: planes.get_by_role("option", name="Component 2").click())
+    visit.after_partial(lambda: planes.get_by_role("option", name="Component 2").click())
     assert not colored.is_visible() and page.locator("#hl-overlay .hl-tools").is_visible()
 
 
