@@ -20,6 +20,7 @@ TERMS = {
     "pair": "Compare top two classes",
     "pair_hint": "Two panels with the same limits: the predicted class and the runner-up",
     "stop": "Stop",
+    "stop_name": "Stop the comparison",
     "figure": "Save figure",
     "figure_hint": "All panels with color bars and captions as a PNG file at twice the size",
     "bundle": "Save zip",

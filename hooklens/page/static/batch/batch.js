@@ -19,7 +19,7 @@ class Batch {
       else if (element.dataset.state === "error") this.showStatus({ kind: "idle", parts: [] });
     });
     const startButton = button(terms.start, () => this.start(), { class: "hl-button hl-many-go" });
-    this.stopButton = button(terms.stop, () => trigger("stop", {}), { disabled: true });
+    this.stopButton = button(terms.stop, () => trigger("stop", {}), { disabled: true, "aria-label": terms.stop_name });
     this.saveButton = button(terms.save, () => this.save(), { disabled: true });
     element.firstElementChild.replaceChildren(
       this.files.box,

@@ -64,6 +64,7 @@ class Training {
       type: "button",
       class: "hl-button",
       text: terms.stop,
+      "aria-label": terms.stop_name,
       disabled: true,
       onclick: () => this.stop(),
     });
