@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from hooklens.session.text_messages import quoted, similarity
+
 if TYPE_CHECKING:
     import torch
 
@@ -73,6 +75,10 @@ def short(name: str, longest: int = 60) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
+CONNECTING = "Connecting…"
+"""The status of the stored answer until the server answers."""
+
+
 def loading(seconds: float) -> str:
     """Return the status while torch is imported."""
     return f"Loading the network… {seconds:.0f} s"
@@ -91,9 +97,9 @@ def fetching(name: str, done: int, total: int) -> str:
     return f"Downloading {name}: {done / 1e6:.0f}{of} MB"
 
 
-def not_found(kind: str, name: str, near: list[str], default: str) -> str:
-    """Return the message for an unknown name in a link or an API call."""
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+def not_found(kind: str, name: str, near: list[str], default: str, reason: str = "") -> str:
+    """Return the message for an unknown name in a link or an API call, with the reason if it is known."""
+    hint = f" Did you mean {' or '.join(near)}?" if near else reason
     return f"Unknown {kind} “{short(name)}”.{hint}{DEFAULT_USED}{default}."
 
 
@@ -107,12 +113,23 @@ def no_plane(number: int, count: int) -> str:
     return f"Unknown plane {number}. Choose a plane from 0 to {count - 1}."
 
 
+ALL_COMPONENTS = {
+    "all": "All",
+    "all_alt": "All components over the image, each in its color",
+    "all_note": "All components in their colors, each relative to its own maximum. Choose one to read and save it.",
+}
+"""Labels of the image of all components of a factorization."""
+COLORS = 10  # number of class colors, see static/drawing/objects.js
+
+
 def planes(step: Answer) -> dict[str, Any]:
     """Return the labels of the pager below a map with several planes. Channels and heads are numbered from 0."""
     word, first = {"feature_maps": ("Channel", 0), "attention_heads": ("Head", 0)}.get(
         step.settings.method.name, ("Component", 1)
     )
-    return {"word": word, "first": first, "count": f"of {step.planes}", "previous": "Previous", "next": "Next"}
+    words = {"word": word, "first": first, "count": f"of {step.planes}", "previous": "Previous", "next": "Next"}
+    is_factorization = step.settings.method.name == "deep_feature_factorization"
+    return words | (ALL_COMPONENTS if is_factorization and step.planes <= COLORS else {})
 
 
 def model_choice(info: zoo.ModelInfo) -> str:
@@ -168,8 +185,9 @@ def method_choice(method: Any) -> str:
 
 
 def subject(step: Answer | Refining) -> str:
-    """Return the name of the explained target."""
-    return step.name or TOP
+    """Return the explained target in words."""
+    given = step.settings.sentences
+    return quoted(given) if given else step.name or TOP
 
 
 def unit(settings: Settings) -> str:
@@ -325,12 +343,14 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
 def class_score(value: float, loaded: LoadedModel) -> str:
     """Return a probability as a percentage, or a score as a number if the network does not give probabilities."""
     if not (loaded.has_probabilities or loaded.detects_objects):
-        return f"score {value:.3g}"
+        return similarity([value]) if loaded.encodes_text else f"score {value:.3g}"
     return f"{100 * value:.0f}%" if value >= 0.01 else "under 1%"
 
 
 def confidence(step: Answer) -> str:
-    """Return the score of the explained target; for a region, its fraction of the pixels."""
+    """Return the score of the explained target, of both sentences, or the fraction of the pixels of a region."""
+    if step.settings.sentences and step.probabilities is not None:
+        return similarity(step.probabilities.tolist())
     part = " of the pixels" if step.settings.loaded.model.task == "segmentation" else ""
     return class_score(step.confidence, step.settings.loaded) + part
 
@@ -365,9 +385,9 @@ def compare_with(name: str) -> str:
     return f"Compare with {short(name, 30)}"
 
 
-def explain_with(title: str) -> str:
-    """Return the label of the button that explains the class with another method."""
-    return f"Explain the class with {title}"
+def explain_with(title: str, target: str = CLASS) -> str:
+    """Return the label of the button that explains the class or the sentence with another method."""
+    return f"Explain the {target} with {title}"
 
 
 def folded(step: Answer) -> str:

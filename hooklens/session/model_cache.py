@@ -33,6 +33,8 @@ DEFAULTS = ("grad_cam", "hires_cam")
 Grad-CAM weights whole channels, so its map of one object highlights all objects of that class. HiResCAM uses the
 gradient of each cell.
 """
+FOR_SENTENCES = "grad_eclip"
+"""The default method for a network with a text encoder, for which it was designed."""
 WITHOUT_LAYER = "integrated_gradients"
 """The default method for a network without layers that have a grid, such as one of linear layers."""
 COMPARING = frozenset({"finer_cam"})
@@ -217,7 +219,9 @@ def list_methods(loaded: LoadedModel, layer: str | None = None) -> list[explaine
 
 def default_method(loaded: LoadedModel, available: list[str]) -> str:
     """Return the default method for this model."""
-    wanted = (DEFAULTS[loaded.detects_objects], WITHOUT_LAYER)
+    wanted = [DEFAULTS[loaded.detects_objects], WITHOUT_LAYER]
+    if loaded.encodes_text:
+        wanted.insert(0, FOR_SENTENCES)
     return next((name for name in wanted if name in available), available[0])
 
 

@@ -24,10 +24,11 @@ UNKNOWN = "Internal error. See the server log for details. Press Explain all to 
 
 TITLE = "Explain a batch of images"
 TEXT = (
-    "Explains every image with the current network, method and layer, for its predicted class. The report shows "
-    "misclassified images, mean maps, and clusters of maps within a class, which can reveal shortcuts. If the folders "
-    f"of a zip archive are named by class, they are used as labels. Up to {limits.BATCH} images with at most "
-    f"{MEGABYTES} MB in total. Each file, including a zip archive, can have at most {limits.FILE // limits.MB} MB."
+    "Explains every image with the current network, method and layer, for its predicted class or the sentence under "
+    "Text. The report shows misclassified images, mean maps, and clusters of maps within a class, which can reveal "
+    "shortcuts. If the folders of a zip archive are named by class, they are used as labels. Up to "
+    f"{limits.BATCH} images with at most {MEGABYTES} MB in total. Each file, including a zip archive, can have at most "
+    f"{limits.FILE // limits.MB} MB."
 )
 
 TERMS: dict[str, Any] = {
@@ -40,6 +41,8 @@ TERMS: dict[str, Any] = {
     "frame": "Report",
     "choose": "Choose images or a zip archive",
     "drop": "or drop them here",
+    "examples": "Try it with the {count} examples",
+    "show": "Explain {name} on the page",
     "clear": "Clear",
     "shown": "Selected files",
     "selected": ["1 file, {size} MB", "{count} files, {size} MB"],
@@ -49,6 +52,15 @@ TERMS: dict[str, Any] = {
     "large": TOO_MUCH,
     "failed": "{name} could not be uploaded. Choose it again.",
 }
+
+STEPS: dict[str, str] = {
+    "group": "Images of the batch",
+    "previous": "Previous image",
+    "next": "Next image",
+    "close": "Close the batch",
+    "at": "{number} of {count}: {name}",
+}
+"""Labels used by static/batch/steps.js."""
 
 
 def explaining(done: int, total: int) -> str:

@@ -9,7 +9,9 @@ from hooklens.page.panel import panel
 from hooklens.session import messages as page_messages
 from hooklens.session import model_cache
 from hooklens.session.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
+from hooklens.session.compare import questions
 from hooklens.session.compare.questions import PanelRequest
+from hooklens.session.list_columns import method_columns
 
 
 def waiting(panel_request: PanelRequest, step: Waiting) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def resolved(panel_request: PanelRequest, settings: Settings) -> dict[str, Any]:
         "names": settings.names,
         "takes_layer": method.takes_layer,
         "reads_class": method.reads_class,
-        "task": settings.loaded.model.task,
+        "task": "text" if settings.loaded.encodes_text else settings.loaded.model.task,
         "shown": {
             "model": settings.loaded.title,
             "layer": settings.layer,
@@ -32,6 +34,8 @@ def resolved(panel_request: PanelRequest, settings: Settings) -> dict[str, Any]:
             "method": method.title,
         },
     }
+    if settings.loaded.encodes_text:
+        value["found"] = [(name, name) for name in questions.page_sentences(panel_request)]
     return value | ({"lists": lists(settings)} if panel_request.lists else {})
 
 
@@ -40,10 +44,12 @@ def lists(settings: Settings) -> dict[str, Any]:
     loaded = settings.loaded
     methods = model_cache.list_methods(loaded, settings.layer)
     return {
-        "model": [(page_messages.model_choice(info), info.name) for info in model_cache.list_models()],
+        "model": panel.models(model_cache.list_models()),
         "layer": panel.layers(loaded),
         "target": [] if loaded.detects_objects else [(name, name) for name in loaded.names],
-        "method": [(page_messages.method_choice(method), method.name) for method in methods],
+        "method": [
+            (page_messages.method_choice(method), method.name, method_columns(method, loaded)) for method in methods
+        ],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,14 +11,15 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from hooklens.session import messages
+from hooklens.session.list_columns import HEADS
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 
 COMBOBOX = {"no_match": "No match for “{text}”.", "more": "{count} more: type to find them"}
 """Labels used by static/panel/combobox.js."""
 
-Items = Sequence[str | tuple[str, str]]
-"""Names to select from, or pairs of a label and a name."""
+Items = Sequence[str | tuple[str, str] | tuple[str, str, list[str]]]
+"""Names to select from, or a label, a name, and the texts of the columns of a list."""
 
 
 class ImageUpload(gr.Image):
@@ -53,9 +55,12 @@ def named(module: str, elem_id: str, **props: Any) -> Named:
     return Named(value="", **_drawn_by(module, elem_id, "false"), **props)
 
 
-def choice(elem_id: str, label: str, setting: str, items: Items = ()) -> Named:
+def choice(
+    elem_id: str, label: str, setting: str, items: Items = (), module: str = "panel/choice", **props: Any
+) -> Named:
     """Create a selection with search from a list of names; it raises "input" with the name of its setting."""
-    return named("panel/choice", elem_id, title=label, setting=setting, words=COMBOBOX, names=_names(items))
+    texts = {"title": label, "words": COMBOBOX, "heads": HEADS[setting]}
+    return named(module, elem_id, setting=setting, names=_names(items), **texts, **props)
 
 
 def update_choice(items: Items, **more: Any) -> Any:
@@ -86,6 +91,11 @@ class Canvas(gr.HTML):
 
     def postprocess(self, value: Any) -> str | None:
         """Return the value as JSON."""
+        return self.pack(value)
+
+    @staticmethod
+    def pack(value: Any) -> str | None:
+        """Return a value as JSON."""
         return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -109,6 +119,12 @@ def _drawn_by(module: str, elem_id: str, *options: str) -> dict[str, Any]:
         "apply_default_css": False,
         "elem_id": elem_id,
     }
+
+
+def script_of(component: gr.blocks.Block) -> str | None:
+    """Return the path below static/ of the script that draws a component, or None for a component of Gradio."""
+    found = re.search(r"gradio\.start\('([^']+)'", getattr(component, "js_on_load", None) or "")
+    return f"{found[1]}.js" if found else None
 
 
 def receiver(elem_id: str, into: str, field: int | None = None) -> Canvas:

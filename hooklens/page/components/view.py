@@ -20,6 +20,9 @@ from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import caption
 from hooklens.session.bundles.record import record
 from hooklens.session.methods.findings import caution, describe
+from hooklens.session.methods.papers import bibtex
+from hooklens.session.text_messages import SIMILARITIES
+from hooklens.session.text_messages import number as number_text
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +32,6 @@ SMALL = 64 * 64  # values; partial maps up to this size are float32
 PREVIEW = 64  # cells per side of the maps of all blocks
 LARGE = 512 * 512  # values; larger final maps are float16 because float32 would be too large for the page
 OUTLINE = 320  # pixels of the longer side of region masks
-COLORS = 10  # number of class colors, see static/drawing/objects.js
 _count = itertools.count(1)
 
 
@@ -102,6 +104,7 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "words": messages.overlay(step, step.map),
         "record": stored,
         "caption": caption(stored),
+        "citation": bibtex(settings.method),
         **_objects(step.scene),
     }
 
@@ -153,7 +156,7 @@ def image_only(step: Scene, ident: int) -> dict[str, Any]:
 def objects(step: Scene, ident: int) -> dict[str, Any]:
     """Pack the list of detected objects in the format of the predictions."""
     items = [
-        {"index": k, "name": item.name, "share": item.share, "colour": item.label % COLORS}
+        {"index": k, "name": item.name, "share": item.share, "colour": item.label % messages.COLORS}
         for k, item in enumerate(step.objects)
     ]
     title, _ = messages.OBJECTS[step.settings.loaded.model.task]
@@ -178,7 +181,7 @@ def _objects(step: Scene | None) -> dict[str, Any]:
         {
             "name": item.name,
             "box": item.box,
-            "colour": item.label % COLORS,
+            "colour": item.label % messages.COLORS,
             "share": item.share,
             "label": item.label,
             "whole": item.mask is not None and not item.rank,
@@ -211,12 +214,16 @@ def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
     """Pack the most likely classes or the detected objects."""
     if step.scene:
         return objects(step.scene, ident)
-    names = step.settings.loaded.names
+    names = step.settings.class_names
     items: list[dict[str, Any]] = [{"index": k, "name": names[k], "share": share} for k, share in step.top]
     if not step.settings.loaded.has_probabilities:  # scores as numbers, with bars relative to the largest
         largest = max((abs(score) for _, score in step.top), default=0.0) or 1.0
-        items = [row | {"share": max(0.0, row["share"] / largest), "text": f"{row['share']:.3g}"} for row in items]
-    return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items}
+        items = [row | {"share": max(0.0, row["share"] / largest), "text": number_text(row["share"])} for row in items]
+    if step.settings.loaded.encodes_text:
+        packed = {"title": SIMILARITIES}
+    else:
+        packed = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
+    return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items, **packed}
 
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:
@@ -243,12 +250,20 @@ def stages(step: Stages, ident: int) -> dict[str, Any]:
         "id": ident,
         "chosen": answer.settings.layer,
         "subject": answer.settings.subject,
-        "name": answer.name,
-        "score": "" if answer.settings.unit else messages.confidence(answer),
+        "name": messages.subject(answer),
+        "score": _score(answer),
         "unit": messages.measure(answer.settings),
         "stages": packed,
         "crop": jpeg(answer.crop, 128),
     }
+
+
+def _score(answer: Answer) -> str:
+    """Return the explained score for the end of the diagram; for two sentences, the difference of similarities."""
+    if answer.settings.sentences and answer.probabilities is not None:
+        own, *against = answer.probabilities.tolist()
+        return number_text(own - sum(against))
+    return "" if answer.settings.unit else messages.confidence(answer)
 
 
 def _preview(plane: torch.Tensor) -> dict[str, Any]:

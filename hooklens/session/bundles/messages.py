@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hooklens.session.messages import short
+from hooklens.session.text_messages import similarity
 
 if TYPE_CHECKING:
     from hooklens.session.answers import Settings
@@ -34,13 +35,28 @@ SAVED_IMAGE = {
 SAVE: dict[str, Any] = {
     "save": "Save",
     "preparing": "Preparing…",
-    "png": ["Figure, PNG", "Image, map, color bar and caption, at twice the size"],
-    "svg": ["Figure, SVG", "The same figure as SVG, with editable text"],
+    "png": ["Figure, PNG", "Image, map, color bar and caption"],
+    "svg": ["Figure, SVG", "The same figure as SVG, with editable text and contours"],
+    "pdf": ["Figure, PDF", "The same figure as PDF, with text and contours as vector graphics"],
+    "copy": ["Copy figure", "The figure as an image for the clipboard"],
+    "bibtex": ["Copy BibTeX", "The papers of the method, for the clipboard"],
     "map": ["Map only, PNG", "Transparent where values are small"],
     "shown": ["As shown, PNG", "At the resolution of the image"],
     "values": ["Values, .npy", "The raw map, float32"],
     "bundle": ["Bundle, zip", "Image, raw map, figure and all parameters, for use with `hooklens replay`"],
     "stopped": "A stopped map depends on the elapsed time, so it cannot be recomputed.",
+    "options": {
+        "title": "Settings of figures",
+        "fields": {
+            "width": ["Width", "mm"],
+            "dpi": ["Resolution", "dpi"],
+            "letters": ["Panel letters", ""],
+            "caption": ["Caption", ""],
+        },
+    },
+    "copied": "Copied.",
+    "not_copied": "This browser did not allow copying. Save the file instead.",
+    "no_paper": "No paper is known for this method.",
     "not_ready": "The page is not ready yet. Open the Overlay tab and try again.",
     "no_image": "The image could not be downloaded. Try again.",
 }
@@ -52,7 +68,10 @@ def caption(record: dict[str, Any]) -> list[str]:
     question, answer = record["question"], record["answer"]
     text, probability = answer["title"], answer["probability"]
     if answer["reads_class"]:
-        text += f" for {question['class']}" + ("" if probability is None else f" ({_percent(probability)})")
+        values = "" if probability is None else f" ({_percent(probability)})"
+        if answer.get("similarities"):
+            values = f" (cosine {similarity(answer['similarities'])})"
+        text += f" for {answer.get('subject', question['class'])}{values}"
     if answer["takes_layer"]:
         text += f" at layer {question['layer']}"
     text += f" of {answer['model']}"

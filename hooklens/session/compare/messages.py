@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hooklens.session import messages
+from hooklens.session import messages, text_messages
 
 COMPARE = "Compare"
+MAPS = "Side by side"
 STOPPED = "Stopped before it started."
 ONE_CLASS = "This network has only one class, so there is no second class to compare."
 NOTHING_ELSE = {
@@ -15,23 +16,19 @@ NOT_A_PANEL = "This is not a panel of the comparison."
 
 TERMS = {
     "add": "Add panel",
-    "add_hint": "Another kind of method for the same image",
+    "add_hint": "The next likely class if the panels compare classes, or else another kind of method",
     "proposals": ["grad_cam", "input_x_gradient", "lrp", "eigen_cam", "saliency"],
     "pair": "Compare top two classes",
     "pair_hint": "Two panels with the same limits: the predicted class and the runner-up",
     "stop": "Stop",
     "stop_name": "Stop the comparison",
-    "figure": "Save figure",
-    "figure_hint": "All panels with color bars and captions as a PNG file at twice the size",
-    "bundle": "Save zip",
-    "bundle_hint": "Image, maps, figures and all parameters, for use with `hooklens replay`",
-    "packing": "Packing…",
     "left_out": "The zip archive contains only finished maps, because a stopped map cannot be recomputed.",
     "again": "Recompute",
     "duplicate": "Duplicate",
     "remove": "Remove",
     "opacity": "Opacity",
     "colours": "Colors",
+    "color_map": "Color map",
     "smooth": "Smooth",
     "signed": "Signed",
     "signed_hint": "Show negative values in blue. If off, show magnitudes",
@@ -42,15 +39,16 @@ TERMS = {
     "free_hint": "Each panel has its own color range",
     "method": messages.METHOD_LABEL,
     "target": messages.CLASS_LABEL,
-    "object": "Object",
-    "region": "Region",
+    "kinds": {"detection": "Object", "segmentation": "Region", "text": text_messages.FIELD["title"]},
     "layer": messages.LAYER_LABEL,
     "model": messages.MODEL_LABEL,
     "page": "Same as page",
     "top": messages.TOP_CHOICE,
     "strongest": messages.STRONGEST["detection"],
     "largest": messages.STRONGEST["segmentation"],
+    "first": "First sentence",
     "runner": "Runner-up",
+    "second": "Second sentence",
     "no_layer": "none",
     "no_class": "class-agnostic",
     "computing": "Computing …",

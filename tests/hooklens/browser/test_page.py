@@ -65,8 +65,10 @@ def test_an_example_is_explained(visit: Visit) -> None:
 def test_layer_class_and_method_are_changed(visit: Visit) -> None:
     visit.open()
 
+    before = len(visit.requests)
     visit.after(lambda: visit.choose("layer", "stages.2.0.expand.0"))
     assert "stages.2.0.expand.0" in visit.status
+    assert not [url for url in visit.requests[before:] if "run/predict" in url], "a choice is one request"
 
     visit.after(lambda: visit.choose("class", "goldfish"))
     assert "goldfish" in visit.status

@@ -169,13 +169,13 @@ def test_one_time_values_are_in_the_last_step_too(blobs: str) -> None:
     assert last["box"] == (0, 0, 1, 1) and last["names"]["model"] == "blobs_detection"
     assert [name for _, name in last["found"]] == ["red blob", "green blob", "red blob#2"]
     lists = last["lists"]
-    assert (MODEL in dict(map(reversed, lists["model"]))) and lists["target"] == []
-    assert "grad_cam" in [name for _, name in lists["method"]] and len(lists["layer"]) >= 3
+    assert (MODEL in [name for _, name, _ in lists["model"]]) and lists["target"] == []
+    assert "grad_cam" in [name for _, name, _ in lists["method"]] and len(lists["layer"]) >= 3
     assert last["view"]["map"]["h"] and last["view"]["words"]["unit"]
 
 
 def test_script_input_is_validated() -> None:
-    hostile = {"slot": 9, "number": "1", "image": ["x"], "page": {"model": 3, "layer": "x" * 500, "target": "a"},
+    hostile = {"slot": 9, "number": "1", "image": ["x"], "page": {"model": 3, "layer": "x" * 501, "target": "a"},
                "options": [1], "own": "x", "runner": 1, "classed": "yes", "lists": 1, "place": None}  # fmt: skip
 
     assert questions.parse(hostile) == PanelRequest(0, 0, page={"target": "a"})

@@ -3,7 +3,7 @@
 import "./address.js";
 import { formatStatistic, sortChannels } from "./order.js";
 import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
-import { isOutdated, open } from "./state.js";
+import { isOutdated, open, openFirst } from "./state.js";
 import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
 import { whenAnswered } from "../gradio.js";
@@ -85,6 +85,7 @@ class Grid {
     else if (value || !this.sheet) clearTiles(value);
     if (this.value !== value) return;
     this.draw();
+    if (value?.planes) openFirst();
     markDrawn(this.element, value?.id, since);
   }
 

@@ -4,7 +4,7 @@ import { Panel } from "./panel.js";
 import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
-import { isPinned, whenAnswered } from "../gradio.js";
+import { keepsTarget, whenAnswered } from "../gradio.js";
 import { state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
 
@@ -48,12 +48,17 @@ class Board {
 
   // Panels
 
-  /** Add a panel with a method of another family than those that are compared, if it supports the network. */
+  /** Add a panel with the next likely class if classes are compared, or else with a method of another family. */
   propose() {
-    const used = this.panels.map(({ latest, own }) => own.method ?? latest?.names?.method),
+    const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
+      [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
+    const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
       known = (this.listed(this.panels[0] || null)?.method || []).map(([, name]) => name);
-    const method = this.terms.proposals.find((name) => !used.includes(name) && known.includes(name));
-    this.add(null, true, method ? { method } : {});
+    const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
+      target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
+    const comparesClasses = methods.size === 1 && this.panels.length > 1 && explained.size > 1;
+    if (target && (comparesClasses || !method)) this.add({ own: { target }, classed: true }, true);
+    else this.add(null, true, method ? { method } : {});
   }
 
   /** Add a panel that shows what the page shows, or a copy of `from` right after it. */
@@ -160,7 +165,7 @@ class Board {
     const before = this.page.image;
     this.requests.setImage(image);
     if (!before || !this.page.image || before === this.page.image) return;
-    if (!this.coming && !isPinned()) for (const { own } of this.panels) if (own.target) delete own.target;
+    if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
     this.coming = false;
   }
 

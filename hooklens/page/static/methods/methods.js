@@ -1,6 +1,7 @@
 // The method picker: a button, and a panel with a search field and the methods grouped by question.
 import { Panel } from "./panel.js";
 import { searchMethods } from "./search.js";
+import { highlight } from "../panel/combobox.js";
 import { make } from "../wire.js";
 
 const readable = (name) => String(name || "").replaceAll("_", " ");
@@ -212,7 +213,7 @@ class Picker {
         class: "hl-methods-option",
         "aria-description": badges.map(([, tip]) => tip).join(" ") || null,
       },
-      make("span", { class: "hl-methods-name", text: method.title }),
+      make("span", { class: "hl-methods-name" }, ...highlight(method.title, this.search.value)),
       make("span", { class: "hl-methods-cost", text: method.cost, "data-cost": method.cost }),
       make("span", { class: "hl-methods-line", text: question ? `${question} ${method.line}` : method.line }),
       ...(badges.length

@@ -43,6 +43,21 @@ def test_uploads_become_a_report_that_can_be_saved(visit: Visit) -> None:
         own.get_by_role("button", name="Save report").click()
     text = Path(download.value.path()).read_text(encoding="utf-8")
     assert download.value.suggested_filename == "report.html" and text.startswith("<!doctype html>")
+
+    steps = page.locator("#hl-steps p")
+    visit.after(lambda: own.get_by_role("button", name=f"Explain {EXAMPLES[1].name} on the page").click())
+    assert steps.inner_text() == f"2 of 3: {EXAMPLES[1].name}"
+    assert page.get_by_role("tab", name="Explain").get_attribute("aria-selected") == "true"
+    visit.after(lambda: page.get_by_role("button", name="Next image").click())
+    assert steps.inner_text() == f"3 of 3: {EXAMPLES[2].name}"
+    visit.after(lambda: page.locator("#hl-examples button[data-id=dog]").click())
+    assert not steps.is_visible(), "another image"
+    visit.open_view("Batch")
+    own.get_by_role("button", name="Clear").click()
+    own.get_by_role("button", name="Try it with the 9 examples").click()
+    page.wait_for_function(
+        "document.querySelector('#hl-many .hl-line').innerText.startsWith('9 images explained')", timeout=PATIENCE
+    )
     visit.check()
 
 

@@ -15,6 +15,12 @@ def table(visit: Visit, elem_id: str = "hl-ranking") -> Any:
     return visit.page.locator(f"#{elem_id}")
 
 
+def open_ranking(visit: Visit) -> None:
+    """Open the second part of Compare."""
+    visit.open_view("Compare")
+    visit.page.get_by_role("button", name="Ranking", exact=True).click()
+
+
 def ranked(visit: Visit, elem_id: str = "hl-ranking", kind: str = "done") -> None:
     """Wait until a ranking has finished."""
     visit.page.wait_for_function(
@@ -35,7 +41,7 @@ def column(visit: Visit, name: str) -> list[float]:
 @pytest.mark.slow
 def test_rows_arrive_and_can_be_sorted_and_opened(visit: Visit) -> None:
     visit.open()
-    visit.page.get_by_role("tab", name="Ranking").click()
+    open_ranking(visit)
     page, own = visit.page, table(visit)
     start(visit, "1")
     assert "Enter a number from 2 to 60" in own.inner_text() and own.locator("[aria-invalid=true]").count() == 1
@@ -85,7 +91,7 @@ def test_rows_arrive_and_can_be_sorted_and_opened(visit: Visit) -> None:
         and page.get_by_role("tab", name="Explain").get_attribute("aria-selected") == "true"
     )
     page.go_back()
-    page.get_by_role("tab", name="Ranking").click()
+    open_ranking(visit)
     own.get_by_role("button", name="Compare top four").click()
     page.wait_for_function(
         "[...document.querySelectorAll('.hl-compare-panel')].filter((p) => p.dataset.state === 'done').length === 4",
@@ -96,7 +102,7 @@ def test_rows_arrive_and_can_be_sorted_and_opened(visit: Visit) -> None:
 @pytest.mark.slow
 def test_stop_keeps_the_rows_and_another_image_marks_them(visit: Visit) -> None:
     visit.open()
-    visit.page.get_by_role("tab", name="Ranking").click()
+    open_ranking(visit)
     elem_id = "hl-ranking"
     start(visit, "60", elem_id)
     visit.page.wait_for_function(f"document.querySelectorAll('#{elem_id} tbody tr').length > 5", timeout=PATIENCE)
@@ -119,7 +125,7 @@ def test_stop_keeps_the_rows_and_another_image_marks_them(visit: Visit) -> None:
 def test_no_width_scrolls_sideways(browser: Any, app: str, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark")
     visit = Visit(context.new_page(), app).open()
-    visit.page.get_by_role("tab", name="Ranking").click()
+    open_ranking(visit)
     start(visit, "3")
     ranked(visit)
     wide = visit.page.evaluate(
