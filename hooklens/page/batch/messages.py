@@ -34,6 +34,7 @@ TEXT = (
 TERMS: dict[str, Any] = {
     "start": "Explain all",
     "stop": "Stop",
+    "stop_name": "Stop the batch",
     "save": "Save report",
     "asked": "Waiting for the network …",
     "progress": "Progress",

@@ -35,6 +35,7 @@ TERMS: dict[str, Any] = {
     "title": "How faithful is this map?",
     "ask": "Compare with controls",
     "stop": "Stop",
+    "stop_name": "Stop the check",
     "weights": "Randomize weights",
     "details": "Numbers and curves",
     "questions": {"controls": "Better than chance?", "class": "Specific to this class?", "weights": "Learned?"},

@@ -281,7 +281,8 @@ MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], 
     const ids = each.getAttribute('aria-labelledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
     const parts = ids?.split(' ').map((id) => document.getElementById(id).textContent) ?? [];
     const name = ids ? parts.join(' ') : each.getAttribute('aria-label');
-    return name && !plain(name).includes(plain(each.innerText)) ? [name, each.innerText] : null;
+    const text = plain(each.innerText), isWord = /\\p{L}|\\p{N}/u.test(text); // not a symbol
+    return name && isWord && !plain(name).includes(text) ? [name, text] : null;
   }).filter(Boolean)"""
 """The controls whose accessible name lacks their visible text: what a user says does not reach them."""
 
