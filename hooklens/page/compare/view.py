@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from hooklens.page.components import view as page_view
+from hooklens.page.components.list_columns import method_columns
 from hooklens.page.panel import panel
 from hooklens.session import messages as page_messages
 from hooklens.session import model_cache
 from hooklens.session.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
 from hooklens.session.compare import questions
 from hooklens.session.compare.questions import PanelRequest
-from hooklens.session.list_columns import method_columns
 
 
 def waiting(panel_request: PanelRequest, step: Waiting) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 import gradio as gr
 from gradio.data_classes import ImageData
 
+from hooklens.page.components.list_columns import HEADS
 from hooklens.session import messages
-from hooklens.session.list_columns import HEADS
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 

@@ -219,10 +219,9 @@ def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
     if not step.settings.loaded.has_probabilities:  # scores as numbers, with bars relative to the largest
         largest = max((abs(score) for _, score in step.top), default=0.0) or 1.0
         items = [row | {"share": max(0.0, row["share"] / largest), "text": number_text(row["share"])} for row in items]
-    if step.settings.loaded.encodes_text:
+    packed: dict[str, Any] = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
+    if step.settings.loaded.encodes_text:  # two sentences at most
         packed = {"title": SIMILARITIES}
-    else:
-        packed = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
     return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items, **packed}
 
 

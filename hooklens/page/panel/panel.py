@@ -11,12 +11,12 @@ import gradio as gr
 
 from hooklens.errors import Refused
 from hooklens.images import bands, examples, uploads
-from hooklens.page.components import view
+from hooklens.page.components import list_columns, view
 from hooklens.page.components.components import ImageUpload, Named, canvas, choice, update_choice
 from hooklens.page.methods import picker as methods
 from hooklens.page.panel import messages as panel_messages
 from hooklens.page.panel import preprocessing
-from hooklens.session import list_columns, messages, model_cache, text_messages
+from hooklens.session import messages, model_cache, text_messages
 from hooklens.session.answers import LoadedModel, Scene, Settings
 from hooklens.session.bundles import links
 from hooklens.session.jobs import runs

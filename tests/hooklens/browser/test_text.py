@@ -51,12 +51,12 @@ def test_two_users_and_their_sentences(visitor: Callable[[], Visit]) -> None:
         two.headline.startswith("“a cat”, similarity")
         and two.page.get_by_role("textbox", name="Text", exact=True).input_value() == "a cat"
     )
-    own = [each.page.locator("#hl-bars button").all_inner_texts() for each in (one, two)]
+    own = [each.page.locator("#hl-bars button[data-index]").all_inner_texts() for each in (one, two)]
     assert own[0] != own[1] and len(own[0]) == len(own[1]) == 1
 
     enter(one, "Compared with", MARKUP)
     assert f"“a photo of a dog” compared with “{MARKUP}”, similarity" in one.headline
-    assert one.page.locator("#hl-bars button").count() == 2 and one.page.title() == "Hooklens"
+    assert one.page.locator("#hl-bars button[data-index]").count() == 2 and one.page.title() == "Hooklens"
     one.after(lambda: one.page.locator("#hl-examples button").nth(2).click())  # another image keeps the sentences
     assert MARKUP in one.headline and one.page.get_by_role("textbox", name="Compared with").input_value() == MARKUP
     link = one.page.url

@@ -4,7 +4,7 @@ import { likelyFirst } from "../panel/choice.js";
 import { Combobox } from "../panel/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
-import { fill, make, makeButton } from "../wire.js";
+import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const NAMES = ["method", "target", "layer", "model"];
 const PAGE = "page",
@@ -33,8 +33,8 @@ export class Panel {
     this.letter = make("b", { class: "hl-compare-letter" });
     const hidden = { hidden: true },
       lowerScore = () => this.choose("score", `=${this.latest.remedy.score}`);
-    this.copyButton = makeButton("+", () => board.duplicate(this));
-    this.removeButton = makeButton("×", () => board.remove(this));
+    this.copyButton = makeSymbolButton("+", () => board.duplicate(this));
+    this.removeButton = makeSymbolButton("×", () => board.remove(this));
     this.retryButton = makeButton(this.terms.again, () => board.sendRequest(this), hidden);
     this.lowerScoreButton = makeButton("", lowerScore, hidden);
     this.picks = Object.fromEntries(
