@@ -20,6 +20,7 @@ import torch
 from hooklens.datasets.decoding import Decode, decode_batches
 from hooklens.datasets.explaining import Explainer
 from hooklens.datasets.items import Item
+from hooklens.datasets.sentences import find_sentences
 from hooklens.datasets.settings import LABEL, WRONG, Classes, Settings, weights_hash
 from hooklens.datasets.shards import Shards, open_run
 from hooklens.datasets.sources import Listing, list_items
@@ -126,6 +127,7 @@ def prepare(
     settings.check()
     listing = list_items(source, None if settings.only_label else limit)
     model = model or load(settings)
+    find_sentences(settings, model)  # before it looks for labels of classes
     if settings.only_label:
         listing = _select_label(listing, settings.only_label, model)
         listing = replace(listing, items=listing.items[:limit])

@@ -19,6 +19,7 @@ from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import find_metric
 from hooklens.datasets.finished.finished_run import FinishedRun
 from hooklens.datasets.rows import map_of
+from hooklens.datasets.sentences import embed, find_sentences, target_of
 from hooklens.datasets.shards import refuse_disk_errors
 from hooklens.errors import Refused
 
@@ -57,13 +58,15 @@ def evaluate(
             )
     rows = _sample(finished_run, images, seed)
     network = finished_run.model.network
+    sentences = find_sentences(finished_run.settings, finished_run.model)
+    similarity = target_of(embed(finished_run.model, sentences), sentences) if sentences else None
     evaluations: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
         inputs = torch.cat([image for _, image in batch])
         maps = [torch.from_numpy(map_of(row)) for row, _ in batch]
         options: dict[str, Any] = {"metrics": names, "steps": steps, "precision": precision, "seed": seed}
-        target = [row["target_index"] for row, _ in batch]
+        target = [row["target_index"] for row, _ in batch] if similarity is None else similarity
         options["score"] = finished_run.model.score_kind
         evaluations.append(explainers.evaluate(network, inputs, torch.stack(maps), target=target, **options))
         precision = evaluations[-1].options["precision"]  # the first batch determines it for all batches

@@ -189,7 +189,7 @@ def test_task_is_detected_from_the_output() -> None:
     [
         ("own_net:none", {}, "own_net has no 'none'. Name a function"),
         ("own_net:number", {}, "'own_net:number' is 'int'. Name a function"),
-        ("own_net:nothing", {}, "'own_net:nothing' returned NoneType. Return an nn.Module or a zoo.Model"),
+        ("own_net:nothing", {}, "'own_net:nothing' returned NoneType. Return an nn.Module, a pair"),
         ("own_net:fails", {}, "'own_net:fails' raised KeyError: 'no data here'"),
         ("own_net:needs", {}, "'own_net:needs' raised TypeError: needs() missing 1 required"),
         ("not_here:Net", {}, "No module named 'not_here'"),
