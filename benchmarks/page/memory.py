@@ -43,9 +43,13 @@ class Visitor:
         self.events = {event["api_name"]: event for event in config["dependencies"]}
         self.names = {each["id"]: each["props"].get("elem_id") for each in config["components"]}
 
-    def send(self, event: str, values: list[Any], data: Any = None) -> dict[str, str]:
-        """Send an event and return the texts of its outputs, by the ids of their elements."""
+    def send(self, event: str, form: dict[str, Any], data: Any = None) -> dict[str, str]:
+        """Send an event with the values of its inputs and return the texts of its outputs, by the ids of the elements.
+
+        Errors   RuntimeError if the server refuses the event
+        """
         call = self.events[event]
+        values = [form.get(self.names[ident]) for ident in call["inputs"]]
         trigger = call["targets"][0][0] if call["targets"] else None
         message = {"data": values, "fn_index": call["id"], "session_hash": self.session, "event_data": data}
         self.client.post("/gradio_api/queue/join", json={**message, "trigger_id": trigger}).raise_for_status()
@@ -56,6 +60,8 @@ class Visitor:
                 if isinstance(value, str):
                     texts[self.names[ident]] = value
             if step.get("msg") == "process_completed":
+                if not step["success"]:
+                    raise RuntimeError(f"The server refused {event}.")
                 break
         return texts
 
@@ -92,11 +98,12 @@ def ask(visitor: Visitor, rng: random.Random) -> None:
     """Ask one question and, about every second time, something about its map."""
     method = rng.choice([each for each in explainers.METHODS.values() if each.returns in MAPS])
     target = rng.choice(["", str(rng.randrange(1000))])
-    form = [visitor.upload(crop(rng)), "", rng.choice(LAYERS), target, method.name, None, "{}"]
+    form = {"hl-image": visitor.upload(crop(rng)), "hl-layer": rng.choice(LAYERS), "hl-class": target}
+    form |= {"hl-model": "", "hl-method": method.name, "hl-options": "{}", "hl-pin": False}
     timer = threading.Timer(PATIENCE, visitor.stop)
     if method.long:
         timer.start()
-    texts = visitor.send("update", [*form, str(round(1000 * time.monotonic()))])
+    texts = visitor.send("update", {**form, "hl-address": str(round(1000 * time.monotonic()))})
     timer.cancel()
     visitor.send("measure", form)
     also = rng.random()

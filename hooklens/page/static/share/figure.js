@@ -144,7 +144,7 @@ function drawScale(drawer, { bar, ticks = [], label }, x, y, side) {
 /** Write the letters above the image and the maps: the names of several maps, or "a" and "b". */
 function drawLetters(drawer, { cells, photo }) {
   const letter = (text, x, y) =>
-    drawer.text(text, x, y - 7, { anchor: "start", size: 14, fill: INK, strong: true });
+    drawer.text(sanitizeText(text), x, y - 7, { anchor: "start", size: 14, fill: INK, strong: true });
   if (cells.length === 1) letter("a", photo.x, photo.y);
   for (const { panel, x, y } of cells) letter(panel.name || "b", x, y);
 }
