@@ -22,6 +22,7 @@ from explainers.errors import BadOption
 from explainers.hooks.cleanup import restores_state
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
+from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
 from explainers.passes.at_layer import activations_and_gradients, features
@@ -371,11 +372,11 @@ def make_peak_positive(component: Tensor) -> Tensor:
 
 def _per_image(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     """Apply `decompose` to the maps of each image; an image with values that are not finite gives NaN."""
-    components = [decompose(planes.double().nan_to_num()) for planes in maps]
+    components = [decompose(to_float64(planes).nan_to_num()) for planes in maps]
     for component, planes in zip(components, maps, strict=True):
         if not bool(planes.isfinite().all()):
             component.fill_(torch.nan)
-    return torch.stack(components).to(maps.dtype)
+    return torch.stack(components).to(maps)
 
 
 def _center(planes: Tensor) -> Tensor:
