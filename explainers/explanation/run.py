@@ -184,7 +184,8 @@ def _evidence(
     """Return what is known about the map of each image; `context` holds for all of them."""
     record = found.record
     # Statistics and detectors read single numbers. Each would wait for an accelerator, so tensors move once.
-    shown, signed, raw = (each.detach().cpu() for each in (found.shown, found.signed, found.raw))
+    shown, raw = found.shown.detach().cpu(), found.raw.detach().cpu()
+    signed = raw if found.signed is found.raw else shown
     scores = None if record.scores is None else to_cpu_float64(record.scores.detach())
     runners_up, correlations = (_numbers(each, len(images)) for each in comparison or (None, None))
     target_scores, gradient_norms, promised_sums = (
@@ -259,7 +260,7 @@ def _runner_up(record: Record, signed: Tensor) -> Tensor | None:
     scores, target = record.scores, record.target
     if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
         return None
-    if not bool(scores.isfinite().all()) or not bool(signed.isfinite().all()):
+    if not bool(scores.isfinite().all() & signed.isfinite().all()):
         return None
     own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
     return scores.scatter(1, own[:, None], float("-inf")).argmax(1)

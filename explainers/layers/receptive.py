@@ -223,7 +223,7 @@ def _window_sum(
     ones = planes.new_ones(1, 1, *kernel)
     convolution: Callable[..., Tensor] = (torch.conv1d, torch.conv2d, torch.conv3d)[len(kernel) - 1]
     summed = convolution(planes, ones, None, tuple(stride), 0, tuple(dilation))
-    return summed.to(x).view(*x.shape[:2], *summed.shape[2:])
+    return summed.to(x.dtype).to(x.device).view(*x.shape[:2], *summed.shape[2:])
 
 
 def _per_dimension(value: Any, count: int) -> list[int]:
@@ -269,8 +269,9 @@ def _conv_transpose(
     planes = to_float64(batch.unflatten(1, (groups, -1)).sum(dim=2)).flatten(0, 1)[:, None]
     transpose = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[count - 1]
     ones = planes.new_ones(1, 1, *weight.shape[2:])
-    sums = transpose(planes, ones, None, stride, padding, output_padding, 1, dilation).to(input)
-    output = _repeat(sums.view(len(batch), groups, *sums.shape[2:]), weight.shape[1])
+    sums = transpose(planes, ones, None, stride, padding, output_padding, 1, dilation).to(input.dtype)
+    sums = sums.to(input.device).view(len(batch), groups, *sums.shape[2:])
+    output = _repeat(sums, weight.shape[1])
     return output if input.ndim == count + 2 else output[0]
 
 

@@ -79,9 +79,10 @@ class PretendedTensor(Tensor):
         super().__setitem__(self._moved(index), value)
 
     def _moved(self, index: Any) -> Any:
-        """Return an index whose lists are tensors on the device, where torch moves them."""
+        """Return an index whose sequences of numbers are tensors on the device, where torch moves them."""
         parts = index if isinstance(index, tuple) else (index,)
-        return tuple(_make_tensor(part, device=self.device) if isinstance(part, list) else part for part in parts)
+        known = (list, tuple, range)
+        return tuple(_make_tensor([*part], device=self.device) if isinstance(part, known) else part for part in parts)
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() first.")
@@ -107,16 +108,17 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     inner_args, inner_kwargs = pytree.tree_map_only(PretendedTensor, lambda each: each.inner, (args, kwargs))
     if target.type == "lazy" and "device" in kwargs:
         inner_kwargs["device"] = CPU
-    if func in (aten._to_copy.default, aten.copy_.default) and source != target:
-        if source == WITHOUT_FLOAT64 and (kwargs.get("dtype") or args[0].dtype) in WIDE:
-            raise TypeError(f"Device {source} cannot convert to float64 while it copies.")
-        _counts["to device" if source == CPU else "from device"] += 1
-    elif source != CPU and _waits(func, args):
-        _counts["from device"] += 1
+    moves = func in (aten._to_copy.default, aten.copy_.default) and source != target
+    if moves and source == WITHOUT_FLOAT64 and (kwargs.get("dtype") or args[0].dtype) in WIDE:
+        raise TypeError(f"Device {source} cannot convert to float64 while it copies.")
     found = func(*inner_args, **inner_kwargs)
+    outer = found
+    if target != CPU:
+        outer = pytree.tree_map_only(Tensor, lambda each: PretendedTensor(each, target), found)
+    if moves or (source != CPU and _waits(func, args)):
+        _counts["to device" if source == CPU else "from device"] += 1
     if target == CPU:
         return args[0] if func is aten.copy_.default else found
-    outer = pytree.tree_map_only(Tensor, lambda each: PretendedTensor(each, target), found)
     return return_and_correct_aliasing(func, args, kwargs, outer)
 
 
