@@ -289,7 +289,7 @@ def _moments_in_float32(flat: Tensor) -> Tensor:
     scale = largest.where(largest.isfinite() & (largest > 0), 1.0)
     parts = parts / scale
     sums, zero = parts.sum(1) * scale, torch.zeros_like(scale)
-    norm, centered = (each.norm() * scale for each in (parts, parts - parts.mean(1, keepdim=True)))
+    norm, centered = (each.square().sum().sqrt() * scale for each in (parts, parts - parts.mean(1, keepdim=True)))
     return torch.stack([norm, sums[0], sums[1] if len(parts) == 2 else zero, largest, flat.count_nonzero(), centered])
 
 
