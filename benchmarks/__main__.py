@@ -19,8 +19,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cases import OURS, Case, full, smoke
+from benchmarks.cases import CPU, OURS, Case, full, smoke
 from benchmarks.timing import UNIT, Measured, race
+from explainers.network.fused_copy import computes_bf16
 
 HEAD = "| case | library | bare forward passes: median (min–max) | peak memory, MB |\n|---|---|---|---|"
 
@@ -50,9 +51,10 @@ def about(rounds: int) -> str:
     versions = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "captum", "grad-cam", "torchcam") if version(name)
     )
+    bf16 = "" if computes_bf16(CPU) else " This processor has no instructions for bfloat16: its rows are omitted."
     return (
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads{load}; {versions}; "
-        f"float32 on the CPU, one image, up to {rounds} interleaved rounds after a warm-up."
+        f"float32 on the CPU, one image, up to {rounds} interleaved rounds after a warm-up.{bf16}"
     )
 
 

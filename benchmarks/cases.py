@@ -16,6 +16,7 @@ import explainers
 from benchmarks import peers
 from benchmarks.peers import Contenders
 from benchmarks.timing import UNIT
+from explainers.network.fused_copy import computes_bf16
 
 TRAINING_STEP = "bare training step"
 """The unit of the training case: the same step without recording."""
@@ -24,6 +25,7 @@ OURS = "hooklens"
 CLASS = 3
 LITE = "efficientnet_lite0"
 ALL_CHANNELS = 65536
+CPU = torch.device("cpu")
 ROAD = ("grad-cam", "grad-cam, only highest first")
 """Contenders that solve a separate sparse system for each image and level."""
 
@@ -237,7 +239,7 @@ def every_method(**options: float) -> Contenders:
 
 
 def _both_precisions(method: Callable[..., object]) -> Contenders:
-    return {OURS: method, f"{OURS}, bf16": partial(method, precision="bf16")}
+    return {OURS: method} | ({f"{OURS}, bf16": partial(method, precision="bf16")} if computes_bf16(CPU) else {})
 
 
 def training_step(size: int = 32, side: int = 64) -> Contenders:

@@ -197,7 +197,7 @@ Precision = Annotated[
 ]
 SteadyPrecision = Annotated[
     str,
-    Choice("float32", "bf16", "auto", help="auto: bf16 if it is clearly faster on this machine; ranks are preserved"),
+    Choice("float32", "bf16", "auto", help="auto: bf16 if this device computes it faster; ranks are preserved"),
 ]
 """For methods whose maps keep a rank correlation above 0.999 in bf16 on a trained network (benchmarks/drift.py). Only
 these methods accept "auto".

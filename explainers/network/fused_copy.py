@@ -2,14 +2,12 @@
 
 On two CPU cores, scores are computed 1.3 times and gradients 1.5 times as fast in float32. The copy is cached for the
 lifetime of the model; the user's modules and tensors are not modified. Every call first compares the copy's scores of
-the unchanged images with the network's, so an outdated copy is never used. The cache also stores whether the copy runs
-faster in bfloat16 on this machine.
+the unchanged images with the network's, so an outdated copy is never used.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,12 +27,6 @@ from explainers.network.copies.shallow_copy import shallow_copy
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
 
-FASTER = 0.8
-"""Fraction of the float32 time below which bfloat16 is used."""
-
-WORTH_TIMING = 100
-"""Rows that the time budget must allow before bfloat16 is timed against float32; the timing itself takes 24."""
-
 _Convolution = nn.Conv2d
 _Norm = nn.BatchNorm2d
 
@@ -45,11 +37,7 @@ class FusedCopy:
 
     network: nn.Module
     fused: frozenset[str]
-    largest: int
-    """Size in bytes of the largest float32 tensor for one image."""
     fingerprint: Any = field(repr=False)
-    faster: dict[Any, bool] = field(default_factory=dict, repr=False)
-    """Whether bfloat16 is faster, by device and image size, as far as measured."""
 
 
 _copies: weakref.WeakKeyDictionary[nn.Module, FusedCopy] = weakref.WeakKeyDictionary()
@@ -80,29 +68,13 @@ def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Ten
     return copy
 
 
-def faster_in_bf16(copy: FusedCopy, images: Tensor, measure: bool = True) -> bool:
-    """Return whether the copy runs faster in bfloat16; False if that is not measured yet and `measure` is off."""
-    key = images.device, images.shape[1:]
-    if key not in copy.faster:
-        if not measure:
-            return False
-        float32, bfloat16 = time_precisions(copy.network, images)
-        copy.faster[key] = bfloat16 < FASTER * float32
-    return copy.faster[key]
-
-
-def time_precisions(network: nn.Module, images: Tensor) -> tuple[float, float]:
-    """Time forward passes of four rows in float32 and bfloat16 in seconds: best of two, alternating, after warm-up."""
-    rows = channels_last(images[:1].expand(4, -1, -1, -1))
-    best = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
-    for turn in range(3):
-        for dtype in best:
-            start = time.perf_counter()
-            with torch.no_grad(), torch.autocast(rows.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                network(rows).sum().item()  # synchronizes the device
-            if turn:
-                best[dtype] = min(best[dtype], time.perf_counter() - start)
-    return best[torch.float32], best[torch.bfloat16]
+def computes_bf16(device: torch.device) -> bool:
+    """Return whether the device multiplies matrices in bfloat16 faster than in float32. It is not timed, so that equal
+    calls choose the same precision.
+    """
+    if device.type == "cpu":
+        return any(getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16"))
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _fingerprint(network: nn.Module) -> Any:
@@ -128,7 +100,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def _create_copy(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCopy:
-    pairs, head, largest = _find_fusible(network, image)
+    pairs, head = _find_fusible(network, image)
     copy = shallow_copy(network)
     modules = dict(copy.named_modules())
     for first, second in pairs:
@@ -143,7 +115,7 @@ def _create_copy(network: nn.Module, image: Tensor, fingerprint: Any) -> FusedCo
         if isinstance(module, _Convolution):
             parameters["weight"] = parameters["weight"].clone(memory_format=torch.channels_last)  # type: ignore[union-attr]
         module.__dict__["_parameters"] = parameters
-    return FusedCopy(copy, frozenset(name for pair in pairs for name in pair), largest, fingerprint)
+    return FusedCopy(copy, frozenset(name for pair in pairs for name in pair), fingerprint)
 
 
 def _fuse(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
@@ -163,11 +135,11 @@ class _Float32Linear(nn.Linear):
             return super().forward(x.float())
 
 
-def _find_fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None, int]:
+def _find_fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, str]], str | None]:
     """Find fusible layers in one forward pass.
 
-    Returns  the pairs (convolution, batch norm) in which only the norm reads the convolution's output; the linear layer
-             that ran last; the size in bytes of the largest tensor
+    Returns  the pairs (convolution, batch norm) in which only the norm reads the convolution's output, and the linear
+             layer that ran last
     """
     names = {module: name for name, module in network.named_modules()}
     watch = _Uses()
@@ -180,7 +152,7 @@ def _find_fusible(network: nn.Module, image: Tensor) -> tuple[list[tuple[str, st
         with watch:
             network(image.clone())
     pairs = [(names[a], names[b]) for a, b in watch.pairs() if _is_plain(a) and _is_plain(b)]
-    return pairs, None if watch.head is None else names[watch.head], watch.largest
+    return pairs, None if watch.head is None else names[watch.head]
 
 
 def _is_plain(module: nn.Module) -> bool:
@@ -194,12 +166,11 @@ _METADATA = ("__get__", "dim", "size", "numel", "is_floating_point", "stride", "
 
 
 class _Uses(TorchFunctionMode):
-    """Record in a forward pass the uses of each convolution, the inputs of each norm and the largest tensor."""
+    """Record in a forward pass the uses of each convolution and the inputs of each norm."""
 
     def __init__(self) -> None:
         super().__init__()
         self.head: nn.Module | None = None
-        self.largest = 0
         self._outputs: dict[int, tuple[nn.Module, Tensor]] = {}
         self._uses: dict[int, int] = {}
         self._inputs: dict[nn.Module, list[int]] = {}
@@ -208,10 +179,7 @@ class _Uses(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") not in _METADATA:
             map_tensors((args, kwargs), self._count)
-        output = func(*args, **(kwargs or {}))
-        if isinstance(output, Tensor):
-            self.largest = max(self.largest, output.numel() * output.element_size())
-        return output
+        return func(*args, **(kwargs or {}))
 
     def _count(self, tensor: Tensor) -> None:
         if id(tensor) in self._outputs:

@@ -171,6 +171,7 @@ def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout
         output, activation = run_and_keep(run.images)
     if run.scoring.loop is not None:
         run.scoring.loop.measure(run.images, start_time, layer_time)
+        run.plan_suffix(layout)
     run.use_layer(layout)
     maps_of(layout, activation)
     return layout, activation, at_least_float32(run.scoring.score(output))

@@ -1,11 +1,8 @@
 """The loop shared by all slow methods: chunks, progress, cancellation and time budget.
 
-A method provides the number of variants and a function that adds a range of them to its result. The loop chooses the
-batch size and decides when to stop.
-
-The batch size is measured. The clean forward pass, which every method runs anyway, tells how many rows take `SECONDS`;
-each chunk updates this estimate and the memory use. The variants do not depend on the chunks, so the batch size only
-affects the speed.
+A method provides the number of variants and a function that adds a range of them to its result. The batch size follows
+from the network (batches/batch_size.py). Measured times only decide when a budget is used up. Variants do not depend on
+the chunks, so the batch size only affects the speed, and the rounding of a row by the backend.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from torch import Tensor
 
 from explainers.errors import BadOption, is_out_of_memory, shorten
 from explainers.hooks.records import concatenate_outputs
-from explainers.passes.memory import Memory, reused_bytes
+from explainers.passes.batches.batch_size import Estimate
 
 T = TypeVar("T")
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -54,23 +51,8 @@ def check_progress(progress: Any) -> None:
         raise BadOption(f"Invalid progress={shorten(progress)}. Pass a function that takes a Partial, or None.")
 
 
-SECONDS = 0.5
-"""Target duration of a chunk with an automatic batch size. On two cores, ResNet-18 at 224 and 64 px and a small network
-are as fast with such chunks as with larger ones. Progress, cancellation and budget take effect after each chunk.
-"""
-
-# Largest growth factor from one chunk to the next, since the first may have been measured before warm-up. The size
-# stops growing if the time per variant exceeds the second factor times the previous one, and shrinks above the third.
-_GROWTH, _SAVING, _LOSING = 4, 0.95, 1.1
-# Rows of the first chunk on the CPU for images with more than `_LARGE` values, if the largest tensor is not known.
-# This does not depend on time: the chunks of a small network, and thus rounding, would depend on the clock.
-_FIRST, _LARGE = 8, 3 * 128 * 128
-# A chunk shrinks if less than this fraction of it fits into `SECONDS`. Shortest plausible time of a variant.
-_TOO_FEW, _SHORTEST = 0.7, 1e-6
-# A slow network still gets `_FEW` rows, up to `_LONGEST` seconds: single rows cost a quarter more each.
-_FEW, _LONGEST = 4, 2.0
-# Time of the variants as a multiple of the fixed cost of a chunk, which then takes at most a third of the time.
-_AMORTISED = 2.0
+_SHORTEST = 1e-6
+"""Shortest plausible time of a variant in seconds."""
 
 _largest: ContextVar[int] = ContextVar("largest", default=sys.maxsize)
 
@@ -95,11 +77,11 @@ def now(device: torch.device) -> float:
 
 
 class RetrySmaller(Exception):
-    """Raised inside a chunk to retry it with `rows` variants; `permanent` limits later chunks to that number too."""
+    """Raised inside a chunk to run it and all later ones with `rows` variants."""
 
-    def __init__(self, rows: int, permanent: bool = False) -> None:
+    def __init__(self, rows: int) -> None:
         super().__init__(rows)
-        self.rows, self.permanent = rows, permanent
+        self.rows = rows
 
 
 class StopLoop(Exception):
@@ -108,51 +90,23 @@ class StopLoop(Exception):
 
 @dataclass
 class Rows:
-    """Automatic batch size: `size` variants in the next chunk, each estimated at `seconds`.
+    """An automatic batch size: `size` variants in each chunk.
 
-    Each chunk takes `prefix` additional seconds, regardless of its size.
+    For the budget, `seconds` is the time of a variant, as last measured, and `prefix` that of a chunk besides these.
     """
 
+    size: int
     seconds: float
     device: torch.device
-    largest: int
     prefix: float = 0.0
-    first: int = sys.maxsize
-    size: int = field(init=False)
-    _last: tuple[int, float] | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self.seconds = max(self.seconds, _SHORTEST)
-        self.size = max(1, min(self.largest, self.first, _power_of_two(self._fits())))
-        self._memory = Memory(self.device)
-
-    def adapt(self, count: int, seconds: float) -> None:
-        """Choose the next size from the time and memory of a chunk of `count` variants."""
-        self.seconds = max((seconds - self.prefix) / count, _SHORTEST)
-        if count < self.size:
-            return  # the last chunk, or one shortened by the budget
-        self.largest = min(self.largest, self._memory.max_rows(count) or self.largest)
-        last, self._last = self._last, (count, self.seconds)
-        if last is not None and count > last[0] and self.seconds > _SAVING * last[1]:
-            # Larger chunks use more memory without saving time.
-            self.largest = min(self.largest, last[0] if self.seconds > _LOSING * last[1] else count)
-        fits = self._fits()
-        if fits < _TOO_FEW * count or fits >= 2 * count:
-            self.size = min(_GROWTH * count, _power_of_two(fits))
-        self.size = max(1, min(self.size, self.largest))
-
-    def _fits(self) -> float:
-        fits = max(SECONDS, _AMORTISED * self.prefix) / self.seconds
-        return max(fits, min(_FEW, _LONGEST / self.seconds))
+    def record(self, count: int, seconds: float) -> None:
+        """Update the time of a variant from a chunk of `count` variants."""
+        self.seconds = max((seconds - self.prefix) / count, 0.0)
 
     def within(self, seconds: float) -> int:
         """Return how many rows fit into `seconds`, at least one and at most `size`."""
-        return max(1, int(min(self.size, (seconds - self.prefix) / self.seconds)))
-
-
-def _power_of_two(number: float) -> int:
-    """Return the largest power of two up to a number; backends prepare for each batch size, so few are used."""
-    return 1 << max(0, int(math.log2(max(1, number))))
+        return max(1, int(min(self.size, (seconds - self.prefix) / max(self.seconds, _SHORTEST))))
 
 
 @dataclass
@@ -165,6 +119,8 @@ class Loop:
     largest: int = field(default_factory=_largest.get, init=False)
     """Maximum rows of an automatic batch, and of every pass once `ran_out` is set."""
     ran_out: bool = field(default=False, init=False)
+    half: bool = field(default=False, init=False)
+    """Whether variants run in bfloat16."""
     ended_early: bool = field(default=False, init=False)
     """Whether a run was cancelled or ran out of budget."""
 
@@ -184,7 +140,7 @@ class Loop:
         self._start = time.monotonic()
         # The last measured pass: seconds in total, seconds after the requested layer, number of images, device.
         self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
-        self._first = self._reused = sys.maxsize
+        self._estimate: Estimate | None = None
 
     def extend_budget(self, seconds: float) -> None:
         """Exclude seconds that were spent on checks, which run once per model, from the budget."""
@@ -197,14 +153,12 @@ class Loop:
     def measure(self, images: Tensor, start: float, at_layer: float | None = None) -> None:
         """Record the times of a pass of the images: its start, the end of the requested layer, and its end (now)."""
         end, self._device, self._count = now(images.device), images.device, len(images)
-        self._first = _FIRST if images.device.type == "cpu" and images[0].numel() > _LARGE else sys.maxsize
         self._whole = end - start
         self._suffix = self._whole if at_layer is None else end - at_layer
 
-    def note_largest(self, size: int) -> None:
-        """Record the size in bytes of the largest tensor that the network allocates per row."""
-        if self._device.type == "cpu":
-            self._reused = max(1, reused_bytes() // max(1, size))
+    def plan(self, estimate: Estimate) -> None:
+        """Set the estimated cost of a row, from which the batch size follows."""
+        self._estimate = estimate
 
     def measure_prefix(self, seconds: float) -> None:
         """Record how many seconds of the measured pass were spent up to the layer."""
@@ -219,17 +173,24 @@ class Loop:
         """Remaining seconds of the budget, negative once it is used up, infinite without a budget."""
         return math.inf if self.budget is None else self._start + self.budget - time.monotonic()
 
-    def rows(self, cost: int = 1) -> int | Rows:
-        """Return the variants per chunk, of all images: the given batch size, or one chosen from the measured pass.
+    def rows(self, passes: int = 1) -> int | Rows:
+        """Return the variants per chunk, of all images: the given batch size, or one that follows from the network.
 
-        `cost` is the cost of a row in forward passes: 2 with a backward pass.
+        `passes` is the time of a row in forward passes: 2 with a backward pass.
         """
-        largest, first = min(self.largest, self._reused), self._first if self._reused == sys.maxsize else sys.maxsize
-        return self.batch_size or Rows(cost * self._whole, self._device, largest, first=first)
+        if self.batch_size:
+            return self.batch_size
+        assert self._estimate is not None, "open_run calls plan"
+        size = self._estimate.rows(passes, self.largest, half=self.half)
+        return Rows(size, passes * self._whole, self._device)
 
-    def suffix_rows(self, cost: int = 1, largest: int = sys.maxsize) -> int | Rows:
+    def suffix_rows(self, passes: int = 1, largest: int = sys.maxsize) -> int | Rows:
         """Return the same for variants of a layer's output computed from one row: at most `largest` per chunk."""
-        return self.batch_size or Rows(cost * self._suffix, self._device, largest, self._whole - self._suffix)
+        if self.batch_size:
+            return self.batch_size
+        assert self._estimate is not None, "the method calls plan with the layer"
+        size = self._estimate.suffix_rows(passes, largest)
+        return Rows(size, passes * self._suffix, self._device, self._whole - self._suffix)
 
     def whole(self, rows: int | Rows) -> int:
         """Return a fixed number of rows per pass, for work that cannot be divided differently later."""
@@ -258,7 +219,6 @@ class Loop:
                 fixed = min(fixed, retry.rows)
                 if rows is not None:
                     rows.size = retry.rows
-                    rows.largest = retry.rows if retry.permanent else rows.largest
                 continue
             except StopLoop:
                 break
@@ -278,7 +238,7 @@ class Loop:
             return work(chunk)
         start = now(rows.device)
         work(chunk)
-        return rows.adapt(len(chunk), now(rows.device) - start)
+        return rows.record(len(chunk), now(rows.device) - start)
 
     def run_in_halves(
         self, work: Callable[[Tensor, Sequence[int]], T], batch: Tensor, image_indices: Sequence[int]

@@ -31,6 +31,7 @@ from explainers.network.forward_wrapper import ForwardWrapper
 from explainers.network.rows.row_by_row import RowByRow
 from explainers.options import LayerName
 from explainers.passes.backward import BackwardPasses
+from explainers.passes.batches.batch_size import estimate
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.loop import Loop
 from explainers.passes.scoring import Scoring
@@ -58,6 +59,11 @@ class Run:
         """Record the layer of the method's map, which is placed by it."""
         note_layer(layout.name)
         self.view.place = None if layout.placement is None else layout.place
+
+    def plan_suffix(self, layout: LayerLayout) -> None:
+        """Choose batch sizes for variants of this layer's output."""
+        if self.scoring.loop is not None and self.scoring.loop.batch_size is None:
+            self.scoring.loop.plan(estimate(self.view, self.images, layout.name))
 
     def by_image(self, compute: Callable[[Run], T]) -> T:
         """Return `compute(run)`, concatenated from one run for each image if the network runs row by row.
@@ -111,9 +117,11 @@ def open_run(
         if (many or loop is not None) and isinstance(view.network, ForwardWrapper):
             view.network.check_variants(images)
         if loop is not None:
-            loop.extend_budget(time.monotonic() - start)
             if isinstance(view.network, RowByRow) or getattr(view.network, "one_by_one", False):
                 loop.one_by_one()
+            if loop.batch_size is None:
+                loop.plan(estimate(view, images))
+            loop.extend_budget(time.monotonic() - start)
         # The layers of the target are looked up before any hook is set, since this may run the network.
         unit = through = None
         if isinstance(requested, Through):

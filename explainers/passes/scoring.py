@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from explainers.findings import note_option, note_scores
 from explainers.network.forward_wrapper import ForwardWrapper
-from explainers.network.fused_copy import WORTH_TIMING, FusedCopy, channels_last, faster_in_bf16, fused_copy
+from explainers.network.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy
 from explainers.network.rows.row_by_row import RowByRow
 from explainers.outputs import scores_in
 from explainers.passes import graph
@@ -74,8 +74,8 @@ class Scoring:
             self.loop.measure(images, start)
         if self.precision == "auto":
             self._choose_precision()
-        if self.loop is not None and self.fast_network() is not None and self._fused is not None:
-            self.loop.note_largest(self._fused.largest // (2 if self.precision == "bf16" else 1))
+        if self.loop is not None:
+            self.loop.half = self.precision == "bf16"
         return self.values(images, range(len(scores))) if self.precision == "bf16" else scores
 
     @split_on_out_of_memory
@@ -115,10 +115,9 @@ class Scoring:
         return None
 
     def _choose_precision(self) -> None:
-        """Resolve "auto": bfloat16 if the fused copy runs clearly faster in it, else float32."""
+        """Resolve "auto": bfloat16 if there is a fused copy and the device computes it faster, else float32."""
         self.precision = "float32"  # for the clean pass against which the fused copy is checked
         self.fast_network()
-        worth = self.loop is None or self.loop.affords(WORTH_TIMING)
-        if self._fused is not None and faster_in_bf16(self._fused, self.forward.images, worth):
+        if self._fused is not None and computes_bf16(self.forward.images.device):
             self.precision = "bf16"
         note_option("precision", self.precision)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from explainers.passes.loop import Loop
 from explainers.passes.run import open_run
 
 # Networks this small run faster on one thread, and other processes may want the other cores.
@@ -377,8 +378,8 @@ class Scaled(nn.Module):
 
 
 def check_once(model: nn.Module, images: Tensor) -> None:
-    """Run the passes that check, once per model, how its rows behave; tests that record passes start after them."""
-    with open_run(model, images, several=True):
+    """Run the passes that check and profile a model once; tests that record passes start after them."""
+    with open_run(model, images, several=True, loop=Loop()):
         pass
 
 

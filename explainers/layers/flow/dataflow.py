@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from explainers.layers.flow.axes import OTHER, Axes, full_axis, resize_axis
 from explainers.layers.flow.axis_rules import PARTS, propagate_axes
+from explainers.layers.flow.cost import Cost
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 
@@ -112,7 +113,7 @@ Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
 class Dataflow(TorchDispatchMode):
-    """Track the calling thread's operations that depend on the image.
+    """Track the calling thread's operations that depend on the image, and the `cost` of all operations so far.
 
     Tensors are identified by memory location, shape and strides, since every view is a new object.
     """
@@ -120,6 +121,7 @@ class Dataflow(TorchDispatchMode):
     def __init__(self, images: Tensor) -> None:
         super().__init__()
         self.graph = Graph()
+        self.cost = Cost(largest=images.numel() * images.element_size())
         count, _, height, width = images.shape
         axes = full_axis("N", count), OTHER, full_axis("H", height, even(height)), full_axis("W", width, even(width))
         self._values: dict[Key, Value] = {}
@@ -144,10 +146,11 @@ class Dataflow(TorchDispatchMode):
         outputs = [tensor for tensor in _tensors((result,)) if _is_plain(tensor)]
         name = _name(func)
         is_written = name.endswith("_") and bool(inputs)
-        for output in outputs:
-            if _storage(output) not in storages:
-                self._writes.pop(_storage(output), None)  # reused memory
-                self._parts.pop(_storage(output), None)
+        new = [output for output in outputs if _storage(output) not in storages]
+        self.cost = self.cost.plus(name, inputs, new)
+        for output in new:
+            self._writes.pop(_storage(output), None)  # reused memory
+            self._parts.pop(_storage(output), None)
         if any(values) and name not in _NEW:
             self._follow(
                 Operation(name, args, kwargs, inputs, [v and v.axes for v in values], outputs), values, is_written

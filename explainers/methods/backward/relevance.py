@@ -133,7 +133,7 @@ def deep_lift_shap(
                 differences[index] += difference.sum()
             done = chunk.stop
 
-        loop.run(count, loop.rows(cost=4), work, lambda: (total / done).sum(1))
+        loop.run(count, loop.rows(passes=4), work, lambda: (total / done).sum(1))
         note_promised_sum(differences / done)
         return total / done
 

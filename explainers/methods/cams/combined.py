@@ -242,7 +242,7 @@ def sess(
             for index in range(len(images)):
                 mean.add(index, windows[chunk.start : chunk.stop])
 
-        loop.run(len(windows), loop.rows(cost=2), work, mean.map)
+        loop.run(len(windows), loop.rows(passes=2), work, mean.map)
         note_layer(mean.layout.name)
         return mean.map()
 

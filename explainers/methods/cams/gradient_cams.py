@@ -328,7 +328,7 @@ def smooth_grad_cam_pp(
         def best() -> Tensor:
             return _grad_cam_pp_from_powers(a, *(powers / done))
 
-        loop.run(samples, loop.rows(cost=2), work, best)
+        loop.run(samples, loop.rows(passes=2), work, best)
         if samples > 1 and sigma > 0:
             _note_constant_gradients(*powers[:2] / done)
         return best()

@@ -25,8 +25,8 @@ from explainers.methods.cams.channel_groups import group_channels
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Precision, Range, Relu, Seed, SteadyPrecision
 from explainers.passes.at_layer import SuffixBatch, activation_and_score
+from explainers.passes.batches.memory import max_tensor_count
 from explainers.passes.loop import Loop, Progress, RetrySmaller
-from explainers.passes.memory import max_tensor_count
 from explainers.passes.run import Run, open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.rng import PerImageGenerators
@@ -380,7 +380,7 @@ def channel_drops(
             if len(channels) < 2 or not is_out_of_memory(error):
                 raise
         # Raised outside the handler, whose traceback keeps the tensors of the failed pass alive.
-        raise RetrySmaller(len(channels) // 2, permanent=True)
+        raise RetrySmaller(len(channels) // 2)
 
     def ablate_all(channels: range) -> None:
         def ablate(copies: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ def guided_integrated_gradients(
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
         total, done = at_least_float32(torch.zeros_like(x)), 0
         segments = spread(anchors + 1)
-        groups = segments.split(loop.whole(loop.rows(cost=2)))
+        groups = segments.split(loop.whole(loop.rows(passes=2)))
         moves = max(1, round(steps / len(segments)))
         states: list[_Segments] = []
 

@@ -84,7 +84,8 @@ def layer_integrated_gradients(
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
         difference = run.forward.outputs(layout, x.clone()) - start
         loop.measure_prefix(now(x.device) - started_at)
-        rows = loop.suffix_rows(cost=2)
+        run.plan_suffix(layout)
+        rows = loop.suffix_rows(passes=2)
         # Class tokens are included until the end: without them, no integral would be complete.
         maps, whole = maps_of(layout, difference), at_least_float32(difference)
 

@@ -218,4 +218,4 @@ def _visit_noisy_copies(
             noisy = x[index] + sigma * spans[index] * noise
             fold(index, run.backward.gradient(noisy, [index] * len(chunk)), chunk.start)
 
-    loop.run(samples, loop.rows(cost=2), work, best)
+    loop.run(samples, loop.rows(passes=2), work, best)

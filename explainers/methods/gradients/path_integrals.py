@@ -292,7 +292,7 @@ def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable
             total[index] += (shares * run.backward.gradient(points, [index] * len(chosen)) * velocity).sum(0)
         reached += float(weights[chosen].sum())
 
-    loop.run(len(weights), loop.rows(cost=2), work, lambda: shown(total / reached))
+    loop.run(len(weights), loop.rows(passes=2), work, lambda: shown(total / reached))
     return total / reached
 
 
@@ -312,7 +312,7 @@ def _integrate_path(run: Run, loop: Loop, steps: int | None, path_of: Callable[[
         scores, gradients = run.backward.scores_and_gradient(at, [index] * len(at))
         return scores, gradients * velocity
 
-    return integrate_by_gap(len(run.images), loop, loop.rows(cost=2), probe, _summed)
+    return integrate_by_gap(len(run.images), loop, loop.rows(passes=2), probe, _summed)
 
 
 def finer_steps(steps: int | None) -> dict[str, int]:

@@ -88,7 +88,7 @@ def extremal_perturbation(
         template = torch.arange(size, device=x.device) >= size - kept.count
         starts = Starts(kept, step, _REACH * step / 2)
         velocity, has_gradient = torch.zeros_like(starts.mask), torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(cost=2)))
+        at_once = max(1, loop.batch_size or len(x) * loop.whole(loop.rows(passes=2)))
         mask, done, last = starts.mask.clone(), 0, len(starts) + steps
         found: list[Tensor] = []
 

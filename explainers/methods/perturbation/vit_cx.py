@@ -95,7 +95,7 @@ def vit_cx(
             counts = torch.tensor([max(1, min(done, len(own))) for own in masks]).to(sums).view(-1, 1, 1)
             return torch.where(covers > 0, sums / covers - total.view(-1, 1, 1) / counts, 0) / counts
 
-        loop.run(max(1, *map(len, masks)), loop.rows(cost=2), work, heat)
+        loop.run(max(1, *map(len, masks)), loop.rows(passes=2), work, heat)
         return heat()
 
 

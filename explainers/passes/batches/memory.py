@@ -1,22 +1,16 @@
-"""Memory limits of slow methods: free memory, peak use of a chunk, and tensor sizes for which memory is reused.
+"""Memory limits of slow methods: free memory, and tensor sizes for which memory is reused.
 
-Measurements are those of the process on the CPU, and of torch's allocator on an accelerator. If the system reports
+Free memory is that of the machine on the CPU, and that of torch's allocator on an accelerator. If the system reports
 none, a chunk is limited only by its time.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from typing import Any
 
 import torch
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 _SHARE = 0.5
 """Fraction of the free memory that a chunk may take."""
@@ -56,22 +50,6 @@ def reused_bytes() -> int:
     return _REUSED_WHEN_KEPT if _kept else _REUSED
 
 
-class Memory:
-    """Measure the memory use of subsequent work on a device by the rise of the recorded peak."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._at_rest, self._peak = device, _used(device), _peak(device)
-
-    def max_rows(self, rows: int) -> int | None:
-        """Return how many rows fit, given that `rows` have just run; None if they did not raise the peak."""
-        peak = _peak(self._device)
-        if peak <= self._peak:
-            return None
-        room = free(self._device) + _used(self._device) - self._at_rest
-        # The system counts the resident size and its peak separately, so the size may be slightly above the peak.
-        return max(1, int(rows * _SHARE * room / max(1, peak - self._at_rest))) if room > 0 else None
-
-
 def max_tensor_count(count: int, size: int, device: torch.device) -> int:
     """Return how many of `count` tensors of `size` bytes a chunk may hold.
 
@@ -90,24 +68,6 @@ def free(device: torch.device) -> int:
         return 0
     cached = backend.memory_reserved(device) - backend.memory_allocated(device)
     return int(backend.mem_get_info(device)[0] + cached)
-
-
-def _used(device: torch.device) -> int:
-    if device.type != "cpu":
-        allocated = getattr(getattr(torch, device.type, None), "memory_allocated", None)
-        return int(allocated(device)) if allocated else 0
-    pages = _read("/proc/self/statm").split()
-    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
-
-
-def _peak(device: torch.device) -> int:
-    if device.type != "cpu":
-        allocated = getattr(getattr(torch, device.type, None), "max_memory_allocated", None)
-        return int(allocated(device)) if allocated else 0
-    if not hasattr(resource, "getrusage"):
-        return 0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
 
 
 def _free_here() -> int:

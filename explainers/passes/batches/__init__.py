@@ -1,0 +1,1 @@
+"""Automatic batch sizes, and the memory that limits them."""
