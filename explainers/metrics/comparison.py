@@ -118,7 +118,7 @@ def _join(names: Sequence[str]) -> str:
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
     """Return the mean of values [n] and its standard error s / √n, NaN for fewer than two."""
-    values = values.double()
+    values = to_cpu_float64(values)
     count = len(values)
     mean = float(values.mean()) if count else math.nan
     return mean, float(values.std() / math.sqrt(count)) if count > 1 else math.nan

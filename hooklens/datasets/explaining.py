@@ -16,6 +16,7 @@ from hooklens.datasets.decoding import DecodedBatch
 from hooklens.datasets.items import Item
 from hooklens.datasets.settings import LABEL, PREDICTED, WRONG, Classes, Settings
 from hooklens.errors import Refused
+from hooklens.zoo import devices
 
 if TYPE_CHECKING:
     from hooklens.zoo import Model
@@ -40,10 +41,7 @@ class Explainer:
 
     def __post_init__(self) -> None:
         self.classes = Classes(self.model.labels)
-        try:
-            torch.empty(0, device=self.device)
-        except Exception:  # each backend raises its own types of errors
-            raise Refused(f"Device {self.device!r} is not available. Use cpu, or cuda if there is a GPU.") from None
+        self.device = str(devices.choose(self.device))
         self.network = self.model.network.to(self.device)
         self.options = self.settings.method_options()
         long = explainers.METHODS[self.settings.method].long

@@ -156,7 +156,9 @@ def test_every_target_gives_the_gradient_of_the_cpu(target: str) -> None:
 def _evaluate(network: nn.Module, images: Tensor, target: Any) -> Any:
     maps = explainers.explain("saliency", network, images, target)
     box = torch.tensor([[2, 2, 9, 9], [1, 1, 8, 8]])
-    return evaluate_all(network, images, maps, region=box).values
+    found = evaluate_all(network, images, maps, region=box)
+    assert all(METRICS[name].title in str(found) for name in found.values)
+    return found.values
 
 
 def evaluate_all(network: nn.Module, images: Tensor, maps: Any, **settings: Any) -> explainers.Evaluation:
