@@ -57,7 +57,7 @@ SOME = {
     "transformer": "grad_cam eigen_cam score_cam integrated_gradients lrp rise attention_heads attention_rollout "
     "transformer_attribution le_grad grad_eclip shapley_cam",
     "segmentation": "grad_cam grad_cam_pp saliency full_grad occlusion",
-    "detection": "grad_cam saliency d_rise",
+    "detection": "grad_cam saliency lrp d_rise",
 }
 
 
