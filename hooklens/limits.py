@@ -13,7 +13,9 @@ SHARED_GPU = os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true")
 
 # One upload.
 FILE = 32 * MB  # bytes; a 60-megapixel JPEG is about 15 MB, a 12-megapixel PNG about 25 MB
-PIXELS = 64_000_000  # declared width x height; checked before anything is decoded
+PIXELS = 200_000_000  # declared width x height; checked before anything is decoded
+WHOLE = 64_000_000  # pixels in four bytes that are decoded as a whole, in 0.5 GB with conversions; others in strips
+COEFFICIENTS = 6 * WHOLE  # bytes of the coefficients of a JPEG with several scans
 HUGE = 16_000_000  # pixels; larger images are decoded one at a time because each needs up to 0.5 GB
 SIDE = 1536  # pixels of the shorter side after decoding; the largest crop on the page has half of that
 WORK_PIXELS = 12_000_000  # pixels after decoding; only panoramas reach this limit
@@ -45,7 +47,9 @@ BATCH_SECONDS = 240.0  # compute time of one report
 QUEUE = 32  # waiting jobs; further users get a message to try again
 CONCURRENCY = {"model": 20, "lab": 2, "training": 1}  # concurrent jobs by kind; those of "model" take turns
 MEMORY = 2 * 1024 * MB  # bytes of activations in one batch of a long method; large networks get smaller batches
-SESSIONS = 256  # users whose state Gradio keeps
+ALLOCATED = 700 * MB  # bytes of the process without libraries; above, freed memory is returned after every job
+NETWORKS = 1024 * MB  # bytes of the weights of the loaded networks, except the default and the latest one
+SESSIONS = 64  # users whose state Gradio keeps, about 2 MB each; that of others is created again
 UPDATES = 5  # partial results per second
 
 # Temporary files.

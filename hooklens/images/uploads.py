@@ -9,7 +9,8 @@ Names, types and sizes declared by a client are not trusted. The rules (limits a
 - 16-bit grayscale maps 0..65535 to 0..255 if the maximum is above 4095. Otherwise (12-bit cameras, depth maps), the
   result would be black, so the minimum and maximum of the image are used. Floats map 0..1 if they are in that range, or
   else their minimum and maximum. Non-finite values are set to the minimum.
-- Large images are reduced (`limits.SIDE`); JPEG files are reduced while decoding.
+- Large images are reduced (`limits.SIDE`), very large ones while decoding: JPEG by its decoder, PNG and TIFF in strips
+  (`strips.py`).
 - Truncated files are rejected.
 """
 
@@ -25,15 +26,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from PIL import Image, ImageCms, features
+from PIL import Image, features
 
 from hooklens import limits
 from hooklens.errors import Refused
-
-if TYPE_CHECKING:
-    import numpy as np
+from hooklens.images import pixels, strips
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 _NAMES = ", ".join(name.replace("WEBP", "WebP") for name in FORMATS[:-1]) + " or " + FORMATS[-1]
@@ -103,6 +102,7 @@ _ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 _large_lock = threading.Lock()
+Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, limits.PIXELS)  # twice of it is an error, before `check_size`
 
 
 def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
@@ -263,26 +263,45 @@ def _decode(data: bytes) -> Image.Image:
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         profile = image.info.get("icc_profile")
         with large_image_lock(width * height):
+            if image.format in ("JPEG", "MPO"):
+                strips.check_scans(data, width, height)
             image.draft(image.mode, size)  # only has an effect for JPEG
-            image.load()
-            orientation = _orientation(image)
-            plain = _eight_bits(image)
+            plain, orientation = _load(image, data, size)
             if plain.size != size:
                 plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-    upright = _on_white(plain, profile)
+    upright = pixels.on_white(plain, profile)
     if orientation is not None:
         upright = upright.transpose(orientation)
     upright.info = {}
     return upright
 
 
-def check_size(width: int, height: int) -> None:
+def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image.Image, Image.Transpose | None]:
+    """Return the pixels of an opened image in 8 bits, and its orientation unless it is applied already."""
+    if not strips.is_too_large(image):
+        image.load()
+        return pixels.eight_bits(image), _orientation(image)
+
+    end = time.thread_time() + limits.DECODE_SECONDS  # of this thread: the file is long, and the machine may be busy
+
+    def check() -> None:
+        if time.thread_time() > end:
+            raise _Timeout
+
+    reduced, number = strips.reduce_image(image, data, size, check)
+    orientation = _orientation(image) if number is None else _ORIENTATIONS.get(number)
+    if number is not None and image.format == "TIFF" and orientation is not None:  # as Pillow does when it loads one
+        return reduced.transpose(orientation), None
+    return reduced, orientation
+
+
+def check_size(width: int, height: int, most: int = limits.PIXELS) -> None:
     """Refuse images with too many pixels, and very elongated images.
 
     Errors   Refused
     """
-    if width * height > limits.PIXELS:
-        raise Refused(TOO_LARGE.format(width=width, height=height, limit=limits.PIXELS // 10**6))
+    if width * height > most:
+        raise Refused(TOO_LARGE.format(width=width, height=height, limit=most // 10**6))
     if max(width, height) > limits.RATIO * min(width, height):
         raise Refused(TOO_NARROW.format(width=width, height=height, limit=limits.RATIO))
 
@@ -295,74 +314,3 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
         raise
     except Exception:
         return None
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return the image with 8 bits per channel, in a mode that can be resized: L, LA, RGB, RGBA or CMYK."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _stretch(image)
-    if image.mode in ("PA", "RGBa") or (image.mode == "P" and "transparency" in image.info):
-        return image.convert("RGBA")
-    if image.mode in ("1", "L", "RGB") and "transparency" in image.info:
-        return image.convert("RGBA")
-    if image.mode == "La":
-        return image.convert("LA")
-    if image.mode == "1":
-        return image.convert("L")
-    return image if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK") else image.convert("RGB")
-
-
-def _stretch(image: Image.Image) -> Image.Image:
-    """Return 16-bit, 32-bit and float grayscale as 8 bits, converted in blocks of rows to save memory."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
-    values = np.asarray(image)
-    low, high = _range(values)
-    factor = 255.0 / (high - low) if high > low else 0.0
-    shallow = np.empty(values.shape, np.uint8)
-    for top in range(0, len(values), 256):
-        band = values[top : top + 256].astype(np.float64)
-        band = np.where(np.isfinite(band), band, low)
-        shallow[top : top + 256] = ((band - low) * factor).clip(0, 255).round()
-    plain = Image.fromarray(shallow)
-    key = image.info.get("transparency")
-    if not isinstance(key, int):
-        return plain
-    plain.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
-    return plain
-
-
-def _range(values: np.ndarray) -> tuple[float, float]:
-    """Return the values of black and white: the range of the type if the values use it, or else their own range."""
-    import numpy as np  # takes 0.1 s, and is only needed for raw values
-
-    finite = values if values.dtype.kind != "f" else values[np.isfinite(values)]
-    if finite.size == 0:
-        return 0.0, 0.0
-    low, high = float(finite.min()), float(finite.max())
-    full = 1.0 if values.dtype.kind == "f" else 65535.0
-    return (0.0, full) if low >= 0 and full / 16 < high <= full else (low, high)
-
-
-def _on_white(image: Image.Image, profile: object) -> Image.Image:
-    """Convert colors to sRGB, and then blend transparency with white in sRGB."""
-    alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
-    colors = image.convert(image.mode.rstrip("A")) if alpha else image
-    colors = _to_srgb(colors, profile)
-    if alpha is None:
-        return colors
-    white = Image.new("RGB", colors.size, "white")
-    white.paste(colors, mask=alpha)
-    return white
-
-
-def _to_srgb(image: Image.Image, profile: object) -> Image.Image:
-    """Return the image in sRGB; a profile that is invalid, too large or for another mode is ignored."""
-    if isinstance(profile, bytes) and 0 < len(profile) <= limits.PROFILE:
-        with contextlib.suppress(ImageCms.PyCMSError, OSError, ValueError, TypeError):
-            source = ImageCms.getOpenProfile(io.BytesIO(profile))
-            if "sRGB" not in ImageCms.getProfileDescription(source):
-                converted = ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
-                if converted is not None:
-                    return converted
-    return image.convert("RGB")

@@ -17,6 +17,7 @@ from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.images import examples
 from hooklens.page.api.tab import Api
+from hooklens.page.batch.messages import STEPS
 from hooklens.page.batch.tab import Batch
 from hooklens.page.channels.tab import Features
 from hooklens.page.compare.tab import Compare
@@ -51,19 +52,20 @@ def build() -> gr.Blocks:
                 elem_id="hl-head",
                 padding=False,
             )
-            canvas(
-                "navigation/navigation", "hl-navigation", terms=messages.NAVIGATION, views=_views(), more=_views(True)
-            )
+            views: dict[str, Any] = {"views": _views(), "more": _views(True), "within": _within()}
+            canvas("navigation/navigation", "hl-navigation", terms=messages.NAVIGATION, **views)
         fold = canvas("page/fold", "hl-fold", words=messages.FOLDED)
         with gr.Row(elem_id="hl-main"):
             with gr.Column(scale=1, min_width=320, elem_id="hl-left"):
-                panel = settings_panel.build()
+                panel = settings_panel.build(lambda: canvas("batch/steps", "hl-steps", terms=STEPS))
             with gr.Column(scale=2, min_width=320, elem_id="hl-right"):
                 page = Page(demo, panel, canvas("page/status", "hl-status", terms=messages.STATUS), fold)
                 tabs = []
                 with gr.Tabs(elem_id="hl-tabs"):
                     for kind in TABS:
                         with gr.Tab(kind.title, id=kind.id):
+                            if parts := _parts(kind):
+                                canvas("navigation/parts", f"hl-parts-{kind.id}", parts=parts, shown=kind.id)
                             tabs.append(kind(page))
         settings_panel.wire(panel)
         for tab in tabs:
@@ -79,7 +81,19 @@ def build() -> gr.Blocks:
 
 def _views(in_menu: bool = False) -> list[tuple[str, str]]:
     """Return id and title of the tabs that are always visible, or of those in the menu."""
-    return [(tab.id, tab.title) for tab in TABS if tab.in_menu == in_menu]
+    return [(tab.id, tab.title) for tab in TABS if tab.in_menu == in_menu and not tab.within]
+
+
+def _within() -> dict[str, str]:
+    """Return the entry of the navigation of each tab that has none of its own."""
+    return {tab.id: tab.within for tab in TABS if tab.within}
+
+
+def _parts(shown: type[Tab]) -> list[tuple[str, str]]:
+    """Return id and title of the tabs that share an entry of the navigation, or an empty list if it has only one."""
+    entry = shown.within or shown.id
+    parts = [(tab.id, tab.part or tab.title) for tab in TABS if entry in (tab.id, tab.within)]
+    return parts if len(parts) > 1 else []
 
 
 def _end_session(request: gr.Request) -> None:
@@ -189,7 +203,10 @@ def serve(
                 Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
                 Middleware(FirstPaint, elements=None if own else head(settings.first_model(model))),
             ],
-            "routes": [Mount("/hl", StaticFiles(directory=STATIC))],
+            "routes": [
+                Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
+                Mount("/hl", StaticFiles(directory=STATIC)),
+            ],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,

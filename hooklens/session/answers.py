@@ -244,6 +244,8 @@ class Answer:
     share: float = 1.0
     by_user: bool = False
     scene: Scene | None = None
+    is_mistimed: bool = False
+    """Whether the run has changed the estimated time of its method."""
 
     @property
     def planes(self) -> int:

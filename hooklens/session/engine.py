@@ -26,6 +26,7 @@ from hooklens.session import messages, model_cache, network_calls, results_cache
 from hooklens.session.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting, Window
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import Turn, turns
+from hooklens.session.methods import costs
 from hooklens.session.request import Request
 
 if TYPE_CHECKING:
@@ -302,7 +303,20 @@ def _compute_answer(
     share = share if run.stopped() and cached is None else 1.0
     if method.long and cached is None and share == 1.0:
         results_cache.put(settings, explanation)
-    return Answer(settings, crop, explanation, probabilities, shown_map, number, share, run.cancelled, detected)
+    mistimed = False
+    if cached is None and share == 1.0 and detected is None and not _own_options(settings):
+        mistimed = costs.correct(method.name, settings.loaded, turn.spent)
+    return Answer(
+        settings, crop, explanation, probabilities, shown_map, number, share, run.cancelled, detected, mistimed
+    )
+
+
+def _own_options(settings: Settings) -> bool:
+    """Return whether an option differs from its default, so that the time of the run says little about others."""
+    known = settings.method.options
+    return any(
+        value != known[name].default for name, value in settings.method_options.items() if name != "precision"
+    )
 
 
 def _plane_number(planes: torch.Tensor, number: int | None) -> int:

@@ -85,7 +85,7 @@ def _name(top: int, left: int, height: int, width: int) -> str:
     if height == 3:
         return BANDS[None, left]
     if height == width == 2:
-        return f"the {('upper', 'lower')[top]} {('left', 'right')[left]} part"
+        return f"the {('upper', 'lower')[top]} {('left', 'right')[left]}"
     cells = [_cell(top + row, left + column) for row in range(height) for column in range(width)]
     return " and ".join(cells)
 

@@ -107,12 +107,23 @@ def no_plane(number: int, count: int) -> str:
     return f"Unknown plane {number}. Choose a plane from 0 to {count - 1}."
 
 
+ALL_COMPONENTS = {
+    "all": "All",
+    "all_alt": "All components over the image, each in its color",
+    "all_note": "All components in their colors, each relative to its own maximum. Choose one to read and save it.",
+}
+"""Labels of the image of all components of a factorization."""
+COLORS = 10  # number of class colors, see static/drawing/objects.js
+
+
 def planes(step: Answer) -> dict[str, Any]:
     """Return the labels of the pager below a map with several planes. Channels and heads are numbered from 0."""
     word, first = {"feature_maps": ("Channel", 0), "attention_heads": ("Head", 0)}.get(
         step.settings.method.name, ("Component", 1)
     )
-    return {"word": word, "first": first, "count": f"of {step.planes}", "previous": "Previous", "next": "Next"}
+    words = {"word": word, "first": first, "count": f"of {step.planes}", "previous": "Previous", "next": "Next"}
+    is_factorization = step.settings.method.name == "deep_feature_factorization"
+    return words | (ALL_COMPONENTS if is_factorization and step.planes <= COLORS else {})
 
 
 def model_choice(info: zoo.ModelInfo) -> str:
@@ -122,6 +133,22 @@ def model_choice(info: zoo.ModelInfo) -> str:
     size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
     missing = f"{size}to download" if info.fetched else "not installed"
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
+
+
+def model_columns(info: zoo.ModelInfo) -> list[str]:
+    """Return what a list of models shows in columns: title and task, accuracy, size, and whether it is on disk."""
+    task = "" if info.task == "classification" else f" · {info.task}"
+    accuracy = f"{info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
+    size = f"{info.megabytes:.0f} MB" if info.megabytes else ""
+    return [info.title + task, accuracy, size, ON_DISK if info.cached else TO_DOWNLOAD if info.fetched else MISSING]
+
+
+def layer_columns(layer: Any) -> list[str]:
+    """Return what a list of layers shows in columns: name, size, channels, and whether it ends a stage."""
+    from explainers.layers.layout import channel_axis  # torch takes seconds to start
+
+    height, width = layer.grid
+    return [layer.name, f"{height} × {width}", f"{layer.shape[channel_axis(layer.layout)]}", STAGE * layer.stage]
 
 
 def other_model(why: str, title: str) -> str:
@@ -214,6 +241,16 @@ def unsuitable(title: str, reason: str, default: str) -> str:
     why = " ".join(reason.split()).partition(". ")[0].rstrip(".")  # the rest of the message is about code
     return plain(f"{title} does not support this network: {why}.") + f"{DEFAULT_USED}{default}."
 
+
+ON_DISK, TO_DOWNLOAD, MISSING = "on disk", "download", "not installed"
+STAGE = "stage"
+HEADS = {
+    "model": ["Model", "Accuracy", "Size", "Weights"],
+    "layer": ["Layer", "Size", "Channels", ""],
+    "target": ["Class", "Prediction"],
+    "method": ["Method", "Family"],
+}
+"""Column titles of the lists of names, by setting."""
 
 NO_GRID = "No layer of it has cells with positions, as those of a convolution."
 COMPARES_CLASSES = (

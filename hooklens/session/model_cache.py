@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hooklens import limits
 from hooklens.errors import Refused
 from hooklens.session import messages
 from hooklens.session.answers import LoadedModel, Waiting
+from hooklens.session.jobs import memory
 from hooklens.session.jobs.runs import Run
 from hooklens.zoo import settings
 
@@ -68,6 +70,7 @@ def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any]
             _failure = messages.not_loaded(error)
             _errors.append(_failure)
         ready.set()
+        memory.release()  # of reading the weights
 
     threading.Thread(target=load, name="engine", daemon=True).start()
 
@@ -184,9 +187,20 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     )
     with _lock:
         _loaded[name] = loaded
-        for old in list(_loaded)[1:-CAPACITY]:  # the first is the default and stays
-            del _loaded[old]
+        _forget_old()
     return loaded
+
+
+def _forget_old() -> None:
+    """Remove the oldest models above the limits; the first is the default and stays, as does the last one."""
+    for old in list(_loaded)[1:-CAPACITY]:
+        del _loaded[old]
+    while len(_loaded) > 2 and sum(map(_size, _loaded.values())) > limits.NETWORKS:
+        del _loaded[list(_loaded)[1]]
+
+
+def _size(loaded: LoadedModel) -> int:
+    return sum(weights.numel() * weights.element_size() for weights in loaded.model.network.parameters())
 
 
 def _distinct(labels: list[str]) -> list[str]:

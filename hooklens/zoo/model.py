@@ -30,7 +30,7 @@ Task = Literal["classification", "segmentation", "detection"]
 
 @dataclass(frozen=True)
 class Preparation:
-    """Preprocessing as in torchvision: resize, center crop, and (x - mean) / std of x in [0, 1] per channel.
+    """Preprocessing as in torchvision: resize, crop, and (x - mean) / std of x in [0, 1] per channel.
 
     `resize` is the length of the shorter side, or (height, width) for a fixed size. `side` is the height and width of
     the input, or (height, width).
@@ -41,6 +41,9 @@ class Preparation:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: InterpolationMode = InterpolationMode.BILINEAR
+    position: tuple[float, float] | None = (0.5, 0.5)
+    """Where the crop lies between left and right, and between top and bottom, from 0 to 1. None: the whole image is
+    resized to fit into the input, with black margins."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -67,14 +70,47 @@ class Preparation:
         Returns  float32 [1, channels, height, width]; for a PIL image, equal to `transforms()` of the weights
         Errors   ValueError for a PIL image if the network needs another number of channels, and for other shapes
         """
-        image = limit_aspect(self._checked(image))
-        resize = [self.resize] if isinstance(self.resize, int) else list(self.resize)
-        resized = F.resize(image, resize, interpolation=self.interpolation, antialias=True)
-        cropped = F.center_crop(resized, list(self.size))
+        image = self.limited(self._checked(image))
+        by_side = isinstance(self.resize, int) and self.position is not None
+        size = [self.resize] if by_side else list(self._resized_size(*_size(image)))
+        resized = F.resize(image, size, interpolation=self.interpolation, antialias=True)
+        cropped = self._crop_of(resized)
         values = (
             cropped if isinstance(cropped, Tensor) else F.to_tensor(cropped) * (TOPS[torch.uint8] if self.raw else 1)
         )
         return F.normalize(values, list(self.mean), list(self.std))[None]
+
+    def limited(self, image: ImageOrTensor) -> ImageOrTensor:
+        """Return the image without the ends of a very elongated one, unless the whole image is resized."""
+        return image if self.position is None else limit_aspect(image)
+
+    def _resized_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return height and width of the resized image, as torchvision rounds them."""
+        if self.position is None:
+            scale = min(self.size[0] / height, self.size[1] / width)
+            return max(1, round(height * scale)), max(1, round(width * scale))
+        if not isinstance(self.resize, int):
+            return self.resize
+        shorter, resize = min(width, height), self.resize
+        # torchvision rounds the longer side down
+        h, w = (resize if side == shorter else int(side * (resize / shorter)) for side in (height, width))
+        return h, w
+
+    def _corner(self, height: int, width: int) -> tuple[int, int]:
+        """Return top and left of the crop in a resized image; negative if the crop exceeds the image."""
+        rows, columns = self.size
+        x, y = self.position or (0.5, 0.5)
+        return round((height - rows) * (y if height > rows else 0.5)), round(
+            (width - columns) * (x if width > columns else 0.5)
+        )
+
+    def _crop_of(self, resized: ImageOrTensor) -> ImageOrTensor:
+        """Return the crop of a resized image, with black margins if it exceeds the image."""
+        if self.position in (None, (0.5, 0.5)):
+            return F.center_crop(resized, list(self.size))
+        width, height = _size(resized)
+        top, left = self._corner(height, width)
+        return F.crop(resized, top, left, *self.size)
 
     def _checked(self, image: Image.Image | Tensor) -> Image.Image | Tensor:
         """Return a PIL image in the color mode of the network, or a tensor scaled to the unit of mean and std."""
@@ -96,15 +132,10 @@ class Preparation:
         return image.convert(MODES[self.channels])
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
-        """Return left, top, right and bottom of the center crop in pixels of the original image, as floats."""
-        if isinstance(self.resize, int):
-            scale = self.resize / min(width, height)
-            # torchvision rounds the longer side down, and the corner of the crop to integers in the resized image.
-            w, h = (self.resize if side == min(width, height) else int(side * scale) for side in (width, height))
-        else:
-            h, w = self.resize
+        """Return left, top, right and bottom of the crop in pixels of the original image, as floats."""
+        h, w = self._resized_size(width, height)
         rows, columns = self.size
-        left, top = round((w - columns) / 2), round((h - rows) / 2)
+        top, left = self._corner(h, w)  # torchvision rounds the corner of the crop to integers in the resized image
         scale_x, scale_y = width / w, height / h
         return left * scale_x, top * scale_y, (left + columns) * scale_x, (top + rows) * scale_y
 
@@ -113,7 +144,7 @@ class Preparation:
 
         The values are below 0 or above 1 if the field of view exceeds the image.
         """
-        left, top, right, bottom = _middle(width, height)
+        left, top, right, bottom = (0, 0, width, height) if self.position is None else _middle(width, height)
         box = self.region(right - left, bottom - top)
         return (left + box[0]) / width, (top + box[1]) / height, (left + box[2]) / width, (top + box[3]) / height
 
@@ -123,13 +154,14 @@ class Preparation:
         Maps are drawn over it. It is square if the input is square and the image is not distorted. If the field of view
         exceeds the image, the margin is black.
         """
-        image = limit_aspect(image.convert("RGB"))
+        image = self.limited(image.convert("RGB"))
         left, top, right, bottom = box = self.region(*image.size)
         size = max(1, round(right - left)), max(1, round(bottom - top))
         scale = (right - left) / self.size[1], (bottom - top) / self.size[0]
         if abs(scale[0] / scale[1] - 1) < 0.02:
             # The longer side of the resized image was rounded: one scale for both sides keeps a square crop square.
-            factor = min(image.size) / self.resize if isinstance(self.resize, int) else (scale[0] + scale[1]) / 2
+            by_side = self.resize if isinstance(self.resize, int) and self.position is not None else None
+            factor = min(image.size) / by_side if by_side else (scale[0] + scale[1]) / 2
             size = max(1, round(self.size[1] * factor)), max(1, round(self.size[0] * factor))
         overhang = max(-left, -top, right - image.width, bottom - image.height)
         if overhang > 0.01:  # smaller values are rounding errors
@@ -168,13 +200,18 @@ def upright(image: Image.Image) -> Image.Image:
 
 def limit_aspect(image: ImageOrTensor) -> ImageOrTensor:
     """Return the image, center-cropped to an aspect ratio of at most MAX_ASPECT."""
-    width, height = image.size if isinstance(image, Image.Image) else (image.shape[2], image.shape[1])
+    width, height = _size(image)
     left, top, right, bottom = _middle(width, height)
     if (right - left, bottom - top) == (width, height):
         return image
     if isinstance(image, Image.Image):
         return image.crop((left, top, right, bottom))
     return image[:, top:bottom, left:right]
+
+
+def _size(image: Image.Image | Tensor) -> tuple[int, int]:
+    """Return width and height."""
+    return image.size if isinstance(image, Image.Image) else (image.shape[2], image.shape[1])
 
 
 def _middle(width: int, height: int) -> tuple[int, int, int, int]:

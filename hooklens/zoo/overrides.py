@@ -53,6 +53,8 @@ class Overrides:
     """Height and width of the input, or (height, width)."""
     score: str | None = None
     """How scores become probabilities, as in `explainers.explain`."""
+    crop: str | tuple[float, float] | None = None
+    """The position of the crop, (x, y) from 0 to 1, or "whole" for the whole image with black margins."""
 
     def __bool__(self) -> bool:
         return any(value is not None for value in vars(self).values())
@@ -180,9 +182,12 @@ def _preparation(model: Model, custom: Overrides) -> tuple[Preparation, list[str
         unit = "pixel values from 0 to 255" if len(mean) in (1, 3) else "the bands' own values"
         notes.append(f"The mean or std exceeds 1, so both are applied to {unit}.")
     size = (0, 0) if custom.size is None and not known else base.size if custom.size is None else _size(custom.size)
+    position = base.position if custom.crop is None else None if isinstance(custom.crop, str) else custom.crop
+    if custom.crop is not None and type(base) is not Preparation:
+        raise BadOverride(f"{model.name!r} has its own preprocessing, so its crop cannot be moved. Remove crop=")
     if known and size == base.size and len(mean) == base.channels:
-        return dataclasses.replace(base, mean=mean, std=std), notes
-    return _plain(size, mean, std, base), notes
+        return dataclasses.replace(base, mean=mean, std=std, position=position), notes
+    return dataclasses.replace(_plain(size, mean, std, base), position=position), notes
 
 
 def _plain(size: tuple[int, int], mean: tuple[float, ...], std: tuple[float, ...], base: Preparation) -> Preparation:

@@ -1,4 +1,4 @@
-"""A model with another size, mean, std or score, written after its name: `NAME?size=96x64&score=sigmoid`.
+"""A model with another size, crop, mean, std or score, written after its name: `NAME?size=96x64&crop=whole`.
 
 Visitors of a page may use such names for every offered model, so links, batches and the API work as for other names.
 """
@@ -16,8 +16,13 @@ from hooklens.zoo.sources.source import ModelUnavailable
 MAX_SIDE = 512
 """The longest side in pixels that a name may request, because visitors could otherwise fill the memory. The owner can
 set any size when the model is added."""
-_START = re.compile(r"\?(?=(?:size|mean|std|score)=)")
-_HOW = "Write NAME?size=HEIGHTxWIDTH&mean=0.5,0.5,0.5&std=0.5,0.5,0.5&score=softmax, with only what you want to change"
+_START = re.compile(r"\?(?=(?:size|crop|mean|std|score)=)")
+_HOW = (
+    "Write NAME?size=HEIGHTxWIDTH&crop=X,Y&mean=0.5,0.5,0.5&std=0.5,0.5,0.5&score=softmax, with only what you want to "
+    "change"
+)
+WHOLE = "whole"
+"""The crop of the whole image."""
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -34,12 +39,13 @@ def parse_settings(text: str) -> Overrides:
     found: dict[str, str] = {}
     for part in text.split("&"):
         key, equals, value = part.partition("=")
-        if key not in ("size", "mean", "std", "score") or not equals or not value or key in found:
+        if key not in ("size", "crop", "mean", "std", "score") or not equals or not value or key in found:
             raise BadOverride(f"Cannot read the setting {part!r}. {_HOW}")
         found[key] = value
     mean, std = (_numbers(key, found[key]) if key in found else None for key in ("mean", "std"))
     size = _side(found["size"]) if "size" in found else None
-    return Overrides(mean=mean, std=std, size=size, score=found.get("score"))
+    crop = _crop(found["crop"]) if "crop" in found else None
+    return Overrides(mean=mean, std=std, size=size, score=found.get("score"), crop=crop)
 
 
 def _side(text: str) -> tuple[int, int]:
@@ -48,6 +54,16 @@ def _side(text: str) -> tuple[int, int]:
     if not all(1 <= side <= MAX_SIDE for side in sides):
         raise BadOverride(f"Invalid size {text!r}. Use pixels from 1 to {MAX_SIDE}, such as 224 or 96x64")
     return sides
+
+
+def _crop(text: str) -> str | tuple[float, float]:
+    if text == WHOLE:
+        return text
+    match = re.fullmatch(r"([01](?:\.\d{1,4})?),([01](?:\.\d{1,4})?)", text)
+    x, y = (float(match[1]), float(match[2])) if match else (2.0, 2.0)
+    if max(x, y) > 1:
+        raise BadOverride(f"Invalid crop {text!r}. Use {WHOLE}, or its position from 0 to 1, such as 0.5,0")
+    return x, y
 
 
 def _numbers(key: str, text: str) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ none, a chunk is limited only by its time.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from typing import Any
 
@@ -45,6 +46,15 @@ def keep_freed_memory(size: int = 2**30) -> bool:
     return _kept
 
 
+def release_freed_memory() -> bool:
+    """Return the memory that this process has freed and kept to the system.
+
+    Returns  whether the C library supports it (GNU's does)
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    return trim is not None and trim(0) >= 0
+
+
 def reused_bytes() -> int:
     """Return the size in bytes up to which a CPU tensor reuses freed memory."""
     return _REUSED_WHEN_KEPT if _kept else _REUSED
@@ -68,6 +78,12 @@ def free(device: torch.device) -> int:
         return 0
     cached = backend.memory_reserved(device) - backend.memory_allocated(device)
     return int(backend.mem_get_info(device)[0] + cached)
+
+
+def allocated_here() -> int:
+    """Return the memory of the machine in bytes that this process uses, except for its libraries; 0 if unknown."""
+    pages = _read("/proc/self/statm").split()
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
 
 def _free_here() -> int:

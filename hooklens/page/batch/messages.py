@@ -39,6 +39,8 @@ TERMS: dict[str, Any] = {
     "frame": "Report",
     "choose": "Choose images or a zip archive",
     "drop": "or drop them here",
+    "examples": "Try it with the {count} examples",
+    "show": "Explain {name} on the page",
     "clear": "Clear",
     "shown": "Selected files",
     "selected": ["1 file, {size} MB", "{count} files, {size} MB"],
@@ -48,6 +50,15 @@ TERMS: dict[str, Any] = {
     "large": TOO_MUCH,
     "failed": "{name} could not be uploaded. Choose it again.",
 }
+
+STEPS: dict[str, str] = {
+    "group": "Images of the batch",
+    "previous": "Previous image",
+    "next": "Next image",
+    "close": "Close the batch",
+    "at": "{number} of {count}: {name}",
+}
+"""Labels used by static/batch/steps.js."""
 
 
 def explaining(done: int, total: int) -> str:
@@ -62,6 +73,7 @@ def drawing(done: int, total: int) -> str:
 
 def finished(done: int, total: int, unreadable: int, title: str, method: str) -> str:
     """Return the summary of a finished or stopped run."""
-    count = f"{done} of {total} images" if done < total else f"{done} image{'s' * (done != 1)}"
+    read = done - unreadable
+    count = f"{read} of {total} images" if read < total else f"{read} image{'s' * (read != 1)}"
     text = f"{'Stopped: ' * (done < total)}{count} explained with {method} for {title}"
     return text + (f"; {unreadable} could not be read." if unreadable else ".")

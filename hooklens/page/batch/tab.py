@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from hooklens import limits
+from hooklens.images import examples
 from hooklens.page.batch import engine, messages
 from hooklens.page.batch.engine import Progress, Report
 from hooklens.page.components import view
@@ -32,7 +33,9 @@ class Batch(Tab):
             elem_id="hl-many-head",
         )
         most = {"count": limits.BATCH, "bytes": limits.BATCH_BYTES, "file": limits.FILE}
-        self.view = canvas("batch/batch", "hl-many", terms=messages.TERMS, limits=most)
+        addresses = [f"hl-examples/{example.path.name}" for example in examples.all_examples().values()]
+        terms = messages.TERMS | {"examples": messages.TERMS["examples"].format(count=len(addresses))}
+        self.view = canvas("batch/batch", "hl-many", terms=terms, limits=most, examples=addresses)
 
     def wire(self) -> None:
         """Connect the events; a report waits in the queue, but Stop does not."""

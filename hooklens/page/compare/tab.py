@@ -16,6 +16,7 @@ from hooklens.session.bundles.messages import SAVE
 from hooklens.session.compare import messages, questions
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
+from hooklens.session.messages import HEADS
 from hooklens.session.request import from_form
 
 
@@ -23,6 +24,7 @@ class Compare(Tab):
     """The board with the panels, and for each panel a hidden component that receives its answers."""
 
     title, id = messages.COMPARE, "compare"
+    part = messages.MAPS
 
     def build(self) -> None:
         """Create the layout of the tab."""
@@ -31,7 +33,7 @@ class Compare(Tab):
             "hl-compare",
             terms={**DRAWING, **messages.TERMS},
             map=READING,
-            combobox=COMBOBOX,
+            combobox=COMBOBOX | {"heads": HEADS},
             save=SAVE,
             slots=questions.SLOTS,
             events=["answered"],

@@ -40,10 +40,12 @@ def lists(settings: Settings) -> dict[str, Any]:
     loaded = settings.loaded
     methods = model_cache.list_methods(loaded, settings.layer)
     return {
-        "model": [(page_messages.model_choice(info), info.name) for info in model_cache.list_models()],
+        "model": panel.models(model_cache.list_models()),
         "layer": panel.layers(loaded),
         "target": [] if loaded.detects_objects else [(name, name) for name in loaded.names],
-        "method": [(page_messages.method_choice(method), method.name) for method in methods],
+        "method": [
+            (page_messages.method_choice(method), method.name, [method.title, method.family]) for method in methods
+        ],
     }
 
 

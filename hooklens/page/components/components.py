@@ -16,8 +16,8 @@ GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
 COMBOBOX = {"no_match": "No match for “{text}”.", "more": "{count} more: type to find them"}
 """Labels used by static/panel/combobox.js."""
 
-Items = Sequence[str | tuple[str, str]]
-"""Names to select from, or pairs of a label and a name."""
+Items = Sequence[str | tuple[str, str] | tuple[str, str, list[str]]]
+"""Names to select from, or a label, a name, and the texts of the columns of a list."""
 
 
 class ImageUpload(gr.Image):
@@ -55,7 +55,8 @@ def named(module: str, elem_id: str, **props: Any) -> Named:
 
 def choice(elem_id: str, label: str, setting: str, items: Items = ()) -> Named:
     """Create a selection with search from a list of names; it raises "input" with the name of its setting."""
-    return named("panel/choice", elem_id, title=label, setting=setting, words=COMBOBOX, names=_names(items))
+    texts = {"title": label, "words": COMBOBOX, "heads": messages.HEADS[setting]}
+    return named("panel/choice", elem_id, setting=setting, names=_names(items), **texts)
 
 
 def update_choice(items: Items, **more: Any) -> Any:

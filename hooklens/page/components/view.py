@@ -20,6 +20,7 @@ from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import caption
 from hooklens.session.bundles.record import record
 from hooklens.session.methods.findings import caution, describe
+from hooklens.session.methods.papers import bibtex
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,6 @@ SMALL = 64 * 64  # values; partial maps up to this size are float32
 PREVIEW = 64  # cells per side of the maps of all blocks
 LARGE = 512 * 512  # values; larger final maps are float16 because float32 would be too large for the page
 OUTLINE = 320  # pixels of the longer side of region masks
-COLORS = 10  # number of class colors, see static/drawing/objects.js
 _count = itertools.count(1)
 
 
@@ -102,6 +102,7 @@ def answer(step: Answer, ident: int) -> dict[str, Any]:
         "words": messages.overlay(step, step.map),
         "record": stored,
         "caption": caption(stored),
+        "citation": bibtex(settings.method),
         **_objects(step.scene),
     }
 
@@ -153,7 +154,7 @@ def image_only(step: Scene, ident: int) -> dict[str, Any]:
 def objects(step: Scene, ident: int) -> dict[str, Any]:
     """Pack the list of detected objects in the format of the predictions."""
     items = [
-        {"index": k, "name": item.name, "share": item.share, "colour": item.label % COLORS}
+        {"index": k, "name": item.name, "share": item.share, "colour": item.label % messages.COLORS}
         for k, item in enumerate(step.objects)
     ]
     title, _ = messages.OBJECTS[step.settings.loaded.model.task]
@@ -178,7 +179,7 @@ def _objects(step: Scene | None) -> dict[str, Any]:
         {
             "name": item.name,
             "box": item.box,
-            "colour": item.label % COLORS,
+            "colour": item.label % messages.COLORS,
             "share": item.share,
             "label": item.label,
             "whole": item.mask is not None and not item.rank,
@@ -216,7 +217,8 @@ def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
     if not step.settings.loaded.has_probabilities:  # scores as numbers, with bars relative to the largest
         largest = max((abs(score) for _, score in step.top), default=0.0) or 1.0
         items = [row | {"share": max(0.0, row["share"] / largest), "text": f"{row['share']:.3g}"} for row in items]
-    return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items}
+    packed = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
+    return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items, **packed}
 
 
 def findings(step: Answer, ident: int) -> dict[str, Any]:

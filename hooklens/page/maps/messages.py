@@ -1,6 +1,18 @@
 """Labels of the predictions, and messages about the maps of the most likely classes."""
 
-BARS = {"title": "Predictions", "group": "Predicted classes", "explain": "Explain {name}"}
+BARS = {
+    "title": "Predictions",
+    "group": "Predicted classes",
+    "explain": "Explain {name}",
+    "more": "Show {count}",
+    "less": "Show {count}",
+    "true": "True class",
+    "unknown": "not set",
+    "clear": "Not set",
+    "rank": "{name} has rank {rank} of {count}: {score}.",
+    "correct": "{name} has rank 1 of {count}: {score}. The prediction is correct.",
+    "show": "Explain it",
+}
 """Labels used by static/maps/classes.js."""
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 SIDE = 64
-"""Values of the longer side of a small map, which is drawn at 44 pixels."""
+"""Values of the longer side of a small map, which is drawn at 36 pixels."""
 
 
 def top_maps(step: TopMaps, of: int, ident: int) -> dict[str, Any]:

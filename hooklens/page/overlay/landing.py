@@ -70,7 +70,7 @@ def compute() -> dict[str, Any]:
     settings, answer, stages = steps[Settings], steps[Answer], steps[Stages]
     loaded = settings.loaded
     info = next(info for info in model_cache.list_models() if info.name == loaded.name)
-    layer = next(label for label, name in panel.layers(loaded) if name == settings.layer)
+    layer = next(label for label, name, _ in panel.layers(loaded) if name == settings.layer)
     return {
         "example": example.id,
         "model": loaded.name,
@@ -83,7 +83,7 @@ def compute() -> dict[str, Any]:
             "method": [messages.method_choice(settings.method), settings.method.name],
         },
         "view": view.answer(answer, 0) | {"record": None, "seconds": None},  # these depend on the machine
-        "classes": view.classes(answer, 0) | listed(answer),
+        "classes": view.classes(answer, 0) | listed(answer) | {"all": None},  # the computed answer has them
         "guide": guide.pack(answer, 0),
         "findings": view.findings(answer, 0),
         "strip": view.stages(stages, 0),

@@ -11,11 +11,11 @@ import gradio as gr
 from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
-from hooklens.page.components.components import canvas, update_choice
+from hooklens.page.components.components import COMBOBOX, canvas, update_choice
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
-from hooklens.page.methods import guide
+from hooklens.page.methods import guide, picker
 from hooklens.page.overlay import landing
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.rail.tab import Rail
@@ -55,7 +55,7 @@ class Overlay(Tab):
             with gr.Column(min_width=320, elem_id="hl-network"):
                 self.rail = Rail(self.page)
             with gr.Column(scale=1, min_width=220, elem_id="hl-side"):
-                self.bars = canvas("maps/classes", "hl-bars", terms=map_messages.BARS, events=["answered"])
+                self.bars = canvas("maps/classes", "hl-bars", terms=COMBOBOX | map_messages.BARS, events=["answered"])
                 self.findings = canvas("panel/findings", "hl-findings")
                 self.trust = Trust(self.page, "hl-overlay")
                 self.guide = guide.guide("hl-guide")
@@ -71,6 +71,7 @@ class Overlay(Tab):
             *panel.inputs[1:],
             panel.notice,
             panel.preprocessing,
+            panel.crop,
             panel.stop,
             page.fold,
             *shown,
@@ -84,7 +85,7 @@ class Overlay(Tab):
         opening = [panel.image, panel.examples, panel.bands, panel.pin]
         loaded = page.demo.load(self.open_page, outputs=opening, **stored, **UNQUEUED)
         loaded.then(self.first, outputs=outputs, **stored, **shared)
-        clicked = [panel.bands, panel.examples, panel.options, panel.notice, panel.preprocessing]
+        clicked = [panel.bands, panel.examples, panel.options, panel.notice, panel.preprocessing, panel.crop]
         clicked += [panel.address, self.status, self.view, self.bars, self.findings, self.strip, *page.changers]
         changed = [panel.image, *panel.choices.values()]
         events = [*(each.input for each in changed), *(each.select for each in clicked)]
@@ -281,6 +282,7 @@ class Overlay(Tab):
             self.panel.stop: gr.update(interactive=False),
             self.page.fold: {"text": messages.folded(step)},
             self.page.answered: page_view.answered(ident),
+            **({self.panel.method: picker.update(settings)} if step.is_mistimed else {}),
             **(self._update_followers(settings) if settings.bands else {}),
         }
 

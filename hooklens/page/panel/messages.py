@@ -1,4 +1,6 @@
-"""Labels and messages of the left column that only the scripts use."""
+"""Labels and messages of the left column, most of them for the scripts."""
+
+UNUSED = "This view does not use the image and the settings."
 
 BANDS = {
     "title": "Bands shown as red, green and blue",
@@ -6,9 +8,17 @@ BANDS = {
     "green": "Green",
     "blue": "Blue",
     "band": "Band {number}",
-    "frame": "The model receives the part inside this frame",
 }
 """Labels used by static/panel/bands.js."""
+
+CROP = {
+    "group": "The part of the image that the model receives",
+    "center": "Center crop",
+    "whole": "Whole image",
+    "whole_hint": "The whole image, with black margins if it is not square",
+    "frame": "The model receives the part inside this frame. Drag it, or move it with the arrow keys",
+}
+"""Labels used by static/panel/crop.js."""
 
 EXAMPLES = {"group": "Example images", "upload": "Upload", "accept": "image/*,.npy,.tif,.tiff"}
 """Labels used by static/panel/examples.js."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
@@ -21,9 +22,12 @@ from hooklens.session.bundles import links
 from hooklens.session.jobs import runs
 from hooklens.session.request import NAMES, Request, split
 
+if TYPE_CHECKING:
+    from hooklens import zoo
+
 SOURCES: list[Literal["upload", "webcam", "clipboard"]] = ["upload", "clipboard", "webcam"]
 CLICKABLE = ["hl-examples", "hl-top5", "hl-notice", "hl-overlay", "hl-bars", "hl-findings", "hl-strip", "hl-method"]
-CLICKABLE += ["hl-ranking", "hl-model", "hl-layer", "hl-class", "hl-status", "hl-preprocessing"]
+CLICKABLE += ["hl-ranking", "hl-model", "hl-layer", "hl-class", "hl-status", "hl-preprocessing", "hl-crop"]
 """The ids of components whose clicks change the settings, which the address follows at once."""
 
 
@@ -32,6 +36,7 @@ class Panel:
     """The components of the column."""
 
     image: ImageUpload
+    crop: gr.HTML
     bands: gr.HTML
     examples: gr.HTML
     model: Named
@@ -61,12 +66,13 @@ class Panel:
     @property
     def outputs(self) -> list[Any]:
         """The components that a click or a resolved request may change."""
-        return [*self.inputs, self.examples, self.notice, self.preprocessing, self.pin]
+        return [*self.inputs, self.examples, self.notice, self.preprocessing, self.crop, self.pin]
 
 
-def build() -> Panel:
-    """Create the layout of the column."""
+def build(below_image: Callable[[], object] = lambda: None) -> Panel:
+    """Create the layout of the column; `below_image` creates more components below the image."""
     items = [examples.small(example) for example in examples.all_examples().values()]
+    gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
     image = ImageUpload(
         sources=SOURCES,
         type="filepath",
@@ -78,6 +84,8 @@ def build() -> Panel:
         alt_text=messages.IMAGE_ALT,
         placeholder=messages.PLACEHOLDER,
     )
+    below_image()
+    crop = canvas("panel/crop", "hl-crop", terms=panel_messages.CROP, image=image.elem_id)
     picker = canvas("panel/bands", "hl-bands", terms=panel_messages.BANDS, image=image.elem_id)
     strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES)
     with gr.Column(elem_id="hl-settings"):
@@ -100,6 +108,7 @@ def build() -> Panel:
     address = canvas("page/page", "hl-address", asks=CLICKABLE, terms=messages.LINK)
     return Panel(
         image,
+        crop,
         picker,
         strip,
         model,
@@ -225,6 +234,7 @@ def update_settings(settings: Settings, request: Request, form: Any, panel: Pane
     if form.get("model") != loaded.name:
         updates |= update_models(panel, loaded)
         updates[panel.preprocessing] = preprocessing.pack(loaded)
+        updates[panel.crop] = preprocessing.crop(loaded)
         updates[panel.layer] = update_choice(layers(loaded), value=names["layer"])
         choices: list[str | tuple[str, str]] = [(messages.STRONGEST.get(loaded.model.task, messages.TOP_CHOICE), "")]
         choices += [names["target"]] * bool(names["target"]) if loaded.detects_objects else loaded.names
@@ -260,9 +270,9 @@ def update_models(panel: Panel, chosen: LoadedModel | None = None) -> dict[Any, 
     networks = {info.name for info in infos}
     # The list shows only a hundred names at first, so alternative weights come after all networks.
     infos.sort(key=lambda info: info.name.partition(":")[0] in networks - {info.name})
-    listed = [(messages.model_choice(info), info.name) for info in infos]
+    listed = models(infos)
     if chosen and chosen.name not in {info.name for info in infos}:  # with other settings, which no list has
-        listed.insert(0, (chosen.title, chosen.name))
+        listed.insert(0, (chosen.title, chosen.name, [chosen.title]))
     error = model_cache.loading_error()
     selected = {"value": chosen.name} if chosen else {}
     return {
@@ -271,8 +281,14 @@ def update_models(panel: Panel, chosen: LoadedModel | None = None) -> dict[Any, 
     }
 
 
-def layers(loaded: LoadedModel) -> list[tuple[str, str]]:
+def models(infos: Iterable[zoo.ModelInfo]) -> list[tuple[str, str, list[str]]]:
+    """Return the choices of models."""
+    return [(messages.model_choice(info), info.name, messages.model_columns(info)) for info in infos]
+
+
+def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:
     """Return the choices of layers: the stages, last first, then all other layers in call order."""
     stages = [layer for layer in loaded.layers if layer.stage or layer.name == loaded.default]
     rest = [layer for layer in loaded.layers if layer not in stages]
-    return [(messages.layer_choice(layer), layer.name) for layer in [*reversed(stages), *rest]]
+    ordered = [*reversed(stages), *rest]
+    return [(messages.layer_choice(layer), layer.name, messages.layer_columns(layer)) for layer in ordered]

@@ -17,7 +17,7 @@ def pack(loaded: LoadedModel) -> dict[str, Any]:
 
     base, changes = variants.split_name(loaded.name)
     model = loaded.model
-    if not (model.notes or changes):
+    if not (model.notes or any(not part.startswith("crop=") for part in changes.split("&") if part)):
         return {"notes": []}
     hints = (f" {overrides.SET_THEM}.", f" {overrides.SET_SCORE}.")  # options of the command line
     notes = list(model.notes)
@@ -34,6 +34,22 @@ def pack(loaded: LoadedModel) -> dict[str, Any]:
     changed = dict(part.split("=", 1) for part in changes.split("&")) if changes else {}
     summary = messages.preprocessing(height, width, values["mean"], values["std"])
     return {"notes": notes, "base": base, "values": values, "changed": changed, "summary": summary}
+
+
+def crop(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the crop of a network: its position (None for the whole image), and the name of the model without it.
+
+    It is empty for a network with its own preprocessing, whose crop cannot be moved.
+    """
+    from hooklens.zoo import variants  # torch takes seconds to start
+    from hooklens.zoo.model import Preparation  # as above
+
+    preparation = loaded.model.preparation
+    if type(preparation) is not Preparation:
+        return {}
+    base, changes = variants.split_name(loaded.name)
+    others = [part for part in changes.split("&") if part and not part.startswith("crop=")]
+    return {"base": base, "others": others, "position": preparation.position}
 
 
 def _numbers(values: tuple[float, ...]) -> str:

@@ -26,9 +26,10 @@ GRACE = 5.0
 
 
 class Ranking(Tab):
-    """All supported methods in the order of their rank."""
+    """All supported methods in the order of their rank, as the second part of the comparison."""
 
     title, id = messages.RANKING, "ranking"
+    within = "compare"
 
     def build(self) -> None:
         """Create the layout of the tab; a click on a row changes the settings."""

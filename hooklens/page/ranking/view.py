@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hooklens.page.components import view
 from hooklens.session import messages as page_messages
 from hooklens.session.answers import Waiting
+from hooklens.session.methods import badges
+from hooklens.session.methods.messages import NO_WEIGHTS
 from hooklens.session.ranking import messages
 from hooklens.session.ranking.engine import Ranking
 
@@ -39,20 +42,26 @@ def refused(message: str) -> dict[str, Any]:
 
 def ranking(step: Ranking, known: Packed) -> dict[str, Any]:
     """Pack the current table."""
+    import explainers  # torch takes seconds to start
+
     result, settings = step.result, step.settings
     over = step.left is None
     if result is None:
         return _status("busy", messages.started(step.target), 0.0) | {"rows": []}
-    rows = [_row(row, index, known) for index, row in enumerate(result.rows)]
+    groups = _groups(result)
+    rows = [_row(group, index, known) for index, group in enumerate(groups)]
+    for row, group, rank in zip(rows, groups, _ranks(groups), strict=True):
+        row |= {"rank": rank, "best": rank == 1 and row["beats"]}
+        row["badges"] = badges.badges(explainers.METHODS[group[0].method], settings.loaded)
     parts = (
-        messages.finished(result, step.target, rows[0]["title"] + _at(result.rows[0]), step.stopped)
+        messages.finished(result, step.target, _conclusion(rows), step.stopped)
         if over
         else messages.progress(result, step.target, step.left or 0.0)
     )
     value = _status("stopped" if step.stopped else "done" if over else "busy", parts, None if over else step.fraction)
     if CROP not in known:
         known[CROP] = view.jpeg(step.crop, IMAGE)
-    value |= {"rows": [*rows, *_controls(result)], "crop": known[CROP]}
+    value |= {"rows": [*rows, *_controls(groups)], "crop": known[CROP]}
     value["steps"] = [
         min((row.steps for row in result.rows), default=0),
         max((r.steps for r in result.rows), default=0),
@@ -61,25 +70,61 @@ def ranking(step: Ranking, known: Packed) -> dict[str, Any]:
     return value | ({"notes": _notes(result), "refused": _refused(result)} if over else {})
 
 
+def _groups(result: Recommendation) -> list[list[RankedMap]]:
+    """Return the rows, equal maps together: those with full curves first, then by insertion minus deletion."""
+    groups: dict[str, list[RankedMap]] = {}
+    for row in sorted(result.rows, key=lambda row: bool(row.same_as)):
+        groups.setdefault(row.same_as or row.name, []).append(row)
+
+    def key(group: list[RankedMap]) -> tuple[int, float]:
+        difference = _difference(group[0].values)
+        return -group[0].steps, math.inf if difference is None else -difference
+
+    return sorted(groups.values(), key=key)
+
+
+def _ranks(groups: list[list[RankedMap]]) -> list[int | None]:
+    """Return the rank of every group: the same one for equal differences, as displayed, and None for short curves."""
+    longest = max((group[0].steps for group in groups), default=0)
+    full = [_shown(group) if group[0].steps == longest else None for group in groups]
+    known = [value for value in full if value is not None]
+    return [None if value is None else 1 + sum(other > value for other in known) for value in full]
+
+
+def _shown(group: list[RankedMap]) -> float | None:
+    """Return the difference of a group as the table displays it."""
+    difference = _difference(group[0].values)
+    return None if difference is None else round(difference, messages.DIGITS)
+
+
+def _conclusion(rows: list[Row]) -> messages.Conclusion:
+    """Return the first row, the first one that is better than all controls, and whether that has a warning."""
+    better = next((row for row in rows if row["beats"] and row["rank"]), None)
+    first, found = (messages.title(row["title"], row["layer"]) if row else "" for row in (rows[0], better))
+    warned = better is not None and any(label == NO_WEIGHTS for label, _ in better["badges"])
+    return messages.Conclusion(first, found, warned)
+
+
 def _status(state: str, parts: list[Any], fraction: float | None = None) -> dict[str, Any]:
     return page_messages.status(state, *parts, ident=view.number(), fraction=fraction)
 
 
-def _row(row: RankedMap, index: int, known: Packed) -> Row:
+def _row(group: list[RankedMap], index: int, known: Packed) -> Row:
+    row, *others = group
     key = row.name, row.steps
     if key not in known:
         known[key] = _pack_row(row)
-    return known[key] | _compare(row) | {"order": index, "rank": _number(row.rank)}
+    equal = [[each.method, each.layer or "", _title(each.name)] for each in others]
+    return known[key] | _compare(row) | {"order": index, "equal": equal}
 
 
 def _compare(row: RankedMap) -> Row:
     """Pack the comparison with the controls, which depends on the number of rows."""
     comparisons = [comparison for by_control in row.comparisons.values() for comparison in by_control.values()]
-    notes = [row.sentence(name) for name in row.values]
     return {
         "beside": messages.compared(row),
-        "beats": all(comparison.verdict == "better" for comparison in comparisons),
-        "about": [*notes, *([messages.same_map(_title(row.same_as))] if row.same_as else [])],
+        "beats": bool(comparisons) and all(comparison.verdict == "better" for comparison in comparisons),
+        "about": [row.sentence(name) for name in row.values],
     }
 
 
@@ -118,45 +163,34 @@ def _small(plane: torch.Tensor) -> dict[str, Any]:
     return {"h": SIDE, "w": SIDE, "b64": base64.b64encode(scaled.cpu().numpy().tobytes()).decode("ascii")}
 
 
-def _controls(result: Recommendation) -> list[Row]:
+def _controls(groups: list[list[RankedMap]]) -> list[Row]:
     """Pack the controls at their position in the table.
 
-    A control is ranked among the rows with full curves if it is better than one of them, otherwise among the rows with
-    short curves, with its results for short curves.
+    A control is among the rows with full curves if it is better than one of them, otherwise among the rows with short
+    curves, with its results for short curves.
     """
-    lengths = sorted({row.steps for row in result.rows}, reverse=True)
-    numbers = [row.values for row in result.rows]
+    lengths = sorted({group[0].steps for group in groups}, reverse=True)
     rows = []
     for control in messages.CONTROLS:
         for steps in lengths:
-            group = [index for index, row in enumerate(result.rows) if row.steps == steps]
-            values = _values(result.rows[group[0]], control)
+            inside = [index for index, group in enumerate(groups) if group[0].steps == steps]
+            values = _values(groups[inside[0]][0], control)
             if not values:
                 break
-            rank = _rank([numbers[index] for index in group], values)
-            worse = [index for index in group if rank <= result.rows[index].rank]
+            difference = _difference(values)
+            own = -math.inf if difference is None else difference
+            worse = [index for index in inside if own >= (_difference(groups[index][0].values) or 0.0)]
             if worse or steps == lengths[-1]:
-                order = (worse[0] if worse else group[-1] + 1) - 0.5
-                rows.append(_control(control, values, order, steps))
+                order = (worse[0] if worse else inside[-1] + 1) - 0.5
+                rows.append((-own, _control(control, values, order, steps)))
                 break
-    return rows
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
 
 def _values(row: RankedMap, control: str) -> dict[str, float]:
     """Return the results of a control, which are the same for every map."""
     control_values = {name: values[control] for name, values in row.evaluation.controls.items() if control in values}
     return {name: float(values[values.isfinite()].double().mean()) for name, values in control_values.items()}
-
-
-def _rank(group: list[dict[str, float]], values: dict[str, float]) -> float:
-    """Return the mean rank of a control over all metrics within its group."""
-    import explainers  # torch takes seconds to start
-
-    ranks = []
-    for name, value in values.items():
-        sign = -1 if explainers.METRICS[name].higher else 1
-        ranks.append(1 + sum(sign * other[name] < sign * value for other in group))
-    return sum(ranks) / len(ranks)
 
 
 def _control(control: str, values: dict[str, float], order: float, steps: int) -> Row:
@@ -176,16 +210,14 @@ def _control(control: str, values: dict[str, float], order: float, steps: int) -
 
 
 def _notes(result: Recommendation) -> list[str]:
-    """Return notes about disagreeing metrics, and a warning if no map is better than all controls."""
+    """Return whether the metrics agree on the order."""
     import explainers  # torch takes seconds to start
 
-    trusted = any(all(row.beats(control) for control in messages.CONTROLS) for row in result.rows)
-    notes = [] if trusted else [messages.NONE_BEATS]
     compared = _full_rows(result)
-    for (a, b), rho in compared.agreement.items():
-        winners = _title(compared.winners[a].name), _title(compared.winners[b].name)
-        notes.append(messages.agreement(explainers.METRICS[a].title, explainers.METRICS[b].title, rho, winners))
-    return notes
+    return [
+        messages.agreement(explainers.METRICS[a].title, explainers.METRICS[b].title, rho)
+        for (a, b), rho in compared.agreement.items()
+    ]
 
 
 def _full_rows(result: Recommendation) -> Recommendation:
@@ -206,10 +238,6 @@ def _title(name: str) -> str:
 
     method, _, layer = name.partition(" at ")
     return messages.title(explainers.METHODS[method].title, layer or None)
-
-
-def _at(row: RankedMap) -> str:
-    return f" at {row.layer}" if row.layer else ""
 
 
 def _difference(values: dict[str, float]) -> float | None:

@@ -8,6 +8,7 @@ seconds, and also writes such files for subclasses in this package. Its metaclas
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import inspect
 import os
@@ -21,6 +22,11 @@ os.environ.setdefault("GRADIO_SSR_MODE", "False")
 # sleep between operations, which makes a network 1.5 times slower. A limited spin count lets them wait a bit longer.
 os.environ.setdefault("OMP_WAIT_POLICY", "active")
 os.environ.setdefault("GOMP_SPINCOUNT", "300000")
+
+# One pool of memory for all threads, before there are threads: what one frees, another can use. With several pools,
+# the process keeps about 100 MB more. As in explainers/passes/batches/memory.py, which is imported later.
+if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+    ctypes.CDLL(None).mallopt(-8, 1)
 
 spaces: Any
 try:

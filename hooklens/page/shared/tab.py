@@ -57,6 +57,10 @@ class Tab(ABC):
     id: ClassVar[str]
     in_menu: ClassVar[bool] = False
     """Whether the tab is in the menu "More"."""
+    within: ClassVar[str] = ""
+    """The id of the tab in the navigation to which this tab belongs as a second part."""
+    part: ClassVar[str] = ""
+    """The title among the parts of an entry of the navigation; by default `title`."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

@@ -38,6 +38,7 @@
  * @property {number} key id of the answer that the tiles belong to
  * @property {number[]} order listed channels
  * @property {?number} number the open channel
+ * @property {boolean} closed whether the user has closed the open channel
  */
 
 /**
@@ -51,6 +52,8 @@
  * @property {Object<string, number>} drawn ids of the answers that components show, by component
  * @property {Object<string, ?{row: number, column: number}>} cells selected cells of maps, by component
  * @property {Object<string, ?number[]>} fields boxes over maps (left, top, right, bottom from 0 to 1), by component
+ * @property {{label: string, value: string}[]} classes the classes of the network, in the order of its outputs
+ * @property {{name: string, text: string}[]} likely the most likely classes, most likely first, and their scores
  * @property {?object} crop the crop of the image that the network receives, with its position in the image
  * @property {?{of: number, items: object[], crop: object}} smallMaps maps of the most likely classes
  * @property {?object} network structure of the network, see hooklens/session/rail/network.py
@@ -59,6 +62,7 @@
  * @property {?Preview} preview
  * @property {Channels} channels
  * @property {Object<number, object>} compared newest answers of the comparison's panels, by slot
+ * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
  * @property {?object[]} comparison panels that the comparison has yet to show
  */
 
@@ -73,15 +77,18 @@ export const state = {
   drawn: {},
   cells: {},
   fields: {},
+  classes: [],
+  likely: [],
   crop: null,
   smallMaps: null,
   network: null,
   gradients: null,
   rail: { chosen: null, wanted: null, note: "", norms: new Map() },
   preview: null,
-  channels: { sheet: null, key: 0, order: [], number: null },
+  channels: { sheet: null, key: 0, order: [], number: null, closed: false },
   compared: {},
   comparison: null,
+  steps: null,
 };
 
 const listeners = new Map(); // sets of functions by key

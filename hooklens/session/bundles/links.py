@@ -29,6 +29,8 @@ OPTIONS = 2000  # characters of the options, a JSON object
 QUERY = 8000  # characters of an address
 OWN = "own"
 """The parameter of an uploaded image, which only the user's browser can resolve."""
+SHARED = "shared"
+"""Its value in a link that was copied."""
 NONE = "none"
 """The example name of a page without an image."""
 
@@ -71,7 +73,7 @@ def missing(query: Mapping[str, str], request: Request) -> str:
     if request.image is not None:
         return ""
     if query.get(OWN):
-        return messages.GONE
+        return messages.SHARED if query[OWN] == SHARED else messages.GONE
     return messages.NOT_HERE if run_images.is_digest(_short(query, "example")) else ""
 
 

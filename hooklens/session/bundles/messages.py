@@ -14,6 +14,11 @@ GONE = (
     "click an example. The other settings were restored."
 )
 
+SHARED = (
+    "This link is about an image of the person who shared it. Links do not contain images. Choose the image or click "
+    "an example. The other settings were restored from the link."
+)
+
 NOT_HERE = (
     "The image of this link is not available on this server. Choose its file, or start the app with its run "
     "(--run FOLDER). The other settings were restored from the link."
@@ -29,13 +34,28 @@ SAVED_IMAGE = {
 SAVE: dict[str, Any] = {
     "save": "Save",
     "preparing": "Preparing…",
-    "png": ["Figure, PNG", "Image, map, color bar and caption, at twice the size"],
-    "svg": ["Figure, SVG", "The same figure as SVG, with editable text"],
+    "png": ["Figure, PNG", "Image, map, color bar and caption"],
+    "svg": ["Figure, SVG", "The same figure as SVG, with editable text and contours"],
+    "pdf": ["Figure, PDF", "The same figure as PDF, with text and contours as vector graphics"],
+    "copy": ["Copy figure", "The figure as an image for the clipboard"],
+    "bibtex": ["Copy BibTeX", "The papers of the method, for the clipboard"],
     "map": ["Map only, PNG", "Transparent where values are small"],
     "shown": ["As shown, PNG", "At the resolution of the image"],
     "values": ["Values, .npy", "The raw map, float32"],
     "bundle": ["Bundle, zip", "Image, raw map, figure and all parameters, for use with `hooklens replay`"],
     "stopped": "A stopped map depends on the elapsed time, so it cannot be recomputed.",
+    "options": {
+        "title": "Settings of figures",
+        "fields": {
+            "width": ["Width", "mm"],
+            "dpi": ["Resolution", "dpi"],
+            "letters": ["Panel letters", ""],
+            "caption": ["Caption", ""],
+        },
+    },
+    "copied": "Copied.",
+    "not_copied": "This browser did not allow copying. Save the file instead.",
+    "no_paper": "No paper is known for this method.",
     "not_ready": "The page is not ready yet. Open the Overlay tab and try again.",
     "no_image": "The image could not be downloaded. Try again.",
 }

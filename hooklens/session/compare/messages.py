@@ -5,6 +5,7 @@ from __future__ import annotations
 from hooklens.session import messages
 
 COMPARE = "Compare"
+MAPS = "Side by side"
 STOPPED = "Stopped before it started."
 ONE_CLASS = "This network has only one class, so there is no second class to compare."
 NOTHING_ELSE = {
@@ -15,22 +16,18 @@ NOT_A_PANEL = "This is not a panel of the comparison."
 
 TERMS = {
     "add": "Add panel",
-    "add_hint": "Another kind of method for the same image",
+    "add_hint": "The next likely class if the panels compare classes, or else another kind of method",
     "proposals": ["grad_cam", "input_x_gradient", "lrp", "eigen_cam", "saliency"],
     "pair": "Compare top two classes",
     "pair_hint": "Two panels with the same limits: the predicted class and the runner-up",
     "stop": "Stop",
-    "figure": "Save figure",
-    "figure_hint": "All panels with color bars and captions as a PNG file at twice the size",
-    "bundle": "Save zip",
-    "bundle_hint": "Image, maps, figures and all parameters, for use with `hooklens replay`",
-    "packing": "Packing…",
     "left_out": "The zip archive contains only finished maps, because a stopped map cannot be recomputed.",
     "again": "Recompute",
     "duplicate": "Duplicate",
     "remove": "Remove",
     "opacity": "Opacity",
     "colours": "Colors",
+    "color_map": "Color map",
     "smooth": "Smooth",
     "signed": "Signed",
     "signed_hint": "Show negative values in blue. If off, show magnitudes",

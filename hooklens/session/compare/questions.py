@@ -145,13 +145,7 @@ def _refuse_defaults(settings: Settings) -> None:
 
 
 def _crop_box(settings: Settings, image: Image.Image) -> tuple[float, float, float, float]:
-    from hooklens.zoo.model import limit_aspect  # torch takes seconds to start
-
-    limited = limit_aspect(image)
-    left, top, right, bottom = settings.loaded.model.preparation.region(*limited.size)
-    x, y = (image.width - limited.width) // 2, (image.height - limited.height) // 2
-    width, height = image.size
-    return (left + x) / width, (top + y) / height, (right + x) / width, (bottom + y) / height
+    return settings.loaded.model.preparation.window(*image.size)
 
 
 def _runner_up(settings: Settings, image: Image.Image, images: torch.Tensor) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from hooklens import limits
 
-MAX_CACHED = 4 * limits.SESSIONS
+MAX_CACHED = 1024
 
 
 class Run:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from hooklens.session.jobs.memory import FreedMemory
 from hooklens.session.jobs.runs import Run
 
 QUICK = 0.5
@@ -39,6 +40,7 @@ class Turns:
     """The queue: `enqueue` a job, `wait` for its turn, and `report` the progress of a long job."""
 
     def __init__(self) -> None:
+        self._memory = FreedMemory()
         self._changed = threading.Condition()
         self._holder: Turn | None = None
         self._waiting: list[Turn] = []
@@ -103,6 +105,10 @@ class Turns:
 
     def _start_next(self) -> None:
         """Start the next job in the queue."""
+        if self._holder is None:
+            self._memory.job_started()
+        else:
+            self._memory.job_ended(is_last=not self._waiting)
         self._holder = self._waiting.pop(0) if self._waiting else None
         self._changed.notify_all()
 

@@ -332,6 +332,11 @@ PRESETS = {
 RUN_BROKEN = "The run failed with an internal error. Press Start to try again."
 
 
+def example_line(steps: int, loss: float) -> str:
+    """Return the status of the stored run."""
+    return f"Example: trained for {steps} steps · loss {loss:.4g}"
+
+
 def training_line(step: int, steps: int, seconds: float, loss: float, end: str) -> str:
     """Return the line above the charts."""
     shown = f" · loss {loss:.4g}" if math.isfinite(loss) else ""

@@ -1,7 +1,8 @@
 """Estimated run time of each method, from the number of forward passes in costs.json (written by measure.py).
 
 For the network of the table, the times were measured on two idle cores. For any other network, one forward pass is
-timed once, and the methods are assumed to take the same number of passes.
+timed once, and the methods are assumed to take the same number of passes. An estimate that is wrong by a factor of two
+is replaced by the time of the last run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ FILE = Path(__file__).resolve().parent / "costs.json"
 STEPS = ((1.0, messages.INSTANT), (15.0, messages.SECONDS))
 """Upper limits in seconds and their labels; longer methods get `messages.MINUTE`, the time limit of every run."""
 
+WRONG = 2.0
+"""The factor between an estimate and a run from which the run replaces the estimate."""
+MOST = 1000
+"""Runs whose times are kept."""
+
 _forward_seconds: dict[str, float] = {}
+_observed: dict[tuple[str, str], float] = {}
+"""Seconds of the last run by network and method, if the estimate was wrong."""
 _lock = threading.Lock()
 
 
@@ -36,8 +44,26 @@ def table() -> dict[str, Any]:
 
 def seconds(method: str, loaded: LoadedModel) -> float | None:
     """Return the estimated time of a method with this network, or None if the method was not measured."""
+    with _lock:
+        if known := _observed.get((loaded.name, method)):
+            return known
     passes = table()["passes"].get(method)
     return None if passes is None else passes * forward(loaded)
+
+
+def correct(method: str, loaded: LoadedModel, took: float) -> bool:
+    """Replace the estimate for a method by the time of a complete run with default options, if it is wrong.
+
+    Returns  whether the label of the method changes
+    """
+    estimate = seconds(method, loaded)
+    if estimate is not None and took > 0 and 1 / WRONG < estimate / took < WRONG:
+        return False
+    with _lock:
+        if len(_observed) >= MOST:
+            _observed.clear()
+        _observed[loaded.name, method] = took
+    return badge(estimate) != badge(took)
 
 
 def badge(estimate: float | None) -> str:

@@ -30,7 +30,7 @@ NORM = "gradient norm {norm} for {name}"
 NO_GRADIENT = "no gradient of {name} reaches it"
 MEASURING = "gradient norm …"
 IN_BLOCK = "in block {name}"
-CHANNELS, CHANNEL = "{count} channels", "1 channel"
+CHANNELS, CHANNEL, CHANNELS_SHORT = "{count} channels", "1 channel", "{count} ch."
 
 WHY = {
     "no grid": "No map: the output {shape} has no spatial dimensions.",
@@ -63,5 +63,6 @@ def no_layer(title: str) -> str:
 def terms() -> dict[str, str]:
     """Return the labels used by rail.js."""
     names = """title group legend maps preview averaged zero play stop image score count close open_label close_label
-    folded loading inside inside_group norm no_gradient measuring in_block channels channel"""
+    folded loading inside inside_group norm no_gradient measuring in_block channels channel
+    channels_short"""
     return {name: globals()[name.upper()] for name in names.split()}

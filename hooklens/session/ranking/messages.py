@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hooklens import limits
@@ -18,10 +19,8 @@ ALL = "all three controls"
 STOPPED = "Stopped before the first map."
 TOO_SHORT = "The time limit was reached before the first map was compared with the controls. Increase Seconds."
 FEW = "Too few maps to compare the rankings by deletion and by insertion."
-NONE_BEATS = (
-    "No map is significantly better than all controls by both metrics, corrected for the number of maps. For this "
-    "image, these results do not support any of the maps."
-)
+DIGITS = 3
+"""Digits of a displayed difference; equal ones share a rank."""
 UNKNOWN = "Internal error. See the server log for details. Press Rank methods to try again."
 
 TERMS: dict[str, Any] = {
@@ -39,6 +38,7 @@ TERMS: dict[str, Any] = {
     "csv": "Save CSV",
     "four": "Compare top four",
     "best": "best",
+    "same": "same map: {names}",
     "control": "control",
     "cut": "incomplete",
     "short": "≈ from a curve with {steps} steps; the best maps use {full}",
@@ -50,7 +50,7 @@ TERMS: dict[str, Any] = {
     "refused": "Not ranked ({count})",
     "show": "Show {name} over the image",
     "columns": {
-        "order": ["#", "Mean rank by deletion and insertion, best first"],
+        "order": ["#", "Rank by difference, among the maps with full curves; equal differences share a rank"],
         "map": ["Map", "Method and layer"],
         "insertion": ["Insertion", "Area under the insertion curve: higher is better"],
         "deletion": ["Deletion", "Area under the deletion curve: lower is better"],
@@ -82,13 +82,31 @@ def progress(result: Recommendation, target: str, left: float) -> list[str | dic
     return [f"{state} for ", page_messages.strong(target), f", {rest}"]
 
 
-def finished(result: Recommendation, target: str, best: str, stopped: bool) -> list[str | dict[str, Any]]:
-    """Return the status of a finished ranking: the best map and the number of maps."""
+@dataclass(frozen=True)
+class Conclusion:
+    """The map with the largest difference, and the first one that is better than all controls, or an empty string."""
+
+    first: str
+    better: str
+    hardly_depends: bool = False
+    """Whether the second one hardly depends on the weights."""
+
+
+def finished(result: Recommendation, target: str, found: Conclusion, stopped: bool) -> list[str | dict[str, Any]]:
+    """Return the conclusion of a finished ranking, and the number of maps."""
     reached = len(result.rows) + len(result.refused)
     tried = f"all {result.total} tested" if reached >= result.total else f"{reached} of {result.total} tested"
-    end = f"{tried}, {result.seconds:.0f} s" + (", stopped" if stopped else "")
-    maps = f"{len(result.rows)} map{'s' * (len(result.rows) != 1)}"
-    return [page_messages.strong(best), f" is the best of {maps} for ", page_messages.strong(target), f" ({end})"]
+    end = f" ({tried}, {result.seconds:.0f} s" + (", stopped)" if stopped else ")")
+    count = len(result.rows)
+    maps, subject = f"{count} map{'s' * (count != 1)} for ", page_messages.strong(target)
+    first, better = page_messages.strong(found.first), page_messages.strong(found.better)
+    warning = ", but it hardly depends on the weights" if found.hardly_depends else ""
+    if not found.better:
+        return [f"None of {maps}", subject, " is significantly better than all controls by both metrics", end]
+    if found.better == found.first:
+        return [first, f" is the best of {maps}", subject, f", better than all controls{warning}", end]
+    but = ", but is not better than all controls; "
+    return [first, f" has the largest difference of {maps}", subject, but, better, f" is{warning}", end]
 
 
 def title(name: str, layer: str | None) -> str:
@@ -136,22 +154,12 @@ def _and(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-def agreement(a: str, b: str, rho: float, winners: tuple[str, str]) -> str:
-    """Return whether two metrics agree on the ranking, and the best map by each."""
+def agreement(a: str, b: str, rho: float) -> str:
+    """Return whether two metrics agree on the ranking."""
     from explainers.metrics.recommendation import AGREE, DISAGREE  # torch takes seconds to start
 
     if math.isnan(rho):
         return FEW
-    same = winners[0] == winners[1]
-    if same:
-        wins = f"{winners[0]} is best by both."
-    else:
-        wins = f"{winners[0]} is best by {a.lower()}, {winners[1]} by {b.lower()}."
     number = f"{rho:.2f}".replace("-", "−")
     word = "agree" if rho > AGREE else "disagree" if rho < DISAGREE else "partly agree"
-    return f"{a} and {b.lower()} {word} on the ranking (rank correlation {number}). {wins}"
-
-
-def same_map(name: str) -> str:
-    """Return the note for a map that equals an earlier one."""
-    return f"identical to {name}"
+    return f"{a} and {b.lower()} {word} on the order of the maps (rank correlation {number})."

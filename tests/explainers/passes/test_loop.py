@@ -345,8 +345,12 @@ for _ in range(9): torch.ones(20_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 torch.ones(20_000_000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+from explainers.passes.batches import memory
+used = memory.allocated_here()
+print(memory.release_freed_memory(), used - memory.allocated_here())
 """
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
-    kept, faults = done.stdout.split()
+    kept, faults, is_released, released = done.stdout.split()
     assert kept == str(sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION") is not None)
     assert kept == "False" or int(faults) < 500, "of about 20,000 pages"
+    assert is_released == kept and (kept == "False" or int(released) > 70_000_000)

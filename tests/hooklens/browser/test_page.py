@@ -274,11 +274,27 @@ def test_the_link_contains_the_settings(visit: Visit) -> None:
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "cat"
 
 
+MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], [role=option], [role=menuitem]')]
+  .filter((each) => each.checkVisibility()).map((each) => {
+    const ids = each.getAttribute('aria-labelledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
+    const parts = ids?.split(' ').map((id) => document.getElementById(id).textContent) ?? [];
+    const name = ids ? parts.join(' ') : each.getAttribute('aria-label');
+    return name && !plain(name).includes(plain(each.innerText)) ? [name, each.innerText] : null;
+  }).filter(Boolean)"""
+"""The controls whose accessible name lacks their visible text: what a user says does not reach them."""
+
+
 def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     visit.open()
     page = visit.page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "hl-skip"
+    page.locator("#hl-model input").focus()
+    sent = len(visit.requests)
+    for _ in range(4):
+        page.keyboard.press("Tab")
+    assert not [url for url in visit.requests[sent:] if "queue/join" in url], "moving the focus computes nothing"
+    assert not page.evaluate(MISNAMED)
 
     page.locator("#hl-overlay canvas").first.focus()
     page.keyboard.press("ArrowRight")
@@ -292,6 +308,7 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
 
     page.get_by_role("tab", name="Channels").click()
     visit.painted("grid", 0)
+    assert not page.evaluate(MISNAMED)
     page.locator("#hl-grid [role=option]").first.focus()
     page.keyboard.press("ArrowRight")
     chosen = page.evaluate("document.activeElement.dataset.channel")

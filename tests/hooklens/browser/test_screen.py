@@ -13,7 +13,7 @@ from tests.hooklens.browser.conftest import PATIENCE, Visit
 
 def test_the_sentence_says_what_and_where_and_offers_a_comparison(visit: Visit) -> None:
     page = visit.open().page
-    assert visit.headline == "German shepherd, 94%. The evidence is mainly in the upper right part (65% of the map)."
+    assert visit.headline == "German shepherd, 94%. The evidence is mainly in the upper right (65% of the map)."
     assert visit.status.startswith("Grad-CAM for German shepherd")
 
     page.get_by_role("button", name="Compare with malinois").click()
@@ -30,6 +30,43 @@ def test_a_class_agnostic_map_offers_one_of_the_class(visit: Visit) -> None:
     assert "The map is " in visit.headline
     visit.after(lambda: page.get_by_role("button", name="Explain the class with Grad-CAM").click())
     assert "The evidence is " in visit.headline and visit.status.startswith("Grad-CAM for German shepherd")
+
+
+def test_the_true_class_more_classes_and_another_crop(visit: Visit) -> None:
+    page = visit.open("?true=malinois").page
+    side = page.locator("#hl-bars")
+    side.get_by_text("malinois has rank 2 of 1,000: 1.4%.").wait_for()
+    side.get_by_role("button", name="Show 20").click()
+    shares = side.locator(".hl-bars .hl-share").all_inner_texts()
+    assert len(shares) == 20 and shares[:2] == ["94%", "1.4%"]
+    visit.after(lambda: side.get_by_role("button", name="Explain it").click())
+    assert "for malinois" in visit.status
+
+    visit.after(lambda: page.get_by_role("button", name="Whole image").click())
+    assert "(crop whole)" in visit.status and "crop%3Dwhole" in page.url and "true=malinois" in page.url
+    assert page.evaluate("document.querySelector('#hl-overlay canvas').width") > 0
+    visit.after(lambda: page.get_by_role("button", name="Center crop").click())
+    visit.after(lambda: page.locator("#hl-image .hl-window i").press("ArrowUp"))
+    assert "(crop 0.5,0.4)" in visit.status and page.locator("#hl-crop [aria-pressed=true]").count() == 0
+    visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
+    assert "not set" in side.get_by_role("combobox", name="True class").input_value(), "another image"
+
+
+def test_a_factorization_is_one_colored_image(visit: Visit) -> None:
+    page = visit.open("?method=deep_feature_factorization").page
+    colored, planes = page.locator("#hl-overlay .hl-components"), page.locator("#hl-planes")
+    colored.wait_for()
+    assert planes.locator(".hl-swatch").count() == 5 and "All components in their colors" in planes.inner_text()
+    colors = colored.evaluate(
+        "(c) => { const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height); const found = new Set();"
+        "for (let p = 0; p < data.length; p += 4) {"
+        " const most = Math.max(...data.slice(p, p + 3)), least = Math.min(...data.slice(p, p + 3));"
+        " if (most - least > 60) found.add([0, 1, 2].map((k) => data[p + k] === most ? 1 : 0).join('')); }"
+        "return found.size; }"
+    )
+    assert colors >= 2, "several hues"
+    visit.after(lambda: planes.get_by_role("option", name="Component 2").click())
+    assert not colored.is_visible() and page.locator("#hl-overlay .hl-tools").is_visible()
 
 
 def test_an_error_removes_the_sentence_of_the_old_answer(visit: Visit) -> None:
@@ -146,7 +183,7 @@ def test_lists_find_names_by_words_and_typing_replaces_the_old_name(visit: Visit
 
     def found(name: str, typed: str) -> list[str]:
         field = page.locator(f"#hl-{name} input").first
-        field.focus()
+        field.click()
         page.keyboard.type(typed)
         rows = page.locator(f"#hl-{name} li[role=option]").all_inner_texts()
         field.press("Escape")
@@ -154,6 +191,9 @@ def test_lists_find_names_by_words_and_typing_replaces_the_old_name(visit: Visit
 
     assert found("model", "resnet101")[0].startswith("ResNet-101")
     assert found("model", "vit_b_16")[0].startswith("ViT-B/16")
+    heads = page.locator("#hl-model .hl-combobox-head span").all_inner_texts()
+    assert heads == ["Model", "Accuracy", "Size", "Weights"]
+    assert [row.split() for row in found("class", "")[:3]][1:] == [["German", "shepherd", "94%"], ["malinois", "1.4%"]]
     pandas = found("class", "pan")
     assert pandas.index("giant panda") < 4 and "panpipe" in pandas[:4]
     page.locator("#hl-class input").first.focus()

@@ -437,7 +437,7 @@ def declared(kind: str, width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])
-@pytest.mark.parametrize("sides", [(9000, 9000), (16000, 16000), (16383, 5000)])
+@pytest.mark.parametrize("sides", [(15000, 15000), (16383, 16383), (16383, 12300)])
 def test_decompression_bomb_is_rejected_before_decoding(kind, sides, monkeypatch):
     def decoded(self: Image.Image) -> None:
         raise AssertionError("the file was decoded")
@@ -446,25 +446,25 @@ def test_decompression_bomb_is_rejected_before_decoding(kind, sides, monkeypatch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         message = refusal(declared(kind, *sides))
-    assert "64 million" in message and "pixels" in message
+    assert "200 million" in message and "pixels" in message
 
 
 def test_decompression_bomb_is_rejected_if_warnings_are_errors():
     """If warnings are errors, Pillow raises its warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "64 million" in refusal(declared("PNG", 10000, 10000))
+        assert "200 million" in refusal(declared("PNG", 16000, 16000))
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_compressed_zeros_are_not_decompressed():
-    """10,000 x 10,000 zeros in 450 kB would be 100 MB, and decoding them would take 0.1 s."""
+    """15,000 x 15,000 zeros in 1 MB would be 225 MB, and decoding them would take 0.2 s."""
     rows = zlib.compressobj(1)
-    data = b"".join(rows.compress(bytes(10001 * 100)) for _ in range(100)) + rows.flush()
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 10000, 10000, 8, 0, 0, 0, 0))
+    data = b"".join(rows.compress(bytes(15001 * 100)) for _ in range(150)) + rows.flush()
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 15000, 15000, 8, 0, 0, 0, 0))
     bomb = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", data) + chunk(b"IEND", b"")
     started = time.thread_time()
-    assert "64 million" in refusal(bomb)
+    assert "200 million" in refusal(bomb)
     assert time.thread_time() - started < 0.1
 
 

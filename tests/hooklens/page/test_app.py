@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,22 @@ def test_an_unknown_model_is_reported_once() -> None:
     command = [sys.executable, "-m", "hooklens", "serve", "--model", "unknown", "--port", "7899"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and (result.stdout + result.stderr).count("Unknown model 'unknown'") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="The C library of Linux reports its pools")
+def test_all_threads_of_the_page_share_one_pool_of_memory(tmp_path: Path) -> None:
+    code = f"""
+from hooklens.page.serving import gradio_setup
+import ctypes, threading
+threads = [threading.Thread(target=lambda: [bytes(100_000) for _ in range(50)]) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(library.fopen(b"{tmp_path}/pools.xml", b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (tmp_path / "pools.xml").read_text().count("<heap ") == 1

@@ -104,7 +104,7 @@ def test_images_become_a_report(tmp_path):
     members |= {"tabby/cat.jpg": (EXAMPLES / "cat.jpg").read_bytes(), "tabby/broken.jpg": b"\xff\xd8\xff"}
     found = steps([make_zip(tmp_path / "a.zip", members)], Run(60.0), method="hires_cam")
     assert any(isinstance(step, Progress) for step in found) and isinstance(found[-1], Report)
-    assert found[-1].message == "3 images explained with HiResCAM for EfficientNet-Lite0; 1 could not be read."
+    assert found[-1].message == "2 of 3 images explained with HiResCAM for EfficientNet-Lite0; 1 could not be read."
     assert "German shepherd" in found[-1].html and "50" in found[-1].html and "<script" in found[-1].html
 
 

@@ -98,6 +98,27 @@ def test_a_custom_method_is_listed_by_its_summary(settings: Settings, added: exp
     assert mine["cost"] == "", "it was not measured"
 
 
+def test_an_estimate_that_is_wrong_by_a_factor_of_two_is_replaced(loaded: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(costs, "_observed", {})
+    estimate = costs.seconds("rise", loaded)
+    assert estimate and not costs.correct("rise", loaded, 1.9 * estimate) and costs.seconds("rise", loaded) == estimate
+    assert costs.correct("rise", loaded, 0.5) and costs.seconds("rise", loaded) == 0.5
+    listed = picker._content(Settings(loaded, loaded.default, None, explainers.METHODS["rise"], {}))["methods"]
+    assert next(entry["cost"] for entry in listed if entry["name"] == "rise") == costs.badge(0.5)
+    assert not costs.correct("rise", loaded, 0.4), "within a factor of two of the last run"
+
+
+@pytest.mark.parametrize(("options", "mistimed"), [({}, True), ({"relu": False}, False)])
+def test_a_run_corrects_the_time_of_its_method_unless_it_has_own_options(
+    loaded: Any, monkeypatch: Any, options: dict[str, bool], mistimed: bool
+) -> None:
+    monkeypatch.setattr(costs, "_observed", {(loaded.name, "grad_cam_pp"): 1000.0})
+    with runs.start(None) as run:
+        request = Request(DOG, loaded.name, method="grad_cam_pp", options=options)
+        answer = [*engine.explain(request, run, stages=False)][-1]
+    assert answer.is_mistimed is mistimed
+
+
 def test_costs_of_another_network_follow_its_forward_pass(loaded: Any) -> None:
     other = replace(loaded, name="another")
     calls = []

@@ -45,7 +45,7 @@ def test_shares_are_areas_times_values() -> None:
         ({(1, 1): 0.5}, "the center", 0.5),
         ({(0, 1): 0.3, (0, 2): 0.3}, "the upper center and the upper right corner", 0.6),
         ({(2, 0): 0.25, (2, 1): 0.24, (2, 2): 0.25}, "the lower third", 0.74),
-        ({(0, 1): 0.17, (0, 2): 0.16, (1, 1): 0.2, (1, 2): 0.12}, "the upper right part", 0.65),
+        ({(0, 1): 0.17, (0, 2): 0.16, (1, 1): 0.2, (1, 2): 0.12}, "the upper right", 0.65),
     ],
 )
 def test_the_smallest_part_with_most_of_the_map_is_named(cells: dict, name: str, fraction: float) -> None:
@@ -69,7 +69,7 @@ def test_the_sentence_claims_only_what_the_method_shows(answers: dict[str, Answe
     sentences = {name: headline.headline(answer) for name, answer in answers.items()}
     assert all(sentence[0] == "German shepherd, 94%." for sentence in sentences.values())
     second = {name: sentence[1] for name, sentence in sentences.items()}
-    assert second["grad_cam"] == "The evidence is mainly in the upper right part (65% of the map)."
+    assert second["grad_cam"] == "The evidence is mainly in the upper right (65% of the map)."
     signed = replace(answers["hires_cam"], map=answers["hires_cam"].map - 0.3)
     assert headline.headline(signed)[1].endswith("% of the positive values).")
     assert second["saliency"].startswith("The sensitivity of the score is ")

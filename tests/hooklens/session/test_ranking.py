@@ -88,13 +88,13 @@ def message(value: dict[str, Any]) -> str:
     return "".join(part["text"] for part in value["parts"])
 
 
-def test_rows_are_in_the_order_of_the_library_with_the_controls_at_their_rank(loaded: Any) -> None:
+def test_rows_and_controls_are_in_the_order_of_their_difference(loaded: Any) -> None:
     """Oracle: the manually computed order."""
     full = [ranked_map("grad_cam", 0.9, 0.1), ranked_map("saliency", 0.45, 0.55), ranked_map("hires_cam", 0.2, 0.8)]
     rows = packed(recommendation(*full), loaded)["rows"]
     order = [row["id"] for row in sorted(rows, key=lambda row: row["order"])]
 
-    # random and center have 0.5 and 0.5, rank 2 by both metrics; edges have 0.4 and 0.6, rank 3 by both
+    # random and center have 0.5 and 0.5, edges 0.4 and 0.6
     assert order == ["grad_cam at head", "random", "centre", "saliency", "edge", "hires_cam at head"]
     first = next(row for row in rows if row["id"] == "grad_cam at head")
     assert (first["order"], first["title"], first["layer"], first["method"]) == (0, "Grad-CAM", "head", "grad_cam")
@@ -115,7 +115,7 @@ def test_controls_are_ranked_among_short_curves_if_no_full_curve_is_worse(loaded
     value = packed(recommendation(*rows), loaded)
     order = [row["id"] for row in sorted(value["rows"], key=lambda row: row["order"])]
 
-    assert order == ["grad_cam at head", "saliency", "random", "edge", "centre", "hires_cam at head"]
+    assert order == ["grad_cam at head", "saliency", "random", "centre", "edge", "hires_cam at head"]
     assert {row["steps"] for row in value["rows"] if row.get("control")} == {5} and value["steps"] == [5, 20]
 
 
@@ -145,14 +145,43 @@ def test_the_comparison_with_controls_and_the_agreement_of_metrics_have_messages
     agreeing = [ranked_map("grad_cam", 0.9, 0.1), ranked_map("saliency", 0.8, 0.2), ranked_map("hires_cam", 0.7, 0.3)]
     divided = [ranked_map("grad_cam", 0.9, 0.3), ranked_map("saliency", 0.8, 0.2), ranked_map("hires_cam", 0.7, 0.1)]
     notes = packed(recommendation(*agreeing), loaded, left=None)["notes"]
-    assert notes == [
-        "Deletion and insertion agree on the ranking (rank correlation 1.00). Grad-CAM at head is best by both."
-    ]
+    assert notes == ["Deletion and insertion agree on the order of the maps (rank correlation 1.00)."]
     (note,) = packed(recommendation(*divided), loaded)["notes"]
-    assert "disagree on the ranking (rank correlation −1.00)" in note
-    assert note.endswith("HiResCAM at head is best by deletion, Grad-CAM at head by insertion.")
+    assert "disagree on the order of the maps (rank correlation −1.00)" in note
     none = packed(recommendation(ranked_map("grad_cam", 0.5, 0.5)), loaded)["notes"]
-    assert none == [ranking_messages.NONE_BEATS, ranking_messages.FEW]
+    assert none == [ranking_messages.FEW]
+
+
+def test_ranks_follow_the_difference_and_equal_maps_are_one_row(loaded: Any) -> None:
+    """The mean rank of both metrics has another order; equal differences share a rank, short curves have none."""
+    maps = [
+        ranked_map("grad_cam", 0.9, 0.3),
+        ranked_map("xgrad_cam", 0.9, 0.3, same_as="grad_cam at head"),
+        ranked_map("saliency", 0.95, 0.15),
+        ranked_map("hires_cam", 0.8, 0.20004),
+        ranked_map("layer_cam", 0.99, 0.01, steps=5),
+    ]
+    rows = [row for row in packed(recommendation(*maps), loaded)["rows"] if not row.get("control")]
+    order = [(row["id"], row["rank"], row["best"]) for row in sorted(rows, key=lambda row: row["order"])]
+    equal = [("grad_cam at head", 2, False), ("hires_cam at head", 2, False)]
+    assert order == [("saliency", 1, True), *equal, ("layer_cam at head", None, False)]
+    (grad_cam,) = [row for row in rows if row["id"] == "grad_cam at head"]
+    assert grad_cam["equal"] == [["xgrad_cam", "head", "XGrad-CAM at head"]]
+
+
+def test_there_is_one_conclusion_and_warnings_are_in_the_row(loaded: Any) -> None:
+    def said(*maps: RankedMap) -> str:
+        return message(packed(recommendation(*maps), loaded)).partition(" (")[0]
+
+    level, better = ranked_map("grad_cam", 0.52, 0.48), ranked_map("saliency", 0.9, 0.1)
+    assert said(level) == "None of 1 map for dog is significantly better than all controls by both metrics"
+    assert said(level, better) == "Saliency is the best of 2 maps for dog, better than all controls"
+    unsure = replace(ranked_map("hires_cam", 1.9, 0.0), evaluation=evaluation(1.9, 0.5))
+    first = "HiResCAM at head has the largest difference of 2 maps for dog"
+    assert said(unsure, better) == f"{first}, but is not better than all controls; Saliency is"
+    assert said(ranked_map("guided_backprop", 0.9, 0.1)).endswith("controls, but it hardly depends on the weights")
+    (row, *_) = packed(recommendation(ranked_map("guided_backprop", 0.9, 0.1)), loaded)["rows"]
+    assert "hardly depends on the weights" in [label for label, _ in row["badges"]]
 
 
 def test_the_status_while_running_and_at_the_end(loaded: Any) -> None:
@@ -163,13 +192,10 @@ def test_the_status_while_running_and_at_the_end(loaded: Any) -> None:
     assert (going["kind"], going["fraction"]) == ("busy", 0.3) and "notes" not in going
     assert message(going) == "3 of 3 maps tested for dog, about 7 s left"
     over = packed(found, loaded)
-    assert (
-        message(over) == "Grad-CAM at head is the best of 2 maps for dog (all 3 tested, 3 s)" and over["kind"] == "done"
-    )
+    best = "Grad-CAM at head is the best of 2 maps for dog, better than all controls (all 3 tested, 3 s)"
+    assert message(over) == best and over["kind"] == "done"
     assert over["refused"] == [["LRP at head", "Not here."]]
     assert message(packed(found, loaded, stopped=True)).endswith("3 s, stopped)")
-    twin = next(row for row in over["rows"] if row["id"] == "xgrad_cam at head")
-    assert twin["about"][-1] == "identical to Grad-CAM at head"
 
 
 def test_a_row_is_packed_once_for_all_steps(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +211,8 @@ def test_a_row_is_packed_once_for_all_steps(loaded: Any, monkeypatch: pytest.Mon
     known: view.Packed = {}
     row = ranked_map("grad_cam", 0.9, 0.1, steps=5)
     for _ in range(3):
-        view._row(row, 0, known)
-    view._row(replace(row, steps=20), 0, known)
+        view._row([row], 0, known)
+    view._row([replace(row, steps=20)], 0, known)
     assert count == 2
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from hooklens import limits
 from hooklens.images import examples
 from hooklens.page.maps.view import SIDE, top_maps
-from hooklens.session import engine, network_calls, results_cache
+from hooklens.session import engine, model_cache, network_calls, results_cache
 from hooklens.session.answers import Answer, Refining, Settings
 from hooklens.session.jobs import runs
 from hooklens.session.maps import top
@@ -191,3 +194,14 @@ def test_small_maps_are_downsampled(method: str, value: float) -> None:
     plane = packed["items"][0]["map"]
     assert max(plane["h"], plane["w"]) == SIDE
     assert plane["lo"] == plane["hi"] == value, "magnitudes of gradients, other attributions with their sign"
+
+
+def test_large_networks_are_forgotten_earlier(monkeypatch: Any) -> None:
+    """The default network, which is the first, and the latest one stay."""
+    network = torch.nn.Linear(1000, 1000)
+    loaded = SimpleNamespace(model=SimpleNamespace(network=network))
+    for limit, kept in ((20_000_000, "abcd"), (9_000_000, "ad"), (1, "ad")):
+        monkeypatch.setattr(model_cache, "_loaded", OrderedDict.fromkeys("abcd", loaded))
+        monkeypatch.setattr(limits, "NETWORKS", limit)
+        model_cache._forget_old()
+        assert "".join(model_cache._loaded) == kept, limit

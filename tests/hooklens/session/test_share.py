@@ -365,6 +365,8 @@ def test_an_uploaded_image_is_not_part_of_the_address(uploaded: Callable[[bytes]
     for stored in (None, {}, {"file": None}, {"file": "/etc/passwd"}, {"file": 5}, "x"):
         asked, example, notes = links.read(address, stored)
         assert (asked.image, example, notes) == (None, None, []) and links.missing(address, asked) == messages.GONE
+    shared = {"own": "shared"}
+    assert links.missing(shared, links.read(shared, {"own": "shared", "file": None})[0]) == messages.SHARED
     assert not links.missing({}, Request(None))
     assert links.read({"example": "none"})[:2] == (Request(None), None)
 

@@ -8,7 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from hooklens.session.jobs import runs
+from hooklens import limits
+from hooklens.session.jobs import memory, runs
+from hooklens.session.jobs.memory import FreedMemory
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import QUICK, Turns
 
@@ -124,3 +126,21 @@ def test_a_request_overtaken_by_a_newer_one_does_not_start() -> None:
         with runs.start("ann", question="3", number=3) as newest:
             assert newest and newer.superseded
     runs.end("ann")
+
+
+def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(turns: Turns, monkeypatch) -> None:
+    monkeypatch.setattr(memory, "IDLE", 0.05)
+    released, used = threading.Event(), [0]
+    freed = turns._memory = FreedMemory(released.set, lambda: used[0])
+    freed.job_ended(is_last=False)
+    freed.job_ended(is_last=True)
+    freed.job_started()
+    assert not released.wait(0.2), "the next job uses the freed memory"
+    used[0] = limits.ALLOCATED + 1
+    freed.job_ended(is_last=False)
+    assert released.wait(5), "above the limit"
+    released.clear()
+    used[0] = 0
+    with turns.enqueue(Run(9), long=True) as turn:
+        assert not list(turns.wait(turn)) and not released.wait(0.2)
+    assert released.wait(5), "after the last job"

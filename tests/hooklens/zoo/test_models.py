@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from functools import cache
@@ -135,6 +136,30 @@ def test_crop_matches_the_network_input(side: int, resize: int, width: int, heig
     allowed = 0.75 / min(own, side) * own / min(width, height) + 2 / 255
     inner = slice(2, -2)
     assert (shown - preparation.tensor(image))[..., inner, inner].abs().max() < allowed
+
+
+@pytest.mark.parametrize("position", [(0.0, 1.0), (0.25, 0.5), None])
+def test_the_crop_can_be_moved_or_be_the_whole_image(position: tuple[float, float] | None) -> None:
+    """Oracle: torchvision's steps by hand, and an image whose red and green are its coordinates."""
+    x, y = torch.meshgrid(torch.arange(300), torch.arange(200), indexing="xy")
+    image = torchvision.transforms.functional.to_pil_image(torch.stack([x / 300 * 255, y, x * 0]).round().byte())
+    preparation = dataclasses.replace(Preparation(64, 80, (0.0,) * 3, (1.0,) * 3), position=position)
+
+    actual, (left, top, right, bottom) = preparation.tensor(image)[0], preparation.window(300, 200)
+
+    transform = torchvision.transforms.functional
+    if position is None:
+        resized = transform.to_tensor(transform.resize(image, [43, 64], antialias=True))
+        expected = transform.pad(resized, [0, 10, 0, 11])
+        assert (left, right) == (0, 1) and top < 0 and bottom > 1
+        assert preparation.crop(image).getpixel((5, 5)) == (0, 0, 0), "a margin"
+    else:
+        resized = transform.to_tensor(transform.resize(image, [80], antialias=True))
+        at = [round((resized.shape[1] - 64) * position[1]), round((resized.shape[2] - 64) * position[0])]
+        expected = resized[:, at[0] : at[0] + 64, at[1] : at[1] + 64]
+        assert actual[0, 32, 0] == pytest.approx(left, abs=0.02) and actual[0, 32, -1] == pytest.approx(right, abs=0.02)
+        assert top == pytest.approx(at[0] / 80) and bottom == pytest.approx((at[0] + 64) / 80)
+    torch.testing.assert_close(actual, expected, atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 13])

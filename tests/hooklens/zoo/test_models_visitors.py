@@ -187,6 +187,9 @@ def test_settings_after_a_name_share_the_network(own_net: Path) -> None:
     assert (
         other.layers[0].grid == (20, 24) and other.title == "own_net:Net (size 20x24, mean 0.1,0.2,0.3, score sigmoid)"
     )
+    whole = model_cache.load(f"{name}?crop=whole&size=20x24")
+    assert whole.model.preparation.position is None and whole.title == "own_net:Net (crop whole, size 20x24)"
+    assert model_cache.load(f"{name}?crop=0.25,1").model.preparation.position == (0.25, 1.0)
     alone = models.load_model(f"{name}?size=20x24")
     assert alone.size == (20, 24) and alone.name == f"{name}?size=20x24"
 
@@ -200,6 +203,8 @@ def test_settings_after_a_name_share_the_network(own_net: Path) -> None:
         ("mean=a", "Invalid mean 'a'"),
         ("mean=1,2", r"Invalid mean \(1.0, 2.0\)"),
         ("std=0", "a positive std"),
+        ("crop=0.5", "Invalid crop '0.5'. Use whole, or its position"),
+        ("crop=0.5,1.5", "Invalid crop '0.5,1.5'"),
         ("score=x", "score='x'"),
         ("score=identity", "range from"),
         ("size=8&weights=/etc/passwd", "Cannot read the setting 'weights=/etc/passwd'"),

@@ -13,11 +13,12 @@ class Batch {
     // The report is a separate page: it runs its own script and cannot access this one.
     const sandbox = "allow-scripts";
     this.frame = make("iframe", { class: "hl-many-frame", title: terms.frame, sandbox, hidden: true });
-    this.files = new FileChooser(terms, props.limits, (text) => {
+    const onMessage = (text) => {
       if (text) this.showStatus({ kind: "error", parts: [{ text }] });
       // keep Stop enabled during a run
       else if (element.dataset.state === "error") this.showStatus({ kind: "idle", parts: [] });
-    });
+    };
+    this.files = new FileChooser(terms, props.limits, onMessage, () => this.tryExamples(props.examples));
     const startButton = button(terms.start, () => this.start(), { class: "hl-button hl-many-go" });
     this.stopButton = button(terms.stop, () => trigger("stop", {}), { disabled: true });
     this.saveButton = button(terms.save, () => this.save(), { disabled: true });
@@ -32,6 +33,12 @@ class Batch {
   async start() {
     this.showStatus({ kind: "busy", parts: [{ text: this.terms.asked }] });
     this.trigger("submit", { files: await this.files.upload() });
+  }
+
+  /** Explain the example images. */
+  async tryExamples(addresses) {
+    await this.files.fetch(addresses);
+    if (this.files.images.length) this.start();
   }
 
   save() {

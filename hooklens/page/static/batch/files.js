@@ -1,5 +1,6 @@
 // Images for a report: selected or dropped, and uploaded one by one to keep each request small.
 import { uploadFile } from "../page/stored_images.js";
+import { update } from "../store.js";
 import { make } from "../wire.js";
 
 const AT_ONCE = 3; // parallel uploads
@@ -14,17 +15,19 @@ export class FileChooser {
    * @param {Record<string, any>} terms
    * @param {{count: number, bytes: number, file: number}} limits number of files, bytes in total, bytes of one file
    * @param {(text: string) => void} onMessage called with a validation error, or "" if there is none
+   * @param {() => void} onExamples called if the user wants to use the example images
    */
-  constructor(terms, limits, onMessage) {
+  constructor(terms, limits, onMessage, onExamples) {
     Object.assign(this, { terms, limits, onMessage, entries: [], waiting: [], sending: 0 });
     const button = (text, onclick, hidden) =>
       make("button", { type: "button", class: "hl-button", text, onclick, hidden });
     const input = make("input", { type: "file", multiple: true, hidden: true, accept: "image/*,.zip,application/zip" });
     this.choose = button(terms.choose, () => input.click());
     this.clear = button(terms.clear, () => this.empty(), true);
+    this.tryExamples = button(terms.examples, () => onExamples());
     this.count = make("p", { class: "hl-quiet", role: "status", text: terms.drop });
     this.list = make("ul", { class: "hl-many-shown", tabindex: 0, "aria-label": terms.shown });
-    const tools = make("div", { class: "hl-many-tools" }, this.choose, this.clear, this.count);
+    const tools = make("div", { class: "hl-many-tools" }, this.choose, this.tryExamples, this.clear, this.count);
     this.box = make("div", { class: "hl-many-files" }, input, tools, this.list);
     input.addEventListener("change", () => {
       this.add([...input.files]);
@@ -67,6 +70,7 @@ export class FileChooser {
         ? terms.sending.replace("{done}", all - left).replace("{all}", all)
         : terms.selected[all === 1 ? 0 : 1].replace("{count}", all).replace("{size}", size);
     this.clear.hidden = !all;
+    this.tryExamples.hidden = all > 0;
     if (!left) for (const resolve of this.waiting.splice(0)) resolve();
   }
 
@@ -89,20 +93,45 @@ export class FileChooser {
     while (this.sending < AT_ONCE && this.nextEntry()) this.send();
   }
 
+  /** Add files from these addresses of this server. */
+  async fetch(addresses) {
+    const download = async (address) => {
+      const answer = await fetch(new URL(address, document.baseURI)),
+        name = address.split("/").at(-1);
+      if (!answer.ok) throw new Error(this.terms.failed.replace("{name}", name));
+      const blob = await answer.blob();
+      return new File([blob], name, { type: blob.type });
+    };
+    try {
+      this.add(await Promise.all(addresses.map(download)));
+    } catch (error) {
+      this.onMessage(error.message);
+    }
+  }
+
+  /** The images among the files, in the order of the list. */
+  get images() {
+    return this.entries.filter(({ url }) => url).map(({ file }) => file);
+  }
+
   append(file) {
     const url = file.type.startsWith("image/") ? URL.createObjectURL(file) : "";
     const name = make("span", { text: file.name, hidden: Boolean(url) }),
-      node = make("li", { title: file.name }, name);
-    if (url) {
-      const image = make("img", { src: url, alt: file.name, loading: "lazy", decoding: "async" });
-      image.addEventListener("error", () => {
-        image.remove();
-        name.hidden = false;
-      });
-      node.prepend(image);
-    }
+      node = make("li", { title: file.name }, url ? this.createButton(file, url, name) : name);
     this.list.append(node);
     this.entries.push({ file, path: null, url, node });
+  }
+
+  /** Create the button that explains an image of the list on the page. */
+  createButton(file, url, name) {
+    const title = this.terms.show.replace("{name}", () => file.name),
+      image = make("img", { src: url, alt: "", loading: "lazy", decoding: "async" });
+    image.addEventListener("error", () => {
+      image.remove();
+      name.hidden = false;
+    });
+    const onclick = () => update({ steps: { files: this.images, at: this.images.indexOf(file) } });
+    return make("button", { type: "button", title, "aria-label": title, onclick }, image, name);
   }
 
   nextEntry() {

@@ -3,7 +3,7 @@
 import "./address.js";
 import { formatStatistic, sortChannels } from "./order.js";
 import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
-import { isOutdated, open } from "./state.js";
+import { isOutdated, open, openFirst } from "./state.js";
 import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
 import { whenAnswered } from "../gradio.js";
@@ -11,6 +11,9 @@ import { change, perform, provide, state, subscribe } from "../store.js";
 import { watchProps, make, makeButton, markDrawn, downloadFile } from "../wire.js";
 
 const NARROW = 768; // px: below this width, the large channel is under the tiles
+
+/** Return text for screen readers; with what is visible, it is the name of a tile. */
+const spoken = (text) => make("span", { class: "hl-spoken", text });
 
 class Grid {
   constructor(element, props, trigger) {
@@ -82,6 +85,7 @@ class Grid {
     else if (value || !this.sheet) clearTiles(value);
     if (this.value !== value) return;
     this.draw();
+    if (value?.planes) openFirst();
     markDrawn(this.element, value?.id, since);
   }
 
@@ -168,11 +172,9 @@ class Grid {
         const label = Number.isFinite(values[number]) ? formatStatistic(values[number]) : this.terms.no_value;
         let tile = this.nodes.get(number);
         if (!tile) this.nodes.set(number, (tile = this.tile(number)));
-        tile.lastElementChild.textContent = Number.isFinite(values[number])
-          ? `${signed && values[number] > 0 ? "+" : ""}${label}`
-          : "";
+        const value = Number.isFinite(values[number]) ? `${signed && values[number] > 0 ? "+" : ""}${label}` : "";
+        tile.lastElementChild.replaceChildren(spoken(`, ${word} ${value ? "" : label}`), value);
         tile.tabIndex = -1;
-        tile.setAttribute("aria-label", `${this.terms.channel} ${number}, ${word} ${label}`);
         return tile;
       }),
     );
@@ -193,7 +195,7 @@ class Grid {
       "button",
       { type: "button", role: "option", "data-channel": number },
       canvas,
-      make("b", { text: number }),
+      make("b", {}, spoken(`${this.terms.channel} `), String(number)),
       make("span"),
     );
   }

@@ -13,8 +13,14 @@ export function isOutdated() {
 
 /** Open a channel; null closes the open one. */
 export function open(number) {
-  change("channels", { number });
+  change("channels", { number, closed: number === null });
   if (number !== null) perform("requestChannel", number);
+}
+
+/** Open the first listed channel, unless one is open or the user has closed it. */
+export function openFirst() {
+  const { order, number, closed } = state.channels;
+  if (number === null && !closed && order.length && !isOutdated()) open(order[0]);
 }
 
 /** Return the channel `step` positions further in tile order, or null. */

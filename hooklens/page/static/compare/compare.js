@@ -48,12 +48,17 @@ class Board {
 
   // Panels
 
-  /** Add a panel with a method of another family than those that are compared, if it supports the network. */
+  /** Add a panel with the next likely class if classes are compared, or else with a method of another family. */
   propose() {
-    const used = this.panels.map(({ latest, own }) => own.method ?? latest?.names?.method),
+    const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
+      [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
+    const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
       known = (this.listed(this.panels[0] || null)?.method || []).map(([, name]) => name);
-    const method = this.terms.proposals.find((name) => !used.includes(name) && known.includes(name));
-    this.add(null, true, method ? { method } : {});
+    const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
+      target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
+    const comparesClasses = methods.size === 1 && this.panels.length > 1 && explained.size > 1;
+    if (target && (comparesClasses || !method)) this.add({ own: { target }, classed: true }, true);
+    else this.add(null, true, method ? { method } : {});
   }
 
   /** Add a panel that shows what the page shows, or a copy of `from` right after it. */

@@ -1,5 +1,6 @@
 // One panel of the comparison: its settings in the header, and its map.
 import { unpackMap } from "../drawing/field.js";
+import { likelyFirst } from "../panel/choice.js";
 import { Combobox } from "../panel/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
@@ -32,8 +33,8 @@ export class Panel {
     this.letter = make("b", { class: "hl-compare-letter" });
     const hidden = { hidden: true },
       lowerScore = () => this.choose("score", `=${this.latest.remedy.score}`);
-    this.copyButton = makeButton(this.terms.duplicate, () => board.duplicate(this));
-    this.removeButton = makeButton(this.terms.remove, () => board.remove(this));
+    this.copyButton = makeButton("+", () => board.duplicate(this));
+    this.removeButton = makeButton("×", () => board.remove(this));
     this.retryButton = makeButton(this.terms.again, () => board.sendRequest(this), hidden);
     this.lowerScoreButton = makeButton("", lowerScore, hidden);
     this.picks = Object.fromEntries(
@@ -44,6 +45,7 @@ export class Panel {
           this.terms[name],
           () => this.choices(name),
           (value) => this.choose(name, value),
+          this.terms.heads[name],
         ),
       ]),
     );
@@ -63,8 +65,13 @@ export class Panel {
     const element = make(
       "section",
       { class: "hl-compare-panel" },
-      make("header", {}, this.letter, buttons),
-      make("div", { class: "hl-compare-picks" }, ...NAMES.map((name) => this.picks[name].element)),
+      make(
+        "header",
+        {},
+        this.letter,
+        make("div", { class: "hl-compare-picks" }, ...NAMES.map((name) => this.picks[name].element)),
+        buttons,
+      ),
       ...this.mapView.parts,
       make("div", { class: "hl-compare-line" }, this.line, this.lowerScoreButton, this.retryButton),
     );
@@ -87,6 +94,7 @@ export class Panel {
       [this.retryButton, this.terms.again],
     ]) {
       button.setAttribute("aria-label", `${text} ${letter}`);
+      button.title = text;
     }
   }
 
@@ -94,10 +102,10 @@ export class Panel {
   choices(name) {
     const listed = (this.board.listed(this) || {})[name] || [];
     const found = name === "target" && this.latest && this.latest.found;
-    const items = (found || listed).map(([label, value]) => ({ label, value: `=${value}` }));
+    const items = (found || listed).map(([label, value, columns]) => ({ label, value: `=${value}`, columns }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
     if (name === "target") fixed.push({ label: this.top, value: TOP }, { label: this.terms.runner, value: RUNNER });
-    return [...fixed, ...items];
+    return name === "target" && !found ? likelyFirst([...fixed, ...items], "=") : [...fixed, ...items];
   }
 
   /** What a panel shares a color range by: model, method and layer. */

@@ -1,5 +1,6 @@
 // Controls of the comparison: panels, and how all maps are drawn. Drawing needs no request.
 import { ComparisonExport } from "../share/comparison.js";
+import { Popover } from "../overlay/popover.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const label = (title, ...parts) =>
@@ -49,18 +50,21 @@ export class Tools {
       label(terms.pinned_hint, this.pinned, terms.pinned),
       label(terms.free_hint, this.free, terms.free),
     );
+    const colors = new Popover(
+      terms.colours,
+      limits,
+      label("", terms.color_map, this.tint),
+      label("", this.smooth, terms.smooth),
+      label(terms.signed_hint, this.signed, terms.signed),
+    );
     return make(
       "div",
       { class: "hl-compare-bar" },
-      make("div", { class: "hl-compare-tools" }, this.more, this.two, this.stop, ...this.saves.buttons),
       make(
         "div",
         { class: "hl-compare-tools" },
-        label("", terms.opacity, this.slider),
-        limits,
-        label("", terms.colours, this.tint),
-        label("", this.smooth, terms.smooth),
-        label(terms.signed_hint, this.signed, terms.signed),
+        ...[this.more, this.two, this.stop, label("", terms.opacity, this.slider), colors.root],
+        this.saves.menu.root,
       ),
       this.note,
     );

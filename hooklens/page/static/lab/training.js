@@ -18,6 +18,7 @@ class Training {
     );
     this.setRunning(false);
     this.fill(props.presets[0]);
+    this.showExample();
     new ResizeObserver(() => {
       if (this.value && this.value.at) this.draw();
     }).observe(this.results);
@@ -248,9 +249,17 @@ class Training {
     next.focus({ preventScroll: true });
   }
 
-  render() {
-    const since = performance.now(),
-      value = this.props.value;
+  /** Show the stored run of the first preset until the user starts one. */
+  async showExample() {
+    const answer = await fetch(new URL("example.json", import.meta.url)),
+      value = answer.ok ? await answer.json() : null;
+    if (this.value || this.running || this.props.value) return;
+    this.submitted = JSON.stringify(this.read());
+    this.render(value);
+  }
+
+  render(value = this.props.value) {
+    const since = performance.now();
     if (!value) return;
     this.setRunning(value.state === "running");
     this.status = value.line;

@@ -2,21 +2,14 @@
 import { CLASS_COLORS } from "../drawing/objects.js";
 import { loadImage } from "../drawing/surface.js";
 import { createSlot, drawSlots, refuseSlots } from "./small_map.js";
+import { TrueClass } from "./true_class.js";
+import { formatShare, scoreOf, topClasses } from "./scores.js";
 import { whenAnswered } from "../gradio.js";
-import { state, subscribe } from "../store.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { state, subscribe, update } from "../store.js";
+import { fill, watchProps, make, markDrawn } from "../wire.js";
 
-const SMALL = 3; // number of classes with a small map next to their bar
-
-function percent(share) {
-  return share >= 0.9995
-    ? "100%"
-    : share >= 0.1
-      ? `${(100 * share).toFixed(0)}%`
-      : share >= 0.001
-        ? `${(100 * share).toFixed(1)}%`
-        : "<0.1%";
-}
+const SMALL = 3, // number of classes with a small map next to their bar
+  MORE = 20; // number of classes that are listed on demand
 
 function createBar(item, { title, chosen, mapped, choose }) {
   const name = make("span", { class: "hl-name", text: item.name });
@@ -29,7 +22,7 @@ function createBar(item, { title, chosen, mapped, choose }) {
     { type: "button", "aria-pressed": String(chosen), "data-index": item.index, title, onclick: choose },
     ...(mapped ? [createSlot(item.index)] : []),
     name,
-    make("span", { class: "hl-share", text: item.text ?? percent(item.share) }),
+    make("span", { class: "hl-share", text: item.text ?? formatShare(item.share) }),
     make("span", { class: "hl-track" }, fill),
   );
 }
@@ -57,9 +50,12 @@ export function mount(element, props, trigger, watch) {
     root = make("div", { class: "hl-bars", role: "group" }),
     title = make("h2", { class: "hl-title", text: terms.title }),
     about = make("p", { class: "hl-quiet hl-small-about", hidden: true });
-  element.firstElementChild.append(title, root, about);
+  const toggle = make("button", { type: "button", class: "hl-link hl-bars-more", hidden: true }),
+    trueClass = new TrueClass(terms, (target) => trigger("select", { target }));
+  element.firstElementChild.append(title, root, make("div", { class: "hl-bars-below" }, toggle, trueClass.root), about);
+  let long = false;
   const showMaps = followMaps(root, props);
-  watchProps(props, watch, ["value"], () => {
+  const draw = () => {
     const since = performance.now();
     const value = props.value || { items: [] },
       { maps } = value;
@@ -70,7 +66,7 @@ export function mount(element, props, trigger, watch) {
     about.hidden = !maps;
     about.textContent = maps ? maps.text : "";
     root.replaceChildren(
-      ...value.items.map((item, k) =>
+      ...listed(value).map((item, k) =>
         createBar(item, {
           title: terms.explain.replace("{name}", () => item.name),
           chosen: item.index === value.chosen,
@@ -80,8 +76,22 @@ export function mount(element, props, trigger, watch) {
       ),
     );
     if (at >= 0 && root.children[at]) root.children[at].focus({ preventScroll: true });
+    toggle.hidden = !value.all || value.all.w <= value.items.length || !state.classes.length;
+    toggle.textContent = long
+      ? fill(terms.less, { count: value.items.length })
+      : fill(terms.more, { count: Math.min(MORE, value.all?.w) });
+    trueClass.show(value.all ? scoreOf(value) : null);
+    update({ likely: value.all && state.classes.length ? topClasses(scoreOf(value), state.classes, MORE) : [] });
     showMaps();
     markDrawn(element, value.id, since);
+  };
+  /** Return the listed classes; more than the server has listed come from the scores of all classes. */
+  const listed = (value) => (long && value.all ? topClasses(scoreOf(value), state.classes, MORE) : value.items);
+  toggle.addEventListener("click", () => {
+    long = !long;
+    draw();
   });
+  watchProps(props, watch, ["value"], draw);
+  subscribe(["classes"], draw);
   whenAnswered(element, (key) => trigger("answered", { key }));
 }

@@ -1,8 +1,10 @@
 // The pager below a map that is one of several planes (channels, components, heads), with a thumbnail of each. The
 // server draws the selected plane.
+import { Components } from "./components.js";
 import { bindPlane } from "./planes_address.js";
 import { loadImage } from "../drawing/surface.js";
 import { Tiles } from "../drawing/tiles.js";
+import { subscribe } from "../store.js";
 import { floats, watchProps, make, makeButton, markDrawn } from "../wire.js";
 
 class Planes {
@@ -25,7 +27,7 @@ class Planes {
     this.root.hidden = true;
     const tile = (event) => event.target.closest("[role=option]");
     this.list.addEventListener("click", (event) => {
-      if (tile(event)) this.go(Number(tile(event).dataset.plane));
+      if (tile(event)?.dataset.plane) this.go(Number(tile(event).dataset.plane));
     });
     this.list.addEventListener("pointerover", (event) => this.point(tile(event)));
     this.list.addEventListener("pointerleave", () => this.point(null));
@@ -35,11 +37,15 @@ class Planes {
     this.list.addEventListener("focusout", () => this.point(null));
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.address = bindPlane((plane) => this.go(plane));
+    this.components = new Components(() => this.mark());
+    this.root.append(this.components.note);
+    subscribe(["preview", "drawn"], () => this.components.follow());
   }
 
   go(plane) {
     const { value } = this;
     if (!value || !Number.isInteger(plane)) return;
+    this.components.show(false);
     const wanted = (plane + value.count) % value.count;
     this.address.chosen(wanted);
     this.trigger("select", { plane: wanted });
@@ -73,6 +79,7 @@ class Planes {
     this.value = value;
     this.address.shown(value);
     this.root.hidden = !value;
+    if (!value?.words.all) this.components.set(null);
     if (value) {
       const { words } = value;
       [this.word.textContent, this.count.textContent] = [words.word, words.count];
@@ -99,7 +106,9 @@ class Planes {
       "--ratio",
       image ? image.naturalWidth / image.naturalHeight : value.cell[1] / value.cell[0],
     );
+    this.components.set(value.words.all ? value : null, image);
     this.list.replaceChildren(
+      ...this.components.tiles,
       ...numbers.map((plane) => {
         const canvas = make("canvas", {
           class: "hl-channels-tile",
@@ -117,7 +126,7 @@ class Planes {
             "aria-label": `${value.words.word} ${plane + value.words.first}`,
           },
           canvas,
-          make("b", { text: plane + value.words.first }),
+          make("b", {}, ...this.components.swatch(plane), String(plane + value.words.first)),
         );
       }),
     );
@@ -126,7 +135,9 @@ class Planes {
   /** Mark the plane of the map, and scroll its thumbnail into view. */
   mark() {
     for (const tile of this.list.children) {
-      const chosen = Number(tile.dataset.plane) === this.value.plane;
+      const chosen = this.components.isShown
+        ? !tile.dataset.plane
+        : Number(tile.dataset.plane) === this.value.plane && Boolean(tile.dataset.plane);
       tile.setAttribute("aria-selected", String(chosen));
       tile.tabIndex = chosen ? 0 : -1;
       if (!chosen) continue;
@@ -140,7 +151,8 @@ class Planes {
   }
 
   /** Show this thumbnail over the image, and the previous one without it. */
-  point(tile) {
+  point(over) {
+    const tile = over?.dataset.plane ? over : null;
     if (tile === this.pointed) return;
     const at = (each) => [each.firstElementChild, Number(each.dataset.plane)];
     if (this.pointed?.isConnected) this.tiles.draw(...at(this.pointed), false);

@@ -3,7 +3,7 @@ import { unpackMap } from "../drawing/field.js";
 import { draw, view } from "../drawing/paint.js";
 import { make } from "../wire.js";
 
-const SIDE = 44; // CSS pixels of the longer side
+const SIDE = 36; // CSS pixels of the longer side
 
 /** Create the canvas of a class's map; it is drawn once the map arrives. */
 export function createSlot(index) {

@@ -1,6 +1,7 @@
 // The method picker: a button, and a panel with a search field and the methods grouped by question.
 import { Panel } from "./panel.js";
 import { searchMethods } from "./search.js";
+import { highlight } from "../panel/combobox.js";
 import { make } from "../wire.js";
 
 const readable = (name) => String(name || "").replaceAll("_", " ");
@@ -21,7 +22,7 @@ class Picker {
 
   buildButton(label) {
     this.title = make("span", { class: "hl-methods-title", id: `${this.id}-title` });
-    this.cost = make("span", { class: "hl-methods-cost" });
+    this.cost = make("span", { class: "hl-methods-cost", id: `${this.id}-cost` });
     this.button = make(
       "button",
       {
@@ -30,7 +31,7 @@ class Picker {
         id: `${this.id}-button`,
         "aria-haspopup": "dialog",
         "aria-expanded": "false",
-        "aria-labelledby": `${label} ${this.title.id}`,
+        "aria-labelledby": `${label} ${this.title.id} ${this.cost.id}`,
         onclick: () => this.panel.toggle(),
         onkeydown: (event) => {
           if (["ArrowDown", "ArrowUp"].includes(event.key)) {
@@ -212,7 +213,7 @@ class Picker {
         class: "hl-methods-option",
         "aria-description": badges.map(([, tip]) => tip).join(" ") || null,
       },
-      make("span", { class: "hl-methods-name", text: method.title }),
+      make("span", { class: "hl-methods-name" }, ...highlight(method.title, this.search.value)),
       make("span", { class: "hl-methods-cost", text: method.cost, "data-cost": method.cost }),
       make("span", { class: "hl-methods-line", text: question ? `${question} ${method.line}` : method.line }),
       ...(badges.length

@@ -76,7 +76,7 @@ function moveByKeys(tabs, select) {
 }
 
 export function mount(element, props) {
-  const { terms, views, more } = props;
+  const { terms, views, more, within } = props;
   const tabs = views.map(([id, text]) =>
     make("button", { type: "button", role: "tab", "data-view": id, text, onclick: () => selectTab(id) }),
   );
@@ -91,7 +91,7 @@ export function mount(element, props) {
   element.firstElementChild.replaceChildren(list, menu.root);
   const names = Object.fromEntries(more);
   const follow = () => {
-    const selected = selectedTab();
+    const selected = within[selectedTab()] || selectedTab();
     for (const tab of tabs) {
       tab.setAttribute("aria-selected", String(tab.dataset.view === selected));
       tab.tabIndex = tab.dataset.view === selected ? 0 : -1;

@@ -2,12 +2,13 @@
 // a step of the history: Back requests it again. Display settings (opacity, tab, channel, ...) belong to their step.
 import { newId, uploadFile, findImage, storeImage } from "./stored_images.js";
 import { isPinned, selectedTab, selectTab, tabs, watchTabs } from "../gradio.js";
-import { provide, state, subscribe } from "../store.js";
+import { provide, state, subscribe, update } from "../store.js";
 
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const MAX_LENGTH = 200,
   MAX_OPTIONS_LENGTH = 2000; // characters, as in hooklens/session/bundles/links.py
 const NO_EXAMPLE = "none"; // the example of a page without an image
+const SHARED = "shared"; // the user's own image in a link that was copied
 const WRITE_DELAY = 400; // milliseconds; browsers reject hundreds of changes in a row
 
 const parts = [];
@@ -135,6 +136,12 @@ export function numberRequest(...values) {
 
 /** Record that the user uploaded or removed an image; `file` is the value of Gradio's image component. */
 export async function recordImage(file) {
+  update({ steps: null });
+  return recordUpload(file);
+}
+
+/** Record a new image, or that there is none. */
+export async function recordUpload(file) {
   const id = newId();
   recordRequest(newImage(file ? { own: id } : { example: NO_EXAMPLE }));
   if (file) await storeImage(id, file);
@@ -177,7 +184,7 @@ export async function copyLink() {
   const url = new URL(location.href),
     { copied, copy, without_image: more } = labels;
   const text = url.searchParams.has("own") ? ` ${more}` : "";
-  url.searchParams.delete("own");
+  if (text) url.searchParams.set("own", SHARED);
   url.hash = "";
   let message = copy;
   try {

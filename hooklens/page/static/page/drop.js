@@ -1,7 +1,7 @@
 // Explains an image that is dropped or pasted anywhere on the page, or chosen with a button of another component.
-import { recordImage } from "./address.js";
+import { recordUpload } from "./address.js";
 import { uploadFile } from "./stored_images.js";
-import { provide } from "../store.js";
+import { provide, update } from "../store.js";
 import { make } from "../wire.js";
 
 const IMAGE_INPUT = "#hl-image"; // Gradio's component handles its own drops
@@ -29,11 +29,18 @@ export function acceptImages(text, explain) {
     const path = await uploadFile({ blob, name: blob.name || "pasted.png" });
     if (!path) return explain("");
     const url = new URL(`gradio_api/file=${path}`, document.baseURI).href;
-    await recordImage({ url, orig_name: blob.name });
+    await recordUpload({ url, orig_name: blob.name });
     explain(path);
   }
 
-  provide("explainFile", explainFile);
+  /** Explain an image that does not belong to the open batch. */
+  function explainOther(blob) {
+    update({ steps: null });
+    return explainFile(blob);
+  }
+
+  provide("explainFile", explainOther);
+  provide("explainStep", explainFile);
   const hasFiles = (event) => [...(event.dataTransfer?.types || [])].includes("Files");
   addEventListener("dragenter", (event) => {
     if (hasFiles(event)) show(1);
@@ -50,12 +57,12 @@ export function acceptImages(text, explain) {
     const found = firstFile(event.dataTransfer);
     if (!found || event.defaultPrevented || event.target.closest?.(IMAGE_INPUT)) return;
     event.preventDefault();
-    explainFile(found);
+    explainOther(found);
   });
   addEventListener("paste", (event) => {
     const found = firstFile(event.clipboardData);
     if (!found || event.defaultPrevented || event.target.closest?.(IMAGE_INPUT)) return;
     event.preventDefault();
-    explainFile(found);
+    explainOther(found);
   });
 }

@@ -1,5 +1,4 @@
 // Selects the bands of an image for red, green and blue.
-import { frameCrop } from "./crop_frame.js";
 import { acceptArrays } from "./image_files.js";
 import { fill, watchProps, make, markDrawn } from "../wire.js";
 
@@ -9,7 +8,6 @@ export function mount(element, props, trigger, watch) {
   const { terms } = props;
   let value = null;
   acceptArrays(`#${props.image}`);
-  frameCrop(props.image, terms.frame);
   const selects = COLORS.map((name) =>
     make("select", {
       name,

@@ -1,6 +1,22 @@
 // A selection from a list of names, with search. Its value is a name, and its prop `names` a list of [label, name]
 // pairs as one JSON string: Gradio copies all props at each update, with one call per number and string of a list.
 import { Combobox } from "./combobox.js";
+import { state, update } from "../store.js";
+
+/**
+ * Return the classes with the most likely ones first, and their probabilities. Choices that are not classes stay in
+ * front: those whose value does not start with `prefix`, or is empty.
+ */
+export function likelyFirst(items, prefix = "") {
+  const isFixed = ({ value }) => !value || !value.startsWith(prefix),
+    listed = new Set(items.map(({ value }) => value));
+  const first = state.likely
+    .map(({ name, text }) => ({ label: name, value: `${prefix}${name}`, columns: [name, text] }))
+    .filter(({ value }) => listed.has(value));
+  const likely = new Set(first.map(({ value }) => value));
+  const rest = items.filter((item) => !isFixed(item) && !likely.has(item.value));
+  return [...items.filter(isFixed), ...first, ...rest];
+}
 
 class Choice {
   constructor(element, props, chosen) {
@@ -8,8 +24,9 @@ class Choice {
     this.combobox = new Combobox(
       props.words,
       props.title,
-      () => this.items,
+      () => (props.setting === "target" ? likelyFirst(this.items) : this.items),
       (value) => this.select(value),
+      props.heads,
     );
     element.firstElementChild.replaceChildren(this.combobox.element);
   }
@@ -17,13 +34,14 @@ class Choice {
   get items() {
     const { names } = this.props;
     if (names !== this.parsed)
-      [this.parsed, this.list] = [names, JSON.parse(names).map(([label, value]) => ({ label, value }))];
+      [this.parsed, this.list] = [names, JSON.parse(names).map(([label, value, columns]) => ({ label, value, columns }))];
     return this.list;
   }
 
   show() {
     const { title, value } = this.props,
       item = this.items.find((each) => each.value === value);
+    if (this.props.setting === "target") update({ classes: this.items });
     this.combobox.name(title);
     this.combobox.set(item ? item.label : value || "", value);
   }

@@ -30,7 +30,7 @@ export function search(items, typed) {
 }
 
 /** Return a label as text and marks of its typed words. */
-function highlight(label, typed) {
+export function highlight(label, typed) {
   const parts = typed.toLowerCase().split(/\s+/).filter(Boolean),
     lower = label.toLowerCase();
   if (!parts.length || lower.length !== label.length) return [label]; // some letters change their length
@@ -48,15 +48,23 @@ function highlight(label, typed) {
   return pieces;
 }
 
+/** Return an item's columns, with marks of the typed words; spaces separate them for screen readers. */
+function createColumns({ label, columns = [label] }, typed) {
+  return columns.flatMap((text, k) => [k ? " " : "", make("span", {}, ...highlight(text, typed))]);
+}
+
+/** @typedef {{label: string, value: string, columns?: string[]}} Item what the list shows in columns, or the label */
+
 export class Combobox {
   /**
    * @param {{no_match: string, more: string}} terms
    * @param {string} label
-   * @param {() => {label: string, value: string}[]} items
+   * @param {() => Item[]} items
    * @param {(value: string) => void} pick called with the selected value
+   * @param {string[]} heads titles of the columns, if there are several
    */
-  constructor(terms, label, items, pick) {
-    Object.assign(this, { terms, items, pick, found: [], at: -1, chosen: null, text: "" });
+  constructor(terms, label, items, pick, heads = []) {
+    Object.assign(this, { terms, items, pick, heads, found: [], at: -1, chosen: null, text: "" });
     const id = `hl-combobox-list-${ids++}`;
     this.word = make("span", { class: "hl-combobox-label", id: `${id}-word`, text: label, "aria-hidden": "true" });
     this.field = make("input", {
@@ -112,7 +120,13 @@ export class Combobox {
     this.found = all.slice(0, SHOWN);
     const more = all.length - this.found.length,
       note = (text) => make("li", { role: "option", "aria-disabled": "true", text });
+    const wide = Math.max(1, ...this.found.map(({ columns }) => columns?.length || 1));
+    this.list.style.setProperty("--columns", wide);
+    this.list.dataset.columns = wide;
+    const head = make("li", { role: "presentation", class: "hl-combobox-head", "aria-hidden": "true" });
+    head.append(...this.heads.map((text) => make("span", { text })));
     this.list.replaceChildren(
+      ...(wide > 1 ? [head] : []),
       ...this.found.map((item, k) =>
         make(
           "li",
@@ -122,7 +136,7 @@ export class Combobox {
             "aria-selected": String(item.value === this.chosen),
             onclick: () => this.take(k),
           },
-          ...highlight(item.label, typed),
+          ...createColumns(item, typed),
         ),
       ),
       ...(all.length ? [] : [note(fill(this.terms.no_match, { text: typed.trim().slice(0, 60) }))]),
@@ -140,7 +154,8 @@ export class Combobox {
       below = window.innerHeight - field.bottom;
     if (field.bottom < 0 || field.top > window.innerHeight) return this.close();
     const up = below < 180 && field.top > below;
-    const width = Math.min(Math.max(field.width, 240), window.innerWidth - 16);
+    const least = { 1: 240, 2: 320 }[this.list.dataset.columns] ?? 480,
+      width = Math.min(Math.max(field.width, least), window.innerWidth - 16);
     this.list.style.width = `${width}px`;
     this.list.style.left = `${Math.max(8, Math.min(field.left, window.innerWidth - width - 8))}px`;
     this.list.style.maxHeight = `${Math.min(320, (up ? field.top : below) - 12)}px`;
@@ -151,7 +166,7 @@ export class Combobox {
   mark(at) {
     this.list.querySelector("[data-at]")?.removeAttribute("data-at");
     this.at = at;
-    const item = at >= 0 ? this.list.children[at] : null;
+    const item = at >= 0 ? this.list.querySelector(`#${CSS.escape(`${this.list.id}-${at}`)}`) : null;
     if (!item) return this.field.removeAttribute("aria-activedescendant");
     item.dataset.at = "";
     this.field.setAttribute("aria-activedescendant", item.id);

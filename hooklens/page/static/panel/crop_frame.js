@@ -1,14 +1,69 @@
-// Outlines the crop that the network receives on the image in the left column.
+// Outlines the crop that the network receives on the image in the left column, and moves it.
 import { state, subscribe } from "../store.js";
 import { make } from "../wire.js";
 
 const ALIKE = 0.02; // tolerance of the aspect ratio for matching answer and image
 const WHOLE = 0.004; // smallest relative margin that counts as a crop
 
+const STEP = 0.1, // of the free space, by an arrow key
+  PAUSE = 400; // milliseconds without a key before the crop is used
+const KEYS = { ArrowLeft: [-STEP, 0], ArrowRight: [STEP, 0], ArrowUp: [0, -STEP], ArrowDown: [0, STEP] };
+
+const clamp = (share) => Math.min(1, Math.max(0, share));
+
 class CropFrame {
-  constructor(id, label) {
-    Object.assign(this, { id, crop: null, host: null });
-    this.mark = make("div", { class: "hl-window", role: "img", "aria-label": label, hidden: true }, make("i"));
+  constructor(id, label, move) {
+    Object.assign(this, { id, move, crop: null, host: null, timer: 0 });
+    this.handle = make("i", { tabindex: 0, role: "button", "aria-label": label, title: label });
+    this.mark = make("div", { class: "hl-window", hidden: true }, this.handle);
+    this.handle.addEventListener("pointerdown", (event) => this.drag(event));
+    this.handle.addEventListener("click", (event) => event.stopPropagation()); // the image would open a file dialog
+    this.handle.addEventListener("keydown", (event) => {
+      const step = KEYS[event.key];
+      if (!step) return;
+      event.preventDefault();
+      this.shift(this.position.map((share, k) => share + step[k]));
+    });
+  }
+
+  /** Where the crop lies between the sides of the image, from 0 to 1. */
+  get position() {
+    const [left, top, right, bottom] = this.crop.window;
+    return [left / (1 - right + left), top / (1 - bottom + top)].map((share) =>
+      Number.isFinite(share) ? clamp(share) : 0.5,
+    );
+  }
+
+  /** Show the crop at another position, and use it after a pause. */
+  shift(wanted) {
+    const [left, top, right, bottom] = this.crop.window,
+      size = [right - left, bottom - top];
+    const [x, y] = wanted.map((share, k) => (1 - size[k] > WHOLE ? clamp(share) : 0.5)),
+      [l, t] = [x * (1 - size[0]), y * (1 - size[1])];
+    this.crop = { ...this.crop, window: [l, t, l + size[0], t + size[1]] };
+    this.place();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.move([x, y]), PAUSE);
+  }
+
+  drag(event) {
+    event.preventDefault();
+    event.stopPropagation();
+    this.handle.focus({ preventScroll: true });
+    this.handle.setPointerCapture(event.pointerId);
+    const area = this.mark.getBoundingClientRect(),
+      start = this.position,
+      [left, top, right, bottom] = this.crop.window,
+      free = [(1 - right + left) * area.width, (1 - bottom + top) * area.height];
+    const onMove = ({ clientX, clientY }) => {
+      const way = [clientX - event.clientX, clientY - event.clientY];
+      this.shift(start.map((share, k) => (free[k] > 0 ? share + way[k] / free[k] : share)));
+    };
+    const controller = new AbortController(),
+      { signal } = controller;
+    this.handle.addEventListener("pointermove", onMove, { signal });
+    for (const name of ["pointerup", "pointercancel"])
+      this.handle.addEventListener(name, () => controller.abort(), { signal });
   }
 
   /** Show the crop {window: [left, top, right, bottom] as relative positions, aspect}, or null. */
@@ -69,9 +124,10 @@ class CropFrame {
  * Keep the crop of the answer framed.
  * @param {string} id the component that contains the image
  * @param {string} label
+ * @param {(position: [number, number]) => void} move requests another position of the crop
  */
-export function frameCrop(id, label) {
-  const frame = new CropFrame(id, label);
+export function frameCrop(id, label, move) {
+  const frame = new CropFrame(id, label, move);
   subscribe(["crop"], () => frame.show(state.crop));
   if (state.crop) frame.show(state.crop);
 }

@@ -1,6 +1,6 @@
 // The labels below the boxes: the name of each layer, and the size of the outputs once for each run of equal blocks.
 import { sizeOf } from "./network.js";
-import { make } from "../wire.js";
+import { fill, make } from "../wire.js";
 
 const CHARACTER = 7; // pixels of a character on average
 
@@ -37,9 +37,12 @@ export function createLabels(terms, network, items, sizes, gap, { choose, point 
       onpointerenter: () => point(layer),
     });
   });
-  const outputs = groupRuns(spatial).map((run) =>
-    label(unbroken(sizeOf(terms, layers[out(run[0][0])])), "hl-rail-size", run[0][1] + 1, run.at(-1)[1] + 1),
-  );
+  const outputs = groupRuns(spatial).map((run) => {
+    const size = layers[out(run[0][0])],
+      [first, end] = [run[0][1] + 1, run.at(-1)[1] + 1],
+      width = sizes.slice(first, end + 1).reduce((sum, each) => sum + each.width + gap, 0);
+    return label(shortSize(terms, size, width), "hl-rail-size", first, end, { title: sizeOf(terms, size) });
+  });
   const last = items.length + 1;
   return [
     label(terms.image, "hl-rail-name", 0, 0),
@@ -49,6 +52,16 @@ export function createLabels(terms, network, items, sizes, gap, { choose, point 
     label(terms.score, "hl-rail-name", last, last),
   ];
 }
+
+/** Return the size of an output in at most two lines of this width. */
+function shortSize(terms, size, width) {
+  const [grid, count] = sizeOf(terms, size).split(", ");
+  if (!count) return grid;
+  const fits = count.length * CHARACTER <= width || size.channels === 1;
+  return [grid, fits ? count : fill(terms.channels_short, { count: size.channels })].map(unspaced).join(", ");
+}
+
+const unspaced = (text) => text.replaceAll(" ", "\u00a0");
 
 /** Keep height and width on one line. */
 const unbroken = (text) => text.replace(" × ", "\u00a0×\u00a0");

@@ -181,8 +181,8 @@ class Ranking {
   /** Mark a ranking of another request as outdated, and highlight the row that the page shows. */
   mark() {
     const { value } = this,
-      { subject } = state.question || {},
-      old = Boolean(value && value.subject && subject && value.subject !== subject);
+      { question } = state,
+      old = Boolean(value?.subject && question && value.subject !== question.subject);
     this.box.toggleAttribute("data-old", old);
     if (old && value.kind !== "busy") this.showStatus({ kind: "old", parts: [{ text: this.terms.old }] });
     else if (!old && this.line.dataset.kind === "old") this.showStatus(value);
@@ -198,8 +198,7 @@ class Ranking {
   draw(userAction = false) {
     const rows = this.sortedRows(),
       { steps = [0, 0] } = this.value || {},
-      { names = {} } = state.question || {},
-      best = rows.find((row) => row.order === 0);
+      { names = {} } = state.question || {};
     const known = new Set(rows.map((row) => row.id));
     for (const [id, row] of this.rows)
       if (!known.has(id)) {
@@ -208,8 +207,9 @@ class Ranking {
       }
     for (const row of rows) {
       if (!this.rows.has(row.id)) this.rows.set(row.id, new Row(this.terms, (each) => this.choose(each)));
-      const here = !row.control && row.method === names.method && (!row.layer || row.layer === names.layer);
-      this.rows.get(row.id).show(row, { full: steps[1], best: row === best, photo: this.photo, here });
+      const isHere = ([method, layer]) => method === names.method && (!layer || layer === names.layer);
+      const here = !row.control && [[row.method, row.layer], ...row.equal].some(isHere);
+      this.rows.get(row.id).show(row, { full: steps[1], photo: this.photo, here });
     }
     const keepOrder = !userAction && (this.body.matches(":hover") || this.body.contains(document.activeElement));
     const elements = rows.map((row) => this.rows.get(row.id).element);

@@ -1,6 +1,6 @@
 // One row of the ranking: rank, small map, numbers, and the results of the metrics.
 import { draw, view } from "../drawing/paint.js";
-import { bytes, make } from "../wire.js";
+import { bytes, fill, make } from "../wire.js";
 
 const SIDE = 40; // CSS pixels of the small map
 
@@ -37,7 +37,6 @@ export class Row {
       },
     });
     this.plain = make("span", { class: "hl-ranking-name" });
-    this.mark = make("span", { class: "hl-ranking-mark" });
     this.map = make("th", { scope: "row", class: "hl-ranking-map" });
     this.cells = Object.fromEntries(
       COLUMNS.slice(2).map((name) => [name, make("td", { class: `hl-ranking-${name}` })]),
@@ -56,16 +55,16 @@ export class Row {
     );
   }
 
-  /** `full` is the length of the longest curves, `best` whether this is the first row. */
-  show(value, { full, best, photo, here }) {
+  /** `full` is the length of the longest curves. */
+  show(value, { full, photo, here }) {
     this.value = value;
     const { terms, element, cells } = this,
       about = value.steps < full ? "≈ " : "";
-    element.className = value.control ? "hl-ranking-control" : best ? "hl-ranking-best" : "";
+    element.className = value.control ? "hl-ranking-control" : value.best ? "hl-ranking-best" : "";
     element.dataset.id = value.id;
     element.toggleAttribute("data-here", Boolean(here));
     element.title = (value.about || []).join("\n");
-    this.place.textContent = value.control ? "" : value.order + 1;
+    this.place.textContent = value.rank ?? "";
     const name = value.control ? this.plain : this.button;
     name.replaceChildren(
       value.title,
@@ -76,15 +75,26 @@ export class Row {
         "aria-label",
         terms.show.replace("{name}", () => (value.layer ? `${value.title}, ${value.layer}` : value.title)),
       );
-    this.mark.textContent = [best && terms.best, value.cut && terms.cut, value.control && terms.control]
-      .filter(Boolean)
-      .join(", ");
-    this.map.replaceChildren(name, this.mark);
+    this.map.replaceChildren(name, ...this.marks(value), ...this.equal(value));
     for (const each of ["insertion", "deletion", "difference"])
       cells[each].textContent = value[each] === null ? "" : about + formatScore(value[each]);
     cells.margin.textContent = value.beside || "";
     cells.seconds.textContent = formatSeconds(value.seconds);
     if (value.map && this.stamp !== value.map.b64 + Boolean(photo)) this.paint(value, photo);
+  }
+
+  /** Return what distinguishes a row: the best one, warnings about its method, and controls. */
+  marks({ best, cut, control, badges = [] }) {
+    const { terms } = this,
+      own = [best && terms.best, cut && terms.cut, control && terms.control].filter(Boolean);
+    const mark = ([text, title]) => make("span", { class: "hl-ranking-mark", text, title });
+    return [...own.map((text) => [text, null]), ...badges].map(mark);
+  }
+
+  /** Return the line with the methods that have the same map. */
+  equal({ equal = [] }) {
+    const names = equal.map(([, , title]) => title).join(", ");
+    return equal.length ? [make("span", { class: "hl-ranking-equal", text: fill(this.terms.same, { names }) })] : [];
   }
 
   paint({ map, by_size: bySize }, photo) {
@@ -126,15 +136,19 @@ export function sortRows(rows, column, direction) {
 }
 
 /**
- * Return the table as CSV in the current order.
+ * Return the table as CSV in the current order, with the ranks and the numbers of the table.
  * @param {object[]} rows
  * @returns {string}
  */
 export function csv(rows) {
   const names = ["rank", "method", "layer", "insertion", "deletion", "difference", "beside", "seconds", "steps"];
   const cell = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const lines = rows.map((row) =>
-    names.map((name) => cell(String((name === "method" ? row.method || row.title : row[name]) ?? ""))).join(","),
-  );
-  return `${[names.join(","), ...lines].join("\n")}\n`;
+  const values = (row) => ({
+    ...row,
+    method: row.control ? row.title : [row.method, ...row.equal.map(([method]) => method)].join(" = "),
+    notes: (row.badges || []).map(([text]) => text).join("; "),
+  });
+  const columns = [...names, "notes"];
+  const line = (row) => columns.map((name) => cell(String(row[name] ?? ""))).join(",");
+  return `${[columns.join(","), ...rows.map(values).map(line)].join("\n")}\n`;
 }

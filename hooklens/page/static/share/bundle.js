@@ -1,7 +1,7 @@
 // A bundle: a zip with everything a map was computed from, which `hooklens replay` recomputes. The server provides
 // the image without metadata, hashes and versions; map, figure and display settings come from the page.
 import { floats, watchProps, encodeNpy } from "../wire.js";
-import { zip } from "./zip.js";
+import { zip } from "./formats/zip.js";
 
 const waiting = new Map();
 let send = null,

@@ -1,27 +1,28 @@
 // Saves a comparison: one figure of all panels, or one zip of everything their maps were computed from.
 import { bundle } from "./bundle.js";
-import { png } from "./figure.js";
-import { make, encodeNpy, downloadFile } from "../wire.js";
+import { pdf, png, svg } from "./figure.js";
+import { copyCitations, copyImage, Menu } from "./menu.js";
+import { encodeNpy, downloadFile } from "../wire.js";
 
 const NAME = "comparison";
 
 export class ComparisonExport {
   constructor(board) {
     this.board = board;
-    const { terms } = board,
-      button = (text, title, act) =>
-        make("button", {
-          type: "button",
-          class: "hl-button",
-          text,
-          title,
-          disabled: true,
-          onclick: () => this.act(act),
-        });
-    this.buttons = [
-      button(terms.figure, terms.figure_hint, () => this.figure()),
-      button(terms.bundle, terms.bundle_hint, () => this.bundle()),
+    const terms = board.props.save,
+      figure = (suffix, create) => async () =>
+        downloadFile(await create(this.figurePanels), `${NAME}-figure${suffix}`);
+    const items = [
+      [...terms.png, figure(".png", png)],
+      [...terms.svg, figure(".svg", svg)],
+      [...terms.pdf, figure(".pdf", pdf)],
+      [...terms.copy, () => copyImage(png(this.figurePanels), terms)],
+      [...terms.bibtex, () => copyCitations(this.panels.map(({ mapView }) => mapView.value), terms)],
+      [...terms.bundle, () => this.bundle()],
     ];
+    this.menu = new Menu(terms, items, () => {
+      this.menu.entries.at(-1).disabled = !this.whole.length;
+    });
   }
 
   /** Panels with a complete map of the current request. */
@@ -31,19 +32,17 @@ export class ComparisonExport {
     );
   }
 
-  enable() {
-    const { panels } = this;
-    this.buttons[0].disabled = !panels.length;
-    this.buttons[1].disabled = !panels.some((panel) => panel.answer?.value.state === "done");
+  /** Panels whose map was not stopped. */
+  get whole() {
+    return this.panels.filter((panel) => panel.answer?.value.state === "done");
   }
 
-  async act(work) {
-    this.board.tools.showMessage("");
-    try {
-      await work();
-    } catch (error) {
-      this.board.tools.showMessage(error.message);
-    }
+  get figurePanels() {
+    return this.panels.map((panel) => this.figurePanel(panel));
+  }
+
+  enable() {
+    this.menu.button.disabled = !this.panels.length;
   }
 
   /** Return a panel in the format of figure.js. */
@@ -62,15 +61,11 @@ export class ComparisonExport {
     };
   }
 
-  async figure() {
-    downloadFile(await png(this.panels.map((panel) => this.figurePanel(panel))), `${NAME}-figure.png`);
-  }
-
+  /** Save everything; returns a message if maps are left out. */
   async bundle() {
     const { terms, pair } = this.board,
-      whole = this.panels.filter((panel) => panel.answer?.value.state === "done");
-    const left = this.board.panels.length - whole.length;
-    this.board.tools.showMessage(terms.packing);
+      { whole } = this,
+      left = this.board.panels.length - whole.length;
     const pieces = [];
     for (const panel of whole) {
       const { colors, low, high, smooth } = panel.mapView.rendering;
@@ -89,6 +84,6 @@ export class ComparisonExport {
     if (map && pair.selected.every((panel) => whole.includes(panel)))
       more[`difference-${pair.name}.npy`] = encodeNpy(map.values, [map.h, map.w]);
     downloadFile(await bundle(pieces, this.board.props.save, more), `${NAME}-bundle.zip`);
-    this.board.tools.showMessage(left ? terms.left_out : "");
+    return left ? terms.left_out : "";
   }
 }

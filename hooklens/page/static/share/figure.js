@@ -1,6 +1,12 @@
-// A figure for saving: image and map side by side, the color bar with units, and a caption; as PNG at twice the size,
-// as SVG, or only the map with transparency. Drawn from the current view.
+// A figure for saving: image and map side by side, the color bar with units, and a caption; as PNG, as SVG or PDF with
+// contours as lines, or only the map with transparency. Drawn from the current view. Lengths are in units of 0.2 mm, in
+// which the text has 14 units (8 points).
 import { caption, sanitizeText } from "./caption.js";
+import { contourLines } from "./contours.js";
+import { options } from "./options.js";
+import { Pdf } from "./formats/pdf.js";
+import { withResolution } from "./formats/png.js";
+import { Svg } from "./formats/svg.js";
 import { table } from "../drawing/colors.js";
 import { RULE } from "../drawing/constants.js";
 import { enlarge } from "../drawing/field.js";
@@ -21,26 +27,32 @@ import { CLASS_COLORS } from "../drawing/objects.js";
  * @property {string} [name] name of the map among several
  */
 
-const SIDE = 420,
-  GAP = 16,
+const GAP = 16,
   BAR = 12,
   AXIS = 38, // ticks and label below the color bar
   LINE = 19,
-  SCALE = 2,
+  LETTER = 22, // letters above the panels
+  UNITS = 5, // units of a millimeter
+  MAP_SIDE = 1680, // pixels of a map without an image
   INK = "#1b1b1f",
   QUIET = "#5c5c66",
   PAPER = "#ffffff";
 const FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif";
 
-/** Draw the image and the map (or overlay) of a panel at this width in pixels. */
-function surfaces(panel, width) {
+/** Return the pixels of a unit at the chosen resolution. */
+const pixelsPerUnit = () => options.dpi / (25.4 * UNITS);
+
+/** Draw the image and the map (or overlay) of a panel at this width in pixels; `lines`: with contours. */
+function surfaces(panel, width, lines) {
   const canvas = document.createElement("canvas"),
     surface = new Surface(canvas);
-  Object.assign(surface, { image: panel.image, rendering: panel.rendering });
+  Object.assign(surface, { image: panel.image, rendering: lines ? panel.rendering : withoutLines(panel.rendering) });
   [canvas.width, canvas.height] = [width, Math.max(1, Math.round(width * surface.ratio))];
   surface.render(surface.own, canvas.width, canvas.height, true);
   return { photo: surface.own.photo, map: panel.mapOnly ? surface.mapLayer(surface.own) : surface.own.drawn };
 }
+
+const withoutLines = (rendering) => ({ ...rendering, lines: false });
 
 /** Return the answer with what the page says below the map as the last sentence of its caption. */
 function described({ value, drawing }) {
@@ -48,34 +60,41 @@ function described({ value, drawing }) {
   return drawing ? { ...value, caption: [...sentences, drawing] } : value;
 }
 
-/** Compute all positions in CSS pixels: the image, and next to it the panels, two per row. */
+const ratioOf = ({ image }) => (image ? image.naturalHeight / image.naturalWidth : 1);
+
+/** Compute all positions: the image, and next to it the panels, two per row. */
 function layout(panels, measure) {
-  const high = Math.max(
-    ...panels.map(({ image }) => (image ? (SIDE * image.naturalHeight) / image.naturalWidth : SIDE)),
-  );
   const across = Math.min(2, panels.length),
-    columns = across + 1;
-  const wide = 2 * GAP + columns * SIDE + (columns - 1) * GAP,
-    place = (k) => GAP + k * (SIDE + GAP);
+    columns = across + 1,
+    wide = UNITS * options.width,
+    side = (wide - 2 * GAP - (columns - 1) * GAP) / columns;
+  const high = side * Math.max(...panels.map(ratioOf)),
+    place = (k) => GAP + k * (side + GAP);
+  const lines = (panel) =>
+    options.caption
+      ? caption(described(panel), panel.name, panels.length > 1 ? side : wide - 2 * GAP, measure)
+      : [];
   const cells = panels.map((panel, k) => ({
     panel,
     x: place(1 + (k % across)),
     row: Math.floor(k / across),
-    lines: caption(described(panel), panel.name, panels.length > 1 ? SIDE : wide - 2 * GAP, measure),
+    lines: lines(panel),
   }));
-  const deep = high + 8 + BAR + AXIS,
-    tops = [GAP];
+  const above = options.letters ? LETTER : 0,
+    deep = high + 8 + BAR + AXIS,
+    tops = [GAP + above];
   for (let row = 0; row * across < panels.length; row++) {
-    const most = Math.max(...cells.filter((cell) => cell.row === row).map(({ lines }) => lines.length));
-    tops.push(tops[row] + deep + 10 + most * LINE + GAP);
+    const most = Math.max(...cells.filter((cell) => cell.row === row).map((cell) => cell.lines.length));
+    tops.push(tops[row] + deep + (most ? 10 + most * LINE : 0) + GAP + above);
   }
   for (const cell of cells) cell.y = tops[cell.row];
   return {
     width: wide,
-    height: Math.round(tops.at(-1)),
+    height: Math.round(tops.at(-1) - above),
+    side,
     high,
     cells,
-    photo: { x: GAP, y: GAP },
+    photo: { x: GAP, y: tops[0] },
     caption: panels.length > 1 ? 0 : GAP,
   };
 }
@@ -87,34 +106,73 @@ function measure(text, strong) {
   return pen.measureText(text).width;
 }
 
-/** Draw with any backend: {image, text, box}. */
-function compose(panels, drawer) {
-  const plan = layout(panels, measure);
-  const drawn = panels.map((panel) => surfaces(panel, SCALE * SIDE));
-  const high = ({ image }) => (image ? (SIDE * image.naturalHeight) / image.naturalWidth : SIDE);
-  drawer.image(drawn[0].photo, plan.photo.x, plan.photo.y, SIDE, high(panels[0]), 1, true);
+/** Draw the contours of a panel: white lines with a dark halo. */
+function drawContours(drawer, panel, place) {
+  const ratio = ratioOf(panel),
+    lines = contourLines(panel.rendering, ratio),
+    thick = Math.max(1, RULE.line * Math.min(place[2], place[3])),
+    opacity = panel.mapOnly ? 1 : panel.opacity;
+  if (!lines.length) return;
+  drawer.lines(lines, place, { color: "#000000", thick: 3 * thick, opacity: RULE.halo * opacity });
+  drawer.lines(lines, place, { color: PAPER, thick, opacity });
+}
+
+/** Return the ticks with their anchors; those between the ends are left out if they overlap others. */
+function withoutOverlaps(ticks, side) {
+  const kept = [];
+  const spread = ticks.map(({ text, at }) => {
+    const anchor = at < 0.05 ? "start" : at > 0.95 ? "end" : "middle",
+      wide = measure(text, false), // a little larger than the ticks
+      left = side * at - { start: 0, middle: 0.5, end: 1 }[anchor] * wide;
+    return { text, at, anchor, span: [left, left + wide] };
+  });
+  const isEnd = ({ anchor }) => anchor !== "middle";
+  for (const tick of [...spread.filter(isEnd), ...spread.filter((each) => !isEnd(each))])
+    if (kept.every(({ span }) => tick.span[1] < span[0] || tick.span[0] > span[1])) kept.push(tick);
+  return kept;
+}
+
+/** Draw the color bar of a panel with its ticks and label. */
+function drawScale(drawer, { bar, ticks = [], label }, x, y, side) {
+  drawer.image(bar, x, y, side, BAR, 1);
+  for (const { text, at, anchor } of withoutOverlaps(ticks, side))
+    drawer.text(text, x + side * at, y + BAR + 15, { anchor, size: 12, fill: QUIET });
+  const axis = { anchor: "middle", size: 12, fill: QUIET };
+  if (label) drawer.text(sanitizeText(label), x + side / 2, y + BAR + 32, axis);
+}
+
+/** Write the letters above the image and the maps: the names of several maps, or "a" and "b". */
+function drawLetters(drawer, { cells, photo }) {
+  const letter = (text, x, y) =>
+    drawer.text(text, x, y - 7, { anchor: "start", size: 14, fill: INK, strong: true });
+  if (cells.length === 1) letter("a", photo.x, photo.y);
+  for (const { panel, x, y } of cells) letter(panel.name || "b", x, y);
+}
+
+/**
+ * Draw with any backend: {image, text, box}, and `lines` if it draws contours as lines.
+ * @param {Panel[]} panels
+ */
+function compose(panels, plan, drawer) {
+  const { side, photo } = plan,
+    width = Math.round(pixelsPerUnit() * side),
+    drawn = panels.map((panel) => surfaces(panel, width, !drawer.lines));
+  drawer.image(drawn[0].photo, photo.x, photo.y, side, side * ratioOf(panels[0]), 1, true);
   plan.cells.forEach(({ panel, x, y, lines }, k) => {
-    const tall = high(panel);
-    if (!panel.mapOnly && panel.opacity < 1) drawer.image(drawn[k].photo, x, y, SIDE, tall, 1, true);
-    drawer.image(drawn[k].map, x, y, SIDE, tall, panel.mapOnly ? 1 : panel.opacity);
+    const tall = side * ratioOf(panel),
+      place = [x, y, side, tall];
+    if (!panel.mapOnly && panel.opacity < 1) drawer.image(drawn[k].photo, ...place, 1, true);
+    drawer.image(drawn[k].map, ...place, panel.mapOnly ? 1 : panel.opacity);
+    if (drawer.lines) drawContours(drawer, panel, place);
     const objects = panel.value.things,
       object = objects && objects.items[objects.chosen];
-    if (object)
-      drawer.box(
-        x + SIDE * object.box[0],
-        y + tall * object.box[1],
-        SIDE * (object.box[2] - object.box[0]),
-        tall * (object.box[3] - object.box[1]),
-        CLASS_COLORS[object.colour],
-      );
-    const below = y + plan.high + 8;
-    drawer.image(panel.bar, x, below, SIDE, BAR, 1);
-    for (const { text, at } of panel.ticks) {
-      const anchor = at < 0.05 ? "start" : at > 0.95 ? "end" : "middle";
-      drawer.text(text, x + SIDE * at, below + BAR + 15, { anchor, size: 12, fill: QUIET });
+    if (object) {
+      const [left, top, right, bottom] = object.box,
+        color = CLASS_COLORS[object.colour];
+      drawer.box(x + side * left, y + tall * top, side * (right - left), tall * (bottom - top), color);
     }
-    const axis = { anchor: "middle", size: 12, fill: QUIET };
-    if (panel.label) drawer.text(sanitizeText(panel.label), x + SIDE / 2, below + BAR + 32, axis);
+    const below = y + plan.high + 8;
+    drawScale(drawer, panel, x, below, side);
     lines.forEach(({ text, strong }, n) =>
       drawer.text(text, plan.caption || x, below + BAR + AXIS + 10 + (n + 0.75) * LINE, {
         anchor: "start",
@@ -124,7 +182,14 @@ function compose(panels, drawer) {
       }),
     );
   });
-  return plan;
+  if (options.letters) drawLetters(drawer, plan);
+}
+
+/** Write text on a canvas. */
+function writeText(context, text, x, y, { anchor, size, fill, strong }) {
+  context.font = `${strong ? "600 " : ""}${size}px ${FONT}`;
+  [context.fillStyle, context.textAlign] = [fill, { start: "left", middle: "center", end: "right" }[anchor]];
+  context.fillText(text, x, y);
 }
 
 /**
@@ -132,21 +197,17 @@ function compose(panels, drawer) {
  * @param {Panel[]} panels
  * @returns {Promise<Blob>}
  */
-export function png(panels) {
+export async function png(panels) {
   const canvas = document.createElement("canvas"),
     context = canvas.getContext("2d"),
-    steps = [];
-  const record =
-    (name) =>
-    (...values) =>
-      steps.push([name, values]);
-  const plan = compose(panels, { image: record("image"), text: record("text"), box: record("box") });
-  [canvas.width, canvas.height] = [SCALE * plan.width, SCALE * plan.height];
-  context.scale(SCALE, SCALE);
+    plan = layout(panels, measure),
+    scale = pixelsPerUnit();
+  [canvas.width, canvas.height] = [Math.round(scale * plan.width), Math.round(scale * plan.height)];
+  context.scale(scale, scale);
   context.fillStyle = PAPER;
   context.fillRect(0, 0, plan.width, plan.height);
   context.imageSmoothingQuality = "high";
-  const draw = {
+  compose(panels, plan, {
     image(source, x, y, width, height, opacity) {
       context.globalAlpha = opacity;
       context.drawImage(source, x, y, width, height);
@@ -156,69 +217,51 @@ export function png(panels) {
       [context.strokeStyle, context.lineWidth] = [color, 2];
       context.strokeRect(x, y, width, height);
     },
-    text(text, x, y, { anchor, size, fill, strong }) {
-      context.font = `${strong ? "600 " : ""}${size}px ${FONT}`;
-      [context.fillStyle, context.textAlign] = [fill, { start: "left", middle: "center", end: "right" }[anchor]];
-      context.fillText(text, x, y);
-    },
-  };
-  for (const [name, values] of steps) draw[name](...values);
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+    text: (...values) => writeText(context, ...values),
+  });
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  return withResolution(blob, options.dpi);
 }
 
 /**
- * Create the same figure as SVG: images are embedded, text stays text.
+ * Create the same figure as SVG: images are embedded, text stays text, contours are lines.
  * @param {Panel[]} panels
  * @returns {Blob}
  */
 export function svg(panels) {
-  const space = "http://www.w3.org/2000/svg",
-    root = document.createElementNS(space, "svg");
-  const add = (tag, attributes, text) => {
-    const node = document.createElementNS(space, tag);
-    for (const [name, value] of Object.entries(attributes))
-      if (value !== undefined)
-        node.setAttribute(name, typeof value === "number" ? String(Math.round(100 * value) / 100) : value);
-    if (text !== undefined) node.textContent = text;
-    root.append(node);
+  const plan = layout(panels, measure),
+    page = new Svg(plan.width, plan.height, UNITS, FONT);
+  page.add("rect", { width: "100%", height: "100%", fill: PAPER });
+  compose(panels, plan, page);
+  return page.finish();
+}
+
+/**
+ * Create the same figure as PDF with text and contours as vector graphics. Text that the font lacks becomes an image.
+ * @param {Panel[]} panels
+ * @returns {Promise<Blob>}
+ */
+export function pdf(panels) {
+  const plan = layout(panels, measure),
+    page = new Pdf(plan.width, plan.height);
+  const textImage = (text, x, y, style) => {
+    const canvas = document.createElement("canvas"),
+      context = canvas.getContext("2d"),
+      scale = pixelsPerUnit(),
+      left = { start: 0, middle: x - GAP, end: x - GAP }[style.anchor],
+      wide = plan.width - GAP - (x - left);
+    [canvas.width, canvas.height] = [Math.ceil(scale * wide), Math.ceil(scale * 2 * style.size)];
+    context.scale(scale, scale);
+    writeText(context, text, left, 1.4 * style.size, style);
+    page.image(canvas, x - left, y - 1.4 * style.size, wide, 2 * style.size, 1);
   };
-  add("rect", { width: "100%", height: "100%", fill: PAPER });
-  const plan = compose(panels, {
-    image: (source, x, y, width, height, opacity, photo) =>
-      add("image", {
-        x,
-        y,
-        width,
-        height,
-        opacity: opacity < 1 ? opacity : undefined,
-        preserveAspectRatio: "none",
-        href: source.toDataURL(photo ? "image/jpeg" : "image/png", 0.92),
-      }),
-    box: (x, y, width, height, stroke) => add("rect", { x, y, width, height, fill: "none", stroke, "stroke-width": 2 }),
-    text: (text, x, y, { anchor, size, fill, strong }) =>
-      add(
-        "text",
-        {
-          x,
-          y,
-          "text-anchor": anchor,
-          "font-size": size,
-          fill,
-          "font-family": FONT,
-          "font-weight": strong ? "600" : undefined,
-        },
-        text,
-      ),
+  compose(panels, plan, {
+    image: (...values) => page.image(...values),
+    box: (...values) => page.box(...values),
+    lines: (...values) => page.lines(...values),
+    text: (...values) => page.text(...values) || textImage(...values),
   });
-  for (const [name, value] of [
-    ["width", plan.width],
-    ["height", plan.height],
-    ["viewBox", `0 0 ${plan.width} ${plan.height}`],
-  ])
-    root.setAttribute(name, value);
-  return new Blob(['<?xml version="1.0" encoding="UTF-8"?>\n', new XMLSerializer().serializeToString(root), "\n"], {
-    type: "image/svg+xml",
-  });
+  return page.finish();
 }
 
 /**
@@ -228,7 +271,7 @@ export function svg(panels) {
  */
 export function transparent({ image, rendering }) {
   const canvas = document.createElement("canvas"),
-    width = SCALE * 2 * SIDE;
+    width = MAP_SIDE;
   [canvas.width, canvas.height] = [
     width,
     Math.max(1, Math.round(image ? (width * image.naturalHeight) / image.naturalWidth : width)),

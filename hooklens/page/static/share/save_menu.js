@@ -1,58 +1,8 @@
-// The "Save" menu below a map.
+// The "Save" menu of a map.
 import { bundle } from "./bundle.js";
-import { png, svg, transparent } from "./figure.js";
-import { dismiss } from "../page/dismiss.js";
-import { make, encodeNpy, downloadFile } from "../wire.js";
-
-let menus = 0;
-
-/** A button that opens a list of buttons: `items` are [text, title, act]; errors of `act` are shown next to it. */
-class Menu {
-  constructor(terms, items, opened) {
-    Object.assign(this, { terms, opened });
-    this.entries = items.map(([label, title, act]) =>
-      make("button", { type: "button", title, text: label, onclick: () => this.act(act) }),
-    );
-    this.list = make("div", { class: "hl-share-items", id: `hl-share-${++menus}`, hidden: true }, ...this.entries);
-    this.button = make("button", {
-      type: "button",
-      class: "hl-button",
-      text: terms.save,
-      "aria-expanded": "false",
-      "aria-controls": this.list.id,
-      disabled: true,
-      onclick: () => this.open(this.list.hidden),
-    });
-    this.note = make("p", { class: "hl-quiet hl-share-note", role: "status", hidden: true });
-    this.root = make("div", { class: "hl-share" }, this.button, this.list, this.note);
-    dismiss(this.root, this.button, this.list, () => this.open(false));
-  }
-
-  open(on) {
-    if (on !== this.list.hidden) return;
-    if (on) this.opened();
-    this.showMessage("");
-    this.list.hidden = !on;
-    this.button.setAttribute("aria-expanded", String(on));
-  }
-
-  showMessage(text) {
-    this.note.textContent = text;
-    this.note.hidden = !text;
-  }
-
-  async act(work) {
-    this.open(false);
-    this.button.focus();
-    this.showMessage(this.terms.preparing);
-    try {
-      await work();
-      this.showMessage("");
-    } catch (error) {
-      this.showMessage(error.message);
-    }
-  }
-}
+import { pdf, png, svg, transparent } from "./figure.js";
+import { copyCitations, copyImage, Menu } from "./menu.js";
+import { encodeNpy, downloadFile } from "../wire.js";
 
 /**
  * Create the menu of one map.
@@ -85,6 +35,9 @@ export function createSaveMenu(view) {
   const items = [
     [...terms.png, file("-figure.png", () => png([panel()]))],
     [...terms.svg, file("-figure.svg", () => svg([panel()]))],
+    [...terms.pdf, file("-figure.pdf", () => pdf([panel()]))],
+    [...terms.copy, () => copyImage(png([panel()]), terms)],
+    [...terms.bibtex, () => copyCitations([view.value], terms)],
     [...terms.map, file("-map.png", () => transparent(panel()))],
     [...terms.shown, () => view.png()],
     [...terms.values, file(".npy", () => encodeNpy(view.map.values, [view.map.h, view.map.w]))],

@@ -60,7 +60,7 @@ def test_all_channels_are_sorted_and_filtered_without_a_request(visit: Visit) ->
         found = figure[order(visit)]
         assert (np.diff(found) <= 1e-6).all(), name
     tools.locator("select[name=sort]").select_option("sparsity")
-    label = page.locator(TILES).first.get_attribute("aria-label") or ""
+    label = page.locator(TILES).first.text_content() or ""
     assert re.fullmatch(r"Channel \d+, sparsity 1\.00", label), label
     tools.locator("select[name=sort]").select_option("number")
     assert order(visit) == list(range(1280))
@@ -171,7 +171,7 @@ def test_a_measure_is_requested_again_for_another_class(visit: Visit) -> None:
     for name, word in (("gradient", "Gradient × activation for"), ("effect", "Effect: drop of the logit of")):
         visit.after(lambda name=name: page.locator("select[name=sort]").select_option(name), "grid")
         page.wait_for_function(f"document.querySelector('#hl-grid .hl-quiet').innerText.includes('{word} tiger cat')")
-    labels = [page.locator(TILES).nth(k).get_attribute("aria-label") or "" for k in range(24)]
+    labels = [page.locator(TILES).nth(k).text_content() or "" for k in range(24)]
     found = [float(label.rsplit(" ", 1)[1].replace("−", "-")) for label in labels]
     assert found == sorted(found, reverse=True) and "effect" in labels[0]
     visit.choose("class", "goldfish")

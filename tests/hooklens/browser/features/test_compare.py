@@ -124,6 +124,7 @@ def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
     before = panel(visit, "A").locator("canvas").first.screenshot()
     ends = "[...document.querySelectorAll('.hl-compare-panel .hl-ends')].map((e) => e.lastChild.textContent)"
     assert page.get_by_role("radio", name="Shared").is_checked() and len(set(page.evaluate(ends))) == 1
+    page.locator("#hl-compare .hl-popover > button").click()
     page.get_by_role("radio", name="Per panel").check()
     assert len(set(page.evaluate(ends))) == 2
     page.locator("#hl-compare select[name=colours]").select_option("viridis")
@@ -156,6 +157,7 @@ def test_slow_methods_show_partial_maps_and_one_stop_cancels_them(visit: Visit) 
     page = visit.page
     page.get_by_role("button", name="Add panel").click()
     until(visit, "done", "done", "done")
+    assert "Grad-CAM for kelpie" in status_of(visit, "C"), "the next likely class"
     pick(visit, "B", "Method", "RISE")
     page.locator(".hl-compare-panel[data-state=busy][data-old=false] canvas").first.wait_for()
     pick(visit, "A", "Method", "LayerCAM")
@@ -174,7 +176,7 @@ def test_slow_methods_show_partial_maps_and_one_stop_cancels_them(visit: Visit) 
     assert "different units" not in page.locator("#hl-compare .hl-compare-note").inner_text()
 
     page.get_by_role("button", name="Remove B").press("Enter")
-    assert states(visit) == ["done", "done"] and page.evaluate("document.activeElement.textContent") == "Remove"
+    assert states(visit) == ["done", "done"] and page.evaluate("document.activeElement.title") == "Remove"
     page.get_by_role("button", name="Compare top two classes").press("Enter")
     until(visit, "done", "done")
     assert "for German shepherd" in status_of(visit, "A") and "for malinois" in status_of(visit, "B")
@@ -198,15 +200,16 @@ def test_panels_do_not_wait_for_the_page_and_are_in_the_address(visit: Visit, tm
     until(visit, "done", "stopped", "refused")
 
     assert page.locator("#hl-compare input[name=opacity]").input_value() == "70"
-    assert page.get_by_role("radio", name="Per panel").is_checked()
+    assert page.get_by_role("radio", name="Per panel", include_hidden=True).is_checked()
     page.get_by_role("button", name="Remove C").click()
     pick(visit, "B", "Method", "Grad-CAM")
     until(visit, "done", "done")
     page.wait_for_function(
         "location.search.includes('panel2=method%3Dgrad_cam') && !location.search.includes('panel3')"
     )
+    page.locator("#hl-compare").get_by_role("button", name="Save", exact=True).click()
     with page.expect_download() as kept:
-        page.get_by_role("button", name="Save zip").click()
+        page.get_by_role("button", name="Bundle").click()
     with zipfile.ZipFile(kept.value.path()) as found:
         about = json.loads(found.read("bundle.json"))
         rho = json.loads(found.read("correlations.json"))[0]["spearman"]["rho"]

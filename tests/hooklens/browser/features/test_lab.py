@@ -306,13 +306,15 @@ CONTRASTS = """async () => {
 
 
 @pytest.mark.slow
-def test_the_lab_hides_the_image_does_not_shift_and_its_colors_have_contrast(browser: Any, app: str) -> None:
+def test_the_lab_grays_out_the_image_does_not_shift_and_its_colors_have_contrast(browser: Any, app: str) -> None:
     for width, scheme in ((390, "dark"), (768, "light")):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         visit = Visit(context.new_page(), app)
         page = opened(visit)
-        left = page.locator("#hl-fold" if width < 768 else "#hl-left")
+        left = page.locator("#hl-fold" if width < 768 else "#hl-image")
         visit.painted("expression", 0)
+        place_of_tabs = page.locator("#hl-lab [role=tab]").first.bounding_box()["x"]
+        assert page.get_by_text("does not use the image").is_visible() == (width >= 768)
         names = [tab.inner_text() for tab in page.get_by_role("tab").all() if tab.is_visible()]
         assert {"Explain", "Compare", "Channels", "Batch"} <= set(names), (width, names)
         assert {"Expression", "Training", "Image"} <= set(names), (width, names)
@@ -331,8 +333,9 @@ def test_the_lab_hides_the_image_does_not_shift_and_its_colors_have_contrast(bro
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
         page.get_by_role("tab", name="Image").click()
-        assert left.is_visible()
+        assert left.is_visible() and not page.get_by_text("does not use the image").is_visible()
         visit.painted("depth", 0)
+        assert page.locator("#hl-lab [role=tab]").first.bounding_box()["x"] == place_of_tabs, "the tabs do not jump"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.get_by_role("tab", name="Expression").click()
         assert left.is_hidden()

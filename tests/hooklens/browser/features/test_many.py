@@ -43,6 +43,21 @@ def test_uploads_become_a_report_that_can_be_saved(visit: Visit) -> None:
         own.get_by_role("button", name="Save report").click()
     text = Path(download.value.path()).read_text(encoding="utf-8")
     assert download.value.suggested_filename == "report.html" and text.startswith("<!doctype html>")
+
+    steps = page.locator("#hl-steps p")
+    visit.after(lambda: own.get_by_role("button", name=f"Explain {EXAMPLES[1].name} on the page").click())
+    assert steps.inner_text() == f"2 of 3: {EXAMPLES[1].name}"
+    assert page.get_by_role("tab", name="Explain").get_attribute("aria-selected") == "true"
+    visit.after(lambda: page.get_by_role("button", name="Next image").click())
+    assert steps.inner_text() == f"3 of 3: {EXAMPLES[2].name}"
+    visit.after(lambda: page.locator("#hl-examples button[data-id=dog]").click())
+    assert not steps.is_visible(), "another image"
+    visit.open_view("Batch")
+    own.get_by_role("button", name="Clear").click()
+    own.get_by_role("button", name="Try it with the 9 examples").click()
+    page.wait_for_function(
+        "document.querySelector('#hl-many .hl-line').innerText.startsWith('9 images explained')", timeout=PATIENCE
+    )
     visit.check()
 
 
@@ -69,7 +84,7 @@ def test_files_are_uploaded_one_by_one_and_too_many_are_reported(visit: Visit, t
     own.get_by_text("3 files, ").wait_for(timeout=PATIENCE)
     own.get_by_role("button", name="Explain all").click()
     status = ended(visit, "done")
-    assert status.startswith("3 images explained with Grad-CAM") and "1 could not be read" in status
+    assert status.startswith("2 of 3 images explained with Grad-CAM") and "1 could not be read" in status
     own.get_by_role("button", name="Clear").click()
     own.get_by_role("button", name="Explain all").click()
     assert ended(visit, "error") == "No files selected. Choose images or a zip archive of images."

@@ -7,6 +7,7 @@ import json
 import re
 import urllib.parse
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,15 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, br
     visit.after(visit.page.go_back)
     assert re.sub(r" · .*", "", visit.status) == status
 
+    visit.page.locator("#hl-link").click()
+    link = visit.page.locator("#hl-linked input").input_value()
+    assert link.replace("own=shared", "") == re.sub("own=[^&]*", "", address)
     other = Visit(browser.new_context().new_page(), visit.address)
+    other.page.goto(link)
+    other.page.wait_for_function(
+        "document.querySelector('#hl-status .hl-line')?.innerText.includes('an image of the person who shared it')",
+        timeout=PATIENCE,
+    )
     other.page.goto(address)
     other.page.wait_for_function(
         "document.querySelector('#hl-status .hl-line')?.innerText.includes('was uploaded by a user')",
@@ -163,22 +172,45 @@ def test_a_plane_and_a_channel_of_a_link_are_shown(visit: Visit) -> None:
 
 def saved(visit: Visit, item: str, within: str = "#hl-overlay") -> bytes:
     menu = visit.page.locator(within).get_by_role("button", name="Save", exact=True)
-    menu.click()
+    if menu.get_attribute("aria-expanded") == "false":
+        menu.click()
     assert menu.get_attribute("aria-expanded") == "true"
     with visit.page.expect_download() as download:
         visit.page.locator(within).get_by_role("button", name=item).click()
     return Path(download.value.path()).read_bytes()
 
 
+def pdf_page(data: bytes) -> bytes:
+    """Return the drawing of a PDF, after checking that its table of objects has their positions."""
+    start = int(re.findall(rb"startxref\n(\d+)\n", data)[-1])
+    offsets = [int(entry) for entry in re.findall(rb"(\d{10}) 00000 n ", data[start:])]
+    assert data.startswith(b"%PDF-1.4") and data[start : start + 4] == b"xref" and offsets
+    for number, offset in enumerate(offsets, 1):
+        assert data[offset:].startswith(b"%d 0 obj" % number)
+    number = int(re.search(rb"/Contents (\d+) 0 R", data)[1])
+    stream = data[offsets[number - 1] :]
+    length = int(re.search(rb"/Length (\d+)", stream)[1])
+    begin = stream.index(b"stream\n") + 7
+    return zlib.decompress(stream[begin : begin + length])
+
+
 @pytest.mark.slow
 def test_figures_are_saved(visit: Visit) -> None:
-    """A PNG of twice the SVG's size, the caption as text, and the map with transparency."""
+    """Width and resolution as set, the caption as text, contours as lines, and the map with transparency."""
     visit.open("?example=cat&layer=stages.4")
     drawing = ElementTree.fromstring(saved(visit, "Figure, SVG"))
     figure = Image.open(io.BytesIO(saved(visit, "Figure, PNG")))
+    pdf = saved(visit, "Figure, PDF")
     alone = Image.open(io.BytesIO(saved(visit, "Map only")))
 
-    assert figure.size == (2 * int(drawing.attrib["width"]), 2 * int(drawing.attrib["height"]))
+    assert drawing.attrib["width"] == "180mm" and figure.info["dpi"] == pytest.approx((300, 300), abs=0.01)
+    assert figure.size[0] == round(180 / 25.4 * 300)
+    assert figure.size[1] == pytest.approx(float(drawing.attrib["height"][:-2]) / 25.4 * 300, abs=1)
+    content = pdf_page(pdf)
+    assert re.search(rb"/MediaBox \[0 0 510\.2\d* ", pdf) and pdf.count(b"/Subtype /Image") == 3
+    assert b"Grad-CAM for tiger cat".hex().encode() in content and content.count(b" l\n") > 50, "text and contours"
+    paths = [node.attrib["d"] for node in drawing.iter("{http://www.w3.org/2000/svg}path")]
+    assert len(paths) == 2 and paths[0] == paths[1] and paths[0].count("M") >= 2, "a halo and lines at two levels"
     texts = [node.text or "" for node in drawing.iter("{http://www.w3.org/2000/svg}text")]
     assert any(
         re.match(r"Grad-CAM for tiger cat \(\d+%\) at layer stages.4 of EfficientNet-Lite0", each) for each in texts
@@ -188,6 +220,30 @@ def test_figures_are_saved(visit: Visit) -> None:
     assert len(sources) == 3 and all(source.startswith("data:image/") for source in sources)
     opaque = np.asarray(alone)[..., 3]
     assert alone.mode == "RGBA" and opaque.min() == 0 and opaque.max() > 240
+
+    menu = visit.page.locator("#hl-overlay").get_by_role("button", name="Save", exact=True)
+    menu.click()
+    visit.page.locator("#hl-overlay [name=letters]").check()
+    visit.page.locator("#hl-overlay [name=caption]").uncheck()
+    visit.page.locator("#hl-overlay [name=width]").fill("90")
+    small = ElementTree.fromstring(saved(visit, "Figure, SVG"))
+    words = [node.text for node in small.iter("{http://www.w3.org/2000/svg}text")]
+    assert small.attrib["width"] == "90mm" and {"a", "b"} <= set(words) and "Options: relu true." not in words
+    menu.click()
+    visit.page.locator("#hl-overlay").get_by_role("button", name="Copy BibTeX").click()
+    visit.page.locator("#hl-overlay .hl-share-note", has_text="Copied.").wait_for()
+    assert "eprint = {1610.02391}" in visit.page.evaluate("navigator.clipboard.readText()")
+    circle = visit.page.evaluate(
+        """async () => {
+          const { isolines } = await import(new URL('hl/share/contours.js', document.baseURI));
+          const side = 64, values = Float32Array.from({ length: side * side }, (_, i) =>
+            1 - Math.hypot((i % side) + 0.5 - side / 2, Math.floor(i / side) + 0.5 - side / 2) / side);
+          return isolines(values, side, side, 0.75);
+        }"""
+    )
+    assert len(circle) == 1 and circle[0][0] == circle[0][-1], "one closed line"
+    radii = np.hypot(*(np.array(circle[0]) - 0.5).T)
+    assert np.allclose(radii, 0.25, atol=0.002)
 
     hostile = visit.page.evaluate(
         """async (title) => {
@@ -225,9 +281,7 @@ def test_bundles_of_the_page_can_be_replayed(
           .filter((each) => /\\d m?s$/.test(each.innerText)).length > 1""",
         timeout=PATIENCE,
     )
-    with visit.page.expect_download() as download:
-        visit.page.get_by_role("button", name="Save zip").click()
-    (tmp_path / "two.zip").write_bytes(Path(download.value.path()).read_bytes())
+    (tmp_path / "two.zip").write_bytes(saved(visit, "Bundle", "#hl-compare"))
 
     for name, count in (("one.zip", 1), ("two.zip", 2)):
         with zipfile.ZipFile(tmp_path / name) as archive:

@@ -87,11 +87,13 @@ def test_a_failed_check_and_a_missing_map_are_explained(visit: Visit) -> None:
     rows = known(visit)
     assert rows["Class"].startswith("Hardly depends on the class")
     assert rows["Weights"].startswith("Hardly depends on the weights: rank correlation of magnitudes 1.00")
+    page.locator(f"{STRIP} summary").click()
 
     visit.after(lambda: visit.choose("method", "Random"))
     page.wait_for_function(f"document.querySelector('{STRIP}').dataset.state === 'none'")
     assert "one of the controls" in page.locator(f"{STRIP} [role=status]").inner_text()
     assert page.locator(f"{STRIP} button:visible").count() == 0
+    assert page.locator("#hl-trust").bounding_box()["height"] < 150, "the open curves leave no hole"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ const TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
   return n;
 });
 
-function crc(bytes) {
+export function crc(bytes) {
   let sum = 0xffffffff;
   for (let i = 0; i < bytes.length; i++) sum = TABLE[(sum ^ bytes[i]) & 255] ^ (sum >>> 8);
   return (sum ^ 0xffffffff) >>> 0;

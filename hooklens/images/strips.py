@@ -1,0 +1,280 @@
+"""Reduce images that are too large to be decoded as a whole, strip by strip.
+
+Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to it as a small file of its own:
+
+- PNG: the filters of a row use the row above, so a strip starts with the last decoded row of the previous one. Pillow
+  gets the bytes of a row as 8-bit samples, which have the same filters, and then converts them.
+- TIFF: the blocks of the strip with the tags of the file.
+
+Other images are decoded as a whole if their mode has few bytes per pixel, such as 1-bit scans.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
+
+from hooklens import limits
+from hooklens.errors import Refused
+from hooklens.images import pixels
+
+Check = Callable[[], None]
+"""Raises an error if decoding takes too long."""
+
+TOO_LARGE = (
+    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because such a file cannot be "
+    "read in parts. Save it as {remedy}."
+)
+STRIP = 4_000_000
+"""Approximate pixels of a strip."""
+_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
+"""Bytes per pixel of a decoded image; 4 in other modes."""
+_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
+"""Color type of a PNG with 8-bit samples, by the distance in bytes that its filters use."""
+_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_DIRECTORY_TAGS = {256, 258, 259, 262, 266, 277, 284, 292, 293, 317, 320, 322, 323, 338, 339, 347, 530}
+_HEIGHT, _STRIPS, _ROWS, _STRIP_SIZES, _TILES, _TILE_SIZES = 257, 273, 278, 279, 324, 325
+
+
+def is_too_large(image: Image.Image) -> bool:
+    """Return whether an opened image, or its conversion to colors, is too large to be decoded as a whole."""
+    return image.width * image.height > limits.WHOLE
+
+
+def reduce_image(
+    image: Image.Image, data: bytes, size: tuple[int, int], check: Check
+) -> tuple[Image.Image, int | None]:
+    """Return an opened image as 8 bits per channel, reduced to `size`: by a whole factor in strips, and then as usual.
+
+    Returns  the image and its EXIF orientation, or None if the loaded `image` has it
+    Errors   Refused for a file that must be decoded as a whole; errors of Pillow
+    """
+    read, sides, orientation = _reader(image, data, check)
+    shown = pixels.range_of(read()) if pixels.is_deep(image) else None
+    factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
+    reduced, rest, top = None, None, 0
+    for strip in read():
+        check()
+        plain = pixels.eight_bits(strip, shown)
+        strip = plain if rest is None else _join(rest, plain)
+        rows, rest = strip.height, None
+        if top * factor + rows < sides[1]:  # the rows of a cell may be in two strips
+            rows = rows // factor * factor
+            rest = strip.crop((0, rows, strip.width, strip.height)) if rows < strip.height else None
+        if reduced is None:
+            reduced = Image.new(plain.mode, (math.ceil(sides[0] / factor), math.ceil(sides[1] / factor)))
+        if rows:
+            part = strip.crop((0, 0, strip.width, rows)).reduce(factor)
+            reduced.paste(part, (0, top))
+            top += part.height
+    if reduced is None or top < reduced.height:
+        raise ValueError("the file has fewer rows than it declares")
+    covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
+    size = size if sides == image.size else size[::-1]
+    return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
+
+
+def _join(upper: Image.Image, lower: Image.Image) -> Image.Image:
+    joined = Image.new(lower.mode, (lower.width, upper.height + lower.height))
+    joined.paste(upper, (0, 0))
+    joined.paste(lower, (0, upper.height))
+    return joined
+
+
+def _reader(
+    image: Image.Image, data: bytes, check: Check
+) -> tuple[Callable[[], Iterator[Image.Image]], tuple[int, int], int | None]:
+    """Return a function that reads the strips from top to bottom, the size of all strips, and their orientation.
+
+    Errors   Refused for a file that must be decoded as a whole
+    """
+    if image.width * image.height * _BYTES.get(image.mode, 4) <= 4 * limits.WHOLE:
+        image.load()
+        return lambda: _crops(image), image.size, None
+    if isinstance(image, PngImageFile) and _png_has_strips(image, data):
+        return lambda: _png_strips(image, data, check), image.size, _png_orientation(data)
+    if isinstance(image, TiffImageFile) and not _blocks_are_large(image):
+        tags = image.tag_v2
+        return lambda: _tiff_strips(image, data), (tags[256], tags[257]), int(tags.get(0x0112, 1))
+    names = {
+        "PNG": ("a PNG with interlacing, animation or 16-bit colors", "a plain PNG with 8 bits"),
+        "TIFF": ("a TIFF with large blocks", "a TIFF with tiles, or as JPEG or PNG"),
+    }
+    kind = image.format or ""
+    name, remedy = names.get(kind, (kind.replace("WEBP", "WebP"), "JPEG or PNG"))
+    limit = 4 * limits.WHOLE // _BYTES.get(image.mode, 4) // 10**6
+    raise Refused(TOO_LARGE.format(width=image.width, height=image.height, kind=name, limit=limit, remedy=remedy))
+
+
+def _crops(image: Image.Image) -> Iterator[Image.Image]:
+    """Yield the strips of a loaded image."""
+    rows = max(1, STRIP // image.width)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(image.height, top + rows)))
+        strip.info = image.info  # the transparent color
+        yield strip
+
+
+def check_scans(data: bytes, width: int, height: int) -> None:
+    """Refuse a JPEG with several scans whose coefficients, which are all decoded, need too much memory.
+
+    Errors   Refused
+    """
+    at, frame, samples = 2, b"", 0.0
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4])
+        body = data[at + 4 : at + 2 + length]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(body) > 5:
+            frame, sides = body, [(factors >> 4) * (factors & 15) for factors in body[7::3]]
+            widest = max([(factors >> 4) for factors in body[7::3]], default=1)
+            highest = max([(factors & 15) for factors in body[7::3]], default=1)
+            samples = sum(sides) / max(1, widest * highest)
+            if marker not in (0xC0, 0xC1):
+                break
+        elif marker == 0xDA:
+            if frame and body and body[0] == frame[5]:
+                return  # one scan with all components
+            break
+        at += 2 + length
+    if 2 * samples * width * height > limits.COEFFICIENTS:
+        limit = int(limits.COEFFICIENTS / (2 * samples)) // 10**6
+        about = {"kind": "a progressive JPEG with these colors", "remedy": "a JPEG without progressive scans"}
+        raise Refused(TOO_LARGE.format(width=width, height=height, limit=limit, **about))
+
+
+# PNG
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 8
+    while at + 8 <= len(data):
+        length = int.from_bytes(data[at : at + 4])
+        yield data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        at += 12 + length
+
+
+def _filter_distance(data: bytes) -> int:
+    """Return the number of bytes of a pixel."""
+    depth, color = data[24], data[25]
+    return max(1, _SAMPLES.get(color, 0) * depth // 8)
+
+
+def _png_has_strips(image: PngImageFile, data: bytes) -> bool:
+    animated = getattr(image, "is_animated", False)
+    return _filter_distance(data) in _COLOR_TYPES and not image.info.get("interlace") and not animated
+
+
+def _png_strips(image: PngImageFile, data: bytes, check: Check) -> Iterator[Image.Image]:
+    depth, color = data[24], data[25]
+    row = (image.width * _SAMPLES[color] * depth + 7) // 8
+    distance = _filter_distance(data)
+    raw_width = row // distance
+    rows = max(1, STRIP // image.width)
+    previous = bytes(row)
+    unpack = image.tile[0].args
+    for filtered in _inflated(data, row + 1, rows, image.height, check):
+        count = len(filtered) // (row + 1)
+        head = struct.pack(">IIBBBBB", raw_width, count + 1, 8, _COLOR_TYPES[distance], 0, 0, 0)
+        body = zlib.compress(b"\0" + previous + filtered, 0)
+        small = b"".join([data[:8], _chunk(b"IHDR", head), _chunk(b"IDAT", body), _chunk(b"IEND", b"")])
+        with Image.open(io.BytesIO(small), formats=("PNG",)) as opened:
+            raw = opened.crop((0, 1, raw_width, count + 1)).tobytes()
+        previous = raw[-row:]
+        strip = Image.frombytes(image.mode, (image.width, count), raw, "raw", unpack)
+        if image.palette:
+            strip.putpalette(image.palette.palette, image.palette.rawmode or "RGB")
+        strip.info = image.info  # the transparent color
+        yield strip
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def _inflated(data: bytes, row: int, rows: int, height: int, check: Check) -> Iterator[bytes]:
+    """Yield the decompressed bytes of every strip; the last one may be shorter."""
+    inflate, found, done = zlib.decompressobj(), bytearray(), 0
+    for name, body in _chunks(data):
+        while name == b"IDAT" and body and done < height:
+            check()
+            wanted = min(rows, height - done) * row
+            found += inflate.decompress(body, wanted - len(found))
+            body = inflate.unconsumed_tail
+            if len(found) == wanted:
+                done += wanted // row
+                yield bytes(found)
+                found = bytearray()
+    if done < height:
+        raise ValueError("the file has fewer rows than it declares")
+
+
+def _png_orientation(data: bytes) -> int:
+    """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
+    exif = Image.Exif()
+    exif.load(next((body for name, body in _chunks(data) if name == b"eXIf"), b""))
+    return int(exif.get(0x0112, 1))
+
+
+# TIFF
+
+
+def _layout(image: TiffImageFile) -> tuple[int, int, int]:
+    """Return the rows of a block, the blocks side by side, and the number of planes with their own blocks."""
+    tags = image.tag_v2
+    planes = int(tags.get(277, 1)) if tags.get(284, 1) == 2 else 1
+    if _TILES in tags:
+        return int(tags[323]), math.ceil(tags[256] / tags[322]), planes
+    return min(int(tags.get(_ROWS, tags[_HEIGHT])), int(tags[_HEIGHT])), 1, planes
+
+
+def _blocks_are_large(image: TiffImageFile) -> bool:
+    rows = _layout(image)[0]
+    return rows < 1 or rows * image.tag_v2[256] > 4 * STRIP
+
+
+def _tiff_strips(image: TiffImageFile, data: bytes) -> Iterator[Image.Image]:
+    """Yield the strips of a TIFF, without its orientation."""
+    tags, (rows, across, planes) = image.tag_v2, _layout(image)
+    names = (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
+    offsets, sizes = (values if isinstance(values, tuple) else (values,) for values in map(tags.__getitem__, names))
+    down = math.ceil(tags[_HEIGHT] / rows)
+    if not len(offsets) == len(sizes) == down * across * planes:
+        raise ValueError("the blocks do not match the size")
+    step = max(1, STRIP // (rows * tags[256]))
+    for first in range(0, down, step):
+        last = min(down, first + step)
+        chosen = [plane * down * across + k for plane in range(planes) for k in range(first * across, last * across)]
+        blocks = [data[offsets[k] : offsets[k] + sizes[k]] for k in chosen]
+        height = min(tags[_HEIGHT], last * rows) - first * rows
+        with Image.open(io.BytesIO(_small_tiff(image, blocks, height)), formats=("TIFF",)) as opened:
+            opened.load()
+            yield opened.copy()
+
+
+def _small_tiff(image: TiffImageFile, blocks: list[bytes], height: int) -> bytes:
+    """Return a TIFF file with some blocks of an image."""
+    tags = image.tag_v2
+    head = struct.pack("<2sHI" if tags.prefix == b"II" else ">2sHI", tags.prefix, 42, 8)
+    directory = ImageFileDirectory_v2(head)
+    for tag in _DIRECTORY_TAGS & set(tags):
+        directory.tagtype[tag] = tags.tagtype[tag]
+        directory[tag] = tags[tag]
+    starts, names = [0], (_TILES, _TILE_SIZES) if _TILES in tags else (_STRIPS, _STRIP_SIZES)
+    for block in blocks[:-1]:
+        starts.append(starts[-1] + len(block))
+    numbers = {_HEIGHT: height, names[0]: tuple(starts), names[1]: tuple(map(len, blocks))}
+    if _ROWS in tags:
+        numbers[_ROWS] = min(int(tags[_ROWS]), height)
+    for tag, value in numbers.items():
+        directory.tagtype[tag] = 4
+        directory[tag] = value
+    if _TILES in tags:  # Pillow moves the offsets of strips only
+        directory[_TILES] = tuple(start + 8 + len(directory.tobytes(8)) for start in starts)
+    return b"".join([head, directory.tobytes(8), *blocks])
