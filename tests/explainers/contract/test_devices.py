@@ -54,7 +54,7 @@ def detection() -> tuple[nn.Module, Tensor, Any]:
 
 KINDS: dict[str, Make] = {each.__name__: each for each in (convolutions, transformer, segmentation, detection)}
 SOME = {
-    "transformer": "grad_cam eigen_cam score_cam integrated_gradients lrp rise attention_heads attention_rollout "
+    "transformer": "grad_cam eigen_cam score_cam saliency lrp attention_heads attention_rollout "
     "transformer_attribution le_grad grad_eclip shapley_cam",
     "segmentation": "grad_cam grad_cam_pp saliency full_grad occlusion",
     "detection": "grad_cam saliency lrp d_rise",
