@@ -24,6 +24,9 @@ shifts its input before the layer, the layer's cells are moved to where they bel
 change h and w. A layer without such positions, for example after sorting or a warp that depends on the image, raises
 NoSpatialOutput.
 
+Videos and volumes [N, C, T, H, W] have a third spatial axis: their maps are [N, t, h, w], attributions [N, C, T, H, W]
+and heat [N, T, H, W]. Methods and metrics that do not support them (`METHODS[name].videos` is False) raise an error.
+
 Calls leave no side effects: hooks, `.grad` and the train/eval mode are restored. Several threads may share one model.
 """
 
@@ -51,6 +54,7 @@ from explainers.hooks.edit import edit_gradients, edit_inputs, edit_outputs
 from explainers.layers.layer import Layer
 from explainers.layers.lookup import default_layer, list_layers
 from explainers.maps.boxes import Region, regions
+from explainers.maps.frames import overlay_frames
 from explainers.maps.fusion import fuse
 from explainers.maps.overlays import overlay
 from explainers.methods import *  # noqa: F403
@@ -146,6 +150,7 @@ __all__ = [
     "keep_freed_memory",
     "list_layers",
     "overlay",
+    "overlay_frames",
     "randomization_test",
     "recommend",
     "record_gradients",

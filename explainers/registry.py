@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, kind_of, nearest, no_module, shorten
@@ -22,6 +20,7 @@ from explainers.layers.profile import forget_profiles
 from explainers.network.dtypes import no_gradient, why_no_gradient
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
+from explainers.network.image_check import validate_images
 from explainers.options import LayerName, Option, options_of, unknown_keyword
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through
@@ -59,6 +58,7 @@ class Method:
     gradients: bool
     needs: Callable[[nn.Module], str | None] | None = field(repr=False)
     caution: str = ""
+    videos: bool = True
 
     def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
         """Call the method."""
@@ -130,6 +130,7 @@ def method(
     gradients: bool | None = None,
     needs: Callable[[nn.Module], str | None] | None = None,
     caution: str = "",
+    videos: bool = True,
 ) -> Callable[[F], F]:
     """Register a function in `METHODS` and validate its arguments before each call.
 
@@ -138,7 +139,8 @@ def method(
     methods whose values are shares or ranks by definition and do not grow with the score; `reads_class` is False if the
     result does not depend on the target; `gradients` says whether the method uses gradients, if this differs from the
     default of its family; `needs` returns the reason why the method does not support a model, or None; `caution` is one
-    sentence that warns users that the maps measured no better than those of a control, and recommends an alternative.
+    sentence that warns users that the maps measured no better than those of a control, and recommends an alternative;
+    `videos` says whether the method accepts videos and volumes [N, C, T, H, W].
 
     A function with an option `relu` returns the map before its final ReLU. The decorator applies the ReLU, also to
     partial maps.
@@ -148,7 +150,8 @@ def method(
         options, parameters = options_of(function), inspect.signature(function).parameters
         relu = parameters["relu"].default if "relu" in parameters else None
         uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
-        validated = _validate_calls(function, options, parameters, uses_gradients, returns in _AT_LAYERS, reads_class)
+        placed = returns in _AT_LAYERS
+        validated = _validate_calls(function, options, parameters, uses_gradients, placed, reads_class, videos)
         METHODS[function.__name__] = Method(
             name=function.__name__,
             title=title,
@@ -170,6 +173,7 @@ def method(
             gradients=uses_gradients,
             needs=needs,
             caution=caution,
+            videos=videos,
         )
         return cast(F, validated)
 
@@ -183,6 +187,7 @@ def _validate_calls(
     gradients: bool,
     placed: bool,
     reads_class: bool,
+    videos: bool,
 ) -> Callable[..., Any]:
     """Wrap a function so that model, images and options are checked first and the final ReLU is applied last.
 
@@ -202,6 +207,8 @@ def _validate_calls(
         with one_call(model) as view:
             if view.checked is not images:
                 check_images(model, images)
+            if images.ndim == 5 and not videos:
+                raise BadImages(_no_videos(function.__name__, images))
             if gradients and view.quantized:
                 raise UnsupportedModel(no_gradient(view.quantized))
             rectify, given = _check_keywords(function, options, parameters, keywords)
@@ -222,7 +229,9 @@ def _validate_calls(
             heat = raw
             if placed and view.place is not None:
                 heat, view.place = view.place(raw), None
-            note_raw(raw if raw.ndim == 4 else heat)  # the sum of attributions is that of the layer's own cells
+            note_raw(
+                raw if raw.ndim == images.ndim else heat
+            )  # the sum of attributions is that of the layer's own cells
             return heat.relu() if rectify else heat
 
     return method
@@ -302,60 +311,22 @@ def _restrict_target(target: TargetLike, through: Any) -> Through:
 def check_images(model: nn.Module, images: Tensor) -> None:
     """Check that the images are a finite float batch [N, C, H, W] with the model's device and dtype.
 
+    Videos and volumes are [N, C, T, H, W].
+
     Errors   TypeError if model is not an nn.Module or images is not a tensor, BadImages otherwise
     """
     if not isinstance(model, nn.Module):
         raise no_module(model)
-    if not isinstance(images, Tensor):
-        raise TypeError(f"images is {kind_of(images)}; give a float tensor [N, C, H, W], normalized for the model.")
-    if images.ndim != 4 or 0 in images.shape:
-        raise BadImages(f"images has shape {tuple(images.shape)}. {_suggest_shape(images)}")
-    if images.is_meta or images.layout != torch.strided:
-        kind = "on the meta device, which has no values" if images.is_meta else "sparse"
-        raise BadImages(f"images is {kind}. Give a dense tensor [N, C, H, W] on the model's device.")
-    if not images.is_floating_point():
-        raise BadImages(
-            f"images is {images.dtype}. Give normalized floats, for example (images.float() / 255 - mean) / std."
-        )
-    own = None
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            own = parameter
-            break
-    if own is not None and own.device != images.device:
-        raise BadImages(
-            f"images is on {images.device}, but the model is on {own.device}. Give images.to({str(own.device)!r})."
-        )
-    # If the sum is finite, so are its terms, and it takes a tenth of the time. If not, it may only have overflowed.
-    if not math.isfinite(float(images.sum())) and not bool(torch.isfinite(images).all()):
-        n, c, h, w = (int(i) for i in (~torch.isfinite(images)).nonzero()[0])
-        raise BadImages(
-            f"images contains {images[n, c, h, w].item()} at image {n}, channel {c}, row {h}, column {w}. Give finite "
-            f"values."
-        )
-    if own is not None and own.dtype != images.dtype and not torch.is_autocast_enabled(images.device.type):
-        raise BadImages(f"images is {images.dtype}, but the model is {own.dtype}. Give images.to({own.dtype}).")
+    validate_images(model, images)
     note_checked(model, images)
 
 
-def _suggest_shape(images: Tensor) -> str:
-    """Return a suggestion for images that are empty or have the wrong number of dimensions."""
-    shape = tuple(images.shape)
-    if 0 in shape:
-        return "Give a tensor [N, C, H, W] with at least one image of at least one pixel."
-    if images.ndim == 3:
-        return "It must have 4 dimensions, [N, C, H, W]. Add the batch dimension: images[None]."
-    if images.ndim == 5:
-        n, a, b = shape[:3]
-        return (
-            "It must have 4 dimensions, [N, C, H, W]. For a batch of batches, give "
-            f"{'images[0]' if n == 1 else 'images.flatten(0, 1)'}. For a model of clips or volumes, use a method that "
-            "attributes to pixels, such as saliency, with the third axis as channels: give images.flatten(1, 2) and "
-            f"forward=lambda images: model(images.unflatten(1, ({a}, {b})))."
-        )
-    if images.ndim > 5:
-        return f"It must have 4 dimensions, [N, C, H, W]. Give images.reshape(-1, *{shape[-3:]})."
-    return "It must have 4 dimensions, [N, C, H, W]: images, channels, rows and columns."
+def _no_videos(name: str, images: Tensor) -> str:
+    """Return the message for a method that does not accept videos and volumes."""
+    return (
+        f"{name} explains images [N, C, H, W], not videos and volumes; images has shape {tuple(images.shape)}. Use "
+        "another method, such as grad_cam, integrated_gradients, occlusion or rise."
+    )
 
 
 def current_name(name: str) -> str:

@@ -207,13 +207,14 @@ class Sum(Target):
 class Unit(Target):
     """The activation of one channel of a layer. The forward pass ends at that layer.
 
-    `at` is a cell (row, column), "max" for the strongest cell of each clean image, or None for the channel's mean.
+    `at` is a cell (row, column), or (frame, row, column) of a video, "max" for the strongest cell of each clean image,
+    or None for the channel's mean.
     """
 
     layer: LayerName
     channel: int
-    at: tuple[int, int] | str | None = None
-    cells: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    at: tuple[int, ...] | str | None = None
+    cells: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         return f"Unit(layer={shorten(self.layer)}, channel={self.channel}, at={self.at!r})"
@@ -227,32 +228,30 @@ class Unit(Target):
 
     def _cell(self) -> tuple[int, ...] | None:
         cell = None if isinstance(self.at, str) else whole_numbers(self.at)
-        return cell if cell is not None and len(cell) == 2 else None
+        return cell if cell is not None and len(cell) in (2, 3) else None
 
     def fixed(self, maps: Tensor, count: int) -> Unit:
         """Return the target with "max" resolved to the strongest cell of each image, also used for its variants."""
         channel, at = self._channel(maps), self.at
-        height, width = channel.shape[1:]
+        sides = tuple(channel.shape[1:])
         if at is None:
             return self
         if isinstance(at, str):
-            peaks = channel.flatten(1).argmax(1).tolist()
-            return replace(self, cells=tuple(divmod(peak, width) for peak in peaks))
-        row, column = self._cell() or (-1, -1)
-        if not (0 <= row < height and 0 <= column < width):
-            raise BadTarget(
-                f"Cell {at} does not exist: layer {shorten(self.layer)} has rows 0 to {height - 1} and columns 0 to "
-                f"{width - 1}."
-            )
-        return replace(self, cells=((row, column),) * count)
+            peaks = torch.unravel_index(channel.flatten(1).argmax(1), sides)
+            return replace(self, cells=tuple(zip(*(indices.tolist() for indices in peaks), strict=True)))
+        cell = self._cell() or ()
+        if len(cell) != len(sides) or not all(0 <= index < side for index, side in zip(cell, sides, strict=True)):
+            *frames, rows, columns = (f"0 to {side - 1}" for side in sides)
+            first = f"frames {frames[0]}, rows {rows}" if frames else f"rows {rows}"
+            raise BadTarget(f"Cell {at} does not exist: layer {shorten(self.layer)} has {first} and columns {columns}.")
+        return replace(self, cells=(cell,) * count)
 
     def __call__(self, output: Any) -> Tensor:
         """Return the activations [N], in the layer's units; `output` is the output of the layer, [N, K, h, w]."""
         channel = self._channel(output)
         if not self.cells:
-            return channel.mean((1, 2))
-        rows, columns = zip(*self.cells, strict=True)
-        return channel[range(len(channel)), rows, columns]
+            return channel.mean(tuple(range(1, channel.ndim)))
+        return channel[(range(len(channel)), *zip(*self.cells, strict=True))]
 
     def rows(self, image_indices: Sequence[int]) -> Target:
         return replace(self, cells=tuple(self.cells[i] for i in image_indices)) if self.cells else self
@@ -265,7 +264,7 @@ class Unit(Target):
         return maps[:, channel]
 
 
-def unit(layer: LayerName, channel: int, at: tuple[int, int] | str | None = None) -> Unit:
+def unit(layer: LayerName, channel: int, at: tuple[int, ...] | str | None = None) -> Unit:
     """Create a target for one channel of a layer: at a cell (row, column), at its strongest cell ("max"), or its mean.
 
     Returns  a `Unit`, for every gradient and perturbation method

@@ -53,7 +53,7 @@ def non_finite(evidence: Evidence) -> Finding | None:
 
 def nothing_spatial(evidence: Evidence) -> Finding | None:
     """Report a map with a single cell."""
-    if evidence.map.shape != (1, 1):
+    if evidence.map.numel() != 1:
         return None
     value = float(evidence.map)
     return Finding(
@@ -124,7 +124,7 @@ def flat(evidence: Evidence) -> Finding | None:
     """Report an even map, which highlights no position. A blank map is not reported again if its cause already is."""
     low, high = evidence.range
     size = max(abs(low), abs(high))
-    if evidence.signed.numel() < 2 or evidence.map.shape == (1, 1) or high - low > FLAT * size:
+    if evidence.signed.numel() < 2 or evidence.map.numel() == 1 or high - low > FLAT * size:
         return None
     if size == 0 and (saturated(evidence) or no_gradient(evidence)):
         return None

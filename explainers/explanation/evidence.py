@@ -74,9 +74,10 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
 
     Returns  `min`, `max`, `sum` of the raw values and `negative_share` (0 to 1), over the finite values (NaN if there
              are none); `entropy` of the shares of |map|, 0 for a single cell and 1 for an even map, blank maps
-             included; `peak`, (row, column) of the highest value, of the signed map if raw has the map's shape;
-             `non_finite`, the number of raw values that are NaN or infinite; and, if known, `target_score`,
-             `probability` of the target class, `gradient_norm` and `promised_sum`. All are plain Python numbers.
+             included; `peak`, (row, column) or (frame, row, column) of the highest value, of the signed map if raw has
+             the map's shape; `non_finite`, the number of raw values that are NaN or infinite; and, if known,
+             `target_score`, `probability` of the target class, `gradient_norm` and `promised_sum`. All are plain Python
+             numbers.
     """
     map, raw = evidence.map, evidence.raw
     values = raw.detach().double().flatten()
@@ -89,10 +90,17 @@ def statistics(evidence: Evidence) -> dict[str, Any]:
         "sum": float(finite.sum()) if finite.numel() else math.nan,
         "negative_share": float((finite < 0).double().mean()) if finite.numel() else math.nan,
         "entropy": _entropy(map.detach().double()),
-        "peak": divmod(int(torch.where(drawn.isfinite(), drawn, -math.inf).argmax()), drawn.shape[-1]),
+        "peak": _peak(drawn),
         "non_finite": int(values.numel() - finite.numel()),
         **{name: value for name, value in known.items() if value is not None},
     }
+
+
+def _peak(map: Tensor) -> tuple[int, ...]:
+    """Return the position of the highest finite value."""
+    frame, cell = divmod(int(torch.where(map.isfinite(), map, -math.inf).argmax()), math.prod(map.shape[-2:]))
+    row_and_column = divmod(cell, map.shape[-1])
+    return (frame, *row_and_column) if map.ndim == 3 else row_and_column
 
 
 def _entropy(map: Tensor) -> float:

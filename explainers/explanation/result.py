@@ -11,6 +11,7 @@ from torch import Tensor
 
 from explainers.explanation.npz import load_npz, save_npz
 from explainers.findings import Finding
+from explainers.maps.frames import overlay_frames
 from explainers.maps.overlays import overlay
 from explainers.maps.resize import resize
 from explainers.probabilities import probabilities_of
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 class Explanation:
     """The result of `explain`.
 
-    `map` is [N, h, w] as in the paper; `raw` the result before the final ReLU or reduction; `scores` [N, K] the model's
-    output from the same forward pass, None if the method does not need it; `target` class indices or the target's repr;
-    `statistics` and `findings` have one entry per image; `seconds` is wall time. `keywords` are the keyword arguments
-    that the method received, including `through`; None after `load` if a file cannot store them. `score` says how the
-    scores become probabilities (as in `explain`), given or detected; None if the scores are unknown.
+    `map` is [N, h, w] as in the paper, [N, t, h, w] for videos and volumes; `raw` the result before the final ReLU or
+    reduction; `scores` [N, K] the model's output from the same forward pass, None if the method does not need it;
+    `target` class indices or the target's repr; `statistics` and `findings` have one entry per image; `seconds` is wall
+    time. `keywords` are the keyword arguments that the method received, including `through`; None after `load` if a
+    file cannot store them. `score` says how the scores become probabilities (as in `explain`), given or detected; None
+    if the scores are unknown.
     """
 
     method: str
@@ -55,8 +57,11 @@ class Explanation:
         known = METHODS.get(self.method)
         return known is not None and known.by_size
 
-    def upsample(self, size: tuple[int, int]) -> Tensor:
-        """Resize the map to [N, height, width]: bilinear, `align_corners=False`, without clipping."""
+    def upsample(self, size: tuple[int, ...]) -> Tensor:
+        """Resize the map to [N, height, width], or [N, frames, height, width] for videos and volumes.
+
+        The interpolation is bilinear, `align_corners=False`, without clipping.
+        """
         return resize(self.map, size)
 
     def overlay(
@@ -72,10 +77,11 @@ class Explanation:
         unless `signed=True` or `colors="signed"`. All other maps are drawn with their signs: red is evidence for the
         target, blue against it.
 
-        Errors   ValueError if the number of images is not the number of maps
+        Errors   ValueError if the number of images is not the number of maps, or for videos (use `overlay_frames`)
         """
-        if signed is None:
-            signed = not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
+        if self.map.ndim == 4:
+            raise ValueError("These are maps of videos or volumes. Use overlay_frames, which draws each frame.")
+        signed = self._draws_signs(signed, options)
         batch = images if isinstance(images, Sequence) or getattr(images, "ndim", 0) == 4 else [images]
         several: list[Any] = list(batch)  # type: ignore[arg-type]
         if len(several) != len(self.map):
@@ -83,6 +89,35 @@ class Explanation:
                 f"{len(several)} images were given for {len(self.map)} maps. Give one image for each map, in order."
             )
         return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.map, strict=True)]
+
+    def overlay_frames(
+        self,
+        clips: Sequence[Sequence[Image.Image | Tensor] | Tensor] | Tensor,
+        *,
+        signed: bool | None = None,
+        **options: Any,
+    ) -> list[list[Image.Image]]:
+        """Draw each map of videos or volumes over the frames of its clip, with the options of `overlay_frames`.
+
+        `clips` has one clip for each map: a list of images, or a tensor [T, 3, H, W], [T, H, W, 3] or [T, H, W].
+        `signed` is as in `overlay`.
+
+        Returns  one list of images for each clip
+        Errors   ValueError if the number of clips is not the number of maps, or for maps of images
+        """
+        if self.map.ndim == 3:
+            raise ValueError("These are maps of images, without frames. Use overlay.")
+        signed = self._draws_signs(signed, options)
+        if len(clips) != len(self.map):
+            raise ValueError(
+                f"{len(clips)} clips were given for {len(self.map)} maps. Give a list with the frames of each clip."
+            )
+        return [overlay_frames(clip, one, signed=signed, **options) for clip, one in zip(clips, self.map, strict=True)]
+
+    def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
+        if signed is not None:
+            return signed
+        return not self.by_size or "signed" in (options.get("colors"), options.get("colours"))
 
     def save(self, path: str) -> None:
         """Write the explanation to an `.npz` file that NumPy reads without pickle."""
@@ -114,15 +149,15 @@ class Explanation:
         return cls(map=arrays["map"], raw=arrays["raw"], scores=arrays.get("scores"), findings=findings, **about)
 
     def __repr__(self) -> str:
-        n, h, w = self.map.shape
+        n, *cells = self.map.shape
         where = f" at {self.layer}" if self.layer else ""
         codes = sorted({finding.code for row in self.findings for finding in row})
         notes = f", findings: {', '.join(codes)}" if codes else ""
         low, high = float(self.map.min()), float(self.map.max())
         target = self.target if not isinstance(self.target, list) or len(self.target) != 1 else self.target[0]
         return (
-            f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of {h}x{w} in "
-            f"[{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
+            f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of "
+            f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{notes})"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -144,7 +145,7 @@ def _run(
         result = chosen.function(model, images, target, **keywords)
     seconds = time.perf_counter() - start
     raw, shown = result if record.raw is None else record.raw, _as_map(chosen, result, how)
-    return _Maps(record, raw, shown, raw if raw.ndim == 3 else shown, seconds)
+    return _Maps(record, raw, shown, raw if raw.shape == shown.shape else shown, seconds)
 
 
 def _compare(
@@ -294,10 +295,6 @@ def _stage_before(view: EvalView, images: Tensor, layer: str) -> str | None:
     index = next((i for i, each in enumerate(layers) if each.name == layer), None)
     if index is None:
         return None
-    own = layers[index].grid or (0, 0)
-    finer = [
-        each.name
-        for each in layers[:index]
-        if each.stage and each.grid and each.grid[0] * each.grid[1] > own[0] * own[1]
-    ]
+    own = math.prod(layers[index].grid or (0,))
+    finer = [each.name for each in layers[:index] if each.stage and each.grid and math.prod(each.grid) > own]
     return finer[-1] if finer else None

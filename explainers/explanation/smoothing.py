@@ -117,6 +117,8 @@ def smooth(
         calls = _Samples(function, count, progress, budget)
         loop = Loop(1, calls.report, budget)
         check_images(model, images)
+        if kind is not None and images.ndim == 5:
+            raise BadOption("augment= transforms images [N, C, H, W], not videos and volumes. Give noise= instead.")
         with ordinary_tensors(), torch.no_grad():
             images = images.detach().clone()
             fixed = _top_classes(model, images) if target is None else target

@@ -82,7 +82,7 @@ def _chosen(search: _Search) -> int | None:
 
 def _cells(search: _Search, i: int) -> int:
     """Return the number of rows or columns of a layer, whichever is smaller."""
-    return min(search.layers[i].grid or (0,))
+    return min((search.layers[i].grid or (0,))[-2:])
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -27,6 +28,10 @@ class Layer:
     "", `extra_tokens` the number of class and register tokens before the patches, `stride` the input pixels per cell
     (rows, columns), and `stage` is True for the last outermost call at each resolution. `placement` says where the
     cells lie if they do not cover the input evenly, because the network crops, pads, flips, shifts or zooms it first.
+
+    For videos and volumes [N, C, T, H, W], the grid is (time, height, width), `stride`, `centers`, `offset`,
+    `direction` and cells have three entries in this order, and layouts are "NCTHW" and "NTHWC". A layer that runs on
+    single frames has the layout of a frame, and `frames` rows for each video.
     """
 
     name: str
@@ -35,11 +40,13 @@ class Layer:
     grid: Grid | None
     layout: str
     extra_tokens: int = 0
-    stride: tuple[float, float] | None = None
+    stride: tuple[float, ...] | None = None
     stage: bool = False
     placement: Placement | None = field(default=None, repr=False)
     is_read: bool = field(default=True, repr=False, compare=False)
     """Whether the score depends on its positions; False if it only depends on the class token."""
+    frames: int = field(default=1, repr=False)
+    _order: tuple[int, ...] = field(default=(), repr=False)
     _model: Any = field(default=None, repr=False, compare=False)
     _input: tuple[int, ...] = field(default=(), repr=False, compare=False)
     _lost: str = field(default="", repr=False, compare=False)
@@ -62,33 +69,34 @@ class Layer:
         return self.name.count(".") + bool(self.name)
 
     @property
-    def centers(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    def centers(self) -> tuple[tuple[float, ...], ...] | None:
         """The centers of the rows and of the columns of cells in input pixels, or None without a grid."""
         if self.grid is None:
             return None
         if self.placement is not None:
-            return self.placement.rows, self.placement.columns
-        height, width = self._input[-2:]
-        return even(self.grid[0], height).at, even(self.grid[1], width).at
+            return self.placement.centers
+        return tuple(even(cells, side).at for cells, side in zip(self.grid, self._input[1:], strict=True))
 
     @property
-    def offset(self) -> tuple[float, float] | None:
+    def offset(self) -> tuple[float, ...] | None:
         """The center of the first cell in input pixels (from the top, from the left), or None without a grid."""
         centers = self.centers
-        return None if centers is None else (centers[0][0], centers[1][0])
+        return None if centers is None else tuple(at[0] for at in centers)
 
     @property
-    def direction(self) -> tuple[int, int] | None:
+    def direction(self) -> tuple[int, ...] | None:
         """1 if the rows (columns) run down (right) as in the input, -1 if they are flipped, or None without a grid."""
         centers = self.centers
         if centers is None:
             return None
-        rows, columns = (1 - 2 * (sum(b < a for a, b in pairwise(at)) > len(at) / 2) for at in centers)
-        return rows, columns
+        return tuple(1 - 2 * (sum(b < a for a, b in pairwise(at)) > len(at) / 2) for at in centers)
 
     @restores_state
-    def receptive_field(self, cell: Grid) -> tuple[int, int, int, int]:
-        """Return the box (left, top, right, bottom) of input pixels on which `cell` (row, column) can depend."""
+    def receptive_field(self, cell: Grid) -> tuple[int, ...]:
+        """Return the box (left, top, right, bottom) of input pixels on which `cell` (row, column) can depend.
+
+        For a video or volume, it is (left, top, start, right, bottom, end) of a cell (frame, row, column).
+        """
         model = self._model() if self._model else None
         if model is None:
             raise LayerNotFound(
@@ -105,11 +113,11 @@ class Layer:
 def layout_of(layer: Layer, point: HookPoint) -> LayerLayout:
     """Return the layer's layout with its hook point."""
     own = point.name, point.module, point.call, layer.layout, layer.extra_tokens, layer.grid
-    return LayerLayout(*own, layer.placement)
+    return LayerLayout(*own, layer.placement, layer.frames, layer._order)
 
 
 def is_spatial(layer: Layer) -> bool:
-    return layer.grid is not None and layer.grid != (1, 1)
+    return layer.grid is not None and math.prod(layer.grid) > 1
 
 
 _ATTENTION = {"attn", "attention", "self_attn", "self_attention", "mha", "mhsa"}

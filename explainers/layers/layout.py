@@ -1,18 +1,21 @@
-"""Spatial layout of a layer's tensor: its channel axis, its grid, the tokens before its patches."""
+"""Spatial layout of a layer's tensor: its channel axis, its grid, the tokens before its patches, its frames."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import HookPoint
-from explainers.layers.flow.axes import Axes, Axis
+from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, Axis, kinds_of
 from explainers.layers.flow.positions import even, is_even
 from explainers.layers.placement import Placement
 
-Grid = tuple[int, int]
+Grid = tuple[int, ...]
+"""Cells along height and width, and before them along time or depth if the images have such an axis."""
 
 
 class GridChanged(UnsupportedModel):
@@ -23,15 +26,19 @@ class GridChanged(UnsupportedModel):
 class LayerLayout(HookPoint):
     """A layer that a pass reads: its hook point and the spatial layout of its output.
 
-    `layout` is "NCHW", "NHWC", "tokens" [N, T, K], or "" without a grid. `extra_tokens` class and register tokens
-    precede the patches, which fill `grid` row by row; more tokens may follow them. `placement` says where the cells lie
-    if they do not cover the input evenly.
+    `layout` is "NCHW", "NHWC", "NCTHW", "NTHWC", "tokens" [N, T, K], or "" without a grid. `extra_tokens` class and
+    register tokens precede the patches, which fill `grid` in order; more tokens may follow them. A layer that runs on
+    the frames of a video one by one has `frames` rows for each video, in the layout of a frame. `order` are the axes of
+    the grid in the order in which tokens run along them, if it is another one: (1, 2, 0) if time is innermost.
+    `placement` says where the cells lie if they do not cover the input evenly.
     """
 
     layout: str = ""
     extra_tokens: int = 0
     grid: Grid | None = None
     placement: Placement | None = None
+    frames: int = 1
+    order: tuple[int, ...] = ()
 
     @property
     def channel_axis(self) -> int:
@@ -39,24 +46,38 @@ class LayerLayout(HookPoint):
         return channel_axis(self.layout)
 
     def to_maps(self, tensor: Tensor) -> Tensor:
-        """Convert the layer's tensor to [N, K, h, w].
+        """Convert the layer's tensor to [N, K, h, w], or [N, K, t, h, w] if the grid has an axis of time or depth.
 
         Errors   GridChanged if the tensor has another grid
         """
-        if self.layout == "NHWC":
-            return self._checked(tensor.permute(0, 3, 1, 2))
-        if self.layout == "tokens" and self.grid is not None:
-            height, width = self.grid
-            if tensor.ndim != 3 or tensor.shape[1] < self.extra_tokens + height * width:
+        maps = self._to_rows(tensor)
+        if self.grid is None:
+            return maps
+        if self.frames > 1:
+            if len(maps) % self.frames:
                 raise self._changed(tensor)
-            patches = tensor[:, self.extra_tokens : self.extra_tokens + height * width].transpose(1, 2)
-            return patches.unflatten(2, self.grid)
-        return self._checked(tensor)
-
-    def _checked(self, maps: Tensor) -> Tensor:
-        if self.grid is not None and maps.ndim == 4 and maps.shape[2:] != self.grid:
-            raise self._changed(maps)
+            maps = maps.unflatten(0, (-1, self.frames)).transpose(1, 2)
+        elif len(self.grid) == 3 and maps.ndim == 4:
+            maps = maps.unsqueeze(2)  # the network has reduced the axis of time to one cell
+        if maps.ndim == len(self.grid) + 2 and maps.shape[2:] != self.grid:
+            raise self._changed(tensor)
         return maps
+
+    def _to_rows(self, tensor: Tensor) -> Tensor:
+        """Return [rows, K, ...], with the cells of each row of the batch."""
+        if self.layout in ("NHWC", "NTHWC"):
+            return tensor.movedim(-1, 1)
+        if self.layout == "tokens" and self.grid is not None:
+            cells = self.grid if self.frames == 1 else self.grid[1:]
+            count = math.prod(cells)
+            if tensor.ndim != 3 or tensor.shape[1] < self.extra_tokens + count:
+                raise self._changed(tensor)
+            patches = tensor[:, self.extra_tokens : self.extra_tokens + count].transpose(1, 2)
+            if not self.order:
+                return patches.unflatten(2, cells)
+            inner = patches.unflatten(2, tuple(cells[axis] for axis in self.order))
+            return inner.permute(0, 1, *(2 + self.order.index(axis) for axis in range(len(cells))))
+        return tensor
 
     def _changed(self, tensor: Tensor) -> GridChanged:
         return GridChanged(
@@ -72,46 +93,88 @@ class LayerLayout(HookPoint):
 
 def channel_axis(layout: str) -> int:
     """Return the channel axis of a tensor in this layout."""
-    return {"NHWC": 3, "tokens": 2}.get(layout, 1)
+    return {"NHWC": 3, "NTHWC": 4, "tokens": 2}.get(layout, 1)
 
 
-def layout_by_axes(axes: Axes, shape: tuple[int, ...]) -> tuple[str, Grid, int] | None:
-    """Return layout, grid and number of extra tokens of an output with these axes, or None if it has no grid.
+class AxesLayout(NamedTuple):
+    """The layout of a tensor by the meaning of its axes, as in `LayerLayout`."""
 
-    The rows of the grid are the axis with the largest stride along the image's height; smaller strides are positions
-    inside a window or a patch, which may be part of the channels.
+    layout: str
+    grid: Grid
+    extra_tokens: int = 0
+    frames: int = 1
+    order: tuple[int, ...] = ()
+
+
+def layout_by_axes(axes: Axes, shape: tuple[int, ...], kinds: str = "HW") -> AxesLayout | None:
+    """Return the layout of an output with these axes, or None if it has no grid.
+
+    `kinds` are the kinds of the images' spatial axes. The rows of the grid are the axis with the largest stride along
+    the image's height; smaller strides are positions inside a window or a patch, which may be part of the channels.
     """
     if any(axis.padded for axis in axes):
         return None
-    rows, columns = (max(range(len(axes)), key=lambda i: axes[i].stride(kind), default=0) for kind in "HW")
-    seen = {kind for axis in axes for kind in axis.kinds} & {"H", "W"}
-    if len(axes) == 4 and seen:
-        # An axis of size 1 may not be tracked as a row or column axis.
-        for layout, at in (("NCHW", (2, 3)), ("NHWC", (1, 2))):
-            fits = (
-                i == j if kind in seen else shape[j] == 1 for i, j, kind in zip((rows, columns), at, "HW", strict=True)
-            )
-            runs = all(_runs(axes[i], kind) for i, kind in zip(at, "HW", strict=True) if kind in seen)
-            if all(fits) and runs and not axes[0].kinds & {"H", "W"}:
-                return layout, (shape[at[0]], shape[at[1]]), 0
-    if (
-        len(axes) == 3
-        and not axes[0].kinds & {"H", "W"}
-        and "".join(f.kind for f in axes[1].factors) in ("HW", "H", "W")
-    ):
-        steps = {factor.kind: factor.steps for factor in axes[1].factors}
-        if all(axes[2].stride(kind) < axes[1].stride(kind) for kind in steps) and seen == steps.keys():
-            return "tokens", (steps.get("H", 1), steps.get("W", 1)), axes[1].before
+    seen = {kind for axis in axes for kind in axis.kinds} & SPATIAL
+    if frames := _frames(axes):
+        one = layout_by_axes((OTHER, *axes[1:]), shape, kinds[1:])
+        return None if one is None else one._replace(grid=(frames, *one.grid), frames=frames)
+    found = _channel_layout(axes, shape, kinds, seen) or _token_layout(axes, kinds, seen)
+    if found is None and "T" in kinds and "T" not in seen:  # one cell in time, without an axis
+        flat = layout_by_axes(axes, shape, kinds[1:])
+        return None if flat is None else flat._replace(grid=(1, *flat.grid))
+    return found
+
+
+def _channel_layout(axes: Axes, shape: tuple[int, ...], kinds: str, seen: set[str]) -> AxesLayout | None:
+    """Return the layout of an output with one axis for each kind, before or after the channels."""
+    count = len(kinds)
+    if len(axes) != count + 2 or not seen or axes[0].kinds & SPATIAL:
+        return None
+    places = [max(range(len(axes)), key=lambda i: axes[i].stride(kind), default=0) for kind in kinds]
+    first, last = _CHANNELS[count]
+    # An axis of size 1 may not be tracked as a row or column axis.
+    for layout, at in ((first, range(2, count + 2)), (last, range(1, count + 1))):
+        fits = (i == j if kind in seen else shape[j] == 1 for i, j, kind in zip(places, at, kinds, strict=True))
+        if all(fits) and all(_runs(axes[i], kind) for i, kind in zip(at, kinds, strict=True) if kind in seen):
+            return AxesLayout(layout, tuple(shape[i] for i in at))
     return None
+
+
+_CHANNELS = {2: ("NCHW", "NHWC"), 3: ("NCTHW", "NTHWC")}
+
+
+def _token_layout(axes: Axes, kinds: str, seen: set[str]) -> AxesLayout | None:
+    """Return the layout of an output whose second axis runs over the cells in order, [N, T, K]."""
+    if len(axes) != 3 or axes[0].kinds & SPATIAL:
+        return None
+    found = "".join(factor.kind for factor in axes[1].factors)
+    in_order = found == "".join(kind for kind in kinds if kind in found)
+    # The tokens of a video may run over the frames of a position first; those of an image run row by row.
+    if not found or not (in_order or sorted(found) == sorted("THW") == sorted(kinds)):
+        return None
+    steps = {factor.kind: factor.steps for factor in axes[1].factors}
+    if not all(axes[2].stride(kind) < axes[1].stride(kind) for kind in steps) or seen != steps.keys():
+        return None
+    order = () if in_order else tuple(map(kinds.index, found))
+    return AxesLayout("tokens", tuple(steps.get(kind, 1) for kind in kinds), axes[1].before, order=order)
+
+
+def _frames(axes: Axes) -> int:
+    """Return the number of rows for each video if the rows are its frames in order, else 0."""
+    if not axes or "T" not in axes[0].kinds or any("T" in axis.kinds for axis in axes[1:]):
+        return 0
+    first, last = axes[0], axes[0].factors[-1]
+    in_order = "".join(factor.kind for factor in first.factors) in ("T", "NT") and not first.order
+    return last.steps if in_order and last.stride == 1 and not (first.before or first.after) else 0
 
 
 def placement_of(axes: Axes, grid: Grid, size: Grid) -> Placement | None:
     """Return where the cells of a grid lie, from the axes of its layer, or None if they cover the input evenly."""
-    found = [_uneven(axes, kind, cells, side) for kind, cells, side in zip("HW", grid, size, strict=True)]
-    if found == [None, None]:
+    kinds = kinds_of(len(size))
+    found = [_uneven(axes, kind, cells, side) for kind, cells, side in zip(kinds, grid, size, strict=True)]
+    if not any(found):
         return None
-    rows, columns = (at or even(cells, side).at for at, cells, side in zip(found, grid, size, strict=True))
-    return Placement(rows, columns, size)
+    return Placement(tuple(at or even(cells, side).at for at, cells, side in zip(found, grid, size, strict=True)), size)
 
 
 def _uneven(axes: Axes, kind: str, cells: int, side: int) -> tuple[float, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -69,7 +70,7 @@ def default_layer(model: nn.Module, images: Tensor, *, forward: Forward | None =
 
 def _default_name(layers: Profile, images: Tensor) -> str:
     if layers.default is None:
-        unclear = [layer for layer in layers if len(layer.shape) in (3, 4) and min(layer.shape[1:]) > 1]
+        unclear = [layer for layer in layers if 3 <= len(layer.shape) <= images.ndim and min(layer.shape[1:]) > 1]
         raise NoSpatialOutput(_no_default(images, unclear[-1] if unclear else None))
     return layers.default
 
@@ -95,14 +96,14 @@ def _no_default(images: Tensor, unclear: Layer | None) -> str:
 
 def token_grid(model: nn.Module | EvalView, images: Tensor, count: int) -> tuple[Grid, int, Placement | None] | None:
     """Return grid and placement of the patches of `count` tokens and the number of tokens before them, if any."""
-    layers = profile(model, images)
+    layers = [layer for layer in profile(model, images) if layer.frames == 1 and not layer._order]
     for layer in reversed(layers):
         if layer.grid is not None and layer.layout == "tokens" and layer.shape[1] == count:
             return layer.grid, layer.extra_tokens, layer.placement
     # If no module returns the tokens, they are the cells of the last spatial layer of matching size.
     for layer in reversed(layers):
-        if layer.grid is not None and is_spatial(layer) and 0 <= count - layer.grid[0] * layer.grid[1] <= _EXTRA_TOKENS:
-            return layer.grid, count - layer.grid[0] * layer.grid[1], layer.placement
+        if layer.grid is not None and is_spatial(layer) and 0 <= count - math.prod(layer.grid) <= _EXTRA_TOKENS:
+            return layer.grid, count - math.prod(layer.grid), layer.placement
     return None
 
 
@@ -142,16 +143,23 @@ def _attention_inputs(layers: list[Layer]) -> list[str]:
 
 
 def layer_layout(
-    view: EvalView, images: Tensor, layer: LayerName | None, *, counted: bool = False, spatial: bool = True
+    view: EvalView,
+    images: Tensor,
+    layer: LayerName | None,
+    *,
+    counted: bool = False,
+    spatial: bool = True,
+    frames: bool = False,
 ) -> LayerLayout:
     """Find a layer and its layout, once for all passes of a call; None is the default layer.
 
     A pass through the whole network counts the layer's calls itself. For a pass that stops at the layer, set `counted`
-    to look them up in a profile. Without `spatial`, a layer without a grid is accepted.
+    to look them up in a profile. Without `spatial`, a layer without a grid is accepted; with `frames`, one that runs on
+    the frames of a video one by one, whose rows are not those of the batch.
 
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     """
-    key = layer, images.shape[1:], counted, spatial
+    key = layer, images.shape[1:], counted, spatial, frames
     if (known := view.known.get(key)) is not None:
         return known
     if view.kind is not None:
@@ -170,7 +178,14 @@ def layer_layout(
         # The network runs a compiled inner module uncompiled, so the wrapper is removed from its name too.
         layer = find_hook_point(unwrap(view.given), layer).name.replace("_orig_mod.", "").removesuffix("._orig_mod")
     point = find_hook_point(view.network, layer)
-    layout = view.known[key] = _layout_from_profile(view, images, point, spatial)
+    layout = _layout_from_profile(view, images, point, spatial)
+    if layout.frames > 1 and not frames:
+        raise UnsupportedModel(
+            f"Layer {layout.name!r} runs on the {layout.frames} frames of a video one by one, so its batch has more "
+            "rows than videos, which this method does not support. Choose a later layer from list_layers(model, "
+            "images, spatial=True), or a method such as grad_cam or saliency."
+        )
+    view.known[key] = layout
     return layout
 
 

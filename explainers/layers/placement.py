@@ -13,23 +13,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Placement:
-    """The centers of a layer's rows and columns in input pixels, for a network that does not cover its input evenly.
+    """The centers of a layer's cells in input pixels, for a network that does not cover its input evenly.
 
-    `size` is the input's height and width.
+    `centers` has those of the rows and of the columns, and before them those in time or depth if the input has such an
+    axis; `size` has the input's size along the same axes.
     """
 
-    rows: tuple[float, ...]
-    columns: tuple[float, ...]
-    size: tuple[int, int]
+    centers: tuple[tuple[float, ...], ...]
+    size: tuple[int, ...]
 
     @property
-    def stride(self) -> tuple[float, float]:
-        """The distances between neighboring rows and columns, in pixels; of a shifted input, away from its seam."""
-        rows, columns = (
+    def stride(self) -> tuple[float, ...]:
+        """The distances between neighboring cells along each axis; of a shifted input, away from its seam."""
+        return tuple(
             median(abs(b - a) for a, b in pairwise(at)) if len(at) > 1 else float(side)
-            for at, side in zip((self.rows, self.columns), self.size, strict=True)
+            for at, side in zip(self.centers, self.size, strict=True)
         )
-        return rows, columns
 
     def place(self, maps: Tensor) -> Tensor:
         """Move maps `[..., h, w]` of the layer to a grid that covers the input evenly.
@@ -38,16 +37,16 @@ class Placement:
         Otherwise the grid is at least twice as fine, and values are interpolated linearly between the cells' centers.
         What the layer does not cover is 0. Cells outside the input, in its padding, are omitted.
         """
-        columns = place_axis(maps, self.columns, self.size[1])
-        return place_axis(columns.transpose(-1, -2), self.rows, self.size[0]).transpose(-1, -2)
+        for k in range(-1, -1 - len(self.size), -1):
+            maps = place_axis(maps.transpose(k, -1), self.centers[k], self.size[k]).transpose(k, -1)
+        return maps
 
-    def sources(self) -> tuple[list[int | None], list[int | None]]:
+    def sources(self) -> tuple[list[int | None], ...]:
         """Return the layer's row (column) that contributes most to each row (column) of a placed map, None if none."""
-        rows, columns = (
+        return tuple(
             [_largest(weights) for weights in place_axis(torch.eye(len(centers)), centers, size).T]
-            for centers, size in zip((self.rows, self.columns), self.size, strict=True)
+            for centers, size in zip(self.centers, self.size, strict=True)
         )
-        return rows, columns
 
 
 def _largest(weights: Tensor) -> int | None:

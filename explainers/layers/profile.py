@@ -23,7 +23,7 @@ from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import HookPoint, no_inner_hooks
 from explainers.hooks.records import only_tensor
 from explainers.layers.default_layer import ForwardPass, find_default
-from explainers.layers.flow.axes import Axes, why_lost
+from explainers.layers.flow.axes import Axes, kinds_of, why_lost
 from explainers.layers.flow.cost import NO_COST, Cost
 from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.operation import Reads
@@ -31,9 +31,9 @@ from explainers.layers.layer import Layer
 from explainers.layers.layout import layout_by_axes, placement_of
 from explainers.layers.settings import Settings, read_settings
 from explainers.network.behavior import run_rows_correctly
-from explainers.network.channel_count import check_channel_count
 from explainers.network.eval_view import EvalView, eval_view
 from explainers.network.forward_wrapper import BatchSizeRefused
+from explainers.network.image_check import check_channel_count
 
 
 class Profile(list[Layer]):
@@ -152,12 +152,29 @@ def _compute_profile(view: EvalView, images: Tensor) -> Profile:
     # Layers trace their receptive fields later, when the copy of a sharded model no longer exists.
     model = weakref.ref(view.given if view.is_gathered else view.model)
     try:
-        return _trace(view.network, images[:1], model)
+        found = _trace(view.network, images[:1], model)
+        return _check_frames(view.network, images, model, found) if any(each.frames > 1 for each in found) else found
     except Exception as error:
         refused = isinstance(error, ExplainerError) and not isinstance(error, BatchSizeRefused)
         if len(images) == 1 or refused or is_out_of_memory(error):
             raise
     return _trace(view.network, images, model)
+
+
+def _check_frames(network: nn.Module, images: Tensor, model: Any, found: Profile) -> Profile:
+    """Remove the grids of layers whose batch has the frames before the videos, which one video does not show."""
+    try:
+        two = _trace(network, images[:1].expand(2, *images.shape[1:]), model)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return found  # the network only accepts one row, and runs on each video separately
+    if [layer.name for layer in two] != [layer.name for layer in found]:
+        return two
+    layers = [layer if layer.frames == 1 else other for layer, other in zip(found, two, strict=True)]
+    profile = _add_default(layers, found.forward)
+    profile.cost, profile.costs = found.cost, found.costs
+    return profile
 
 
 @dataclass
@@ -233,14 +250,24 @@ def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
     """Add the layout to a layer whose output has a grid for each image."""
     if lost := why_lost(call.axes):
         return replace(layer, _lost=lost)
-    found = layout_by_axes(call.axes, call.shape)
-    if found is None or call.shape[0] != len(images):
+    sides = tuple(images.shape[2:])
+    found = layout_by_axes(call.axes, call.shape, kinds_of(len(sides)))
+    if found is None or call.shape[0] != len(images) * found.frames:
         return layer
-    layout, grid, extra = found
-    sides = images.shape[-2], images.shape[-1]
+    layout, grid, extra, frames, order = found
     placement = placement_of(call.axes, grid, sides)
-    stride = (sides[0] / grid[0], sides[1] / grid[1]) if placement is None else placement.stride
-    return replace(layer, grid=grid, layout=layout, extra_tokens=extra, stride=stride, placement=placement)
+    even_stride = tuple(side / cells for side, cells in zip(sides, grid, strict=True))
+    return replace(
+        layer,
+        shape=layer.shape if frames == 1 else (frames, *layer.shape[1:]),
+        grid=grid,
+        layout=layout,
+        extra_tokens=extra,
+        frames=frames,
+        _order=order,
+        stride=even_stride if placement is None else placement.stride,
+        placement=placement,
+    )
 
 
 def _add_default(layers: list[Layer], forward: ForwardPass) -> Profile:

@@ -31,7 +31,7 @@ from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
 from explainers.network.dtypes import to_float64
 
-Box = tuple[int, int, int, int]
+Box = tuple[int, ...]
 Span = tuple[int, int]
 
 
@@ -39,19 +39,20 @@ def receptive_field(network: nn.Module, images: Tensor, at: LayerLayout, cell: G
     """Return the input pixels on which `cell` (row, column) of a layer's grid can depend.
 
     Returns  (left, top, right, bottom) in input pixels, right and bottom exclusive as in Pillow, clipped at the image
-             borders; (0, 0, 0, 0) if the cell does not depend on any pixel. Only the size of `images` matters.
+             borders; (0, 0, 0, 0) if the cell does not depend on any pixel. Only the size of `images` matters. For
+             a cell (frame, row, column) of a video, (left, top, start, right, bottom, end).
     Errors   LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel; BadOption for a cell outside the
              grid
     """
     maps, leaf = _follow(network, images, at)
-    height, width = maps.shape[-2:]
-    row, column = cell
-    if not (0 <= row < height and 0 <= column < width):
+    sides = tuple(maps.shape[2:])
+    if len(cell) != len(sides) or not all(0 <= index < side for index, side in zip(cell, sides, strict=True)):
+        names = "(row, column)" if len(sides) == 2 else "(frame, row, column)"
         raise BadOption(
             f"cell={tuple(cell)!r} is outside the layer's grid. "
-            f"Pass (row, column) from (0, 0) to ({height - 1}, {width - 1})."
+            f"Pass {names} from {(0,) * len(sides)} to {tuple(side - 1 for side in sides)}."
         )
-    return _box(maps, leaf, row, column)
+    return _box(maps, leaf, *cell)
 
 
 def stride(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[float, float]:
@@ -157,22 +158,27 @@ def _follow(network: nn.Module, images: Tensor, at: LayerLayout) -> tuple[Tensor
         raise LayerRanRepeatedly(ran_repeatedly(at.name, len(outputs)))
     with ordinary_tensors(), torch.enable_grad():  # permuting the axes is part of the graph
         maps = at.to_maps(outputs[0]) if isinstance(outputs[0], Tensor) else outputs[0]
-    if not isinstance(maps, Tensor) or maps.ndim != 4:
+    if not isinstance(maps, Tensor) or maps.ndim != images.ndim:
         raise NoSpatialOutput(nothing_spatial(at.name, tuple(getattr(maps, "shape", ()))))
     return maps, leaf
 
 
-def _box(maps: Tensor, leaf: Tensor, row: int, column: int) -> Box:
+def _box(maps: Tensor, leaf: Tensor, *cell: int) -> Box:
+    """Return the first pixels along each axis, the last axis first, and then the ends."""
+    nothing = (0,) * (2 * len(cell))
+    index: tuple[slice | int, ...] = (slice(1), slice(None), *cell)
     if not maps.requires_grad:
-        return 0, 0, 0, 0
+        return nothing
     with ordinary_tensors(), torch.enable_grad():
-        value = maps[:1, :, row, column].sum()
+        value = maps[index].sum()
         gradient: Tensor | None = torch.autograd.grad(value, leaf, retain_graph=True, allow_unused=True)[0]
     if gradient is None:
-        return 0, 0, 0, 0
-    field = (gradient != 0)[0].any(dim=0)
-    rows, columns = field.any(dim=1).nonzero().flatten().tolist(), field.any(dim=0).nonzero().flatten().tolist()
-    return (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1) if rows else (0, 0, 0, 0)
+        return nothing
+    pixels = (gradient != 0)[0].any(dim=0).nonzero()
+    if not len(pixels):
+        return nothing
+    first, last = pixels.amin(0).flip(0).tolist(), pixels.amax(0).flip(0).tolist()
+    return (*first, *(end + 1 for end in last))
 
 
 class _Reset(torch.autograd.Function):

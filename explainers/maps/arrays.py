@@ -10,6 +10,7 @@ from torch import Tensor
 
 from explainers.errors import BadOption
 
+VIDEO_FORMS = "Give maps [N, t, h, w] or attributions [N, C, T, H, W]; for a single map m, give m[None]."
 FORMS = "Give maps [N, h, w] or attributions [N, C, H, W]; for a single map m, give m[None]."
 
 
@@ -71,12 +72,13 @@ def describe_form(maps: Any) -> str:
     return f"{kind} of shape {tuple(shape)}"
 
 
-def check_dimensions(maps: Any) -> Any:
-    """Convert maps, and check that arrays have 3 or 4 dimensions.
+def check_dimensions(maps: Any, images: Any) -> Any:
+    """Convert maps, and check that arrays have as many dimensions as the images, or one less.
 
     Errors   BadOption
     """
     found = as_tensor(maps)
-    if isinstance(found, Tensor) and found.ndim not in (3, 4):
-        raise BadOption(f"maps is {describe_form(maps)}. {FORMS}")
+    is_video = isinstance(images, Tensor) and images.ndim == 5
+    if isinstance(found, Tensor) and found.ndim not in ((4, 5) if is_video else (3, 4)):
+        raise BadOption(f"maps is {describe_form(maps)}. {VIDEO_FORMS if is_video else FORMS}")
     return found

@@ -76,24 +76,23 @@ def region_masks(region: Tensor, images: Tensor) -> Tensor:
 
     Errors   BadOption for another shape, or a region without pixels
     """
-    count, _, height, width = images.shape
+    count, sides = len(images), tuple(images.shape[2:])
     if isinstance(region, Tensor) and (region.is_complex() or bool(region.isnan().any())):
         raise BadOption("region contains NaN or complex numbers. Give boxes in pixels, or boolean masks.")
-    if isinstance(region, Tensor) and tuple(region.shape) == (count, height, width):
+    if isinstance(region, Tensor) and tuple(region.shape) == (count, *sides):
         inside = region.to(images.device) != 0
-    elif isinstance(region, Tensor) and tuple(region.shape) == (count, 4):
+    elif isinstance(region, Tensor) and tuple(region.shape) == (count, 4) and len(sides) == 2:
         left, top, right, bottom = region.to(images.device)[:, :, None].unbind(1)
-        x, y = (torch.arange(side, device=images.device) + 0.5 for side in (width, height))
+        x, y = (torch.arange(side, device=images.device) + 0.5 for side in sides[::-1])
         inside = ((x >= left) & (x <= right))[:, None, :] & ((y >= top) & (y <= bottom))[:, :, None]
     else:
         shape = tuple(region.shape) if isinstance(region, Tensor) else type(region).__name__
-        raise BadOption(
-            f"region has shape {shape}. Give boxes [{count}, 4] (left, top, right, bottom in pixels) or masks "
-            f"{(count, height, width)}."
-        )
+        boxes = f"boxes [{count}, 4] (left, top, right, bottom in pixels) or " * (len(sides) == 2)
+        raise BadOption(f"region has shape {shape}. Give {boxes}masks {(count, *sides)}.")
     empty = (~inside.flatten(1).any(1)).nonzero()
     if len(empty):
         raise BadOption(
-            f"The region of image {int(empty[0])} covers no pixel of {height} x {width}. Give a larger region."
+            f"The region of image {int(empty[0])} covers no pixel of {' x '.join(map(str, sides))}. Give a larger "
+            "region."
         )
     return inside

@@ -16,14 +16,15 @@ MODES = ("mean", "product")
 
 @check_keywords
 def fuse(
-    maps: Mapping[str, Tensor] | Sequence[Tensor], how: str = "mean", *, size: tuple[int, int] | None = None
+    maps: Mapping[str, Tensor] | Sequence[Tensor], how: str = "mean", *, size: tuple[int, ...] | None = None
 ) -> Tensor:
     """Combine the maps (n, h, w) of several layers: resize each, then combine them cell by cell.
 
     "mean" keeps signs and units; layers with larger values weigh more. "product" is the product of the rectified maps,
     each divided by its maximum in the image, so that layers weigh equally; it is 0 for a map without positive values.
 
-    Returns  (n, H, W) at `size` (height, width), by default the size of the finest map; for "product" in [0, 1]
+    Returns  (n, H, W) at `size`, (height, width) or (frames, height, width), by default the size of the finest map;
+             for "product" in [0, 1]
     Errors   BadOption without maps, if the maps have different numbers of images, or for an unknown `how`
     Source   product: Domeniconi et al. 2026, arXiv:2605.14641
 
@@ -35,12 +36,13 @@ def fuse(
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in MODES:
         raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(MODES)}.")
-    fits = all(isinstance(m, Tensor) and m.ndim == 3 and len(m) == len(layers[0]) for m in layers)
+    fits = all(isinstance(m, Tensor) and m.ndim in (3, 4) and m.shape[:1] == layers[0].shape[:1] for m in layers)
+    fits = fits and len({m.ndim for m in layers}) == 1
     if not layers or not fits:
         shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"
         raise BadOption(f"The maps have shapes {shapes}. Give one or more maps [N, h, w] of the same N images.")
     if size is None:
-        size = (max(m.shape[1] for m in layers), max(m.shape[2] for m in layers))
+        size = tuple(max(sides) for sides in zip(*(m.shape[1:] for m in layers), strict=True))
     if how == "mean":
         return torch.stack([resize(m, size) for m in layers]).mean(0)
     return torch.stack([resize(_normalize(m), size) for m in layers]).prod(0)
@@ -49,5 +51,5 @@ def fuse(
 def _normalize(maps: Tensor) -> Tensor:
     """Return max(m, 0) / max m for each image; NaN propagates."""
     positive = maps.relu()
-    highest = positive.amax((1, 2), keepdim=True)
+    highest = positive.amax(tuple(range(1, maps.ndim)), keepdim=True)
     return (positive / highest).where(highest != 0, 0)

@@ -102,8 +102,9 @@ def view(
     """
     if not isinstance(map, Tensor) or map.ndim != 2 or not map.numel():
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
+        frames = " For a video or volume, use overlay_frames." if isinstance(map, Tensor) and map.ndim == 3 else ""
         raise ValueError(
-            f"overlay draws one map [h, w], not {given}. For a batch, give one map, such as explanation.map[0]."
+            f"overlay draws one map [h, w], not {given}. For a batch, give one map, such as explanation.map[0].{frames}"
         )
     # NaN propagates through the interpolation; an infinity might not.
     values = torch.where(map.isfinite(), map.detach(), torch.nan).to("cpu")

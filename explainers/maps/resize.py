@@ -1,6 +1,7 @@
 """Pure functions on maps: resizing, smooth enlargement, blur, reduction over channels, rank correlation.
 
-Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`. No function normalises or clips values.
+Maps are `[N, h, w]`, attributions of input values `[N, C, H, W]`; those of videos and volumes `[N, t, h, w]` and
+`[N, C, T, H, W]`. No function normalises or clips values.
 """
 
 from __future__ import annotations
@@ -19,31 +20,35 @@ MODES = ("bilinear", "nearest", "area")
 REDUCTIONS = ("sum", "abs_max", "norm")
 
 
-def resize(maps: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tensor:
-    """Resize maps to another height and width, with cell centers aligned.
+def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear") -> Tensor:
+    """Resize maps to another height and width, or frames, height and width, with cell centers aligned.
 
-    Returns  `[N, H, W]`, float32 (float64 for float64 maps), within the range of the map. "bilinear" interpolates
-             between cell centers (`align_corners=False`) and repeats the border value outside them; "nearest" repeats
-             the cell that covers the pixel; "area" averages the cells that a pixel covers, for smaller sizes.
+    Returns  `[N, H, W]` or `[N, T, H, W]`, float32 (float64 for float64 maps), within the range of the map. "bilinear"
+             interpolates linearly along each axis between cell centers (`align_corners=False`) and repeats the border
+             value outside them; "nearest" repeats the cell that covers the pixel; "area" averages the cells that a
+             pixel covers, for smaller sizes.
     Errors   ValueError for another shape or mode, or a size below 1.
     """
-    if not isinstance(maps, Tensor) or maps.ndim != 3:
+    if not isinstance(maps, Tensor) or maps.ndim not in (3, 4):
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ValueError(f"resize takes maps [N, h, w], not {given}. For a single map m, give m[None].")
+        raise ValueError(f"resize takes maps [N, h, w] or [N, t, h, w], not {given}. For a single map m, give m[None].")
     if mode not in MODES:
         raise ValueError(f"Unknown mode {shorten(mode)}. Choose one of {', '.join(MODES)}.")
     sides = whole_numbers(size)
-    if sides is None or len(sides) != 2 or min(sides) < 1:
-        raise ValueError(f"Invalid size {shorten(size)}. Give (height, width), both at least 1.")
-    height, width = sides
+    if sides is None or len(sides) != maps.ndim - 1 or min(sides) < 1:
+        names = "(height, width), both" if maps.ndim == 3 else "(frames, height, width), all"
+        raise ValueError(f"Invalid size {shorten(size)} for maps {tuple(maps.shape)}. Give {names} at least 1.")
     planes = _to_float(maps)[:, None]
     if mode == "bilinear":
-        if maps.shape[1:] == (height, width):
+        if maps.shape[1:] == sides:
             return planes[:, 0].clone()
-        return _lerp_axis(_lerp_axis(planes[:, 0], 2, width), 1, height)  # rows last: whole rows are copied
+        resized = planes[:, 0]
+        for axis in range(maps.ndim - 1, 0, -1):  # rows last: whole rows are copied
+            resized = _lerp_axis(resized, axis, sides[axis - 1])
+        return resized
     # torch's "nearest" takes the cell at the pixel's corner, which shifts the map by up to half a cell.
     exact = "nearest-exact" if mode == "nearest" else mode
-    return functional.interpolate(planes, (height, width), mode=exact)[:, 0]
+    return functional.interpolate(planes, sides, mode=exact)[:, 0]
 
 
 def _lerp_axis(maps: Tensor, axis: int, side: int) -> Tensor:
@@ -53,7 +58,7 @@ def _lerp_axis(maps: Tensor, axis: int, side: int) -> Tensor:
         return maps
     at = _centers(side, cells, maps.device).clamp(0, cells - 1)
     first = at.long()
-    weights = (at - first).to(maps).view(-1, *[1] * (2 - axis))
+    weights = (at - first).to(maps).view(-1, *[1] * (maps.ndim - 1 - axis))
     first = first.to(maps.device)
     after = maps.index_select(axis, (first + 1).clamp(max=cells - 1))
     return torch.lerp(maps.index_select(axis, first), after, weights)
@@ -136,8 +141,8 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
              magnitude over the channels (Simonyan et al. 2013); "norm" is the Euclidean norm.
     Errors   ValueError for another shape or reduction.
     """
-    if pixels.ndim != 4:
-        raise ValueError(f"reduce_channels takes values [N, C, H, W], not {tuple(pixels.shape)}.")
+    if pixels.ndim not in (4, 5):
+        raise ValueError(f"reduce_channels takes values [N, C, H, W] or [N, C, T, H, W], not {tuple(pixels.shape)}.")
     if how == "sum":
         return pixels.sum(dim=1)
     if how == "abs_max":

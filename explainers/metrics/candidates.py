@@ -103,7 +103,7 @@ class OwnMaps:
             raw, heat = _values(explanation), explanation.map
             again = self._rerun_method(explanation)
         elif isinstance(maps, Tensor):
-            raw, heat = maps, _reduce(maps)
+            raw, heat = maps, _reduce(maps, x)
         else:
             function: Any = maps
             again = partial(self._call_function, function)
@@ -114,7 +114,7 @@ class OwnMaps:
 
     def unfinished(self, heat: Tensor) -> Candidate:
         """Return the best maps so far of a long method."""
-        return Candidate("", self._resize(_reduce(heat)), heat)
+        return Candidate("", self._resize(_reduce(heat, self.run.images)), heat)
 
     def _again(self, again: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor) -> tuple[Tensor, Tensor]:
         raw, heat = again(images)
@@ -122,9 +122,8 @@ class OwnMaps:
 
     def _resize(self, heat: Tensor) -> Tensor:
         x = self.run.images
-        height, width = x.shape[-2:]
         kind = torch.promote_types(at_least_float32(heat).dtype, at_least_float32(x).dtype)
-        large = resize(heat.detach().to(x.device, kind), (height, width))
+        large = resize(heat.detach().to(x.device, kind), tuple(x.shape[2:]))
         return large.abs() if self.magnitude else large
 
     def _limits(self, inside: Progress | None) -> dict[str, Any]:
@@ -165,21 +164,22 @@ class OwnMaps:
         """Call the caller's function in the caller's gradient mode and outside this call's context."""
         with outside_call(), pause_recording(), torch.set_grad_enabled(self.grad):
             found = as_tensor(function(images.clone()))
-        if not isinstance(found, Tensor) or found.ndim not in (3, 4):
+        if not isinstance(found, Tensor) or found.ndim not in (images.ndim - 1, images.ndim):
             given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"type {type(found).__name__}"
-            raise BadOption(f"The function given as maps returned a result of {given}. It must return maps [N, h, w].")
+            form = "[N, h, w]" if images.ndim == 4 else "[N, t, h, w]"
+            raise BadOption(f"The function given as maps returned a result of {given}. It must return maps {form}.")
         check_dense_and_real(found)
         found = at_least_float32(found)
-        return found, _reduce(found)
+        return found, _reduce(found, images)
 
 
 def _values(explanation: Explanation) -> Tensor:
     """Return the method's result after its final ReLU and before the reduction of channels."""
-    return explanation.raw if explanation.raw.ndim == 4 else explanation.map
+    return explanation.raw if explanation.raw.ndim == explanation.map.ndim + 1 else explanation.map
 
 
-def _reduce(maps: Tensor) -> Tensor:
-    return reduce_channels(maps) if maps.ndim == 4 else maps
+def _reduce(maps: Tensor, images: Tensor) -> Tensor:
+    return reduce_channels(maps) if maps.ndim == images.ndim else maps
 
 
 def name_method(maps: Maps | Arrays) -> Maps | Arrays:
@@ -200,9 +200,9 @@ def check_maps(maps: Any, images: Tensor) -> None:
     elif isinstance(maps, str):
         _check_method(find(maps))
     elif isinstance(maps, Tensor):
-        check_dimensions(maps)
+        check_dimensions(maps, images)
         check_dense_and_real(maps)
-        check_shape_and_values(_reduce(maps), images)
+        check_shape_and_values(_reduce(maps, images), images)
     elif not callable(maps):
         raise TypeError(
             f"maps is {kind_of(maps)}; give a tensor or numpy array [N, h, w], an Explanation, a method's name or a "
@@ -232,16 +232,16 @@ def check_shape_and_values(maps: Tensor, images: Tensor) -> None:
 
     Errors   BadOption
     """
-    if maps.ndim != 3 or len(maps) != len(images) or 0 in maps.shape:
+    if maps.ndim != images.ndim - 1 or len(maps) != len(images) or 0 in maps.shape:
+        kind, cells = ("image", "h, w") if images.ndim == 4 else ("video", "t, h, w")
         raise BadOption(
-            f"The maps have shape {tuple(maps.shape)} for {len(images)} image{'s' * (len(images) > 1)}. Give one map "
-            f"per image: [{len(images)}, h, w]."
+            f"The maps have shape {tuple(maps.shape)} for {len(images)} {kind}{'s' * (len(images) > 1)}. Give one map "
+            f"per {kind}: [{len(images)}, {cells}]."
         )
     if not maps.is_floating_point():
         raise BadOption(f"The maps are {maps.dtype}. Give floats: maps.float().")
     if not bool(maps.isfinite().all()):
-        n, row, column = (~maps.isfinite()).nonzero()[0].tolist()
-        raise BadOption(
-            f"The map of image {n} contains {maps[n, row, column].item()} at row {row}, column {column}. Give finite "
-            "maps."
-        )
+        n, *at = (~maps.isfinite()).nonzero()[0].tolist()
+        names = ("frame", "row", "column")[-len(at) :]
+        where = ", ".join(f"{name} {index}" for name, index in zip(names, at, strict=True))
+        raise BadOption(f"The map of image {n} contains {maps[n, *at].item()} at {where}. Give finite maps.")

@@ -54,9 +54,9 @@ class Metric:
 
     `higher` says whether higher is better, None if neither direction is. `score` is "probability" or "target" if the
     metric scores variants of the images, else "". `reruns`: it runs the method again; `region`: it compares with a
-    region; `controls`: it is defined for controls too; `curve`: it is the area under a curve. Two functions of the
-    options: `factor_free` says whether maps that differ only by a positive factor have the same value, and `forwards`
-    how many forward passes (with `reruns`, runs of the method) a map needs.
+    region; `videos`: it accepts videos and volumes; `controls`: it is defined for controls too; `curve`: it is the area
+    under a curve. Two functions of the options: `factor_free` says whether maps that differ only by a positive factor
+    have the same value, and `forwards` how many forward passes (with `reruns`, runs of the method) a map needs.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Metric:
     score: str
     reruns: bool
     region: bool
+    videos: bool
     controls: bool
     curve: bool
     summary: str
@@ -123,6 +124,7 @@ def metric(
     score: str = "",
     reruns: bool = False,
     region: bool = False,
+    videos: bool = True,
     controls: bool = True,
     curve: bool = False,
     factor_free: Callable[[Mapping[str, Any]], bool] = lambda options: True,
@@ -144,6 +146,7 @@ def metric(
             score=score,
             reruns=reruns,
             region=region,
+            videos=videos,
             controls=controls,
             curve=curve,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],

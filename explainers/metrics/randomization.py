@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, BadTarget, UnsupportedModel, shorten
+from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
 from explainers.explanation.run import explain
 from explainers.hooks.cleanup import ordinary_tensors, restores_state
 from explainers.hooks.locate import find_hook_point, unwrap
@@ -78,6 +78,11 @@ def randomization_test(
     loop = Loop(None, progress, budget)
     _check({"order": order, "seeds": seeds, "seed": seed}, options)
     check_images(model, images)
+    if images.ndim == 5:
+        raise BadImages(
+            f"randomization_test compares maps of images [N, C, H, W]; images has shape {tuple(images.shape)}. For "
+            "videos and volumes, compare the maps with those of a copy of the network with random weights."
+        )
     view = eval_view(model)
     maps = _Maps(method, model, layer, options)
     with ordinary_tensors(), torch.no_grad():

@@ -95,7 +95,7 @@ def recommend(
         check_images(model, images)
         layer_names = _layers(layers, model, images)
         shares = not any(find_metric(name).reruns for name in names)  # the maps of a sweep cannot be computed again
-        queue = _queue(_methods(methods, model), layer_names, shares)
+        queue = _queue(_methods(methods, model, images), layer_names, shares)
         return _Search(model, images, names, known, queue, seconds, progress).run()
 
 
@@ -140,19 +140,20 @@ def _layers(layers: Any, model: nn.Module, images: Tensor) -> list[str]:
     return list(dict.fromkeys(names))[::-1]
 
 
-def _methods(names: Any, model: nn.Module) -> list[Method]:
-    """Return the methods that return a map and support the model.
+def _methods(names: Any, model: nn.Module, images: Tensor) -> list[Method]:
+    """Return the methods that return a map and support the model and the images.
 
     Errors   BadOption for a named method that does not
     """
     if names is None:
         candidates = (each for each in METHODS.values() if each.family != "control" and each.gives_map)
-        return [each for each in candidates if each.applies(model) is None]
+        return [each for each in candidates if each.applies(model) is None and (each.videos or images.ndim == 4)]
     if isinstance(names, str) or not isinstance(names, (list, tuple)) or not names:
         raise BadOption(f"methods={shorten(names)} is not valid. Give a list of names: ['grad_cam', 'saliency'].")
     chosen = list({found.name: found for found in map(find, names)}.values())
     for each in chosen:
         reason = each.applies(model) or (f"It returns {each.returns}, not a map." if not each.gives_map else None)
+        reason = reason or ("It explains images, not videos." if images.ndim == 5 and not each.videos else None)
         if reason:
             raise BadOption(f"Cannot use {each.name}. {reason}")
     return chosen
@@ -175,7 +176,9 @@ def _are_same(a: Tensor | Explanation, b: Tensor | Explanation) -> bool:
     first, second = (each.map if isinstance(each, Explanation) else each for each in (a, b))
     if first.shape != second.shape:
         return False
-    scaled = [each / each.abs().amax((1, 2), keepdim=True).clamp(min=1e-30) for each in (first, second)]
+    scaled = [
+        each / each.abs().amax(tuple(range(1, each.ndim)), keepdim=True).clamp(min=1e-30) for each in (first, second)
+    ]
     return bool((scaled[0] - scaled[1]).abs().max() <= TOLERANCE)
 
 

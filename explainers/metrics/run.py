@@ -22,7 +22,7 @@ from explainers.maps.boxes import region_masks
 from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts
-from explainers.metrics.metric import Measurement, Metric, Trial, find_metric
+from explainers.metrics.metric import METRICS, Measurement, Metric, Trial, find_metric
 from explainers.metrics.settings import EvaluationSettings
 from explainers.network.eval_view import one_call, outside_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
@@ -73,7 +73,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate maps of the images with METRICS, and compare them with the maps of three controls.
 
-    `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels; both can be numpy
+    `maps` [N, h, w] are resized bilinearly, attributions [N, C, H, W] are summed over their channels (of videos and
+    volumes, [N, t, h, w] and [N, C, T, H, W], and a pixel is one of a frame); both can be numpy
     arrays, or lists with one array for each image. An `Explanation`, a method's name or a function of the images can be
     run again, which some metrics require. The default `target` is that of the `Explanation`, else each image's top
     class. `score` is the score of a class in curves: a probability, by the softmax, the sigmoid (of independent labels,
@@ -96,7 +97,7 @@ def evaluate(
         >>> evaluation.values["deletion"].shape, sorted(evaluation.controls["deletion"])
         (torch.Size([1]), ['centre', 'edge', 'random'])
     """
-    given = check_dimensions(name_method(maps))
+    given = check_dimensions(name_method(maps), images)
     settings = EvaluationSettings(
         target=_target_of(given, target),
         metrics=metrics,
@@ -140,6 +141,7 @@ def evaluator(
     declares = None if settings.score in ("probability", "logit") else settings.score
     with one_call(model), declared_score(declares):
         check_images(model, images)
+        _check_videos(images, chosen)
         for maps in first:
             check_maps(maps, images)
             _check_reruns(maps, chosen)
@@ -331,6 +333,12 @@ def _check_reruns(maps: Any, chosen: Sequence[Metric]) -> None:
             f"{metric.name} runs the method again, which is not possible for a tensor or array. Give the Explanation, "
             "the method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
         )
+
+
+def _check_videos(images: Tensor, chosen: Sequence[Metric]) -> None:
+    if images.ndim == 5 and (metric := next((each for each in chosen if not each.videos), None)) is not None:
+        names = ", ".join(each.name for each in METRICS.values() if each.videos and not each.region)
+        raise BadOption(f"{metric.name} is not defined for videos and volumes. Choose other metrics: {names}.")
 
 
 def _region_mask(region: Any, images: Tensor, chosen: Sequence[Metric]) -> Tensor | None:

@@ -197,7 +197,7 @@ def _measure_mixing(network: nn.Module, images: Tensor, takes_one_row: bool) -> 
     """Return the relative change of an image's output if its neighbors change, 0 if it is not more than rounding."""
     with torch.inference_mode(False), torch.no_grad():
         images = images.detach()
-        image, batch = images[0], images[:1].expand(2, -1, -1, -1) if takes_one_row else images
+        image, batch = images[0], images[:1].expand(2, *images.shape[1:]) if takes_one_row else images
         try:
             plain = network(batch.clone())
         except Exception as error:

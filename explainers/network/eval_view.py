@@ -24,13 +24,13 @@ from explainers.errors import UnsupportedModel, no_module
 from explainers.hooks.cleanup import Undo, ordinary_tensors
 from explainers.hooks.distributed import is_gathered, runs_distributed
 from explainers.hooks.locate import frozen_graph, unwrap
-from explainers.network.channel_count import check_channel_count
 from explainers.network.checkpoints import DirectCheckpoints
 from explainers.network.copies.gathered_copy import gathered_copy
 from explainers.network.copies.original_modules import guard_first_pass, has_unregistered_in_training
 from explainers.network.copies.shallow_copy import shallow_copy
 from explainers.network.dtypes import quantized_class
 from explainers.network.forward_wrapper import ForwardWrapper, refuse_private_view
+from explainers.network.image_check import check_channel_count
 from explainers.probabilities import no_declared_score
 
 

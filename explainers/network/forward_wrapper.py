@@ -131,7 +131,7 @@ class ForwardWrapper(nn.Module):
                     )
                 return
             try:
-                self(images.expand(2, -1, -1, -1).clone())
+                self(images.expand(2, *images.shape[1:]).clone())
             except BatchSizeRefused:
                 self.__dict__["one_by_one"] = True
 

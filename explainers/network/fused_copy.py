@@ -48,9 +48,10 @@ def fused_copy(model: nn.Module, network: nn.Module, images: Tensor, scores: Ten
     """Return the cached copy of `model`, creating it if needed, or None if the network itself must run.
 
     `network` is the model as it runs, `scores` its output for `images`. There is no copy in float64, for networks
-    without a 2-d convolution, or if the copy's scores differ from the network's.
+    without a 2-d convolution, for videos, or if the copy's scores differ from the network's.
     """
-    if images.dtype != torch.float32 or not any(type(m) is _Convolution for m in network.modules()):
+    is_covered = images.dtype == torch.float32 and images.ndim == 4
+    if not is_covered or not any(type(m) is _Convolution for m in network.modules()):
         return None
     fingerprint = _fingerprint(network)
     with _lock:

@@ -36,7 +36,10 @@ T = TypeVar("T")
 def activations_and_gradients(
     model: nn.Module, images: Tensor, layer: LayerName | None, target: TargetLike
 ) -> tuple[Tensor, Tensor]:
-    """Return activations A of a layer and d score / dA, [N, K, h, w] at the layer's resolution, float32 or float64."""
+    """Return activations A of a layer and d score / dA, [N, K, h, w] at the layer's resolution, float32 or float64.
+
+    Videos and volumes have maps [N, K, t, h, w].
+    """
     (found,) = activations_and_gradients_of(model, images, [layer], target).values()
     return found.activations, found.gradients
 
@@ -59,7 +62,7 @@ def activations_and_gradients_of(
     """
     maps = {}
     with open_run(model, images, target) as run:
-        layouts = [run.layer_layout(layer) for layer in layers]
+        layouts = [run.layer_layout(layer, frames=True) for layer in layers]
         _, both = run.backward.scores_at(layouts, run.images)
         for requested in layouts:
             layout, (a, g) = requested, both[requested.name]
@@ -75,7 +78,7 @@ def activations_and_gradients_of(
 def features(model: nn.Module, images: Tensor, layer: LayerName | None) -> Tensor:
     """Return the layer's output as [N, K, h, w]; the forward pass stops there."""
     with open_run(model, images) as run:
-        layout = run.layer_layout(layer, counted=True)
+        layout = run.layer_layout(layer, counted=True, frames=True)
         run.use_layer(layout)
         return maps_of(layout, run.forward.outputs(layout, run.images))
 
@@ -137,7 +140,8 @@ class SuffixBatch:
             copies = values if rows == count else values.expand(count, *values.shape[1:])
             return match_quantization(output, edit(copies.clone()))
 
-        batch = self.run.images[self.image_index : self.image_index + 1].expand(rows, -1, -1, -1).clone()
+        image = self.run.images[self.image_index : self.image_index + 1]
+        batch = image.expand(rows, *image.shape[1:]).clone()
         network = self.run.scoring.fast_network(self.layout.name)
         running = network or self.run.view.network
         edited = replaced_outputs(running, [(find_hook_point(running, self.layout.name), branch)])
@@ -181,12 +185,13 @@ Both = tuple[Tensor, Tensor]
 """A layer's activations and gradients, in the layer's layout."""
 
 
-def layer_with_patch_gradients(run: Run, layer: LayerName | None) -> LayerLayout:
+def layer_with_patch_gradients(run: Run, layer: LayerName | None, *, frames: bool = False) -> LayerLayout:
     """Return the layer's layout, or that of an earlier layer if the layer's patches have no gradient.
 
-    The check costs an extra pass only for layers after the last attention of a network with a class token.
+    The check costs an extra pass only for layers after the last attention of a network with a class token. `frames` is
+    as in `Run.layer_layout`.
     """
-    requested = run.layer_layout(layer)
+    requested = run.layer_layout(layer, frames=frames)
     if run.view.quantized or requested.layout != "tokens" or is_read(run.view, run.images, requested.name):
         return requested
     return layer_before_token_only_gradient(run, requested, run.backward.at([requested], run.images)[requested.name])[0]
@@ -199,7 +204,7 @@ def layer_before_token_only_gradient(run: Run, requested: LayerLayout, both: Bot
         name = last_layer_with_patch_gradients(run.view, run.images, layout.name)
         if name is None:
             break
-        layout = run.layer_layout(name)
+        layout = run.layer_layout(name, frames=requested.frames > 1)
         both = run.backward.at([layout], run.images)[layout.name]
     if layout is not requested:
         note_finding(

@@ -51,9 +51,12 @@ class Run:
     scoring: Scoring
     backward: BackwardPasses
 
-    def layer_layout(self, layer: LayerName | None, *, counted: bool = False) -> LayerLayout:
-        """Return the layer's name and layout; None is the default layer. Set `counted` if the pass will stop there."""
-        return layer_layout(self.view, self.images, layer, counted=counted)
+    def layer_layout(self, layer: LayerName | None, *, counted: bool = False, frames: bool = False) -> LayerLayout:
+        """Return the layer's name and layout; None is the default layer. Set `counted` if the pass will stop there.
+
+        Set `frames` to accept a layer that runs on single frames of a video, if the pass keeps all rows of the batch.
+        """
+        return layer_layout(self.view, self.images, layer, counted=counted, frames=frames)
 
     def use_layer(self, layout: LayerLayout) -> None:
         """Record the layer of the method's map, which is placed by it."""

@@ -27,15 +27,20 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
+def cell_axes(maps: Tensor) -> tuple[int, ...]:
+    """Return the axes of maps [N, K, h, w] or [N, K, t, h, w] that run over the cells."""
+    return tuple(range(2, maps.ndim))
+
+
 def maps_of(layout: LayerLayout, tensor: Tensor) -> Tensor:
-    """Return a layer's tensor as [N, K, h, w] in float32 or float64.
+    """Return a layer's tensor as [N, K, h, w], or [N, K, t, h, w] for videos, in float32 or float64.
 
     Errors   NoSpatialOutput if it has no height and width; UnsupportedModel for complex numbers
     """
     if tensor.is_complex():
         raise UnsupportedModel(_COMPLEX.format(f"Layer {layout.name!r}"))
     maps = layout.to_maps(at_least_float32(tensor))
-    if maps.ndim != 4:
+    if maps.ndim != 2 + len(layout.grid or (0, 0)):
         raise NoSpatialOutput(nothing_spatial(layout.name, tuple(tensor.shape)))
     return maps
 

@@ -16,16 +16,18 @@ NAMES = ("blur", "mean", "noise")
 
 def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return each image's minimum and range (maximum − minimum), both [N, 1, 1, 1], to scale noise and baselines."""
-    low = images.amin((1, 2, 3), keepdim=True)
-    return low, images.amax((1, 2, 3), keepdim=True) - low
+    values = tuple(range(1, images.ndim))
+    low = images.amin(values, keepdim=True)
+    return low, images.amax(values, keepdim=True) - low
 
 
 def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     """Create the baseline of each image, in the shape of the images.
 
     `baseline` is None (zeros in the model's units), a number, a tensor that broadcasts to the images, "blur" (the image
-    after a Gaussian blur with σ of a sixteenth of its shorter side), "mean" (each channel's mean) or "noise" (uniform
-    from the image's minimum to its maximum).
+    after a Gaussian blur with σ of a sixteenth of its shorter side; of videos and volumes also along their third axis,
+    with σ of a sixteenth of its length), "mean" (each channel's mean) or "noise" (uniform from the image's minimum to
+    its maximum).
 
     Errors   BadOption for an unknown name, a tensor of another shape or device, or values that are not finite and real
     """
@@ -38,7 +40,8 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
         except RuntimeError as reason:
             raise BadOption(
                 f"baseline has shape {tuple(baseline.shape)}, which does not broadcast to images {tuple(images.shape)}."
-                f" Give {tuple(images.shape[1:])}, or one value per channel: {(images.shape[1], 1, 1)}."
+                f" Give {tuple(images.shape[1:])}, or one value per channel: "
+                f"{(images.shape[1], *[1] * (images.ndim - 2))}."
             ) from reason
     if isinstance(baseline, (int, float)) and not isinstance(baseline, bool):
         if not math.isfinite(float(torch.tensor(float(baseline), dtype=images.dtype))):
@@ -50,7 +53,7 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
             f"{', '.join(NAMES)}. Convert an array with torch.as_tensor(array)."
         )
     if baseline == "mean":
-        return images.mean(dim=(2, 3), keepdim=True).expand_as(images).clone()
+        return images.mean(dim=tuple(range(2, images.ndim)), keepdim=True).expand_as(images).clone()
     if baseline == "blur":
         return _blur(images)
     if baseline == "noise":
@@ -98,13 +101,26 @@ def refuse_values(name: str, given: Tensor, images: Tensor) -> None:
 
 def _blur(images: Tensor, share: float = 1.0) -> Tensor:
     """Apply a Gaussian blur, σ a sixteenth of the shorter side times `share`, with replicated borders."""
-    height, width = images.shape[-2:]
-    sigma = share * max(min(height, width) / 16, 0.5)
-    radius = min(int(3 * sigma + 0.5), min(height, width))
-    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
-    kernel = (kernel / kernel.sum()).to(images)
-    planes = images.flatten(0, 1)[:, None]
+    side = min(images.shape[-2:])
+    kernel = _gaussian(side, share).to(images)
+    radius = len(kernel) // 2
+    planes = images.flatten(0, -3)[:, None]
     planes = F.conv2d(F.pad(planes, (radius, radius, 0, 0), mode="replicate"), kernel.view(1, 1, 1, -1))
     planes = F.conv2d(F.pad(planes, (0, 0, radius, radius), mode="replicate"), kernel.view(1, 1, -1, 1))
-    return planes[:, 0].view_as(images)
+    blurred = planes[:, 0].view_as(images)
+    if images.ndim == 4:
+        return blurred
+    kernel = _gaussian(images.shape[2], share).to(images)
+    radius = len(kernel) // 2
+    lines = blurred.movedim(2, -1)
+    mixed = F.conv1d(F.pad(lines.flatten(0, -2)[:, None], (radius, radius), mode="replicate"), kernel.view(1, 1, -1))
+    return mixed.view_as(lines).movedim(-1, 2).contiguous()
+
+
+def _gaussian(side: int, share: float) -> Tensor:
+    """Return a Gaussian kernel, σ a sixteenth of the side times `share`, in float64."""
+    sigma = share * max(side / 16, 0.5)
+    radius = min(int(3 * sigma + 0.5), side)
+    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
+    return kernel / kernel.sum()

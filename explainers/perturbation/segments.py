@@ -1,6 +1,6 @@
 """Segments of an image: cells of a grid, superpixels, or the user's masks.
 
-    grid          [H, W]      labels of even cells
+    grid          [H, W]      labels of even cells; [T, H, W] for videos and volumes, as all masks below
     superpixels   [N, H, W]   labels of connected regions of similar color
     parts_of      any value of `masks=` as `Parts`, one per image
 
@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from explainers.errors import BadOption, nearest, shorten
+from explainers.layers.flow.axes import kinds_of
 from explainers.network.dtypes import to_cpu_float64
 
-Masks = Tensor | int | tuple[int, int] | str
+Masks = Tensor | int | tuple[int, ...] | str
 """Segments: "superpixels", "grid", a grid's size, labels (integers) or masks (bool or float)."""
 
 PARTS = ("superpixels", "grid")
@@ -30,20 +32,25 @@ _OFFSET = 4
 """Largest magnitude of a pixel, relative to the range, at which rounding is below 1% of the range."""
 
 
-def grid(height: int, width: int, rows: int, columns: int) -> Tensor:
+def grid(*sizes: int) -> Tensor:
     """Label the cells of a grid, as even as whole pixels allow, row by row.
+
+    `sizes` are height, width, rows and columns; frames, height, width, and the cells along each, for videos.
 
     Returns  LongTensor (height, width), labels 0 to rows * columns - 1
     Errors   BadOption if a side has fewer pixels than cells, or less than one cell
     """
-    if not (1 <= rows <= height and 1 <= columns <= width):
+    count = len(sizes) // 2
+    sides, cells = sizes[:count], sizes[count:]
+    if not all(1 <= along <= side for side, along in zip(sides, cells, strict=True)):
         raise BadOption(
-            f"A grid of {rows} x {columns} cells does not fit into {height} x {width} pixels. Give at least (1, 1) and "
-            f"at most ({height}, {width}) cells."
+            f"A grid of {' x '.join(map(str, cells))} cells does not fit into {' x '.join(map(str, sides))} pixels. "
+            f"Give at least {(1,) * count} and at most {sides} cells."
         )
-    y = torch.arange(height) * rows // height
-    x = torch.arange(width) * columns // width
-    return y[:, None] * columns + x
+    labels = torch.zeros((), dtype=torch.long)
+    for side, along in zip(sides, cells, strict=True):
+        labels = labels[..., None] * along + torch.arange(side) * along // side
+    return labels
 
 
 def superpixels(images: Tensor, count: int = _COUNT, compactness: float = 0.2) -> Tensor:
@@ -184,9 +191,9 @@ class Parts:
         if self.labels is not None:
             return present[:, self.labels]
         assert self.masks is not None
-        shown = torch.ones_like(self.masks[0]).expand(len(present), -1, -1)
+        shown = torch.ones_like(self.masks[0]).expand(len(present), *self.masks[0].shape)
         for mask, weight in zip(self.masks, present.T.to(self.masks), strict=True):
-            shown = torch.minimum(shown, 1 - mask * (1 - weight[:, None, None]))
+            shown = torch.minimum(shown, 1 - mask * (1 - weight.view(-1, *[1] * mask.ndim)))
         return shown
 
     def paint(self, values: Tensor) -> Tensor:
@@ -201,7 +208,7 @@ class Parts:
             return self.paint(values / areas.to(values))
         assert self.masks is not None
         masks = self.masks.to(values)
-        return torch.einsum("m,mhw->hw", values / masks.sum((1, 2)), masks)
+        return torch.einsum("m,m...->...", values / masks.sum(tuple(range(1, masks.ndim))), masks)
 
 
 def blend(image: Tensor, cover: Tensor, shown: Tensor) -> Tensor:
@@ -216,53 +223,61 @@ def parts_of(masks: Masks, images: Tensor) -> list[Parts]:
 
     `masks` is "superpixels", "grid", the size of a grid (one number or (rows, columns)), integer labels [H, W] or
     [N, H, W], or masks [M, H, W] or [N, M, H, W], bool or float in [0, 1], which may overlap or leave pixels uncovered.
+    For videos and volumes, labels and masks have [T, H, W] instead of [H, W], and a size has (frames, rows, columns).
 
-    Errors   BadOption for another name, shape or size, values outside [0, 1], or an empty mask
+    Errors   BadOption for another name, shape or size, values outside [0, 1], or an empty mask; for "superpixels" of
+             videos
     """
-    height, width = images.shape[-2:]
+    sides = tuple(images.shape[2:])
     if isinstance(masks, Tensor):
         masks = masks.detach().to(images.device)
         is_mask = masks.dtype == torch.bool or masks.is_floating_point()
         return _from_masks(masks, images) if is_mask else _from_labels(masks, images)
+    if masks == "superpixels" and len(sides) == 3:
+        raise BadOption(
+            "Superpixels are defined for images [N, C, H, W], not for videos and volumes. Give masks='grid', the "
+            f"size of a grid such as {tuple(min(4, side) for side in sides)}, or integer labels of shape {sides}."
+        )
     if masks == "superpixels":
         return [Parts(int(labels.max()) + 1, labels) for labels in superpixels(images)]
     if masks == "grid":
-        masks = (min(_CELLS, height), min(_CELLS, width))
-    size = (masks, masks) if isinstance(masks, int) and not isinstance(masks, bool) else masks
-    if not (isinstance(size, (tuple, list)) and len(size) == 2 and all(isinstance(side, int) for side in size)):
+        masks = tuple(min(_CELLS, side) for side in sides)
+    size: Any = (masks,) * len(sides) if isinstance(masks, int) and not isinstance(masks, bool) else masks
+    fits = isinstance(size, (tuple, list)) and len(size) == len(sides)
+    if not (fits and all(isinstance(side, int) for side in size)):
         hint = nearest(masks, PARTS) if isinstance(masks, str) else ""
+        axes = ", ".join(kinds_of(len(sides)))
         raise BadOption(
-            f"Invalid masks={shorten(masks)}. {hint}Give 'superpixels', 'grid', a grid's size such as 7 or (7, 5), "
-            f"integer labels [H, W], or masks [M, H, W] of bool or float."
+            f"Invalid masks={shorten(masks)}. {hint}Give 'superpixels', 'grid', a grid's size such as 7 or "
+            f"{(2, 7, 5)[-len(sides) :]}, integer labels [{axes}], or masks [M, {axes}] of bool or float."
         )
-    labels = grid(height, width, size[0], size[1]).to(images.device)
-    return [Parts(size[0] * size[1], labels)] * len(images)
+    labels = grid(*sides, *size).to(images.device)
+    return [Parts(math.prod(size), labels)] * len(images)
 
 
 def _from_labels(labels: Tensor, images: Tensor) -> list[Parts]:
-    count, _, height, width = images.shape
-    if labels.shape not in ((height, width), (count, height, width), (1, height, width)):
+    count, sides = len(images), tuple(images.shape[2:])
+    if labels.shape not in (sides, (count, *sides), (1, *sides)):
         raise BadOption(
             f"Integer masks are read as labels, but they have shape {tuple(labels.shape)}. Give labels of shape "
-            f"{(height, width)} or {(count, height, width)}, or masks [M, H, W] of bool or float."
+            f"{sides} or {(count, *sides)}, or masks [M, {', '.join(kinds_of(len(sides)))}] of bool or float."
         )
-    numbered = [torch.unique(image, return_inverse=True) for image in labels.expand(count, height, width)]
+    numbered = [torch.unique(image, return_inverse=True) for image in labels.expand(count, *sides)]
     return [Parts(len(values), inverse) for values, inverse in numbered]
 
 
 def _from_masks(masks: Tensor, images: Tensor) -> list[Parts]:
-    count, _, height, width = images.shape
-    batch = masks if masks.ndim == 4 else masks[None]
-    if batch.ndim != 4 or batch.shape[2:] != (height, width) or len(batch) not in (1, count) or not batch.numel():
-        raise BadOption(
-            f"masks have shape {tuple(masks.shape)}. Give [M, {height}, {width}] or [{count}, M, {height}, {width}]."
-        )
+    count, sides = len(images), tuple(images.shape[2:])
+    batch = masks if masks.ndim == images.ndim else masks[None]
+    if batch.ndim != images.ndim or batch.shape[2:] != sides or len(batch) not in (1, count) or not batch.numel():
+        size = ", ".join(map(str, sides))
+        raise BadOption(f"masks have shape {tuple(masks.shape)}. Give [M, {size}] or [{count}, M, {size}].")
     floats = batch.to(torch.float64 if images.dtype == torch.float64 else torch.float32)
     if not ((floats >= 0) & (floats <= 1)).all():
         raise BadOption(
             "masks contain values outside [0, 1]. Give 1 for pixels of the segment, 0 for others, and values between "
             "them at soft edges."
         )
-    if (empty := (floats.sum((2, 3)) == 0).nonzero()).numel():
+    if (empty := (floats.sum(tuple(range(2, floats.ndim))) == 0).nonzero()).numel():
         raise BadOption(f"Mask {int(empty[0, 1])} covers no pixels. Remove it.")
     return [Parts(floats.shape[1], masks=image) for image in floats.expand(count, *floats.shape[1:])]

@@ -73,7 +73,10 @@ SOURCE = "Images to explain."
 OUT = "Folder of the run: a new folder, or an unfinished run to resume."
 METHOD = "Method (see: hooklens methods)."
 LAYER = "Name of the layer. Default: that of the method."
-TARGET = "Class to explain: predicted, label (if the model has this class), or the name or index of a class."
+TARGET = (
+    "Class to explain: predicted, label (if the model has this class), or the name or index of a class. For a model "
+    'with a text encoder, a sentence ("a photo of a dog"), or two to compare ("a photo of a dog | a photo of a cat").'
+)
 OPTION = "Option of the method, such as --option samples=50. Can be repeated."
 WHERE = "Only include some images: wrong (mistakes), or label=NAME."
 LIMIT = "Maximum number of images, in order of path."

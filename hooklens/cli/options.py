@@ -71,7 +71,7 @@ class RunOptions:
 
     method: Annotated[str, typer.Option(help=messages.METHOD)] = "grad_cam"
     layer: Annotated[str | None, typer.Option(help=messages.LAYER)] = None
-    target: Annotated[str, typer.Option(help=messages.TARGET)] = "predicted"
+    target: Annotated[str, typer.Option("--target", "--text", help=messages.TARGET)] = "predicted"
     option: Annotated[list[str] | None, typer.Option(help=messages.OPTION)] = None
     where: Annotated[str, typer.Option(help=messages.WHERE)] = ""
     limit: Annotated[int | None, typer.Option(min=1, help=messages.LIMIT)] = None

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 import explainers
+from explainers import Similarity
 from explainers.probabilities import declared_score, probabilities_of
 from hooklens.datasets.decoding import DecodedBatch
 from hooklens.datasets.items import Item
+from hooklens.datasets.sentences import embed, find_sentences, target_of
 from hooklens.datasets.settings import LABEL, PREDICTED, WRONG, Classes, Settings
 from hooklens.errors import Refused
-from hooklens.zoo import devices
+from hooklens.zoo import devices, text
 
 if TYPE_CHECKING:
     from hooklens.zoo import Model
@@ -41,18 +43,22 @@ class Explainer:
 
     def __post_init__(self) -> None:
         self.classes = Classes(self.model.labels)
+        self.sentences = find_sentences(self.settings, self.model)
         self.device = str(devices.choose(self.device))
         self.network = self.model.network.to(self.device)
         self.options = self.settings.method_options()
         long = explainers.METHODS[self.settings.method].long
         self.steady: dict[str, Any] = {"batch_size": max(1, ROWS // self.settings.batch_size)} if long else {}
-        self.fixed = self._fixed_class()
+        self.vectors = embed(self.model, self.sentences)
+        self.fixed = self._fixed_target()
 
-    def _fixed_class(self) -> int | None:
-        """Return the class that all maps explain, or None if it depends on the image.
+    def _fixed_target(self) -> int | Similarity | None:
+        """Return the class or the similarity that all maps explain, or None if the class depends on the image.
 
-        Errors   Refused for a class that the network does not have
+        Errors   Refused for a class that the network does not have, or two equal sentences
         """
+        if self.sentences:
+            return target_of(self.vectors, self.sentences)
         name = self.settings.target
         if name in (PREDICTED, LABEL):
             return None
@@ -112,7 +118,11 @@ class Explainer:
 
     def _scores(self, images: Tensor) -> Tensor:
         output = self.network(images)
-        return getattr(output, "logits", output).float()
+        return self._of_sentences(getattr(output, "logits", output).float())
+
+    def _of_sentences(self, scores: Tensor) -> Tensor:
+        """Return the similarities [N, M] of embeddings to the sentences, or scores of classes as they are."""
+        return text.similarities(scores, self.vectors) if self.vectors else scores
 
     def _best(self, scores: Tensor) -> tuple[list[list[int]], Tensor | None]:
         """Return the top classes of each image, and the probabilities [N, K] of the classes if there are any."""
@@ -141,7 +151,11 @@ class Explainer:
         return self._explain(images[indices], [items[k] for k in indices], part_labels, target)
 
     def _explain(
-        self, images: Tensor, items: Sequence[Item], labels: Sequence[int | None], target: int | list[int] | None
+        self,
+        images: Tensor,
+        items: Sequence[Item],
+        labels: Sequence[int | None],
+        target: int | list[int] | Similarity | None,
     ) -> list[dict[str, Any]]:
         with declared_score(self.model.score):
             explanation = explainers.explain(
@@ -151,6 +165,8 @@ class Explainer:
         if scores is None or scores.ndim != 2:
             with torch.inference_mode():
                 scores = self._scores(images)
+        else:
+            scores = self._of_sentences(scores)
         scores = scores.float().cpu()
         best, probabilities = self._best(scores)
         maps, scales = _to_float16(explanation.map.float().cpu())
@@ -158,11 +174,11 @@ class Explainer:
         rows = []
         for k, item in enumerate(items):
             top: list[dict[str, Any]] = [
-                {"class": self.classes.name(index), "index": index, "probability": _one(probabilities, k, index)}
+                {"class": self._name(index), "index": index, "probability": _one(probabilities, k, index)}
                 for index in best[k]
             ]
             first, label = top[0]["index"], labels[k]
-            explained = targets[k] if targets else first
+            explained = targets[k] if targets else 0 if self.sentences else first
             rows.append(
                 {
                     "path": item.path,
@@ -174,9 +190,9 @@ class Explainer:
                     "probability": top[0]["probability"],
                     "correct": None if label is None else label == first,
                     "top5": top,
-                    "target": self.classes.name(explained),
+                    "target": self.sentences.name if self.sentences else self._name(explained),
                     "target_index": explained,
-                    "score": float(scores[k, explained]),
+                    "score": float(scores[k, 0] - scores[k, 1:].sum() if self.sentences else scores[k, explained]),
                     "statistics": _numbers(explanation.statistics[k]),
                     "findings": [finding.code for finding in explanation.findings[k]],
                     "finding_texts": [finding.sentence for finding in explanation.findings[k]],
@@ -187,6 +203,10 @@ class Explainer:
                 }
             )
         return rows
+
+    def _name(self, index: int) -> str:
+        """Return the name of a class, or a sentence."""
+        return self.sentences.listed[index] if self.sentences else self.classes.name(index)
 
 
 def _one(probabilities: Tensor | None, row: int, index: int) -> float | None:

@@ -21,6 +21,7 @@ import torch
 from hooklens.datasets.decoding import Decode, decode_batches
 from hooklens.datasets.explaining import Explainer
 from hooklens.datasets.items import Item
+from hooklens.datasets.sentences import find_sentences
 from hooklens.datasets.settings import LABEL, WRONG, Classes, Settings, weights_hash
 from hooklens.datasets.shards import Shards, open_run
 from hooklens.datasets.sources import Listing, list_items
@@ -129,6 +130,7 @@ def prepare(
     listing = list_items(source, None if settings.only_label else limit)
     place = devices.choose(device)
     model = model or load(settings)
+    find_sentences(settings, model)  # before it looks for labels of classes
     if warning := devices.compare(model, place):
         warnings.warn(warning, stacklevel=2)
     if settings.only_label:

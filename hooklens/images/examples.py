@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import base64
+import functools
+import hashlib
 import io
 import json
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ def all_examples() -> dict[str, Example]:
     return {example.id: example for example in examples}
 
 
-def small(example: Example) -> dict[str, str]:
-    """Return an entry of the example gallery: ID, texts, and the center square as a data URL."""
+def thumbnail(example: Example) -> bytes:
+    """Return the center square of an example as a small JPEG."""
     with Image.open(example.path) as file_image:
         file_image.draft("RGB", (2 * SMALL, 2 * SMALL))  # decoding a JPEG at 1/8 of its size takes 1/8 of the time
         image = file_image.convert("RGB")
@@ -46,9 +47,11 @@ def small(example: Example) -> dict[str, str]:
     left, top = (image.width - side) // 2, (image.height - side) // 2
     file = io.BytesIO()
     image.resize((SMALL, SMALL), box=(left, top, left + side, top + side)).save(file, "JPEG", quality=85)
-    return {
-        "id": example.id,
-        "alt": example.alt,
-        "note": example.note,
-        "src": "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode(),
-    }
+    return file.getvalue()
+
+
+@functools.cache
+def thumbnails() -> dict[str, tuple[str, bytes]]:
+    """Return file name and content of the thumbnails by the examples' IDs; the name changes with the content."""
+    files = {example.id: thumbnail(example) for example in all_examples().values()}
+    return {ident: (f"{ident}-{hashlib.sha256(file).hexdigest()[:16]}.jpg", file) for ident, file in files.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from hooklens.page.serving.gradio_setup import gradio as gr  # isort: skip  (switches first)
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hooklens import limits
@@ -21,13 +24,15 @@ from hooklens.page.batch.messages import STEPS
 from hooklens.page.batch.tab import Batch
 from hooklens.page.channels.tab import Features
 from hooklens.page.compare.tab import Compare
-from hooklens.page.components.components import canvas
+from hooklens.page.components.components import canvas, script_of
+from hooklens.page.first_paint import bundle
 from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.lab.tab import Lab
 from hooklens.page.overlay.tab import Overlay
 from hooklens.page.panel import panel as settings_panel
 from hooklens.page.ranking.tab import Ranking
 from hooklens.page.serving import endpoints
+from hooklens.page.serving.caching import Caching
 from hooklens.page.serving.guard import Guard, install_no_links
 from hooklens.page.shared.tab import Page, Tab
 from hooklens.session import messages, model_cache
@@ -94,6 +99,32 @@ def _parts(shown: type[Tab]) -> list[tuple[str, str]]:
     entry = shown.within or shown.id
     parts = [(tab.id, tab.part or tab.title) for tab in TABS if entry in (tab.id, tab.within)]
     return parts if len(parts) > 1 else []
+
+
+def _compress(script: bundle.Server) -> None:
+    """Compress the script for slow lines, after everything that the first visitor waits for."""
+    model_cache.ready.wait()
+    script.compress()
+
+
+def _thumbnail(request: Request) -> Response:
+    """Answer a request for the thumbnail of an example."""
+    files = dict(examples.thumbnails().values())
+    content = files.get(request.path_params["name"])
+    return Response(content, 200 if content else 404, media_type="image/jpeg")
+
+
+def _first_view(demo: gr.Blocks) -> tuple[set[str], set[str]]:
+    """Return the types of all components, which Gradio loads at once, and the scripts of those that are visible."""
+    types, scripts = set(), set()
+    for component in demo.blocks.values():
+        types.add(component.get_block_name())
+        parent: Any = component
+        while parent and not (isinstance(parent, gr.Tab) and parent.id != TABS[0].id):
+            parent = parent.parent
+        if parent is None and (script := script_of(component)):
+            scripts.add(script)
+    return types, scripts
 
 
 def _end_session(request: gr.Request) -> None:
@@ -180,6 +211,8 @@ def serve(
         if named and (error := model_cache.failure()):
             raise Refused(error)
     demo.queue(default_concurrency_limit=1, max_size=limits.QUEUE)
+    scripts = bundle.build(*_first_view(demo))
+    script = bundle.Server(scripts) if scripts else None
     _, address, _ = demo.launch(
         server_name=host,
         server_port=port,
@@ -201,9 +234,12 @@ def serve(
             "middleware": [
                 Middleware(Guard),
                 Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=6),
-                Middleware(FirstPaint, elements=None if own else head(settings.first_model(model))),
+                Middleware(Caching),
+                Middleware(FirstPaint, elements=None if own else head(settings.first_model(model)), bundle=scripts),
             ],
             "routes": [
+                *([Route(f"/hl/{script.bundle.name}", script.respond)] if script else []),
+                Route("/hl/thumbnails/{name}", _thumbnail),
                 Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
                 Mount("/hl", StaticFiles(directory=STATIC)),
             ],
@@ -215,6 +251,8 @@ def serve(
     print(messages.served(address), flush=True)
     if not (limits.SHARED_GPU or named):
         model_cache.start(model, own=own)
+    if script:
+        threading.Thread(target=_compress, args=[script], name="compress", daemon=True).start()
     if block:
         with contextlib.suppress(KeyboardInterrupt):
             demo.block_thread()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,12 @@ if TYPE_CHECKING:
     from explainers.targets import Target
     from hooklens import zoo
     from hooklens.images.bands import BandChoice
+    from hooklens.zoo.text import Sentences
 
 
 TOP = 5  # listed classes
+MEASURE = "cosine similarity"
+"""The score of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ class LoadedModel:
         return self.model.task != "classification"
 
     @property
+    def encodes_text(self) -> bool:
+        """Whether the network has a text encoder, so that sentences are explained instead of classes."""
+        return self.model.tokenize is not None
+
+    @property
     def has_probabilities(self) -> bool:
         """Whether the scores of a classifier become probabilities."""
         return self.score != "logit"
@@ -51,6 +60,8 @@ class LoadedModel:
         """The unit of a score."""
         if self.model.task == "detection":
             return "score"
+        if self.encodes_text:
+            return MEASURE
         from explainers.probabilities import UNITS  # torch takes seconds to start
 
         return "logit" if self.detects_objects else UNITS.get(self.score, "logit")
@@ -60,6 +71,8 @@ class LoadedModel:
         return self.names[label] if 0 <= label < len(self.names) else str(label)
 
 
+CHANNEL = re.compile(r"channel (\d{1,6}) of (.+)")
+"""A channel as the target of a request, as `unit_name` returns it."""
 MIN_SCORE = "min_score"
 """An option of all detectors: detections below this score are ignored."""
 
@@ -103,6 +116,16 @@ class Settings:
     unit: tuple[str, int] | None = None
     """A layer and a channel whose mean is explained instead of a class."""
 
+    sentences: Sentences | None = None
+    """What is explained instead of a class if the network has a text encoder."""
+    refusal: str = ""
+    """Why the target is missing or invalid, for a network with a text encoder."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes, or the sentences."""
+        return self.sentences.listed if self.sentences else self.loaded.names
+
     @property
     def method_options(self) -> dict[str, Any]:
         """The options of the method."""
@@ -124,6 +147,8 @@ class Settings:
         target = "" if self.target is None else ranked(self.loaded.name_of(self.target), self.rank)
         if self.unit:
             target = unit_name(*self.unit)
+        if self.sentences:
+            target = self.sentences.name
         return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
 
 
@@ -188,6 +213,8 @@ class Waiting:
 
 def _explained_class(settings: Settings, probabilities: torch.Tensor | None) -> int:
     assert probabilities is not None, "a classifier"
+    if settings.loaded.encodes_text:
+        return 0
     return int(probabilities.argmax()) if settings.target is None else settings.target
 
 
@@ -237,7 +264,10 @@ class Answer:
     crop: Image.Image
     explanation: explainers.Explanation
     probabilities: torch.Tensor | None
-    """The probabilities of the classes, [K], or their scores if they have none; None if there is a `scene`."""
+    """The probabilities of the classes, [K], or their scores if they have none; None if there is a `scene`.
+
+    For a network with a text encoder, the cosine similarities to the sentences.
+    """
     map: torch.Tensor
     plane: int = 0
     """Which of `planes` the map is."""
@@ -254,7 +284,7 @@ class Answer:
 
     @property
     def target(self) -> int:
-        """The explained class; the top class if a channel was explained."""
+        """The explained class; the top class if a channel was explained; 0 for a sentence."""
         if self.probabilities is None:
             return self.detected_object.label
         return _explained_class(self.settings, self.probabilities)
@@ -276,6 +306,8 @@ class Answer:
         """The explained target, as in a request."""
         if self.settings.unit:
             return unit_name(*self.settings.unit)
+        if self.settings.sentences:
+            return self.settings.sentences.name
         return self.detected_object.name if self.scene else self.settings.loaded.names[self.target]
 
     @property

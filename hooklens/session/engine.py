@@ -28,6 +28,8 @@ from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import Turn, turns
 from hooklens.session.methods import costs
 from hooklens.session.request import Request
+from hooklens.session.text import sentences
+from hooklens.session.text_messages import NO_TEXT_ENCODER
 
 if TYPE_CHECKING:
     import torch
@@ -57,12 +59,14 @@ def resolve(request: Request, report: Callable[[int, int], None] | None = None) 
     # A detector may have no class names, so any number may be a class.
     numbered = loaded.detects_objects and not loaded.names and wanted.isdecimal() and len(wanted) < 7
     unit = scene.unit(request.target, loaded)
-    target = None if unit else int(wanted) if numbered else _class(wanted, loaded.names, notes)
+    given, refusal = sentences.parse(request) if loaded.encodes_text and not unit else (None, "")
+    by_name = not (unit or loaded.encodes_text)
+    target = (int(wanted) if numbered else _class(wanted, loaded.names, notes)) if by_name else None
     method = _method(request, loaded, layer, notes)
     options = _options(request.options, {**method.options, **scene.options(loaded)}, notes)
-    return Settings(
-        loaded, layer, target, method, options, () if request.lenient else tuple(notes), rank=rank, unit=unit
-    )
+    shown = () if request.lenient else tuple(notes)
+    resolved = Settings(loaded, layer, target, method, options, shown, rank=rank, unit=unit)
+    return replace(resolved, sentences=given, refusal=refusal)
 
 
 def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]) -> str:
@@ -78,7 +82,7 @@ def _method(request: Request, loaded: LoadedModel, layer: str, notes: list[str])
     methods = {method.name: method for method in model_cache.list_methods(loaded, layer)}
     default = model_cache.default_method(loaded, list(methods))
     name = explainers.registry.current_name(request.method)  # links of older versions
-    if request.lenient and name in model_cache.DEFAULTS:
+    if request.lenient and name in (*model_cache.DEFAULTS, model_cache.FOR_SENTENCES):
         name = default  # the default that the page chose for the previous model
     known = explainers.METHODS.get(name)
     if known and (reason := model_cache.why_not(known, loaded, layer)):
@@ -98,9 +102,9 @@ def _class(name: str, names: list[str], notes: list[str]) -> int | None:
     if name.isdecimal() and len(name) < 7 and int(name) < len(names):
         return int(name)
     near = difflib.get_close_matches(name.casefold(), lowercase, 3, 0.5)
-    notes.append(
-        messages.not_found(messages.CLASS, name, [names[lowercase.index(match)] for match in near], messages.TOP)
-    )
+    found = [names[lowercase.index(match)] for match in near]
+    reason = NO_TEXT_ENCODER if len(name.split()) > 3 and not near else ""
+    notes.append(messages.not_found(messages.CLASS, name, found, messages.TOP, reason))
     return None
 
 
@@ -241,6 +245,8 @@ def explain(request: Request, run: Run, *, stages: bool = True) -> Iterator[Step
     if request.image is None:
         return
     settings, image, images = load_input(settings, request)
+    if settings.refusal:
+        raise Refused(settings.refusal)
     crop = settings.loaded.model.crop(image)
     cached = results_cache.find(settings) if request.use_cache else None
     with turns.enqueue(run, long=settings.method.long and cached is None) as turn:
@@ -288,7 +294,7 @@ def _compute_answer(
     elif method.long:
         first = None
         if detected is None:  # one forward pass, because the map may take a minute
-            first = network_calls.probabilities(settings.loaded, network_calls.scores(settings.loaded.name, images))
+            first = _probabilities(settings, network_calls.scores(settings.loaded.name, images))
         yield Refining(settings, crop, None, 0.0, 0.0, run.left, detected, first)
         explanation = yield from stream(lambda report: work(progress=report), run, refining, turn)
     else:
@@ -297,7 +303,7 @@ def _compute_answer(
     if detected is None:
         scores = explanation.scores
         scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
-        probabilities = network_calls.probabilities(settings.loaded, scores)
+        probabilities = _probabilities(settings, scores)
     number = _plane_number(explanation.raw[0], plane) if method.planes else 0
     shown_map = _plane(explanation.raw[:, number] if method.planes else explanation.map)
     share = share if run.stopped() and cached is None else 1.0
@@ -317,6 +323,13 @@ def _own_options(settings: Settings) -> bool:
     return any(
         value != known[name].default for name, value in settings.method_options.items() if name != "precision"
     )
+
+
+def _probabilities(settings: Settings, scores: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities of the classes, or their scores if they have none; the similarities to sentences."""
+    if settings.loaded.encodes_text:
+        return sentences.similarities(settings, scores)
+    return network_calls.probabilities(settings.loaded, scores)
 
 
 def _plane_number(planes: torch.Tensor, number: int | None) -> int:

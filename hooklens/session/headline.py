@@ -107,6 +107,8 @@ def _prediction(step: Answer) -> str:
     settings = step.settings
     if settings.unit:
         return f"{_capitalize(step.name)}."
+    if settings.sentences:
+        return f"{messages.subject(step)}, {messages.confidence(step)}."
     if settings.method.reads_class or not step.top:
         return f"{_capitalize(step.name)}, {messages.confidence(step)}."
     index, share = step.top[0]
@@ -164,8 +166,11 @@ def next_step(step: Answer) -> dict[str, Any] | None:
         listed = model_cache.list_methods(settings.loaded, settings.layer)
         name = model_cache.default_method(settings.loaded, [method.name for method in listed])
         title = next(method.title for method in listed if method.name == name)
-        return {"label": messages.explain_with(title), "choose": {"method": name}}
-    names = [settings.loaded.names[index] for index, _ in step.top]
+        noun = "sentence" if settings.sentences else messages.CLASS
+        return {"label": messages.explain_with(title, noun), "choose": {"method": name}}
+    names = [settings.class_names[index] for index, _ in step.top]
+    if settings.sentences:
+        names = settings.sentences.listed[1:]
     if step.scene:
         names = [item.name for item in step.scene.objects]
     other = next((name for name in names if name != step.name), None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from hooklens.session.text_messages import quoted, similarity
+
 if TYPE_CHECKING:
     import torch
 
@@ -73,6 +75,10 @@ def short(name: str, longest: int = 60) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
+CONNECTING = "Connecting…"
+"""The status of the stored answer until the server answers."""
+
+
 def loading(seconds: float) -> str:
     """Return the status while torch is imported."""
     return f"Loading the network… {seconds:.0f} s"
@@ -91,9 +97,9 @@ def fetching(name: str, done: int, total: int) -> str:
     return f"Downloading {name}: {done / 1e6:.0f}{of} MB"
 
 
-def not_found(kind: str, name: str, near: list[str], default: str) -> str:
-    """Return the message for an unknown name in a link or an API call."""
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+def not_found(kind: str, name: str, near: list[str], default: str, reason: str = "") -> str:
+    """Return the message for an unknown name in a link or an API call, with the reason if it is known."""
+    hint = f" Did you mean {' or '.join(near)}?" if near else reason
     return f"Unknown {kind} “{short(name)}”.{hint}{DEFAULT_USED}{default}."
 
 
@@ -133,22 +139,6 @@ def model_choice(info: zoo.ModelInfo) -> str:
     size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
     missing = f"{size}to download" if info.fetched else "not installed"
     return f"{info.title}{task}{accuracy} · {'ready' if info.cached else missing}"
-
-
-def model_columns(info: zoo.ModelInfo) -> list[str]:
-    """Return what a list of models shows in columns: title and task, accuracy, size, and whether it is on disk."""
-    task = "" if info.task == "classification" else f" · {info.task}"
-    accuracy = f"{info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
-    size = f"{info.megabytes:.0f} MB" if info.megabytes else ""
-    return [info.title + task, accuracy, size, ON_DISK if info.cached else TO_DOWNLOAD if info.fetched else MISSING]
-
-
-def layer_columns(layer: Any) -> list[str]:
-    """Return what a list of layers shows in columns: name, size, channels, and whether it ends a stage."""
-    from explainers.layers.layout import channel_axis  # torch takes seconds to start
-
-    height, width = layer.grid
-    return [layer.name, f"{height} × {width}", f"{layer.shape[channel_axis(layer.layout)]}", STAGE * layer.stage]
 
 
 def other_model(why: str, title: str) -> str:
@@ -195,8 +185,9 @@ def method_choice(method: Any) -> str:
 
 
 def subject(step: Answer | Refining) -> str:
-    """Return the name of the explained target."""
-    return step.name or TOP
+    """Return the explained target in words."""
+    given = step.settings.sentences
+    return quoted(given) if given else step.name or TOP
 
 
 def unit(settings: Settings) -> str:
@@ -241,16 +232,6 @@ def unsuitable(title: str, reason: str, default: str) -> str:
     why = " ".join(reason.split()).partition(". ")[0].rstrip(".")  # the rest of the message is about code
     return plain(f"{title} does not support this network: {why}.") + f"{DEFAULT_USED}{default}."
 
-
-ON_DISK, TO_DOWNLOAD, MISSING = "on disk", "download", "not installed"
-STAGE = "stage"
-HEADS = {
-    "model": ["Model", "Accuracy", "Size", "Weights"],
-    "layer": ["Layer", "Size", "Channels", ""],
-    "target": ["Class", "Prediction"],
-    "method": ["Method", "Family"],
-}
-"""Column titles of the lists of names, by setting."""
 
 NO_GRID = "No layer of it has cells with positions, as those of a convolution."
 COMPARES_CLASSES = (
@@ -362,12 +343,14 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
 def class_score(value: float, loaded: LoadedModel) -> str:
     """Return a probability as a percentage, or a score as a number if the network does not give probabilities."""
     if not (loaded.has_probabilities or loaded.detects_objects):
-        return f"score {value:.3g}"
+        return similarity([value]) if loaded.encodes_text else f"score {value:.3g}"
     return f"{100 * value:.0f}%" if value >= 0.01 else "under 1%"
 
 
 def confidence(step: Answer) -> str:
-    """Return the score of the explained target; for a region, its fraction of the pixels."""
+    """Return the score of the explained target, of both sentences, or the fraction of the pixels of a region."""
+    if step.settings.sentences and step.probabilities is not None:
+        return similarity(step.probabilities.tolist())
     part = " of the pixels" if step.settings.loaded.model.task == "segmentation" else ""
     return class_score(step.confidence, step.settings.loaded) + part
 
@@ -402,9 +385,9 @@ def compare_with(name: str) -> str:
     return f"Compare with {short(name, 30)}"
 
 
-def explain_with(title: str) -> str:
-    """Return the label of the button that explains the class with another method."""
-    return f"Explain the class with {title}"
+def explain_with(title: str, target: str = CLASS) -> str:
+    """Return the label of the button that explains the class or the sentence with another method."""
+    return f"Explain the {target} with {title}"
 
 
 def folded(step: Answer) -> str:

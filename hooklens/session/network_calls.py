@@ -250,6 +250,22 @@ def probabilities(loaded: LoadedModel, scores: torch.Tensor) -> torch.Tensor:
     return scores if found is None else found
 
 
+def embedding(name: str, sentence: str) -> torch.Tensor:
+    """Return the embedding [D] of a sentence by the text encoder of the network.
+
+    Errors   BadSentence
+    """
+    import torch  # torch takes seconds to start
+
+    return run(name, partial(_embed, name, sentence), torch.zeros(0))
+
+
+def _embed(name: str, sentence: str, network: Any, images: torch.Tensor) -> torch.Tensor:
+    from hooklens.zoo import text  # torch takes seconds to start
+
+    return text.embedding(model_cache.load(name).model, sentence)
+
+
 def detections(name: str, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return boxes [n, 4] in input pixels, labels [n] and scores [n] of the detections in one image.
 

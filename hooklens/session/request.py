@@ -12,7 +12,7 @@ from hooklens.session import api_messages, messages, model_cache
 
 NAMES = ("model", "layer", "target", "method")
 """The settings that are names, in the order of the page and of links."""
-LONGEST = 200  # characters of a name
+LONGEST = 500  # characters of a name, or of two sentences
 MOST_OPTIONS = 50
 
 

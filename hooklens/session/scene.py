@@ -8,7 +8,6 @@ the mean logit of their class over the pixels that the network assigned to that 
 from __future__ import annotations
 
 import math
-import re
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +15,19 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from hooklens.session import messages, network_calls
-from hooklens.session.answers import MIN_SCORE, Answer, DetectedObject, LoadedModel, Scene, Settings, Subject, ranked
+from hooklens.session.answers import (
+    CHANNEL,
+    MIN_SCORE,
+    Answer,
+    DetectedObject,
+    LoadedModel,
+    Scene,
+    Settings,
+    Subject,
+    ranked,
+)
+from hooklens.session.text import sentences
+from hooklens.session.text_messages import quoted
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +69,7 @@ def parse_target(name: str, loaded: LoadedModel) -> tuple[str, int]:
 
 def unit(name: str, loaded: LoadedModel) -> tuple[str, int] | None:
     """Return layer and channel of a target such as "channel 12 of head", or None for other targets and detectors."""
-    match = re.fullmatch(r"channel (\d{1,6}) of (.+)", name)
+    match = CHANNEL.fullmatch(name)
     if match is None or loaded.detects_objects or name in loaded.names:
         return None
     channel, path = int(match[1]), match[2]
@@ -73,14 +84,25 @@ def _channel_axis(layer: Layer) -> int:
 
 
 def target_of(settings: Settings) -> int | Target | None:
-    """Return the class or the mean of a channel, or None for the top class."""
+    """Return the class, the mean of a channel or the similarity to a sentence, or None for the top class.
+
+    Errors   Refused for a sentence that cannot be embedded
+    """
+    if settings.sentences:
+        return sentences.target_of(settings)
     import explainers  # torch takes seconds to start
 
     return explainers.unit(*settings.unit) if settings.unit else settings.target
 
 
 def subject_of(settings: Settings, crop: Image.Image, images: torch.Tensor) -> Subject | None:
-    """Return the requested class, the top prediction (also if a channel is explained), or the object, if any."""
+    """Return the requested class or sentence, the top prediction (also if a channel is explained), or the object.
+
+    Returns  None if there is no object or no sentence
+    """
+    if settings.loaded.encodes_text:
+        given = settings.sentences
+        return Subject(quoted(given), 0, sentences.target_of(settings)) if given else None
     if settings.loaded.detects_objects:
         chosen = inspect(settings, crop, images).chosen
         return Subject(chosen.name, chosen.label, chosen.target) if chosen else None
@@ -88,6 +110,11 @@ def subject_of(settings: Settings, crop: Image.Image, images: torch.Tensor) -> S
     if label is None:
         label = int(network_calls.scores(settings.loaded.name, images).argmax())
     return Subject(settings.loaded.names[label], label, label)
+
+
+def target_of_label(settings: Settings, label: int) -> int | Target:
+    """Return the target of one of `class_names`."""
+    return sentences.target_of_one(settings, label) if settings.sentences else label
 
 
 def stages_of(settings: Settings) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -25,6 +26,8 @@ TOPS = {kind: torch.iinfo(kind).max for kind in (torch.uint8, torch.int8, torch.
 """The largest value of each integer type, by which integer images are divided."""
 
 ImageOrTensor = TypeVar("ImageOrTensor", Image.Image, Tensor, Image.Image | Tensor)
+Tokenize = Callable[[list[str]], Any]
+"""Converts sentences to the input of a text encoder: token ids [M, length], or a dictionary of tensors."""
 Task = Literal["classification", "segmentation", "detection"]
 
 
@@ -237,6 +240,9 @@ class Model:
     """Messages about assumptions made and things ignored while loading."""
     score: str | None = None
     """How scores become probabilities: "softmax", "sigmoid", "identity", "log" or "logit"; None: it is detected."""
+    tokenize: Tokenize | None = field(default=None, repr=False)
+    """Converts sentences to the input of the network's text encoder. The network then returns embeddings of images, and
+    sentences are explained instead of classes."""
 
     @property
     def channels(self) -> int:

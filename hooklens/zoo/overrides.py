@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption
-from explainers.outputs import scores_of
+from explainers.errors import BadOption, BadTarget
+from explainers.outputs import describe_output, scores_of
 from explainers.probabilities import check_probabilities, check_score
-from hooklens.zoo import checkpoints
+from hooklens.zoo import checkpoints, text
 from hooklens.zoo.model import Model, Preparation, Task
 
 UNKNOWN = Preparation(0, 0, (), ())
@@ -69,6 +69,9 @@ def complete(model: Model, custom: Overrides, labels: Sequence[str] | None, note
     Errors   BadOverride
     """
     network = model.network.eval().float().cpu()
+    if model.tokenize is not None:
+        network = text.image_encoder(network).eval()
+        model = dataclasses.replace(model, network=network)
     if bad := checkpoints.not_finite(network):
         raise BadOverride(f"{model.name!r} has NaN or infinite weights: {', '.join(bad[:12])}. Check the checkpoint")
     preparation, assumed = _preparation(model, custom)
@@ -78,6 +81,10 @@ def complete(model: Model, custom: Overrides, labels: Sequence[str] | None, note
     else:
         output = _output(model.name, network, preparation)
     network.requires_grad_(False)  # now that lazy layers have their shapes
+    if model.tokenize is not None:
+        _check_text(model, custom, labels, output)
+        found = (*model.notes, *notes, *assumed)
+        return dataclasses.replace(model, labels=[], preparation=preparation, score="logit", notes=found)
     task, count = _task(model.name, output)
     names = list(model.labels if labels is None else labels)
     if not names and count:
@@ -99,11 +106,37 @@ def change(model: Model, custom: Overrides) -> Model:
     """
     preparation, _ = _preparation(model, custom)
     output = _output(model.name, model.network, preparation)
+    if model.tokenize is not None:
+        _check_text(model, custom, None, output)
+        return dataclasses.replace(model, preparation=preparation, notes=())
     task, count = _task(model.name, output)
     if task != model.task or (count and count != len(model.labels)):
         raise BadOverride(f"{model.name!r} returns other classes with these settings. Use another size")
     score = _score(model, custom, task, output)
     return dataclasses.replace(model, preparation=preparation, score=score, notes=())
+
+
+def _check_text(model: Model, custom: Overrides, labels: Sequence[str] | None, output: Any) -> None:
+    """Check that both encoders of a network return embeddings of the same length, and that it has no classes.
+
+    Errors   BadOverride
+    """
+    given = [name for name, value in {"labels": labels, "score": custom.score}.items() if value is not None]
+    if given:
+        raise BadOverride(
+            f"{model.name!r} compares images with sentences, so it has no {' and no '.join(given)}. Remove "
+            f"{' and '.join(given)}, and enter sentences as targets"
+        )
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        raise BadOverride(
+            f"{model.name!r} returns {describe_output(output)} for one image. A network with a tokenizer must return "
+            "an embedding [1, D], or have a method encode_image or get_image_features that does"
+        )
+    for sentence in ("a photo of a dog", "a cat"):
+        try:
+            text.target(model, text.Sentences(sentence))(output.cpu())
+        except (text.BadSentence, BadTarget) as error:
+            raise BadOverride(f"{str(error).rstrip('.')}. Return a tokenizer that suits the text encoder") from error
 
 
 def _score(model: Model, custom: Overrides, task: Task, output: Any) -> str | None:
@@ -225,6 +258,8 @@ def _try_sizes(name: str, network: nn.Module, preparation: Preparation) -> tuple
         except BadOverride:
             continue
         return output, sized, f"The input size of {name!r} is unknown; using {side} x {side} pixels. {SET_THEM}."
+    if _takes_videos(network):
+        raise BadOverride(_VIDEOS.format(name))
     raise BadOverride(f"{name!r} fails on all tested square inputs with {preparation.channels} channels. {SET_THEM}")
 
 
@@ -240,8 +275,22 @@ def _output(name: str, network: nn.Module, preparation: Preparation) -> Any:
         with torch.no_grad():  # inference tensors could stay in caches of the network
             return getattr(network, "_orig_mod", network)(image)  # torch.compile would take minutes
     except Exception as error:  # the user's own code
+        if _takes_videos(network):
+            raise BadOverride(_VIDEOS.format(name)) from error
         text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise BadOverride(f"{name!r} fails on an input of shape {list(image.shape)} ({text}). {SET_THEM}") from error
+
+
+_VIDEOS = (
+    "{!r} takes videos or volumes, but the page and data sets show images. In Python, pass the network and clips "
+    "[N, C, T, H, W] to the functions of explainers"
+)
+
+
+def _takes_videos(network: nn.Module) -> bool:
+    """Return whether the first convolution of a network that fails on images is over time or depth."""
+    kinds = (nn.Conv2d, nn.Conv3d)
+    return isinstance(next((layer for layer in network.modules() if isinstance(layer, kinds)), None), nn.Conv3d)
 
 
 def _task(name: str, output: Any) -> tuple[Task, int]:

@@ -112,7 +112,9 @@ def test_the_page_shows_the_probability_that_the_network_means(files: Path, name
     title = "".join(part if isinstance(part, str) else str(part) for part in messages.answer_parts(answer))
     caption = captions.caption(record.record(answer, {"h": 1, "w": 1, "dtype": "float32", "b64": ""}))[0]
     if name == "regression":
-        assert [each["text"] for each in bars] == [f"{value:.3g}" for value in expected.sort(descending=True).values]
+        assert [each["text"] for each in bars] == [
+            f"{value:.3g}".replace("-", "−") for value in expected.sort(descending=True).values
+        ]
         assert all(0 <= each["share"] <= 1 for each in bars) and f"(score {float(expected.max()):.3g})" in title
         assert "%" not in title + caption
     else:

@@ -47,7 +47,9 @@ LIBRARIES = {
 """The packages that a folder may import besides the standard library."""
 GRADIO = ("hooklens/page/", "hooklens/cli/")
 """The only folders that may import gradio."""
-LAZY = {(f"explainers/{name}.py", "PIL") for name in ("maps/overlays", "maps/pixels", "explanation/result")}
+LAZY = {
+    (f"explainers/{name}.py", "PIL") for name in ("maps/frames", "maps/overlays", "maps/pixels", "explanation/result")
+}
 """Imported inside a function or for types only, so that the library needs only torch."""
 
 ORDER = [

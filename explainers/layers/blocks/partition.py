@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from explainers.layers.blocks.main_line import CONCATENATIONS, Arc, MainLine, main_line
 from explainers.layers.default_layer import ForwardPass
 from explainers.layers.flow.operation import Reads
-from explainers.layers.layer import Layer, is_attention, is_placeholder
+from explainers.layers.layer import Layer, is_attention, is_placeholder, is_spatial
+from explainers.layers.layout import Grid
 from explainers.layers.profile import Profile, profile
 
 Why = Literal["", "no grid", "one cell", "coarse", "unused", "class token", "attention", "bypassed"]
@@ -169,9 +170,9 @@ class _Partition:
         several = [node for node in run if any(self.layers[i].path in self.parents for i in self.at_node[node])]
         return (stages or (several if is_last else []) or run)[-1]
 
-    def _grid(self, node: int) -> tuple[int, int]:
-        grid = self.layers[self.at_node[node][0]].grid
-        return grid if grid and grid != (1, 1) else (0, 0)
+    def _grid(self, node: int) -> Grid:
+        layer = self.layers[self.at_node[node][0]]
+        return layer.grid if layer.grid and is_spatial(layer) else (0, 0)
 
     def _merged(self, ends: list[int]) -> list[int]:
         """Remove the ends inside a module that is one block."""

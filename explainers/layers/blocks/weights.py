@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from explainers.layers.blocks.partition import Blocks, network_blocks
+from explainers.layers.layout import Grid
 from explainers.layers.profile import Profile, profile
 from explainers.network.eval_view import EvalView, eval_view
 
@@ -25,7 +26,7 @@ class _Group:
     """Modules of consecutive blocks, the grid of the last block, and the number of blocks."""
 
     modules: list[str]
-    grid: tuple[int, int] | None
+    grid: Grid | None
     blocks: int = 1
 
 

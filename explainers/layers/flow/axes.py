@@ -1,7 +1,8 @@
 """Meaning of the axes of a tensor: which of them run along the image's height and width, and in what order.
 
 An axis is a product of factors, outermost first. A factor (kind, steps, stride) takes `steps` steps of `stride` along
-the image's height "H" or width "W", along the batch "N", or along anything else "". A view that splits an axis of 56
+the image's height "H" or width "W", along the time of a video or the depth of a volume "T", along the batch "N", or
+along anything else "". A view that splits an axis of 56
 rows into 8 windows of 7 results in (H, 8, 7) and (H, 7, 1). Merged in that order they are the rows (H, 56, 1) again; in
 any other order they are not.
 """
@@ -12,6 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from explainers.layers.flow.positions import Positions, differ
+
+SPATIAL = frozenset("THW")
+"""The kinds of axes along which the entries have positions in the image."""
+
+
+def kinds_of(count: int) -> str:
+    """Return the kinds of the last `count` axes of images: "HW", or "THW" for videos and volumes."""
+    return "THW"[-count:]
 
 
 class Factor(NamedTuple):
@@ -46,7 +55,7 @@ class Axis(NamedTuple):
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds among "H", "W" and "N" along which the axis runs."""
+        """The kinds among "T", "H", "W" and "N" along which the axis runs."""
         return frozenset(factor.kind for factor in self.factors if factor.kind)
 
     def stride(self, kind: str) -> int:
@@ -78,7 +87,7 @@ def resize_axis(axis: Axis, count: int, move: Callable[[Positions], Positions] |
 
 def lost_axis(axis: Axis, name: str) -> Axis:
     """Return the axis after an operation that leaves its entries without a fixed position."""
-    return axis._replace(lost=axis.lost or name) if axis.kinds & {"H", "W"} or axis.lost else axis
+    return axis._replace(lost=axis.lost or name) if axis.kinds & SPATIAL or axis.lost else axis
 
 
 def why_lost(axes: Sequence[Axis]) -> str:

@@ -120,8 +120,13 @@ def _select(operation: Operation) -> Result:
     dim = operation.argument(1, "dim", 0) % len(operation.first)
     axis, size = operation.first[dim], operation.shape[dim]
     axes = (*operation.first[:dim], *operation.first[dim + 1 :])
+    if "T" in axis.kinds and size > 1:
+        # Without its axis, the position of a single frame in time is unknown.
+        axes = tuple(lost_axis(other, _ONE_FRAME) for other in axes)
     index = 0 if unbind else operation.argument(2, "index", 0) % size
     is_extra = not unbind and bool(axis.kinds) and not axis.before <= index < size - axis.after
+    if is_extra:  # a class token has no position in time, whichever frame it is from
+        axes = tuple(OTHER if other.lost == _ONE_FRAME else other for other in axes)
     return alike(operation, axes, Reads.EXTRA if is_extra else contracted([axis]))
 
 
@@ -147,7 +152,10 @@ def _cut(operation: Operation, dim: int, ranges: Sequence[tuple[int, int, int]])
     axis, size = operation.first[dim], operation.shape[dim]
     axes, reads = [], []
     for start, count, step in ranges:
-        axes.append((*operation.first[:dim], slice_axis(axis, size, start, count, step), *operation.first[dim + 1 :]))
+        part = slice_axis(axis, size, start, count, step)
+        if "T" in axis.kinds and count == step == 1 < size:
+            part = lost_axis(part, _ONE_FRAME)
+        axes.append((*operation.first[:dim], part, *operation.first[dim + 1 :]))
         is_extra = bool(axis.kinds) and (start + count <= axis.before or start >= size - axis.after)
         reads.append(Reads.EXTRA if is_extra else Reads.SAME)
     return axes, reads
@@ -258,6 +266,27 @@ _FUSED = (
     "scaled_dot_product_efficient_attention scaled_dot_product_attention_math scaled_dot_product_cudnn_attention "
     "scaled_dot_product_fused_attention_overrideable"
 )
+
+
+def lose_time(output: Axes, inputs: Sequence[Axes | None], frames: int) -> Axes:
+    """Return an output's axes, without fixed positions if it combines a part of the video's frames to one cell.
+
+    With more than one cell, their positions say which frames they cover.
+    """
+    is_one = max((factor.steps for axis in output for factor in axis.factors if factor.kind == "T"), default=1) == 1
+    if not is_one or not any(_covers_part(axis, frames) for axes in inputs if axes is not None for axis in axes):
+        return output
+    return tuple(lost_axis(axis, _SOME_FRAMES) for axis in output)
+
+
+def _covers_part(axis: Axis, frames: int) -> bool:
+    """Return whether the axis runs over less than three quarters of the frames, after a crop in time."""
+    known = [factor.positions for factor in axis.factors if factor.kind == "T" and factor.positions is not None]
+    return any(each.moved and abs(each.cell) * len(each.at) < 0.75 * frames for each in known)
+
+
+_SOME_FRAMES = "a selection of some frames"
+_ONE_FRAME = "a selection of single frames"
 
 PARTS = frozenset({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "split_copy"})
 """Operations whose outputs are different parts of one input, and may read it differently."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.layers.flow.axes import OTHER, Axes, full_axis, resize_axis
-from explainers.layers.flow.axis_rules import PARTS, propagate_axes
+from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, full_axis, kinds_of, resize_axis
+from explainers.layers.flow.axis_rules import PARTS, lose_time, propagate_axes
 from explainers.layers.flow.cost import Cost
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
@@ -42,7 +42,7 @@ class Graph:
     """The operations that depend on the image, in running order; node 0 is the image.
 
     For each operation, `names` has its name, `weights` the number of parameter values that it uses, and `on_grid`
-    whether its output runs along the image's height or width.
+    whether its output runs along the image's height, width or time.
     """
 
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
@@ -122,8 +122,10 @@ class Dataflow(TorchDispatchMode):
         super().__init__()
         self.graph = Graph()
         self.cost = Cost(largest=images.numel() * images.element_size())
-        count, _, height, width = images.shape
-        axes = full_axis("N", count), OTHER, full_axis("H", height, even(height)), full_axis("W", width, even(width))
+        count, _, *sides = images.shape
+        spatial = (full_axis(kind, side, even(side)) for kind, side in zip(kinds_of(len(sides)), sides, strict=True))
+        axes = full_axis("N", count), OTHER, *spatial
+        self._frames = sides[0] if len(sides) == 3 else 0
         self._values: dict[Key, Value] = {}
         self._writes: dict[int, tuple[Value, Key]] = {}
         self._parts: dict[int, dict[Key, Axes]] = {}
@@ -182,6 +184,8 @@ class Dataflow(TorchDispatchMode):
 
     def _follow(self, operation: Operation, values: Sequence[Value | None], is_written: bool) -> None:
         axes, reads = propagate_axes(operation)
+        if self._frames:
+            axes = [lose_time(output, operation.axes, self._frames) for output in axes]
         name, weights = operation.name.strip("_"), self._weights_of(operation)
         if name in PARTS and values[0] is not None:
             nodes = [
@@ -231,7 +235,7 @@ def _name(func: Any) -> str:
 
 
 def _on_grid(axes: Axes) -> bool:
-    return any(axis.kinds & {"H", "W"} for axis in axes)
+    return any(axis.kinds & SPATIAL for axis in axes)
 
 
 def _assembled(tensor: Tensor, parts: dict[Key, Axes]) -> Axes:

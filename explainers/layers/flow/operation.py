@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.layers.flow.axes import OTHER, Axes, Axis
+from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, Axis
 
 
 class Reads(IntEnum):
@@ -67,8 +67,8 @@ def dims_of(given: Any, count: int) -> set[int]:
 
 def contracted(axes: Sequence[Axis]) -> Reads:
     """Return how an output without these axes reads them."""
-    return Reads.ALL if any(axis.kinds & {"H", "W"} for axis in axes) else Reads.SAME
+    return Reads.ALL if any(axis.kinds & SPATIAL for axis in axes) else Reads.SAME
 
 
 def along(axis: Axis) -> bool:
-    return bool(axis.kinds & {"H", "W"})
+    return bool(axis.kinds & SPATIAL)

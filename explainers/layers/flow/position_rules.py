@@ -10,9 +10,11 @@ import torch
 
 from explainers.layers.flow.axes import (
     OTHER,
+    SPATIAL,
     Axis,
     Factor,
     full_axis,
+    kinds_of,
     lost_axis,
     permute_axis,
     resize_axis,
@@ -153,21 +155,23 @@ def _transform(operation: Operation) -> Result:
     axes = list(operation.first)
     for d in dims:
         size = operation.outputs[0].shape[d]
-        if axes[d].kinds & {"H", "W"} and len(axes[d].factors) == 1:
+        if axes[d].kinds & SPATIAL and len(axes[d].factors) == 1:
             (factor,) = axes[d].factors
             known = factor.positions or even(factor.steps)
             moved = known.restored(size) if inverse else known.transformed("a Fourier transform")
             axes[d] = full_axis(factor.kind, size, moved)
-        elif axes[d].kinds & {"H", "W"}:
+        elif axes[d].kinds & SPATIAL:
             axes[d] = lost_axis(axes[d], "a Fourier transform")
     return alike(operation, tuple(axes), Reads.ALL)
 
 
 def _warp(operation: Operation) -> Result:
-    """`grid_sampler`: a fixed grid whose rows and columns are straight has positions, any other has none."""
+    """`grid_sampler`: a fixed 2-d grid whose rows and columns are straight has positions, any other has none."""
     output, grid, known = operation.outputs[0], operation.inputs[1], operation.first
-    axes = [*known[:2], *(full_axis(kind, size) for kind, size in zip("HW", output.shape[2:], strict=False))]
-    if output.ndim != 4 or operation.axes[1] is not None or not all(axis.kinds for axis in known[2:]):
+    kinds = kinds_of(output.ndim - 2)
+    axes = [*known[:2], *(full_axis(kind, size) for kind, size in zip(kinds, output.shape[2:], strict=True))]
+    in_plane = output.ndim == 4 and not any("T" in axis.kinds for axis in known[2:])
+    if not in_plane or operation.axes[1] is not None or not all(axis.kinds for axis in known[2:]):
         return [tuple(lost_axis(axis, "grid_sample") for axis in axes[: output.ndim])], [Reads.SAME, Reads.SAME]
     corners = bool(operation.argument(4, "align_corners", False))
     for d, values in ((2, grid[0, :, :, 1]), (3, grid[0, :, :, 0].T)):
@@ -218,7 +222,7 @@ def _unfold(operation: Operation) -> Result:
 def _fold(operation: Operation) -> Result:
     """`col2im`: [N, C k, L] back to [N, C, H, W]."""
     sizes, grid = operation.outputs[0].shape[-2:], [OTHER, OTHER]
-    if along(operation.first[-1]):
+    if along(operation.first[-1]) and "T" not in operation.first[-1].kinds:
         known = {factor.kind: factor.positions for factor in operation.first[-1].factors}
         for i, kind in enumerate("HW"):
             kernel, dilation, padding, stride = (operation.args[k][i] for k in (2, 3, 4, 5))
@@ -256,21 +260,21 @@ def _reorder(operation: Operation) -> Result:
     for d, entries in chosen.items():
         is_fixed = len(chosen) == 1 and id(entries) in fixed and entries.ndim == 1 and not entries.is_floating_point()
         order = entries.nonzero().flatten() if is_fixed and entries.dtype == torch.bool else entries
-        if is_fixed and known[d].kinds & {"H", "W"}:
+        if is_fixed and known[d].kinds & SPATIAL:
             axes[d] = permute_axis(known[d], (order % operation.shape[d]).tolist())
         else:
-            axes[d] = Axis(lost=operation.name) if known[d].kinds & {"H", "W"} else OTHER
+            axes[d] = Axis(lost=operation.name) if known[d].kinds & SPATIAL else OTHER
     return alike(operation, tuple(axes), Reads.ALL)
 
 
 def _lost_by(operation: Operation) -> str:
     """Return the operation's name if it reads positions of the image, else what lost them before."""
-    return why_lost(operation.first) or operation.name * any(axis.kinds & {"H", "W"} for axis in operation.first)
+    return why_lost(operation.first) or operation.name * any(axis.kinds & SPATIAL for axis in operation.first)
 
 
 _RESIZED = (
-    "adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool3d fractional_max_pool2d "
-    "cumsum view_as_complex"
+    "adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool3d adaptive_max_pool3d "
+    "fractional_max_pool2d fractional_max_pool3d cumsum view_as_complex"
 )
 _POOLED = "max_pool2d max_pool2d_with_indices avg_pool2d max_pool3d_with_indices avg_pool3d"
 _INTERPOLATED = (
@@ -278,12 +282,15 @@ _INTERPOLATED = (
     "upsample_trilinear3d upsample_nearest_exact1d upsample_nearest_exact2d upsample_nearest_exact3d "
     "upsample_bilinear2d_aa upsample_bicubic2d_aa"
 )
-_PADDED = "constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d"
+_PADDED = (
+    "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
+    "replication_pad3d"
+)
 
 POSITION_RULES: dict[str, Rule] = dict.fromkeys(_RESIZED.split(), _resize_axes)
 POSITION_RULES |= dict.fromkeys(_POOLED.split(), _pool) | dict.fromkeys(_INTERPOLATED.split(), _interpolate)
 POSITION_RULES |= dict.fromkeys(("convolution", "mkldnn_convolution"), _convolve) | dict.fromkeys(_PADDED.split(), _pad)
-POSITION_RULES |= {"flip": _flip, "roll": _roll, "grid_sampler_2d": _warp}
+POSITION_RULES |= {"flip": _flip, "roll": _roll, "grid_sampler_2d": _warp, "grid_sampler_3d": _warp}
 POSITION_RULES |= dict.fromkeys(("sort", "topk", "msort"), _sort)
 POSITION_RULES |= dict.fromkeys(("fft_r2c", "fft_c2r", "fft_c2c"), _transform)
 POSITION_RULES |= {"im2col": _unfold, "col2im": _fold, "unfold": _windows}

@@ -26,6 +26,7 @@ from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
 from explainers.passes.at_layer import activations_and_gradients, features
+from explainers.passes.tensors import cell_axes
 from explainers.registry import METHODS, check_images, method
 from explainers.targets import TargetLike, ThroughLike
 
@@ -65,7 +66,7 @@ def cam(
         torch.Size([1, 7, 7])
     """
     a, g = linear_activations(model, images, layer, target)
-    weights = g.mean(dim=(2, 3), keepdim=True) * a[0, 0].numel()
+    weights = g.mean(dim=cell_axes(g), keepdim=True) * a[0, 0].numel()
     return (weights * a).sum(dim=1)
 
 
@@ -207,8 +208,8 @@ def kpca_cam(
     a = features(model, images, layer)
     if a[0, 0].numel() > _POSITIONS:
         raise BadOption(
-            f"The layer has a grid of {a.shape[2]}x{a.shape[3]}. A kernel between all positions would not fit in "
-            "memory. Choose a later layer, or use eigen_cam."
+            f"The layer has a grid of {'x'.join(map(str, a.shape[2:]))}. A kernel between all positions would not fit "
+            "in memory. Choose a later layer, or use eigen_cam."
         )
     width = 1 / a.shape[1] if gamma is None else gamma
     return _per_image(lambda planes: _kernel_component(planes, kernel, width), a)
@@ -257,11 +258,11 @@ def fem(
         torch.Size([1, 7, 7])
     """
     a = features(model, images, layer)
-    means = a.mean(dim=(2, 3), keepdim=True)
-    strong = (a > means + threshold * a.std(dim=(2, 3), keepdim=True, correction=0)).to(a)
+    means = a.mean(dim=cell_axes(a), keepdim=True)
+    strong = (a > means + threshold * a.std(dim=cell_axes(a), keepdim=True, correction=0)).to(a)
     if form == "cells":
         return (means * strong).sum(dim=1)
-    return (strong.mean(dim=(2, 3), keepdim=True) * a).sum(dim=1)
+    return (strong.mean(dim=cell_axes(a), keepdim=True) * a).sum(dim=1)
 
 
 @method(
@@ -356,8 +357,9 @@ def feature_factors(
     a, g = activations_and_gradients(model, images, layer, target)
     factors = [factors_of(planes, components, seed) for planes in a]
     maps, directions = (torch.stack(parts) for parts in zip(*factors, strict=True))
-    effects = torch.einsum("nkhw,nfhw,nfk->nf", g, maps, directions)
-    return Factors(maps, directions, effects, (g * a).sum((1, 2, 3)) - effects.sum(1))
+    cells = "thw"[-len(cell_axes(a)) :]
+    effects = torch.einsum(f"nk{cells},nf{cells},nfk->nf", g, maps, directions)
+    return Factors(maps, directions, effects, (g * a).sum((1, *cell_axes(a))) - effects.sum(1))
 
 
 def principal_component(planes: Tensor) -> Tensor:
@@ -374,7 +376,7 @@ def _per_image(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     """Apply `decompose` to the maps of each image; an image with values that are not finite gives NaN."""
     components = [decompose(to_float64(planes).nan_to_num()) for planes in maps]
     is_finite = maps.flatten(1).isfinite().all(1).to(components[0].device)
-    return torch.stack(components).where(is_finite[:, None, None], torch.nan).to(maps)
+    return torch.stack(components).where(is_finite.view(-1, *[1] * components[0].ndim), torch.nan).to(maps)
 
 
 def _center(planes: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -41,8 +43,8 @@ def group_channels(planes: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _scale_rows(planes: Tensor) -> Tensor:
-    """Flatten planes (k, h, w) to rows scaled to [0, 1]."""
-    sides = min(_SIDE, planes.shape[1]), min(_SIDE, planes.shape[2])
-    rows = functional.adaptive_avg_pool2d(planes[:, None], sides).flatten(1)
+    """Flatten planes (k, h, w) or (k, t, h, w) to rows scaled to [0, 1]."""
+    pool: Callable[..., Tensor] = (functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d)[planes.ndim - 3]
+    rows = pool(planes[:, None], tuple(min(_SIDE, side) for side in planes.shape[1:])).flatten(1)
     low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
     return torch.where(high > low, (rows - low) / (high - low), 0)

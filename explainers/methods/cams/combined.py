@@ -144,8 +144,7 @@ def guided_grad_cam(
     """
     pixels = guided_backprop(model, images, target)
     cam = grad_cam(model, images, target, layer=layer)
-    height, width = images.shape[-2:]
-    return pixels * resize(cam, (height, width), mode=interpolate)[:, None]
+    return pixels * resize(cam, tuple(images.shape[2:]), mode=interpolate)[:, None]
 
 
 @method(
@@ -187,10 +186,12 @@ def refine_cam(
     """
     names = stages(model, images)[-3:] if layers is None else layers
     maps = sweep(inner, model, images, target, layers=names)
-    return fuse(maps, "product", size=(images.shape[-2], images.shape[-1]))
+    return fuse(maps, "product", size=tuple(images.shape[2:]))
 
 
-@method(family="cam", returns="heat", title="SESS", signed=False, paper="Tursun et al. 2022, arXiv:2207.01769")
+@method(
+    family="cam", returns="heat", title="SESS", signed=False, paper="Tursun et al. 2022, arXiv:2207.01769", videos=False
+)
 def sess(
     model: nn.Module,
     images: Tensor,

@@ -23,7 +23,7 @@ from explainers.options import LayerName, Precision, Range, Relu, Seed
 from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
-from explainers.passes.tensors import maps_of
+from explainers.passes.tensors import cell_axes, maps_of
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -46,7 +46,7 @@ def _cam(formula: Callable[[Tensor, Tensor], Tensor], **declaration: Any) -> Cal
 
 
 def _grad_cam(a: Tensor, g: Tensor) -> Tensor:
-    return (g.mean(dim=(2, 3), keepdim=True) * a).sum(dim=1)
+    return (g.mean(dim=cell_axes(a), keepdim=True) * a).sum(dim=1)
 
 
 def _grad_cam_pp(a: Tensor, g: Tensor) -> Tensor:
@@ -57,9 +57,9 @@ def _grad_cam_pp(a: Tensor, g: Tensor) -> Tensor:
 def _grad_cam_pp_from_powers(a: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
     """Evaluate equation 19 for the first three powers of the gradient or their means; α = 0 for a denominator of 0."""
     a64 = to_float64(a)
-    denominator = 2 * second + a64.sum(dim=(2, 3), keepdim=True) * third
+    denominator = 2 * second + a64.sum(dim=cell_axes(a), keepdim=True) * third
     alpha = (second / denominator).where(denominator != 0, 0)
-    weights = (alpha * first.relu()).sum(dim=(2, 3), keepdim=True)
+    weights = (alpha * first.relu()).sum(dim=cell_axes(a), keepdim=True)
     return (weights * a64).sum(dim=1).to(a)
 
 
@@ -76,8 +76,10 @@ def _layer_cam(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _xgrad_cam(a: Tensor, g: Tensor) -> Tensor:
-    total = a.sum(dim=(2, 3), keepdim=True)
-    weights = ((g * a).sum(dim=(2, 3), keepdim=True) / total).where(total != 0, 0)  # inactive channels get weight 0
+    total = a.sum(dim=cell_axes(a), keepdim=True)
+    weights = ((g * a).sum(dim=cell_axes(a), keepdim=True) / total).where(
+        total != 0, 0
+    )  # inactive channels get weight 0
     return (weights * a).sum(dim=1)
 
 
@@ -307,7 +309,7 @@ def smooth_grad_cam_pp(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         run.scoring.score_inputs()
-        x, layout = run.images, layer_with_patch_gradients(run, layer)
+        x, layout = run.images, layer_with_patch_gradients(run, layer, frames=True)
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]
         a = maps_of(layout, raw)
         note_gradient(maps_of(layout, g))

@@ -21,7 +21,7 @@ from explainers.options import LayerName
 from explainers.passes.at_layer import retry_with_repeated_batch
 from explainers.passes.leaf import LayerLeaf
 from explainers.passes.run import Run, open_run
-from explainers.passes.tensors import maps_of
+from explainers.passes.tensors import cell_axes, maps_of
 from explainers.targets import TargetLike
 
 
@@ -99,8 +99,8 @@ def _gradients_in_one_pass(run: Run, layout: LayerLayout) -> tuple[Tensor, Tenso
 def _why_not_linear(g: Tensor, other_gradient: Tensor, dtype: torch.dtype) -> str:
     if not g.any():
         return "the score has no gradient"
-    size = g.abs().amax(dim=(1, 2, 3), keepdim=True) * min(32 * torch.finfo(dtype).eps, 0.05)
-    if bool(((g - g.mean(dim=(2, 3), keepdim=True)).abs() > size).any()):
+    size = g.abs().amax(dim=(1, *cell_axes(g)), keepdim=True) * min(32 * torch.finfo(dtype).eps, 0.05)
+    if bool(((g - g.mean(dim=cell_axes(g), keepdim=True)).abs() > size).any()):
         return "the score's gradient differs between positions, so it is not followed by plain global average pooling"
     if bool(((g - other_gradient).abs() > size).any()):
         return (

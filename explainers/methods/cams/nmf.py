@@ -16,7 +16,7 @@ _ATTEMPTS, _SHORT = 4, 15
 
 
 def factors_of(planes: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Factorize `planes` (k, h, w) ≈ Σ_f maps_f directions_f.
+    """Factorize `planes` (k, h, w) or (k, t, h, w) ≈ Σ_f maps_f directions_f.
 
     Returns maps (count, h, w) >= 0 and directions (count, k) of length 1. Directions are >= 0; if a
     channel has negative activations, its minimum is subtracted first. Factors are sorted by norm. The factorization is
@@ -24,7 +24,7 @@ def factors_of(planes: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
 
     Source   Lee & Seung 1999; coordinate descent of Cichocki & Phan 2009, algorithm 2
     """
-    rows = to_cpu_float64((planes - lowest(planes)[:, None, None]).flatten(1).T)  # many tiny steps, one after another
+    rows = to_cpu_float64((planes.flatten(1) - lowest(planes)[:, None]).T)  # many tiny steps, one after another
     generators = PerImageGenerators(1, seed)
     # Two objects may start in one factor and never separate, so the best of several short attempts is continued.
     attempts = [_fit(rows, *_start(rows, count, generators), _SHORT) for _ in range(_ATTEMPTS if count > 1 else 1)]

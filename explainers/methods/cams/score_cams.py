@@ -85,7 +85,7 @@ def ablation_cam(
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
-            return torch.einsum("nk,nkhw->nhw", drops, a)
+            return torch.einsum("nk,nk...->n...", drops, a)
 
         return weighted(channel_drops(run, layout, activations, scores, loop, weighted))
 
@@ -247,7 +247,9 @@ def is_cam(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         masked = _MaskedScores(run, layer, channels, weights)
         return masked.map(
-            loop, steps, lambda masks, index, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, 1, 1)
+            loop,
+            steps,
+            lambda masks, index, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, *[1] * (masks.ndim - 1)),
         )
 
 
@@ -273,7 +275,7 @@ class _MaskedScores:
     def __post_init__(self) -> None:
         self.layout, activations, _ = activation_and_score(self.run, self.layer)
         self.a = self.layout.to_maps(at_least_float32(activations))
-        self.sums = torch.zeros_like(self.a[:, :, 0, 0])
+        self.sums = torch.zeros_like(self.a.flatten(2)[:, :, 0])
         self.counts = torch.zeros_like(self.sums)
         # The channel whose score each channel uses: itself, or the one with the most similar mask.
         self.representative = torch.arange(self.a.shape[1], device=self.a.device).repeat(len(self.a), 1)
@@ -316,7 +318,7 @@ class _MaskedScores:
 
     def _add(self, index: int, channels: Tensor, repeat: Tensor, vary: Vary) -> None:
         x = self.run.images[index]
-        masks = vary(_masks(self.layout.place(self.a[index, channels]), (x.shape[-2], x.shape[-1])), index, repeat)
+        masks = vary(_masks(self.layout.place(self.a[index, channels]), tuple(x.shape[1:])), index, repeat)
         scores = self.run.scoring.values(x * masks[:, None].to(x), [index] * len(channels)).to(self.sums)
         self.sums[index].index_add_(0, channels, scores)
         self.counts[index].index_add_(0, channels, torch.ones_like(scores))
@@ -334,7 +336,7 @@ class _MaskedScores:
         return scores.masked_fill(~reached, -torch.inf).softmax(1)
 
     def _map(self, varying: list[Tensor]) -> Tensor:
-        return torch.einsum("nk,nkhw->nhw", self._weights(varying), self.a)
+        return torch.einsum("nk,nk...->n...", self._weights(varying), self.a)
 
     def _note_uniform(self, varying: list[Tensor]) -> None:
         if self.weights != "softmax":
@@ -353,10 +355,11 @@ class _MaskedScores:
                 )
 
 
-def _masks(planes: Tensor, size: tuple[int, int]) -> Tensor:
+def _masks(planes: Tensor, size: tuple[int, ...]) -> Tensor:
     """Upsample planes (b, h, w) to (b, H, W), then scale them to [0, 1]."""
     upsampled = resize(planes, size)
-    low, high = upsampled.amin((1, 2), keepdim=True), upsampled.amax((1, 2), keepdim=True)
+    cells = tuple(range(1, upsampled.ndim))
+    low, high = upsampled.amin(cells, keepdim=True), upsampled.amax(cells, keepdim=True)
     return ((upsampled - low) / (high - low)).where(high > low, 0)
 
 

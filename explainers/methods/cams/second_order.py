@@ -38,7 +38,7 @@ def hessian_activations(
     if isinstance(target, Through):
         raise BadTarget("through=(layer, channels) only supports first derivatives. Choose a method without a Hessian.")
     with open_run(model, images, target) as run:
-        layout = layer_with_patch_gradients(run, layer)
+        layout = layer_with_patch_gradients(run, layer, frames=True)
         a, g, h = (maps_of(layout, tensor) for tensor in run.by_image(partial(_two_gradients, layout)))
         note_gradient(g)
         run.use_layer(layout)

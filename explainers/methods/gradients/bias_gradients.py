@@ -16,6 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.cleanup import restores_state
@@ -91,7 +92,7 @@ def full_grad(
     """
     gradients, layouts = _decompose(model, images, target)
     _note_missing(gradients, images.dtype)
-    size = (images.shape[-2], images.shape[-1])
+    size = tuple(images.shape[2:])
     parts = [(part, layouts[name]) for name, part in gradients.biases.items()]
     if magnitude:
         maps = [resize(layout.place(part.abs().sum(1)), size) for part, layout in parts]
@@ -144,12 +145,25 @@ def _full_gradients(run: Run) -> FullGradients:
         part = _bias_times_gradient(bias_of[name.partition("#")[0]], g, modules[name.partition("#")[0]])
         layer = layers.get(name)
         if layer is None or layer.grid is None:
-            elsewhere += part.flatten(1).sum(1)
+            elsewhere += _by_image(name, part, len(scores)).flatten(1).sum(1)
         else:
             biases[name] = layout_of(layer, find_hook_point(run.view.network, name)).to_maps(part)
     order = {name: i for i, name in enumerate(layers)}
     biases = dict(sorted(biases.items(), key=lambda item: order.get(item[0], 0)))
     return FullGradients(gradient * at_least_float32(run.images), biases, elsewhere, scores)
+
+
+def _by_image(name: str, part: Tensor, count: int) -> Tensor:
+    """Return a part with one row for each image, also of a layer that runs on windows or frames of a single image.
+
+    Errors   UnsupportedModel if it is unknown to which image a row belongs
+    """
+    if len(part) != count > 1:
+        raise UnsupportedModel(
+            f"Layer {name!r} has {len(part)} rows for {count} images, and it is unknown which belong to which image. "
+            "Explain one image at a time."
+        )
+    return part if len(part) == count else part.flatten()[None]
 
 
 def _affine_bias(module: nn.Module) -> Tensor | None:
@@ -174,11 +188,13 @@ def _bias_times_gradient(bias: Tensor, gradient: Tensor, module: nn.Module) -> T
     return at_least_float32(spread.to(wide.device) * wide).to(at_least_float32(gradient))
 
 
-def _spread(maps: Tensor, size: tuple[int, int], placement: Placement | None) -> Tensor:
+def _spread(maps: Tensor, size: tuple[int, ...], placement: Placement | None) -> Tensor:
     """Upsample maps (bilinear) with each position's value divided over its pixels, so that the sum is preserved."""
-    centers = (None, None) if placement is None else (placement.rows, placement.columns)
+    centers = (None,) * len(size) if placement is None else placement.centers
     sides = zip(maps.shape[1:], size, centers, strict=True)
-    rows, columns = (_pixel_weights(maps, cells, pixels, at) for cells, pixels, at in sides)
+    *frames, rows, columns = (_pixel_weights(maps, cells, pixels, at) for cells, pixels, at in sides)
+    for weights in frames:
+        maps = (maps.movedim(1, -1) @ weights).movedim(-1, 1)
     return rows.T @ maps @ columns
 
 

@@ -25,6 +25,7 @@ from explainers.targets import TargetLike, ThroughLike
     title="FORGrad",
     signed=False,
     paper="Muzellec et al. 2023, arXiv:2307.09591",
+    videos=False,
 )
 def forgrad(
     model: nn.Module,

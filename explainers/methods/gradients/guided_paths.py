@@ -104,7 +104,7 @@ class _Segments:
 
     def __init__(self, start: Tensor, end: Tensor, index: Tensor, count: int) -> None:
         span = (at_least_float32(end) - at_least_float32(start)) / count
-        self.start = at_least_float32(start) + index.to(span).view(-1, 1, 1, 1) * span
+        self.start = at_least_float32(start) + index.to(span).view(-1, *[1] * span.ndim) * span
         self.span = span.expand_as(self.start)
         self.weight = self.span.abs().flatten(1)
         # Values equal at both ends are already complete.

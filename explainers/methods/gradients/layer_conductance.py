@@ -94,7 +94,7 @@ def layer_conductance(
             rises, limit = _rises(run, layout, start, outputs, full), _BYTES // (2 * outputs[0].nbytes)
 
         def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
-            batch = start[index] + points.to(x).view(-1, 1, 1, 1) * (x[index] - start[index])
+            batch = start[index] + points.to(x).view(-1, *[1] * (x.ndim - 1)) * (x[index] - start[index])
             scores, both = run.backward.scores_at([layout], batch, [index] * len(points))
             return scores, torch.stack([at_least_float32(tensor) for tensor in both[layout.name]], 1)
 

@@ -170,7 +170,7 @@ def internal_influence(
         points, weights = gauss_legendre(steps)
 
         def gradients(index: int, chosen: Tensor) -> Tensor:
-            at = points[chosen].to(x).view(-1, 1, 1, 1)
+            at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
             batch = start[index] + at * (x[index] - start[index])
             return run.backward.at([layout], batch, [index] * len(chosen))[layout.name][1]
 
@@ -202,7 +202,7 @@ def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> 
         return scores, both[layout.name][1]
 
     # One input row suffices, unless a path that bypasses the layer must be combined with all outputs.
-    return retry_with_repeated_batch(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, -1, -1, -1)))
+    return retry_with_repeated_batch(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, *one.shape[1:])))
 
 
 def _mean_gradient(

@@ -108,6 +108,7 @@ def integrated_gradients(
     paper="Xu et al. 2020, arXiv:2004.03383",
     caution="On EfficientNet-Lite0, its maps were no better than a centered blob, and about as good by magnitude. "
     "Use gradient SHAP instead, which averages over many baselines.",
+    videos=False,
 )
 def blur_integrated_gradients(
     model: nn.Module,
@@ -230,7 +231,7 @@ def gradient_shap(
                 baseline_scores[index] += run.scoring.values(scored, [index] * len(scored)).mean() * len(chosen)
                 sampled += len(chosen) * (index == 0)
             alpha = (offsets[index] + chosen.double() / samples) % 1
-            return start + alpha.to(x).view(-1, 1, 1, 1) * difference, at_least_float32(difference)
+            return start + alpha.to(x).view(-1, *[1] * (x.ndim - 1)) * difference, at_least_float32(difference)
 
         weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
         attribution = integrate(run, loop, weights, path, _summed)
@@ -248,7 +249,7 @@ def _baselines(
     """
     if baselines is not None:
         shape = tuple(baselines.shape) if isinstance(baselines, Tensor) else None
-        if shape is None or len(shape) != 4 or shape[1:] != x.shape[1:] or not shape[0]:
+        if shape is None or len(shape) != x.ndim or shape[1:] != x.shape[1:] or not shape[0]:
             given = f"has shape {shape}" if shape is not None else f"is {kind_of(baselines)}"
             raise BadOption(
                 f"baselines {given}. Give images [B, {', '.join(map(str, x.shape[1:]))}], one of which is "
@@ -286,7 +287,7 @@ def integrate(run: Run, loop: Loop, weights: Tensor, path: Path, shown: Callable
     def work(chunk: range) -> None:
         nonlocal reached
         chosen = order[chunk.start : chunk.stop]
-        shares = weights[chosen].to(total).view(-1, 1, 1, 1)
+        shares = weights[chosen].to(total).view(-1, *[1] * (x.ndim - 1))
         for index in range(len(x)):
             points, velocity = path(index, chosen)
             total[index] += (shares * run.backward.gradient(points, [index] * len(chosen)) * velocity).sum(0)
@@ -325,7 +326,7 @@ def straight(x: Tensor, start: Tensor, points: Tensor) -> Path:
     difference = x - start
 
     def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        at = points[chosen].to(x).view(-1, 1, 1, 1)
+        at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
         return start[index] + at * difference[index], at_least_float32(difference[index])
 
     return path

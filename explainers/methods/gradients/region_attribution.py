@@ -36,6 +36,7 @@ _SIDE = 112
     paper="Kapishnikov et al. 2019, arXiv:1906.02825",
     caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
     "Use Grad-CAM instead.",
+    videos=False,
 )
 def xrai(
     model: nn.Module,

@@ -37,6 +37,7 @@ _RATE, _MOMENTUM = 0.5, 0.9
     paper="Fong et al. 2019, arXiv:1910.08485",
     scale_free="Values are a mask between 0 and 1.",
     signed=False,
+    videos=False,
 )
 def extremal_perturbation(
     model: nn.Module,

@@ -6,6 +6,8 @@ sizes are comparable.
 
 from __future__ import annotations
 
+import math
+from itertools import product
 from typing import Annotated
 
 import torch
@@ -24,7 +26,7 @@ from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 
-Pair = int | tuple[int, int]
+Sides = int | tuple[int, ...]
 
 
 @method(
@@ -39,8 +41,8 @@ def occlusion(
     images: Tensor,
     target: TargetLike = None,
     *,
-    window: Annotated[Pair | None, Range(1, 4096, help="side in pixels; empty: an eighth of the shorter side")] = None,
-    stride: Annotated[Pair | None, Range(1, 4096, help="step in pixels; empty: half the window")] = None,
+    window: Annotated[Sides | None, Range(1, 4096, help="side in pixels; empty: an eighth of the shorter side")] = None,
+    stride: Annotated[Sides | None, Range(1, 4096, help="step in pixels; empty: half the window")] = None,
     baseline: Annotated[Baseline, Choice(*NAMES, help="what replaces the part; empty: zeros")] = None,
     seed: Seed = 0,
     batch_size: int | None = None,
@@ -54,7 +56,8 @@ def occlusion(
 
     The value of a pixel is the mean over the windows that cover it; windows are clipped at the border. If stride equals
     window, the map sums to the sum of all drops, which is y(x) - y(baseline) for a linear model. If stopped early, the
-    remaining pixels are 0.
+    remaining pixels are 0. Windows of videos and volumes are (frames, height, width), by default an eighth of the
+    frames.
 
     `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
     scores.
@@ -67,21 +70,17 @@ def occlusion(
         >>> occlusion(model, images, 281, window=112).shape
         torch.Size([1, 224, 224])
     """
-    height, width = images.shape[-2:]
-    side = max(1, min(height, width) // 8)
-    high, wide = _pair("window", window, (side, side))
-    down, right = _pair("stride", stride, ((high + 1) // 2, (wide + 1) // 2))
-    if down > high or right > wide:
+    sizes = tuple(images.shape[2:])
+    side = max(1, min(sizes[-2:]) // 8)
+    frames = (max(1, count // 8) for count in sizes[:-2])
+    extent = _sides("window", window, (*frames, side, side))
+    steps = _sides("stride", stride, tuple((length + 1) // 2 for length in extent))
+    if any(step > length for step, length in zip(steps, extent, strict=True)):
         raise BadOption(
-            f"stride={shorten(stride)} is larger than the window {(high, wide)} and would skip pixels. Give a stride "
-            "of at "
+            f"stride={shorten(stride)} is larger than the window {extent} and would skip pixels. Give a stride of at "
             "most the window."
         )
-    boxes = [
-        (top, left, min(top + high, height), min(left + wide, width))
-        for top in _window_starts(height, high, down)
-        for left in _window_starts(width, wide, right)
-    ]
+    boxes = [*product(*map(_spans, sizes, extent, steps))]
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
@@ -91,27 +90,34 @@ def occlusion(
 
         def work(chunk: range) -> None:
             for index in range(len(x)):
-                batch = x[index].expand(len(chunk), -1, -1, -1).clone()
-                for row, (top, left, bottom, end) in zip(batch, (boxes[i] for i in chunk), strict=True):
-                    row[:, top:bottom, left:end] = cover[index, :, top:bottom, left:end]
+                batch = x[index].expand(len(chunk), *x[index].shape).clone()
+                for row, box in zip(batch, (boxes[i] for i in chunk), strict=True):
+                    inside = (slice(None), *box)
+                    row[inside] = cover[index][inside]
                 drop = full[index] - run.scoring.values(batch, [index] * len(chunk))
-                for value, (top, left, bottom, end) in zip(drop, (boxes[i] for i in chunk), strict=True):
-                    total[index, top:bottom, left:end] += value / ((bottom - top) * (end - left))
-            for top, left, bottom, end in (boxes[i] for i in chunk):
-                counts[top:bottom, left:end] += 1
+                for value, box in zip(drop, (boxes[i] for i in chunk), strict=True):
+                    total[index][box] += value / math.prod(span.stop - span.start for span in box)
+            for box in (boxes[i] for i in chunk):
+                counts[box] += 1
 
         loop.run(len(boxes), loop.rows(), work, lambda: total / counts.clamp(min=1))
         return total / counts.clamp(min=1)
 
 
-def _pair(name: str, value: Pair | None, default: tuple[int, int]) -> tuple[int, int]:
+def _sides(name: str, value: Sides | None, default: tuple[int, ...]) -> tuple[int, ...]:
     if value is None:
         return default
     if isinstance(value, int):
-        return value, value
-    if len(value) != 2:
-        raise BadOption(f"{name}={shorten(value)} has {len(value)} numbers. Give one integer, or two: (height, width).")
-    return value[0], value[1]
+        return (value,) * len(default)
+    if len(value) != len(default):
+        several = "two: (height, width)" if len(default) == 2 else "three: (frames, height, width)"
+        raise BadOption(f"{name}={shorten(value)} has {len(value)} numbers. Give one integer, or {several}.")
+    return tuple(value)
+
+
+def _spans(size: int, window: int, stride: int) -> list[slice]:
+    """Return the windows along one axis, clipped at its end."""
+    return [slice(start, min(start + window, size)) for start in _window_starts(size, window, stride)]
 
 
 def _window_starts(size: int, window: int, stride: int) -> list[int]:

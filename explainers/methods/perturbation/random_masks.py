@@ -14,6 +14,8 @@ the image.
 
 from __future__ import annotations
 
+import math
+from operator import add
 from typing import Annotated
 
 import torch
@@ -56,7 +58,8 @@ def rise(
 
         E[f | M(pixel) = 1] - E[f]
 
-    In the paper, the map is only the first term, which contains the mean score as a constant offset.
+    In the paper, the map is only the first term, which contains the mean score as a constant offset. Videos and volumes
+    have as many cells along their third axis, or one per frame.
 
     `forward` is as in `explain`. `through` raises an error, because it restricts gradients and this method only uses
     scores.
@@ -74,25 +77,26 @@ def rise(
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         x, full = run.images, run.scoring.score_inputs()
         cover = baseline_of(x, baseline, seed)
-        height, width = x.shape[-2:]
-        generator = _BalancedNumbers(cells * cells, seed)
+        sizes = tuple(x.shape[2:])
+        coarse = (*(min(cells, count) for count in sizes[:-2]), cells, cells)
+        generator = _BalancedNumbers(math.prod(coarse), seed, len(sizes))
         sums, visible = at_least_float32(torch.zeros_like(x[:, 0])), at_least_float32(torch.zeros_like(x[0, 0]))
         total, done = torch.zeros_like(full), 0
 
         def work(chunk: range) -> None:
             nonlocal done
             numbers, shifts = generator.next(len(chunk))
-            shown = numbers.view(-1, 1, cells, cells) < p
-            masks = _upsample(shown.to(visible), shifts, height, width)[:, 0]
+            shown = numbers.view(-1, 1, *coarse) < p
+            masks = _upsample(shown.to(visible), shifts, sizes)[:, 0]
             for index in range(len(x)):
                 f = run.scoring.values(blend(x[index], cover[index], masks), [index] * len(chunk)) - full[index]
-                sums[index] += torch.einsum("s,shw->hw", f, masks)
+                sums[index] += torch.einsum("s,s...->...", f, masks)
                 total[index] += f.sum()
             visible.add_(masks.sum(0))
             done = chunk.stop
 
         def heat() -> Tensor:
-            return torch.where(visible > 0, sums / visible - (total / done).view(-1, 1, 1), 0)
+            return torch.where(visible > 0, sums / visible - (total / done).view(-1, *[1] * len(sizes)), 0)
 
         loop.run(samples, loop.rows(), work, heat)
         return heat()
@@ -106,19 +110,20 @@ class _BalancedNumbers:
     Columns, signs and the order of rows are sampled again for every block.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, axes: int = 2) -> None:
         # Blocks use a separate generator, so that the chunk size does not change the order of the other numbers.
         self._fine, self._coarse = PerImageGenerators(1, seed), PerImageGenerators(1, seed + 2**31)
+        self._axes = axes
         self._size, self._rows = size, 1 << size.bit_length()
         self._ready = torch.zeros(0, size, dtype=torch.bool)
 
     def next(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return the next rows [count, size], and a shift for each [count, 2], in [0, 1)."""
+        """Return the next rows [count, size], and a shift along each axis for each [count, axes], in [0, 1)."""
         while len(self._ready) < count:
             self._ready = torch.cat([self._ready, self._block()])
         upper, self._ready = self._ready[:count], self._ready[count:]
-        fine = self._fine.uniform(0, count, self._size + 2)
-        return (upper + fine[:, :-2]) / 2, fine[:, -2:]
+        fine = self._fine.uniform(0, count, self._size + self._axes)
+        return (upper + fine[:, : self._size]) / 2, fine[:, self._size :]
 
     def _block(self) -> Tensor:
         columns = 1 + self._coarse.permutations(0, 1, self._rows - 1)[0][: self._size]
@@ -130,18 +135,19 @@ class _BalancedNumbers:
         return (common & 1).bool() ^ flipped
 
 
-def _upsample(coarse: Tensor, shifts: Tensor, height: int, width: int) -> Tensor:
-    """Upsample coarse masks [S, K, c, c] to one cell more than the image, and crop them to [S, K, H, W].
+def _upsample(coarse: Tensor, shifts: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Upsample coarse masks [S, K, c, c] to one cell more than the image, and crop them to `sizes`, [S, K, H, W].
 
-    `shifts` [S, 2] in [0, 1) are the offsets of the crops, without which cell borders would always be at the same
-    pixels.
+    `shifts` [S, 2] in [0, 1), one for each axis, are the offsets of the crops, without which cell borders would always
+    be at the same pixels.
     """
-    cells = coarse.shape[-1]
-    high, wide = -(-height // cells), -(-width // cells)
-    size = ((cells + 1) * high, (cells + 1) * wide)
-    large = functional.interpolate(coarse, size, mode="bilinear", align_corners=False)
-    starts = (shifts * torch.tensor([high, wide])).long().tolist()
-    return torch.stack([one[:, y : y + height, x : x + width] for one, (y, x) in zip(large, starts, strict=True)])
+    cells = coarse.shape[2:]
+    sides = [-(-size // count) for size, count in zip(sizes, cells, strict=True)]
+    large_size = [(count + 1) * side for count, side in zip(cells, sides, strict=True)]
+    mode = "bilinear" if len(sizes) == 2 else "trilinear"
+    large = functional.interpolate(coarse, large_size, mode=mode, align_corners=False)
+    starts = (shifts * torch.tensor(sides)).long().tolist()
+    return torch.stack([one[:, *map(slice, at, map(add, at, sizes))] for one, at in zip(large, starts, strict=True)])
 
 
 def _why_not_detector(model: nn.Module) -> str | None:
@@ -167,6 +173,7 @@ def _why_not_detector(model: nn.Module) -> str | None:
     title="D-RISE",
     needs=_why_not_detector,
     paper="Petsiuk et al. 2021, arXiv:2006.03204",
+    videos=False,
 )
 def d_rise(
     model: nn.Module,
@@ -220,7 +227,13 @@ def d_rise(
     )
 
 
-@method(family="perturbation", returns="heat", title="MC-RISE", paper="Hatakeyama et al. 2020, arXiv:2010.02468")
+@method(
+    family="perturbation",
+    returns="heat",
+    title="MC-RISE",
+    paper="Hatakeyama et al. 2020, arXiv:2010.02468",
+    videos=False,
+)
 def mc_rise(
     model: nn.Module,
     images: Tensor,
@@ -274,7 +287,7 @@ def mc_rise(
             visible, chosen = numbers.view(-1, 2, cells, cells).unbind(1)
             chosen = torch.where(visible < p, count, (chosen * count).long())
             coarse = functional.one_hot(chosen, count + 1).movedim(3, 1)
-            masks = _upsample(coarse.to(counts), shifts, height, width)
+            masks = _upsample(coarse.to(counts), shifts, (height, width))
             for index in range(len(x)):
                 cover = torch.einsum("skhw,kc->schw", masks[:, :-1].to(x), palette[index])
                 f = run.scoring.values(cover + masks[:, -1:].to(x) * x[index], [index] * len(chunk)) - full[index]

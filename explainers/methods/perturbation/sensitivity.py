@@ -73,7 +73,7 @@ def sobol(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         run.scoring.score_inputs()
-        parts = parts_of((cells, cells), run.images)
+        parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
         designs = _designs(samples, parts[0].count, seed)
 
@@ -83,6 +83,11 @@ def sobol(
         maps, reached = scorer.evaluate([designs] * len(images), loop, heat)
         _note_no_effect(run, reached)
         return maps
+
+
+def _cells(cells: int, images: Tensor) -> tuple[int, ...]:
+    """Return the size of the grid; videos and volumes have as many cells along the third axis, or one per frame."""
+    return (*(min(cells, count) for count in images.shape[2:-2]), cells, cells)
 
 
 def _designs(samples: int, count: int, seed: int) -> Tensor:
@@ -165,9 +170,9 @@ def hsic(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         run.scoring.score_inputs()
-        parts = parts_of((cells, cells), run.images)
+        parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
-        count = cells * cells
+        count = parts[0].count
         # A single generator, because masks are the same for every image.
         z = (
             every_coalition(count)

@@ -20,7 +20,7 @@ from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
 
 
-@method(family="perturbation", returns="heat", title="ViT-CX", paper="Xie et al. 2023, arXiv:2211.03064")
+@method(family="perturbation", returns="heat", title="ViT-CX", paper="Xie et al. 2023, arXiv:2211.03064", videos=False)
 def vit_cx(
     model: nn.Module,
     images: Tensor,

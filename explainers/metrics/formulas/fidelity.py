@@ -45,6 +45,7 @@ def _forwards(options: Any) -> int:
 
 @metric(
     title="Infidelity",
+    videos=False,
     question="How accurately does the map predict the score's losses?",
     source="Yeh et al. 2019, section 2, arXiv:1901.09392",
     unit="squared logit",
@@ -196,8 +197,7 @@ def mu_fidelity(
         >>> evaluate(model, images, "grad_cam", metrics=["mu_fidelity"]).values["mu_fidelity"].shape
         torch.Size([1])
     """
-    height, width = trial.images.shape[-2:]
-    size = min(cells, height), min(cells, width)
+    size = tuple(min(cells, side) for side in trial.images.shape[2:])
     segments = parts_of("superpixels" if parts == "superpixels" else size, trial.images)
     subsets = _sample_subsets(segments, share, samples, trial.settings.seed)
 

@@ -100,7 +100,8 @@ def _curves(trial: Trial, kind: str) -> Tensor:
     image, cover = (trial.images, trial.baseline) if kind == "insertion" else (trial.baseline, trial.images)
 
     def make(row: int, steps: Sequence[int]) -> Tensor:
-        first = trial.ranks[row] < torch.tensor([counts[k] for k in steps], device=image.device).view(-1, 1, 1)
+        rank = trial.ranks[row]
+        first = rank < torch.tensor([counts[k] for k in steps], device=image.device).view(-1, *[1] * rank.ndim)
         index = trial.image_indices[row]
         return torch.where(first[:, None], image[index], cover[index])
 
@@ -203,7 +204,8 @@ def _masked_scores(trial: Trial) -> Tensor:
     """Return the scores [R] of the images times their maps; NaN if the call stopped before they were computed."""
     key = "masked", type(trial.target).__name__
     if key not in trial.cache:
-        low, high = trial.maps.amin((1, 2), keepdim=True), trial.maps.amax((1, 2), keepdim=True)
+        pixels = tuple(range(1, trial.maps.ndim))
+        low, high = trial.maps.amin(pixels, keepdim=True), trial.maps.amax(pixels, keepdim=True)
         scaled = ((trial.maps - low) / (high - low)).nan_to_num(nan=1.0)
 
         def make(row: int, variants: Sequence[int]) -> Tensor:
@@ -223,6 +225,7 @@ def _exclude_constant(trial: Trial, found: Measurement) -> Measurement:
 
 @metric(
     title="ROAD",
+    videos=False,
     question="Does imputing the highest pixels lower the score more than imputing the lowest?",
     source="Rong et al. 2022, arXiv:2202.00449",
     unit="probability",

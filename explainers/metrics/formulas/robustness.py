@@ -124,6 +124,7 @@ def noise_stability(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 1
 
 @metric(
     title="Stability under shifts",
+    videos=False,
     question="Does the map move with the image?",
     source="Alvarez-Melis & Jaakkola 2018, arXiv:1806.08049, for translations, by rank",
     unit="rank correlation",

@@ -78,6 +78,7 @@ def complexity(trial: Trial) -> Measurement:
 
 @metric(
     title="Pointing game",
+    videos=False,
     question="Is the highest point of the map on the object?",
     source="Zhang et al. 2018, arXiv:1608.00507",
     unit="share of hits",

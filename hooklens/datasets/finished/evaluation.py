@@ -19,6 +19,7 @@ from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import find_metric
 from hooklens.datasets.finished.finished_run import FinishedRun
 from hooklens.datasets.rows import map_of
+from hooklens.datasets.sentences import embed, find_sentences, target_of
 from hooklens.datasets.shards import refuse_disk_errors
 from hooklens.errors import Refused
 from hooklens.zoo import devices
@@ -58,6 +59,8 @@ def evaluate(
                 f"{name} {needs}, so stored maps are not sufficient. Use explainers.evaluate or another metric."
             )
     rows = _sample(finished_run, images, seed)
+    sentences = find_sentences(finished_run.settings, finished_run.model)
+    similarity = target_of(embed(finished_run.model, sentences), sentences) if sentences else None
     place = devices.choose(device)
     network = finished_run.model.network.to(place)
     evaluations: list[Evaluation] = []
@@ -66,7 +69,7 @@ def evaluate(
         inputs = torch.cat([image for _, image in batch]).to(place)
         maps = [torch.from_numpy(map_of(row)) for row, _ in batch]
         options: dict[str, Any] = {"metrics": names, "steps": steps, "precision": precision, "seed": seed}
-        target = [row["target_index"] for row, _ in batch]
+        target = [row["target_index"] for row, _ in batch] if similarity is None else similarity
         options["score"] = finished_run.model.score_kind
         evaluations.append(explainers.evaluate(network, inputs, torch.stack(maps), target=target, **options))
         precision = evaluations[-1].options["precision"]  # the first batch determines it for all batches

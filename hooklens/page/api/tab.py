@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import gradio as gr
@@ -44,6 +45,10 @@ images = model.prepare(%s)
 %se = explainers.explain(%s)
 print(e.map.shape, e.findings)"""
 
+SENTENCES = """text = explainers.text_embedding(model.network, model.tokenize(%r))
+target = explainers.Similarity(text[0]%s)
+"""
+
 DETECTION = """found = model.network(images)[0]  # the strongest first
 k = %s
 target = explainers.BoxScores(found["boxes"][k, None], (int(found["labels"][k]),), overlap=%s)
@@ -75,7 +80,8 @@ class Api(Tab):
 
     def build(self) -> None:
         """Create the layout of the tab."""
-        gr.Markdown(api_messages.API_TEXT, elem_id="hl-api-text")
+        # Not gr.Markdown, because Gradio would load its 40 kB of scripts before it shows the page.
+        gr.HTML(re.sub("`(.*?)`", r"<code>\1</code>", api_messages.API_TEXT), elem_id="hl-api-text", padding=False)
         self.page.followers[canvas("panel/snippets", "hl-api", value={"items": []}, terms=SNIPPETS)] = snippets
 
 
@@ -120,7 +126,10 @@ def _bands(settings: Settings) -> str:
 
 
 def _target(settings: Settings) -> str:
-    """Return the lines that create the target of an object or region; none for a class."""
+    """Return the lines that create the target of a sentence, an object or a region; none for a class."""
+    if settings.sentences:
+        against = ", against=text[1]" if settings.sentences.against else ""
+        return SENTENCES % (settings.sentences.listed, against)
     label, rank = settings.target, settings.rank
     if settings.loaded.model.task == "detection":
         which = f'(found["labels"] == {label}).nonzero()[{max(rank, 1) - 1}, 0]  # {settings.names["target"]}'
@@ -144,7 +153,7 @@ def _target(settings: Settings) -> str:
 def _call(settings: Settings) -> str:
     """Return the arguments of `explainers.explain`."""
     options = {name: repr(value) for name, value in settings.method_options.items()}
-    if settings.loaded.detects_objects:
+    if settings.loaded.detects_objects or settings.sentences:
         options = {"target": "target", **options}
     elif settings.unit:
         layer, channel = settings.unit

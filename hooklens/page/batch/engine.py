@@ -20,6 +20,7 @@ from hooklens.session.answers import Settings, Waiting
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import turns
 from hooklens.session.request import Request
+from hooklens.session.text_messages import NO_SENTENCE
 
 if TYPE_CHECKING:
     from hooklens.datasets.items import Item
@@ -90,6 +91,8 @@ def _check(settings: Settings) -> None:
     loaded, method = settings.loaded, settings.method
     if loaded.detects_objects:
         raise Refused(messages.CLASSIFIER.format(title=loaded.title))
+    if loaded.encodes_text and settings.sentences is None:
+        raise Refused(settings.refusal or NO_SENTENCE)
     if loaded.model.channels not in (1, 3):
         raise Refused(messages.CHANNELS.format(title=loaded.title, channels=loaded.model.channels))
     if method.long:
@@ -126,14 +129,16 @@ def _report(settings: Settings, items: list[Item], folder: Path, report: Callabl
     """Return the report on all images, or on the images that were done when the user stopped."""
     from hooklens.datasets import run as runs  # torch takes seconds to start
     from hooklens.datasets.report import write  # as above
+    from hooklens.datasets.settings import PREDICTED  # as above
     from hooklens.datasets.settings import Settings as RunSettings  # as above
     from hooklens.datasets.shards import open_run  # as above
     from hooklens.datasets.sources.listing import Listing  # as above
 
     options = {**settings.method_options}
     layer = settings.layer if settings.method.takes_layer else None
+    target = settings.sentences.name if settings.sentences else PREDICTED
     run_settings = RunSettings(
-        settings.loaded.name, method=settings.method.name, layer=layer, options=options, batch_size=BATCH
+        settings.loaded.name, {}, settings.method.name, layer, target, options=options, batch_size=BATCH
     )
     model, out = settings.loaded.model, folder / "run"
     listing = Listing(items, "uploads", None)

@@ -24,15 +24,17 @@ UNKNOWN = "Internal error. See the server log for details. Press Explain all to 
 
 TITLE = "Explain a batch of images"
 TEXT = (
-    "Explains every image with the current network, method and layer, for its predicted class. The report shows "
-    "misclassified images, mean maps, and clusters of maps within a class, which can reveal shortcuts. If the folders "
-    f"of a zip archive are named by class, they are used as labels. Up to {limits.BATCH} images with at most "
-    f"{MEGABYTES} MB in total. Each file, including a zip archive, can have at most {limits.FILE // limits.MB} MB."
+    "Explains every image with the current network, method and layer, for its predicted class or the sentence under "
+    "Text. The report shows misclassified images, mean maps, and clusters of maps within a class, which can reveal "
+    "shortcuts. If the folders of a zip archive are named by class, they are used as labels. Up to "
+    f"{limits.BATCH} images with at most {MEGABYTES} MB in total. Each file, including a zip archive, can have at most "
+    f"{limits.FILE // limits.MB} MB."
 )
 
 TERMS: dict[str, Any] = {
     "start": "Explain all",
     "stop": "Stop",
+    "stop_name": "Stop the batch",
     "save": "Save report",
     "asked": "Waiting for the network …",
     "progress": "Progress",

@@ -9,6 +9,7 @@ import gradio as gr
 
 from hooklens.page.compare import view
 from hooklens.page.components.components import COMBOBOX, canvas, receiver, set_state
+from hooklens.page.components.list_columns import HEADS
 from hooklens.page.shared.messages import DRAWING, READING
 from hooklens.page.shared.tab import UNQUEUED, Tab, Updates, event_data, queue_options, run_job
 from hooklens.session.answers import Answer, Refining, Scene, Settings, Waiting
@@ -16,7 +17,6 @@ from hooklens.session.bundles.messages import SAVE
 from hooklens.session.compare import messages, questions
 from hooklens.session.jobs import runs
 from hooklens.session.jobs.runs import Run
-from hooklens.session.messages import HEADS
 from hooklens.session.request import from_form
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hooklens.page.components import view as page_view
+from hooklens.page.components.list_columns import method_columns
 from hooklens.page.panel import panel
 from hooklens.session import messages as page_messages
 from hooklens.session import model_cache
 from hooklens.session.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
+from hooklens.session.compare import questions
 from hooklens.session.compare.questions import PanelRequest
 
 
@@ -24,7 +26,7 @@ def resolved(panel_request: PanelRequest, settings: Settings) -> dict[str, Any]:
         "names": settings.names,
         "takes_layer": method.takes_layer,
         "reads_class": method.reads_class,
-        "task": settings.loaded.model.task,
+        "task": "text" if settings.loaded.encodes_text else settings.loaded.model.task,
         "shown": {
             "model": settings.loaded.title,
             "layer": settings.layer,
@@ -32,6 +34,8 @@ def resolved(panel_request: PanelRequest, settings: Settings) -> dict[str, Any]:
             "method": method.title,
         },
     }
+    if settings.loaded.encodes_text:
+        value["found"] = [(name, name) for name in questions.page_sentences(panel_request)]
     return value | ({"lists": lists(settings)} if panel_request.lists else {})
 
 
@@ -44,7 +48,7 @@ def lists(settings: Settings) -> dict[str, Any]:
         "layer": panel.layers(loaded),
         "target": [] if loaded.detects_objects else [(name, name) for name in loaded.names],
         "method": [
-            (page_messages.method_choice(method), method.name, [method.title, method.family]) for method in methods
+            (page_messages.method_choice(method), method.name, method_columns(method, loaded)) for method in methods
         ],
     }
 

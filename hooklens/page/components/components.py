@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 from gradio.data_classes import ImageData
 
+from hooklens.page.components.list_columns import HEADS
 from hooklens.session import messages
 
 GRADIO_SCRIPT = "import(new URL('hl/gradio.js', document.baseURI))"
@@ -53,10 +55,12 @@ def named(module: str, elem_id: str, **props: Any) -> Named:
     return Named(value="", **_drawn_by(module, elem_id, "false"), **props)
 
 
-def choice(elem_id: str, label: str, setting: str, items: Items = ()) -> Named:
+def choice(
+    elem_id: str, label: str, setting: str, items: Items = (), module: str = "panel/choice", **props: Any
+) -> Named:
     """Create a selection with search from a list of names; it raises "input" with the name of its setting."""
-    texts = {"title": label, "words": COMBOBOX, "heads": messages.HEADS[setting]}
-    return named("panel/choice", elem_id, setting=setting, names=_names(items), **texts)
+    texts = {"title": label, "words": COMBOBOX, "heads": HEADS[setting]}
+    return named(module, elem_id, setting=setting, names=_names(items), **texts, **props)
 
 
 def update_choice(items: Items, **more: Any) -> Any:
@@ -87,6 +91,11 @@ class Canvas(gr.HTML):
 
     def postprocess(self, value: Any) -> str | None:
         """Return the value as JSON."""
+        return self.pack(value)
+
+    @staticmethod
+    def pack(value: Any) -> str | None:
+        """Return a value as JSON."""
         return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -110,6 +119,12 @@ def _drawn_by(module: str, elem_id: str, *options: str) -> dict[str, Any]:
         "apply_default_css": False,
         "elem_id": elem_id,
     }
+
+
+def script_of(component: gr.blocks.Block) -> str | None:
+    """Return the path below static/ of the script that draws a component, or None for a component of Gradio."""
+    found = re.search(r"gradio\.start\('([^']+)'", getattr(component, "js_on_load", None) or "")
+    return f"{found[1]}.js" if found else None
 
 
 def receiver(elem_id: str, into: str, field: int | None = None) -> Canvas:

@@ -21,6 +21,8 @@ from hooklens.session.bundles.messages import caption
 from hooklens.session.bundles.record import record
 from hooklens.session.methods.findings import caution, describe
 from hooklens.session.methods.papers import bibtex
+from hooklens.session.text_messages import SIMILARITIES
+from hooklens.session.text_messages import number as number_text
 
 if TYPE_CHECKING:
     import torch
@@ -212,12 +214,14 @@ def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
     """Pack the most likely classes or the detected objects."""
     if step.scene:
         return objects(step.scene, ident)
-    names = step.settings.loaded.names
+    names = step.settings.class_names
     items: list[dict[str, Any]] = [{"index": k, "name": names[k], "share": share} for k, share in step.top]
     if not step.settings.loaded.has_probabilities:  # scores as numbers, with bars relative to the largest
         largest = max((abs(score) for _, score in step.top), default=0.0) or 1.0
-        items = [row | {"share": max(0.0, row["share"] / largest), "text": f"{row['share']:.3g}"} for row in items]
-    packed = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
+        items = [row | {"share": max(0.0, row["share"] / largest), "text": number_text(row["share"])} for row in items]
+    packed: dict[str, Any] = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
+    if step.settings.loaded.encodes_text:  # two sentences at most
+        packed = {"title": SIMILARITIES}
     return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items, **packed}
 
 
@@ -245,12 +249,20 @@ def stages(step: Stages, ident: int) -> dict[str, Any]:
         "id": ident,
         "chosen": answer.settings.layer,
         "subject": answer.settings.subject,
-        "name": answer.name,
-        "score": "" if answer.settings.unit else messages.confidence(answer),
+        "name": messages.subject(answer),
+        "score": _score(answer),
         "unit": messages.measure(answer.settings),
         "stages": packed,
         "crop": jpeg(answer.crop, 128),
     }
+
+
+def _score(answer: Answer) -> str:
+    """Return the explained score for the end of the diagram; for two sentences, the difference of similarities."""
+    if answer.settings.sentences and answer.probabilities is not None:
+        own, *against = answer.probabilities.tolist()
+        return number_text(own - sum(against))
+    return "" if answer.settings.unit else messages.confidence(answer)
 
 
 def _preview(plane: torch.Tensor) -> dict[str, Any]:

@@ -9,36 +9,39 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from pathlib import Path
 
-from starlette.datastructures import MutableHeaders
+import brotli  # a requirement of gradio
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hooklens.page.first_paint.bundle import FAST, Bundle
 from hooklens.page.overlay import landing
 from hooklens.session import messages
 
-PICTURE = landing.FILE.with_suffix(".jpg")
 _TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 def head(model: str) -> str | None:
     """Return the elements for the start of the page, or None if the server has no stored answer for its model."""
     stored = landing.load_stored(model)
-    if stored is None or not PICTURE.is_file():
+    if stored is None or not landing.PICTURE.is_file():
         return None
     defaults = {name: choice[1] for name, choice in stored["choices"].items()} | {"example": stored["example"]}
     prediction, *rest = map(html.escape, stored["headline"])
-    parts = (part if isinstance(part, str) else part["text"] for part in stored["status"])
+    line = (part if isinstance(part, str) else part["text"] for part in stored["status"])
     content = {
         "title": messages.TITLE,
         "sentence": f"<strong>{prediction}</strong> {' '.join(rest)}",
-        "line": html.escape("".join(parts)),
-        "picture": f"data:image/jpeg;base64,{base64.b64encode(PICTURE.read_bytes()).decode()}",
+        "line": html.escape("".join(line)),
+        "picture": f"data:image/webp;base64,{base64.b64encode(landing.PICTURE.read_bytes()).decode()}",
         "alt": stored["view"]["words"]["alt"],
         "loading": messages.PAGE_LOADING,
     }
     template = _TEMPLATE.read_text(encoding="utf-8")
-    return template.replace("CONTENT", _script_json(content)).replace("DEFAULTS", _script_json(defaults))
+    parts = {"CONTENT": content, "DEFAULTS": defaults, "STORED": landing.initial_props(stored)}
+    return re.sub("|".join(parts), lambda match: _script_json(parts[match[0]]), template)
 
 
 def _script_json(value: object) -> str:
@@ -47,15 +50,18 @@ def _script_json(value: object) -> str:
 
 
 class FirstPaint:
-    """Middleware that puts the elements at the start of the page: Gradio adds a `head` only when its scripts run."""
+    """Middleware that edits the page's HTML: `elements` come first, and the bundle replaces Gradio's own elements.
 
-    def __init__(self, app: ASGIApp, elements: str | None) -> None:
-        self.app, self.elements = app, (elements or "").encode()
+    Gradio adds a `head` only when its scripts run.
+    """
+
+    def __init__(self, app: ASGIApp, elements: str | None, bundle: Bundle | None = None) -> None:
+        self.app, self.elements, self.bundle = app, elements or "", bundle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; only the page itself is changed."""
         is_page = scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")) in ("", "/")
-        if not (is_page and self.elements and scope["method"] == "GET"):
+        if not (is_page and (self.elements or self.bundle) and scope["method"] == "GET"):
             await self.app(scope, receive, send)
             return
         start: Message = {}
@@ -69,10 +75,24 @@ class FirstPaint:
             content += message.get("body", b"")
             if message.get("more_body", False):
                 return
-            changed = content.replace(b"<head>", b"<head>" + self.elements, 1)
+            changed = self.edit(content.decode()).encode()
             headers = MutableHeaders(raw=list(start["headers"]))
+            if "br" in Headers(scope=scope).get("accept-encoding", ""):
+                changed = brotli.compress(changed, quality=FAST)
+                headers["content-encoding"] = "br"
+                headers.add_vary_header("accept-encoding")
             headers["content-length"] = str(len(changed))
             await send({**start, "headers": headers.raw})
             await send({"type": "http.response.body", "body": changed})
 
         await self.app(scope, receive, insert)
+
+    def edit(self, page: str) -> str:
+        """Return the page with the elements."""
+        elements, bundle = self.elements, self.bundle
+        if bundle and bundle.entry in page:
+            page = page.replace(bundle.sheet, "").replace(bundle.entry, "")
+            elements = bundle.elements + elements
+            if theme := re.search(r'"theme_hash": ?"(\w+)"', page):  # Gradio's modules wait for it before they draw
+                elements += f'<link rel="preload" as="style" href="theme.css?v={theme[1]}">'
+        return page.replace("<head>", f"<head>{elements}", 1)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hooklens.session.answers import Answer, Refining, Settings
 
 NAME = 5  # words of a class name
+SENTENCE = 100  # characters of one or two sentences
 
 
 def guide(elem_id: str) -> Canvas:
@@ -34,7 +35,7 @@ def parts(step: Answer | Refining) -> list[dict[str, Any]]:
     assert plane is not None, "no map yet"
     signed = bool((plane < 0).any())
     names = {
-        "target": page_messages.strong(_short(page_messages.subject(step))),
+        "target": page_messages.strong(_subject(step)),
         "layer": page_messages.code(_layer(step)),
         "grid": {"text": f"{plane.shape[0]} × {plane.shape[1]}"},
     }
@@ -59,6 +60,8 @@ def unit(method: explainers.Method, settings: Settings | None = None) -> str:
     words = explanations.SCORES["softmax"]
     if settings is not None and settings.unit:
         words = explanations.CHANNEL
+    elif settings is not None and settings.sentences:
+        words = explanations.SENTENCE
     elif settings is not None:
         words = explanations.TASKS.get(settings.loaded.model.task) or explanations.SCORES[settings.loaded.score]
     known = explanations.OWN_UNITS.get(method.name) or explanations.UNITS.get(method.unit)
@@ -80,6 +83,12 @@ def _layer(step: Answer | Refining) -> str:
     """Return the layer of the map, which a method may have changed."""
     explanation = getattr(step, "explanation", None)
     return (explanation.layer if explanation else None) or step.settings.layer
+
+
+def _subject(step: Answer | Refining) -> str:
+    """Return the explained sentence, or a class in a few words."""
+    subject = page_messages.subject(step)
+    return page_messages.short(subject, SENTENCE) if step.settings.sentences else _short(subject)
 
 
 def _short(name: str) -> str:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from hooklens.images import examples
 from hooklens.page.components import view
+from hooklens.page.components.components import Canvas, update_choice
 from hooklens.page.maps.view import listed
 from hooklens.page.methods import guide
 from hooklens.page.panel import panel
@@ -28,8 +29,11 @@ from hooklens.session.request import NAMES, Request
 from hooklens.zoo import settings as model_settings
 
 FILE = examples.ASSETS / "landing.json"
+PICTURE = FILE.with_suffix(".webp")
 PICTURE_SIDE = 480
-"""Pixels of the picture of the stored answer, which is larger than needed on most screens."""
+"""Pixels of the picture and the crop of the stored answer, which is larger than needed on most screens."""
+QUALITY = 65
+"""Of their compression; the computed answer replaces them after some seconds."""
 
 
 def load_stored(model: str) -> dict[str, Any] | None:
@@ -54,6 +58,31 @@ def matches(stored: dict[str, Any], question: Request, example: examples.Example
     names = {name: getattr(question, name) for name in NAMES}
     same = all(not value or value == defaults.get(name) for name, value in names.items())
     return example is not None and stored["example"] == example.id and same and not (question.options or question.bands)
+
+
+def values(stored: dict[str, Any], ident: int, waiting: str) -> dict[str, Any]:
+    """Return the new values of components by their ids, without the maps of the blocks; `waiting` ends the status."""
+    choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
+    return {
+        **{f"hl-{name}": update_choice([tuple(pair)], value=pair[1]) for name, pair in choices.items()},
+        "hl-status": messages.landed(stored, waiting, ident),
+        "hl-overlay": {**stored["view"], "id": ident},
+        "hl-guide": {**stored["guide"], "id": ident},
+        "hl-findings": {**stored["findings"], "id": ident},
+        "hl-rail-network": stored["network"],
+        "hl-bars": {**stored["classes"], "id": ident},
+    }
+
+
+def initial_props(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the props of these components by their ids; first_paint/bundle.js sets them at the start of the page."""
+    props: dict[str, Any] = {}
+    for name, value in values(stored, view.number(), messages.CONNECTING).items():
+        if value.get("__type__") == "update":
+            props[name] = {"value": value["value"], "props": {"names": value["names"]}}
+        else:
+            props[name] = {"value": Canvas.pack(value)}
+    return props
 
 
 def compute() -> dict[str, Any]:
@@ -82,13 +111,23 @@ def compute() -> dict[str, Any]:
             "layer": [layer, settings.layer],
             "method": [messages.method_choice(settings.method), settings.method.name],
         },
-        "view": view.answer(answer, 0) | {"record": None, "seconds": None},  # these depend on the machine
+        # Record and time depend on the machine.
+        "view": view.answer(answer, 0) | {"record": None, "seconds": None} | _small_crop(answer),
         "classes": view.classes(answer, 0) | listed(answer) | {"all": None},  # the computed answer has them
         "guide": guide.pack(answer, 0),
         "findings": view.findings(answer, 0),
         "strip": view.stages(stages, 0),
         "network": network.drawing(loaded),
     }
+
+
+def _small_crop(answer: Answer) -> dict[str, Any]:
+    """Return a small crop, because it is a part of the page; the computed answer has a larger one."""
+    image, file = answer.crop.copy(), io.BytesIO()
+    image.thumbnail((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
+    image.save(file, "WEBP", quality=QUALITY, method=6)
+    source = "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return {"crop": {**view.answer(answer, 0)["crop"], "src": source}}
 
 
 def draw(stored: dict[str, Any]) -> Image.Image:
@@ -107,4 +146,4 @@ def draw(stored: dict[str, Any]) -> Image.Image:
 if __name__ == "__main__":
     answer = compute()
     FILE.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
-    draw(answer).save(FILE.with_suffix(".jpg"), quality=75, optimize=True, progressive=True)
+    draw(answer).save(PICTURE, quality=QUALITY, method=6)

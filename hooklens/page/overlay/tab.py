@@ -11,7 +11,7 @@ import gradio as gr
 from hooklens.errors import Refused
 from hooklens.page.channels import view as channels_view
 from hooklens.page.components import view as page_view
-from hooklens.page.components.components import COMBOBOX, canvas, update_choice
+from hooklens.page.components.components import COMBOBOX, canvas
 from hooklens.page.maps import messages as map_messages
 from hooklens.page.maps.tab import TopClassMaps
 from hooklens.page.maps.view import listed
@@ -28,7 +28,7 @@ from hooklens.session.answers import Answer, Refining, Scene, Settings, Stages, 
 from hooklens.session.bundles import links
 from hooklens.session.bundles.messages import SAVE
 from hooklens.session.jobs.runs import Run
-from hooklens.session.request import NAMES, Request, from_form
+from hooklens.session.request import Request, from_form
 
 
 class Overlay(Tab):
@@ -85,14 +85,31 @@ class Overlay(Tab):
         opening = [panel.image, panel.examples, panel.bands, panel.pin]
         loaded = page.demo.load(self.open_page, outputs=opening, **stored, **UNQUEUED)
         loaded.then(self.first, outputs=outputs, **stored, **shared)
-        clicked = [panel.bands, panel.examples, panel.options, panel.notice, panel.preprocessing, panel.crop]
-        clicked += [panel.address, self.status, self.view, self.bars, self.findings, self.strip, *page.changers]
-        changed = [panel.image, *panel.choices.values()]
-        events = [*(each.input for each in changed), *(each.select for each in clicked)]
+        numbered: dict[str, Any] = {
+            "inputs": [*panel.inputs, panel.pin, panel.address],
+            "js": links.script("numberRequest"),
+        }
         shown_now = [panel.image, panel.bands, panel.options, panel.pin]
-        change = gr.on(events, self.change, shown_now, panel.outputs, trigger_mode="multiple", **UNQUEUED)
-        numbered: dict[str, Any] = {"inputs": [*panel.inputs, panel.address], "js": links.script("numberRequest")}
+        plain: dict[str, Any] = {"trigger_mode": "multiple", **UNQUEUED}
+        files = [panel.image.input, panel.bands.select, panel.address.select]
+        change = gr.on(files, self.change, shown_now, panel.outputs, **plain)
         change.then(self.update, outputs=outputs, **numbered, **shared)
+        # One request per click: the click of an example raises two events, of which one only shows its image.
+        panel.examples.select(self.change, shown_now, panel.outputs, **plain)
+        clicked = [
+            panel.options,
+            panel.notice,
+            panel.preprocessing,
+            panel.crop,
+            self.status,
+            self.view,
+            self.bars,
+            self.findings,
+        ]
+        clicked += [self.strip, *page.changers]
+        events = [*(each.input for each in panel.choices.values()), *(each.select for each in clicked)]
+        gr.on(events, self.apply, outputs=outputs, **numbered, **shared)
+        panel.examples.explain(self.apply, outputs=outputs, **numbered, **shared)
         panel.explain.click(self.recompute, outputs=outputs, **numbered, **shared)
         self.planes.select(self.plane, panel.inputs, shown, **shared)
         self.rail.wire()
@@ -115,6 +132,7 @@ class Overlay(Tab):
     def first(self, request: gr.Request, stored_image: Any) -> Iterator[Updates]:
         """Answer the request of the link, starting with the stored answer if it matches."""
         question, example, notes = links.read(request.query_params, stored_image)
+        sent = isinstance(stored_image, dict) and stored_image.get("landed") is True
         stored = None if notes or model_cache.ready.is_set() else landing.load_stored(model_cache.requested_model())
         if stored and not landing.matches(stored, question, example):
             stored = None
@@ -125,6 +143,8 @@ class Overlay(Tab):
 
         def steps(run: Run) -> Iterator[Updates]:
             try:
+                if stored:
+                    yield self._show_stored(stored, sent)
                 yield from self._updates(question, {}, run, notes, stored)
             except Refused as error:
                 if not question.model or model_cache.has(question.model) or not model_cache.first_model():
@@ -152,23 +172,44 @@ class Overlay(Tab):
             return nothing
         return nothing | settings_panel.apply_click(event_data(event), panel, form, pin)
 
-    def update(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
-        """Answer the current settings after a change; the last value of the form is the number of the request."""
-        yield from self._update(request, form[:-1], form[-1])
+    def update(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
+        """Answer the current settings; the last values are the checkbox and the number of the request."""
+        *form, _, number = values
+        yield from self._update(request, form, number)
 
-    def recompute(self, request: gr.Request, *form: Any) -> Iterator[Updates]:
+    def recompute(self, request: gr.Request, *values: Any) -> Iterator[Updates]:
         """Answer the current settings without the cache when Explain is pressed."""
-        yield from self._update(request, form[:-1], form[-1], again=True)
+        *form, _, number = values
+        yield from self._update(request, form, number, again=True)
+
+    def apply(self, event: gr.EventData, request: gr.Request, *values: Any) -> Iterator[Updates]:
+        """Apply a click to the settings and answer them. The component that was clicked shows the change already."""
+        *form, pin, number = values
+        changes = settings_panel.apply_click(event_data(event), self.panel, form[-1], pin)
+        image = changes.get(self.panel.image)  # an example, which another event of the click shows
+        form = [changes.get(component, value) for component, value in zip(self.panel.inputs, form, strict=True)]
+        target = event.target.elem_id if event.target else None
+        shown = {} if image else {each: value for each, value in changes.items() if each.elem_id != target}
+        yield from self._update(request, form, number, shown, image)
 
     def _update(
-        self, request: gr.Request, form: tuple[Any, ...], number: Any, again: bool = False
+        self,
+        request: gr.Request,
+        form: list[Any],
+        number: Any,
+        changes: Updates | None = None,
+        image: str | None = None,
+        again: bool = False,
     ) -> Iterator[Updates]:
-        question = _question(form)
+        """Answer the settings of a form and show its `changes`; `image` is an example that replaces its image."""
+        question = _question(form if image is None else [None, *form[1:]])
+        if image and isinstance(question, Request):
+            question = replace(question, image=image)
 
         def steps(run: Run) -> Iterator[Updates]:
             if isinstance(question, Refused):
                 raise question
-            yield {self.status: messages.computing(page_view.number())}
+            yield {self.status: messages.computing(page_view.number()), **(changes or {})}
             yield from self._updates(replace(question, use_cache=not again), form[-1], run, picker=form[-2])
 
         signature = "" if isinstance(question, Refused) else question.signature
@@ -200,8 +241,6 @@ class Overlay(Tab):
         picker: Any = None,
     ) -> Iterator[Updates]:
         """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks."""
-        if stored:
-            yield self._show_stored(stored)
         answer = None
         for step in engine.explain(question, run):
             ident = page_view.number()
@@ -300,23 +339,15 @@ class Overlay(Tab):
             self.guide: guide.pack(step, ident),
         }
 
-    def _show_stored(self, stored: dict[str, Any]) -> Updates:
-        """Show the stored answer before the network is loaded."""
-        ident, panel = page_view.number(), self.panel
-        view, classes, findings, strip = (
-            {**stored[name], "id": ident} for name in ("view", "classes", "findings", "strip")
-        )
-        choices = {name: stored["choices"][name] for name in NAMES if name in stored["choices"]}
-        return {
-            **{panel.choices[name]: update_choice([tuple(pair)], value=pair[1]) for name, pair in choices.items()},
-            self.status: messages.landed(stored, messages.loading(0), ident),
-            self.view: view,
-            self.guide: {**stored["guide"], "id": ident},
-            self.findings: findings,
-            self.strip: strip,
-            self.rail.network: stored["network"],
-            self.bars: classes,
-        }
+    def _show_stored(self, stored: dict[str, Any], sent: bool) -> Updates:
+        """Show the stored answer before the network is loaded; the page may already have all but the maps of blocks."""
+        ident, updates = page_view.number(), {}
+        if not sent:
+            shown = [*self.panel.choices.values(), self.status, self.view, self.guide, self.findings, self.bars]
+            values = landing.values(stored, ident, messages.loading(0))
+            components = {component.elem_id: component for component in [*shown, self.rail.network]}
+            updates = {components[name]: value for name, value in values.items()}
+        return {**updates, self.strip: {**stored["strip"], "id": ident}}
 
     def _show_error(self, message: str) -> Updates:
         """Show an error in the status line; the old result stays, marked as outdated."""
@@ -324,7 +355,7 @@ class Overlay(Tab):
         return updates if model_cache.first_model() else {**settings_panel.update_models(self.panel), **updates}
 
 
-def _question(form: tuple[Any, ...]) -> Request | Refused:
+def _question(form: list[Any]) -> Request | Refused:
     """Return the request of the form, or its error."""
     try:
         return from_form(*form)

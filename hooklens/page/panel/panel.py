@@ -11,12 +11,12 @@ import gradio as gr
 
 from hooklens.errors import Refused
 from hooklens.images import bands, examples, uploads
-from hooklens.page.components import view
+from hooklens.page.components import list_columns, view
 from hooklens.page.components.components import ImageUpload, Named, canvas, choice, update_choice
 from hooklens.page.methods import picker as methods
 from hooklens.page.panel import messages as panel_messages
 from hooklens.page.panel import preprocessing
-from hooklens.session import messages, model_cache
+from hooklens.session import messages, model_cache, text_messages
 from hooklens.session.answers import LoadedModel, Scene, Settings
 from hooklens.session.bundles import links
 from hooklens.session.jobs import runs
@@ -71,7 +71,10 @@ class Panel:
 
 def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     """Create the layout of the column; `below_image` creates more components below the image."""
-    items = [examples.small(example) for example in examples.all_examples().values()]
+    items = [
+        {"id": each.id, "alt": each.alt, "note": each.note, "src": f"hl/thumbnails/{examples.thumbnails()[each.id][0]}"}
+        for each in examples.all_examples().values()
+    ]
     gr.HTML(panel_messages.UNUSED, elem_id="hl-unused", padding=False)
     image = ImageUpload(
         sources=SOURCES,
@@ -87,13 +90,15 @@ def build(below_image: Callable[[], object] = lambda: None) -> Panel:
     below_image()
     crop = canvas("panel/crop", "hl-crop", terms=panel_messages.CROP, image=image.elem_id)
     picker = canvas("panel/bands", "hl-bands", terms=panel_messages.BANDS, image=image.elem_id)
-    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES)
+    strip = canvas("panel/examples", "hl-examples", items=items, terms=panel_messages.EXAMPLES, events=["explain"])
     with gr.Column(elem_id="hl-settings"):
         model = choice("hl-model", messages.MODEL_LABEL, "model")
         notice = canvas("panel/findings", "hl-notice")
         form = canvas("preprocessing/preprocessing", "hl-preprocessing", terms=panel_messages.PREPROCESSING)
         layer = choice("hl-layer", messages.LAYER_LABEL, "layer")
-        target = choice("hl-class", messages.CLASS_LABEL, "target", [(messages.TOP_CHOICE, "")])
+        top: list[str | tuple[str, str]] = [(messages.TOP_CHOICE, "")]
+        fields: dict[str, Any] = {"fields": text_messages.FIELD, "sentences": False}
+        target = choice("hl-class", messages.CLASS_LABEL, "target", top, "text/target", **fields)
         pin = gr.Checkbox(label=messages.PIN, value=False, elem_id="hl-pin", container=False, interactive=True)
         method = methods.picker(messages.METHOD_LABEL, "hl-method")
         with gr.Accordion(messages.OPTIONS, open=False, elem_id="hl-more"):
@@ -153,18 +158,25 @@ def update_bands(settings: Settings, request: Request, picker: Any, panel: Panel
 def new_image(path: str | None, form: Any, picker: Any, pin: Any, panel: Panel) -> dict[Any, Any]:
     """Reset the example, class and bands for a new image, and preview it if the browser does not support its format."""
     updates: dict[Any, Any] = {panel.examples: {"chosen": None}, panel.bands: {"text": _text(picker)}}
-    return updates | _reset_class(pin, panel) | preview(path, form, picker, panel)
+    return updates | _reset_class(form, pin, panel) | preview(path, form, picker, panel)
 
 
-def _reset_class(pin: Any, panel: Panel) -> dict[Any, Any]:
-    """Reset the class to the top prediction, unless it is pinned."""
-    return {} if pin is True else {panel.target: ""}
+def _reset_class(form: Any, pin: Any, panel: Panel) -> dict[Any, Any]:
+    """Reset the class to the top prediction, unless it is pinned; sentences are kept."""
+    loaded = _loaded(form)
+    return {} if pin is True or (loaded and loaded.encodes_text) else {panel.target: ""}
+
+
+def _loaded(form: Any) -> LoadedModel | None:
+    """Return the model that the lists of the page show, or None if it is not in memory."""
+    name = form.get("model") if isinstance(form, dict) else None
+    return model_cache.load(name) if isinstance(name, str) and model_cache.has(name) else None
 
 
 def preview(path: str | None, form: Any, picker: Any, panel: Panel) -> dict[Any, Any]:
     """Return a PNG preview of the selected bands if browsers do not support the file, or no update."""
-    name = form.get("model") if isinstance(form, dict) else None
-    channels = model_cache.load(name).model.channels if isinstance(name, str) and model_cache.has(name) else None
+    loaded = _loaded(form)
+    channels = loaded.model.channels if loaded else None
     with contextlib.suppress(Refused):  # the answer reports the error
         source = bands.original(uploads.inside_uploads(path)) if path else None
         shown = bands.preview(source, channels, _text(picker)) if source else None
@@ -188,7 +200,7 @@ def apply_click(data: dict[str, Any], panel: Panel, form: Any, pin: Any = False)
         chosen = examples.all_examples().get(str(data["example"]))
         if chosen is None:
             return {}
-        return {panel.image: str(chosen.path), panel.examples: {"chosen": chosen.id}, **_reset_class(pin, panel)}
+        return {panel.image: str(chosen.path), panel.examples: {"chosen": chosen.id}, **_reset_class(form, pin, panel)}
     names, _ = split(data.get("remedy", data))
     _, options = split(data.get("remedy"))
     changed: dict[Any, Any] = {panel.choices[name]: value for name, value in names.items()}
@@ -239,12 +251,13 @@ def update_settings(settings: Settings, request: Request, form: Any, panel: Pane
         choices: list[str | tuple[str, str]] = [(messages.STRONGEST.get(loaded.model.task, messages.TOP_CHOICE), "")]
         choices += [names["target"]] * bool(names["target"]) if loaded.detects_objects else loaded.names
         label = messages.OBJECTS[loaded.model.task][1] if loaded.detects_objects else messages.CLASS_LABEL
-        updates[panel.target] = update_choice(choices, value=names["target"], title=label)
+        shown: dict[str, Any] = {"value": request.target if settings.refusal else names["target"], "title": label}
+        updates[panel.target] = update_choice(choices, **shown, sentences=loaded.encodes_text)
     else:
-        for name in ("layer", "target"):
+        for name in ("layer",) if settings.refusal else ("layer", "target"):  # the user corrects the refused sentence
             if getattr(request, name) != names[name]:
                 updates[panel.choices[name]] = gr.update(value=names[name])
-    if settings.unit:  # no list of classes has it
+    if settings.unit and not loaded.encodes_text:  # no list of classes has it
         choices = [(messages.TOP_CHOICE, ""), names["target"], *loaded.names]
         updates[panel.target] = update_choice(choices, value=names["target"], title=messages.CLASS_LABEL)
     if any(form.get(name) != names[name] for name in ("model", "layer")):
@@ -283,7 +296,7 @@ def update_models(panel: Panel, chosen: LoadedModel | None = None) -> dict[Any, 
 
 def models(infos: Iterable[zoo.ModelInfo]) -> list[tuple[str, str, list[str]]]:
     """Return the choices of models."""
-    return [(messages.model_choice(info), info.name, messages.model_columns(info)) for info in infos]
+    return [(messages.model_choice(info), info.name, list_columns.model_columns(info)) for info in infos]
 
 
 def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:
@@ -291,4 +304,4 @@ def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:
     stages = [layer for layer in loaded.layers if layer.stage or layer.name == loaded.default]
     rest = [layer for layer in loaded.layers if layer not in stages]
     ordered = [*reversed(stages), *rest]
-    return [(messages.layer_choice(layer), layer.name, messages.layer_columns(layer)) for layer in ordered]
+    return [(messages.layer_choice(layer), layer.name, list_columns.layer_columns(layer)) for layer in ordered]

@@ -29,7 +29,7 @@ def pack(loaded: LoadedModel) -> dict[str, Any]:
         "mean": _numbers(model.preparation.mean),
         "std": _numbers(model.preparation.std),
     }
-    if model.task == "classification":
+    if model.task == "classification" and not loaded.encodes_text:
         values["score"] = loaded.score
     changed = dict(part.split("=", 1) for part in changes.split("&")) if changes else {}
     summary = messages.preprocessing(height, width, values["mean"], values["std"])

@@ -71,8 +71,9 @@ def explain(
     plane with the largest norm. For a detector or a segmentation network, the predictions are the detected objects,
     with boxes as fractions of the overlay; target is the name of one of them ("dog", "dog#2"), empty for the first, and
     options may contain min_score for a detector. If nothing is detected, map and overlay are null and a finding
-    explains why. bands: the bands to show as red, green and blue for a TIFF or NPY image with more than three bands,
-    such as "3,2,1".
+    explains why. For a model with a text encoder, target is a sentence ("a photo of a dog"), or two separated by " | "
+    to explain the difference of their cosine similarities. bands: the bands to show as red, green and blue for a TIFF
+    or NPY image with more than three bands, such as "3,2,1".
     """
     request = from_api(image, options, model=model, layer=layer, target=target, method=method, bands=bands)
     answer = _last(engine.explain, request, (Scene, Answer), stages=False)
@@ -123,7 +124,7 @@ def feature_maps(
     rows = [sheet.numbers.index(number) for number in chosen]
     return {
         **_names(sheet.settings),
-        "target": sheet.subject.label if sheet.subject else None,
+        "target": sheet.subject.label if sheet.subject and not sheet.settings.loaded.encodes_text else None,
         "channels": chosen,
         "mean": [sheet.means[row] for row in rows],
         "effect": None if sheet.effects is None else [sheet.effects[row] for row in rows],
@@ -209,16 +210,20 @@ def _refuse_unknown_options(settings: Settings, request: Request) -> None:
 
 
 def _class(index: int, answer: Answer, share: float) -> dict[str, Any]:
-    """Return a class with its probability, or with its score if the network has no probabilities."""
+    """Return a class with its probability, a score if the network has no probabilities, or a sentence."""
     loaded = answer.settings.loaded
+    if loaded.encodes_text:
+        return {"index": None, "name": answer.settings.class_names[index], "probability": None, "similarity": share}
     known = {"probability": share} if loaded.has_probabilities else {"probability": None, "score": share}
     return {"index": index, "name": loaded.names[index], **known}
 
 
 def _target(answer: Answer) -> dict[str, Any]:
-    """Return the explained class with its probability, the object, or the name of the channel."""
+    """Return the explained class with its probability, the sentences, the object, or the name of the channel."""
     if answer.settings.unit:
         return {"index": None, "name": answer.name, "probability": None}
+    if answer.settings.sentences:
+        return {**_class(0, answer, answer.confidence), "name": answer.name}
     return _object(answer.detected_object) if answer.scene else _class(answer.target, answer, answer.confidence)
 
 

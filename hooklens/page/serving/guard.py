@@ -45,7 +45,7 @@ UPLOADED = re.compile(r"[0-9a-f]{64}")  # Gradio names the folder of an upload a
 SESSION = re.compile(rf"[A-Za-z0-9_-]{{0,{limits.SESSION_NAME}}}")
 
 CONTENT_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-src 'none'; "
     "frame-ancestors 'self' https://huggingface.co https://*.hf.space"

@@ -88,6 +88,9 @@ export function whenAnswered(element, listener) {
 /** Check whether the class is kept for other images. */
 export const isPinned = () => Boolean(document.querySelector("#hl-pin input")?.checked);
 
+/** Check whether the target is kept for other images: a pinned class, or a sentence. */
+export const keepsTarget = () => isPinned() || Boolean(document.querySelector(".hl-sentences:not([hidden])"));
+
 /** Count the clicks on Explain in the state. */
 export function countExplained() {
   document.addEventListener("click", (event) => {

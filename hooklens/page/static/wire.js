@@ -72,6 +72,16 @@ export function makeButton(text, onclick, more = {}) {
 }
 
 /**
+ * Create a button that shows a symbol. A pseudo-element draws it, so that the name of the button is its visible label.
+ * @param {string} symbol
+ * @param {() => void} onclick
+ * @param {Record<string, any>} more
+ */
+export function makeSymbolButton(symbol, onclick, more = {}) {
+  return make("button", { type: "button", class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
+}
+
+/**
  * Replace "{name}" in a text by values.
  * @param {string} text
  * @param {Object<string, string | number>} values

@@ -92,7 +92,7 @@ def _class(step: Verdict) -> dict[str, str]:
         mark = "unknown"
     else:
         mark = "mixed" if correlation > messages.PARTLY else "good"
-    return {"text": messages.of_class(reads, similarity, ALIKE), "mark": mark}
+    return {"text": messages.of_class(reads, similarity, ALIKE, step.uncompared), "mark": mark}
 
 
 def _weights(test: Randomization | str | None, method: explainers.Method) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hooklens.session.messages import short
+from hooklens.session.text_messages import similarity
 
 if TYPE_CHECKING:
     from hooklens.session.answers import Settings
@@ -67,7 +68,10 @@ def caption(record: dict[str, Any]) -> list[str]:
     question, answer = record["question"], record["answer"]
     text, probability = answer["title"], answer["probability"]
     if answer["reads_class"]:
-        text += f" for {question['class']}" + ("" if probability is None else f" ({_percent(probability)})")
+        values = "" if probability is None else f" ({_percent(probability)})"
+        if answer.get("similarities"):
+            values = f" (cosine {similarity(answer['similarities'])})"
+        text += f" for {answer.get('subject', question['class'])}{values}"
     if answer["takes_layer"]:
         text += f" at layer {question['layer']}"
     text += f" of {answer['model']}"

@@ -40,6 +40,8 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "reads_class": settings.method.reads_class,
         "takes_layer": settings.takes_layer,
         "probability": None if settings.unit or not settings.loaded.has_probabilities else step.confidence,
+        "subject": messages.subject(step),
+        "similarities": step.probabilities.tolist() if settings.sentences and step.probabilities is not None else None,
         "unit": messages.unit(settings),
         "share": step.share,
         "seconds": round(step.explanation.seconds, 3),

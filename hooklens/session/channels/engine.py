@@ -98,7 +98,7 @@ def measure(request: Request, run: Run, kind: str) -> Iterator[Step]:
         yield from engine.wait_turn(turn)
         subject = scene.subject_of(settings, inputs.crop, inputs.images)
         if subject is None:
-            raise Refused(messages.NO_EFFECTS)
+            raise Refused(settings.refusal or messages.NO_EFFECTS)
         if kind == "effect":
             values = yield from _effects(settings, inputs.images, subject, turn)
         else:
@@ -145,7 +145,7 @@ def all_channels(request: Request, run: Run, *, sort: str = "activation") -> Ite
         effects = None
         if sort == "effect":
             if subject is None:
-                raise Refused(messages.NO_EFFECTS)
+                raise Refused(settings.refusal or messages.NO_EFFECTS)
             effects = yield from _effects(settings, images, subject, turn)
     means = maps.mean((1, 2))
     keys = {"effect": effects, "number": None}.get(sort, means)
@@ -214,7 +214,7 @@ def _contribution(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple
     settings, images = inputs.settings, inputs.images
     subject = scene.subject_of(settings, inputs.crop, images)
     if subject is None:
-        return Contribution(settings, number, None, None, None, messages.NO_SUBJECT)
+        return Contribution(settings, number, None, None, None, settings.refusal or messages.NO_SUBJECT)
     name, layer = settings.loaded.name, settings.layer
     layout = next(known.layout for known in settings.loaded.layers if known.name == layer)
     effect = network_calls.effect(name, images, subject.target, layer, channel_axis(layout), number)

@@ -65,6 +65,7 @@ GRID = {
     "png": "PNG",
     "npy": ".npy",
     "stop": "Stop",
+    "stop_name": "Stop measuring the channels",
     "previous": "Previous page",
     "next": "Next page",
     "page": "Page",

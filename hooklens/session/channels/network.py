@@ -89,7 +89,7 @@ def _part(spans: list[Any], index: int | None, side: int) -> Span:
     return start / side, end / side
 
 
-Sources = tuple[Sequence[int | None], Sequence[int | None]]
+Sources = tuple[Sequence[int | None], ...]
 
 
 def _sources(name: str, layer: str, images: torch.Tensor) -> Sources:

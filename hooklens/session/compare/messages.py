@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooklens.session import messages
+from hooklens.session import messages, text_messages
 
 COMPARE = "Compare"
 MAPS = "Side by side"
@@ -21,6 +21,7 @@ TERMS = {
     "pair": "Compare top two classes",
     "pair_hint": "Two panels with the same limits: the predicted class and the runner-up",
     "stop": "Stop",
+    "stop_name": "Stop the comparison",
     "left_out": "The zip archive contains only finished maps, because a stopped map cannot be recomputed.",
     "again": "Recompute",
     "duplicate": "Duplicate",
@@ -38,15 +39,16 @@ TERMS = {
     "free_hint": "Each panel has its own color range",
     "method": messages.METHOD_LABEL,
     "target": messages.CLASS_LABEL,
-    "object": "Object",
-    "region": "Region",
+    "kinds": {"detection": "Object", "segmentation": "Region", "text": text_messages.FIELD["title"]},
     "layer": messages.LAYER_LABEL,
     "model": messages.MODEL_LABEL,
     "page": "Same as page",
     "top": messages.TOP_CHOICE,
     "strongest": messages.STRONGEST["detection"],
     "largest": messages.STRONGEST["segmentation"],
+    "first": "First sentence",
     "runner": "Runner-up",
+    "second": "Second sentence",
     "no_layer": "none",
     "no_class": "class-agnostic",
     "computing": "Computing …",

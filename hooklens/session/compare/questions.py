@@ -14,6 +14,8 @@ from hooklens.session.compare import messages
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import turns
 from hooklens.session.request import LONGEST, MOST_OPTIONS, NAMES, Request
+from hooklens.session.text import sentences
+from hooklens.session.text_messages import NO_SECOND_SENTENCE
 
 if TYPE_CHECKING:
     import torch
@@ -128,6 +130,11 @@ def _question(panel_request: PanelRequest, image: str, run: Run) -> Generator[St
         names["method"] = model_cache.default_method(settings.loaded, [method.name for method in listed])
     if panel_request.runner_up:
         names["target"] = ""
+    if settings.loaded.encodes_text and not names["target"]:  # the first or the second sentence of the page
+        listed_sentences = settings.class_names if settings.sentences else []
+        if panel_request.runner_up and len(listed_sentences) < 2:
+            raise Refused(NO_SECOND_SENTENCE)
+        names["target"] = [*listed_sentences, ""][panel_request.runner_up]
     is_detector = settings.loaded.model.task == "detection"
     same_method = names["method"] == panel_request.page.get("method")
     options = {
@@ -136,6 +143,12 @@ def _question(panel_request: PanelRequest, image: str, run: Run) -> Generator[St
         if (is_detector if name == MIN_SCORE else same_method)
     }
     return Request(image, **names, options=options, bands=bands)
+
+
+def page_sentences(panel_request: PanelRequest) -> list[str]:
+    """Return the sentences on the page, for panels of networks with a text encoder."""
+    found, _ = sentences.parse(Request(target=panel_request.page.get("target", "")))
+    return found.listed if found else []
 
 
 def _refuse_defaults(settings: Settings) -> None:
@@ -154,6 +167,8 @@ def _runner_up(settings: Settings, image: Image.Image, images: torch.Tensor) -> 
     Errors   Refused if there is none
     """
     loaded = settings.loaded
+    if loaded.encodes_text:
+        return settings.names["target"]
     if not loaded.detects_objects:
         scores = network_calls.scores(loaded.name, images)
         if scores.numel() < 2:

@@ -60,7 +60,7 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
         yield from engine.wait_turn(turn)
         subject = scene.subject_of(settings, loaded.model.crop(image), images)
         if subject is None:
-            raise Refused(messages.NOTHING_TO_MEASURE)
+            raise Refused(settings.refusal or messages.NOTHING_TO_MEASURE)
         names = [layer.name for layer in loaded.layers]
         measured = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=subject.target, layers=names)
     pairs = [measured[layer.name].tolist() for layer in loaded.layers]

@@ -295,6 +295,7 @@ TRAINING_FORM = {
     "off": "off",
     "start": "Start",
     "stop": "Stop",
+    "stop_name": "Stop the training",
     "queued": "Waiting in the queue…",
     "stopping": "Stopping…",
     "step": "step",

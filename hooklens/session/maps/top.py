@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from hooklens.session import engine, model_cache, network_calls, results_cache
+from hooklens.session import engine, model_cache, network_calls, results_cache, scene
 from hooklens.session.answers import Settings, Waiting
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import turns
@@ -76,11 +76,12 @@ def explain(request: Request, run: Run, key: str, name: str, classes: list[int])
     if method.takes_layer:
         options["layer"] = settings.layer
     crop, maps = settings.loaded.model.crop(image), {}
-    for index in [index for index in classes if 0 <= index < len(settings.loaded.names)][:COUNT]:
+    for index in [index for index in classes if 0 <= index < len(settings.class_names)][:COUNT]:
         with turns.enqueue(run, long=False) as turn:
             yield from engine.wait_turn(turn)
             if run.stopped():
                 return
-            explanation = network_calls.explain(settings.loaded.name, method.name, images, target=index, **options)
+            target = scene.target_of_label(settings, index)
+            explanation = network_calls.explain(settings.loaded.name, method.name, images, target=target, **options)
         maps[index] = explanation.map[0].float()
         yield TopMaps(settings, crop, method, dict(maps))

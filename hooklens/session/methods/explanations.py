@@ -332,6 +332,8 @@ TASKS = {
     "segmentation": ScoreWords("logits, averaged over the pixels of the region", "the score (logit)", "logits"),
 }
 """By task, for other networks."""
+SENTENCE = ScoreWords("units of cosine similarity", "the similarity", "units of cosine similarity")
+"""For a sentence that is explained instead of a class."""
 CHANNEL = ScoreWords("the unit of the channel's output", "the mean of the channel", "units of the channel's output")
 """For a channel that is explained instead of a class."""
 

@@ -83,7 +83,7 @@ Message = str | tuple[str, dict[str, Any]]
 def describe(finding: Finding, step: Answer) -> dict[str, Any]:
     """Return a finding in the format that `static/panel/findings.js` draws."""
     settings, layer = step.settings, step.explanation.layer or ""
-    context = FindingContext(settings, step.name, layer, finding.facts, finding.remedy)
+    context = FindingContext(settings, page_messages.subject(step), layer, finding.facts, finding.remedy)
     message: Message = page_messages.plain(finding.sentence)
     if finding.code in MESSAGES:
         # A custom method may use one of these codes with different facts.

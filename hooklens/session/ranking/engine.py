@@ -73,7 +73,7 @@ def rank(request: Request, options: RankingOptions, run: Run) -> Iterator[Step |
         yield from engine.wait_turn(turn)
         subject = scene.subject_of(settings, crop, images)
         if subject is None:
-            raise Refused(scene.inspect(settings, crop, images).message)
+            raise Refused(settings.refusal or scene.inspect(settings, crop, images).message)
         unit = settings.unit and scene.target_of(settings)
         target = settings.names["target"] if unit else subject.name
         yield Ranking(settings, crop, target, None, options.seconds, 0.0)

@@ -35,6 +35,7 @@ TERMS: dict[str, Any] = {
     "here": "Current layer",
     "start": "Rank methods",
     "stop": "Stop",
+    "stop_name": "Stop the ranking",
     "csv": "Save CSV",
     "four": "Compare top four",
     "best": "best",

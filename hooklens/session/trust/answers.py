@@ -51,6 +51,8 @@ class Verdict:
     order: torch.Tensor
     blurred: Image.Image
     similarity: ClassSimilarity | None = None
+    uncompared: str = ""
+    """Why the map was not compared with that of another class, if there is a special reason."""
     weights: Randomization | str | None = None
     """The randomization test, or the message that explains why there is none."""
     more: bool = False

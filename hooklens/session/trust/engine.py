@@ -17,10 +17,11 @@ from PIL import Image
 
 from hooklens import limits
 from hooklens.errors import Refused
-from hooklens.session import engine, network_calls, results_cache, scene
+from hooklens.session import engine, network_calls, results_cache, scene, text_messages
 from hooklens.session.answers import Answer, Settings, Waiting
 from hooklens.session.jobs.runs import Run
 from hooklens.session.jobs.turns import turns
+from hooklens.session.messages import subject
 from hooklens.session.methods import costs
 from hooklens.session.rail import norms
 from hooklens.session.request import Request
@@ -93,12 +94,13 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
         verdict = Verdict(
             key,
             settings.method,
-            answer.name,
+            subject(answer),
             messages.unit(settings, evaluation),
             evaluation,
             order(evaluation),
             blurred(answer.crop, images),
             _class_similarity(answer, images) if is_quick(settings) else None,
+            _why_not_compared(settings),
             more=is_quick(settings),
         )
         yield verdict
@@ -215,6 +217,8 @@ def _class_similarity(answer: Answer, images: torch.Tensor) -> ClassSimilarity |
     settings, explained, probabilities = answer.settings, answer.target, answer.probabilities
     if not settings.method.reads_class or settings.unit or probabilities is None or len(probabilities) < 2:
         return None
+    if settings.loaded.encodes_text:
+        return None
     other = next(label for label in probabilities.topk(2).indices.tolist() if label != explained)
     options = {**settings.method_options, **({"layer": settings.layer} if settings.method.takes_layer else {})}
     second = network_calls.explain(
@@ -225,6 +229,13 @@ def _class_similarity(answer: Answer, images: torch.Tensor) -> ClassSimilarity |
         for explanation in (answer.explanation, second)
     ]
     return ClassSimilarity(settings.loaded.names[other], float(rank_correlation(*pair)[0]))
+
+
+def _why_not_compared(settings: Settings) -> str:
+    """Return why the map of a sentence is not compared with that of another one; empty for classes."""
+    if settings.sentences is None:
+        return ""
+    return text_messages.TWO_SENTENCES if settings.sentences.against else text_messages.ONE_SENTENCE
 
 
 def _randomize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hooklens.session import messages as page_messages
+
 if TYPE_CHECKING:
     from explainers.metrics.evaluation import Evaluation
     from explainers.metrics.randomization_result import Randomization
@@ -33,6 +35,7 @@ TERMS: dict[str, Any] = {
     "title": "How faithful is this map?",
     "ask": "Compare with controls",
     "stop": "Stop",
+    "stop_name": "Stop the check",
     "weights": "Randomize weights",
     "details": "Numbers and curves",
     "questions": {"controls": "Better than chance?", "class": "Specific to this class?", "weights": "Learned?"},
@@ -64,6 +67,8 @@ def unit(settings: Settings, evaluation: Evaluation) -> str:
     if settings.unit:
         return "channel mean"
     if settings.loaded.model.task == "classification" and evaluation.options.get("score") == "logit":
+        if settings.sentences:
+            return page_messages.measure(settings)
         return "logit" if settings.loaded.has_probabilities else "output"
     return {"detection": "score", "segmentation": "mean logit"}.get(settings.loaded.model.task, "probability")
 
@@ -73,12 +78,12 @@ def controls(evaluation: Evaluation) -> str:
     return ". ".join(evaluation.sentence(metric) for metric in evaluation.values) + "."
 
 
-def of_class(reads_class: bool, similarity: ClassSimilarity | None, limit: float) -> str:
-    """Return whether the map depends on the class."""
+def of_class(reads_class: bool, similarity: ClassSimilarity | None, limit: float, reason: str = "") -> str:
+    """Return whether the map depends on the class, or the `reason` why this was not tested."""
     if not reads_class:
         return "Class-agnostic: the method does not use the class."
     if similarity is None:
-        return "Not compared with another class."
+        return reason or "Not compared with another class."
     if similarity.correlation != similarity.correlation:
         return f"Not compared: the map of {similarity.other} is constant or not finite."
     result = f"rank correlation {_signed(similarity.correlation)} with the map of {similarity.other}"

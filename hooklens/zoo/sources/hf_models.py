@@ -1,7 +1,8 @@
 """Image classifiers of transformers: `hf:USER/NAME` or `hf:USER/NAME@REVISION` on the Hub, or `hf:FOLDER`.
 
-The preprocessing is that of the processor that comes with the weights, the class names are those of the configuration.
-Code from the Hub is never run. transformers is an optional dependency and is imported when one of these names is used.
+Networks with an image and a text encoder, such as CLIP and SigLIP, are loaded with their tokenizer. The preprocessing
+is that of the processor that comes with the weights, the class names are those of the configuration. Code from the Hub
+is never run. transformers is an optional dependency and is imported when one of these names is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from hooklens.zoo.downloads import Progress
-from hooklens.zoo.model import MODES, Model, Preparation
+from hooklens.zoo.model import MODES, Model, Preparation, Tokenize
 from hooklens.zoo.overrides import UNKNOWN
 from hooklens.zoo.sources import hub
 from hooklens.zoo.sources.source import ModelUnavailable, OpenSource
@@ -34,10 +35,10 @@ class HuggingFaceModels(OpenSource):
 
     def load(self, name: str, progress: Progress | None = None) -> Model:
         folder = _folder(name)
-        classifiers = _transformers().AutoModelForImageClassification
         config = _configuration(name, folder)
+        architecture = _two_encoders(config) or _transformers().AutoModelForImageClassification
         try:
-            network, report = classifiers.from_pretrained(
+            network, report = architecture.from_pretrained(
                 folder, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **LOCAL
             )
         except Exception as error:  # many types of errors from transformers and torch
@@ -48,6 +49,8 @@ class HuggingFaceModels(OpenSource):
     def build(self, name: str, classes: int | None) -> Model:
         folder = _folder(name)
         config = _configuration(name, folder)
+        if architecture := _two_encoders(config):
+            return _model(name, architecture(config), config, folder)
         if classes and classes != config.num_labels:
             config.num_labels = classes
         network = _transformers().AutoModelForImageClassification.from_config(config, trust_remote_code=False)
@@ -101,11 +104,38 @@ def _configuration(name: str, folder: Path) -> Any:
             f"{name!r} is not supported by transformers {transformers.__version__} ({hub.first_line(error)}). Code "
             "that comes with weights is never run"
         ) from error
-    if type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+    if _two_encoders(config) is None and type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
         raise ModelUnavailable(
             f"{name!r} has the model type {config.model_type!r}, for which transformers has no image classifier"
         )
     return config
+
+
+def _two_encoders(config: Any) -> Any:
+    """Return the class of a network with an image and a text encoder, or None for other networks."""
+    found = getattr(_transformers(), (config.architectures or [""])[0], None)
+    return found if hasattr(found, "get_image_features") and hasattr(found, "get_text_features") else None
+
+
+def _tokenizer(name: str, config: Any, folder: Path) -> Tokenize:
+    """Return the tokenizer in the folder, which fills the whole context, as SigLIP was trained.
+
+    Errors   ModelUnavailable
+    """
+    if not any(True for pattern in hub.VOCABULARY for _ in folder.glob(pattern)):
+        # transformers would return a tokenizer without words
+        raise ModelUnavailable(f"{name!r} has no tokenizer ({', '.join(hub.VOCABULARY)}). Save it in the same folder")
+    try:
+        tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # missing or unreadable files
+        raise ModelUnavailable(f"Cannot load the tokenizer of {name!r}: {hub.first_line(error)}") from error
+    longest = config.text_config.max_position_embeddings
+
+    def tokenize(sentences: list[str]) -> dict[str, Tensor]:
+        found = tokenizer(sentences, padding="max_length", truncation=True, max_length=longest, return_tensors="pt")
+        return {key: value for key, value in found.items() if key != "token_type_ids"}
+
+    return tokenize
 
 
 def _check_complete(name: str, report: dict[str, Any]) -> None:
@@ -125,6 +155,10 @@ def _check_complete(name: str, report: dict[str, Any]) -> None:
 
 def _model(name: str, network: nn.Module, config: Any, folder: Path) -> Model:
     """Return the network with its preprocessing and labels; UNKNOWN preprocessing if the folder has none."""
+    if _two_encoders(config):
+        channels = int(getattr(config.vision_config, "num_channels", 3) or 3)
+        tokenize = _tokenizer(name, config, folder)
+        return Model(name, network, [], _preparation(name, channels, folder), tokenize=tokenize)
     names = config.id2label or {}
     labels = [str(names[index]) for index in range(len(names))] if set(names) == set(range(len(names))) else []
     return Model(name, network, labels, _preparation(name, int(getattr(config, "num_channels", 3) or 3), folder))

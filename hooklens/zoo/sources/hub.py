@@ -17,6 +17,10 @@ from hooklens.zoo.sources.source import ModelUnavailable
 TIMEOUT = 10.0
 """Seconds in which the Hub must respond."""
 SETTINGS = ("config.json", "preprocessor_config.json", "processor_config.json")
+VOCABULARY = ("tokenizer.json", "vocab.*", "spiece.model")
+"""Files with the words of a tokenizer; one of them is sufficient."""
+TOKENIZER = (*VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "merges.txt")
+"""Files of the tokenizer of a model with a text encoder."""
 SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
 """Files of weights. The pickled ones are only used if the safetensors files are missing."""
@@ -38,7 +42,7 @@ def folder(repository: str, files: Sequence[str] = (), fetch: bool = True) -> Pa
     import huggingface_hub  # installed with the extras timm and hf
 
     name, _, revision = repository.partition("@")
-    wanted = [[*SETTINGS, *files]] if files else [[*SETTINGS, *SAFE], [*PICKLED]]
+    wanted = [[*SETTINGS, *files]] if files else [[*SETTINGS, *TOKENIZER, *SAFE], [*PICKLED]]
     cached = _cached(name, revision, wanted)
     if cached is not None:
         return cached
@@ -75,7 +79,7 @@ def _cached(name: str, revision: str, wanted: Sequence[Sequence[str]]) -> Path |
 
 def _has(path: Path, wanted: Sequence[Sequence[str]]) -> bool:
     """Return whether the folder has a file of weights."""
-    weights = {name for names in wanted for name in names} - set(SETTINGS)
+    weights = {name for names in wanted for name in names} - {*SETTINGS, *TOKENIZER}
     return any(True for pattern in weights for _ in path.glob(pattern))
 
 

@@ -1,6 +1,7 @@
 """Models that are defined in single files: those that ship with the project, and those that users add.
 
-A model file is any `.py` file with a function `build()` that returns an `nn.Module` or a `zoo.Model`. The folders are
+A model file is any `.py` file with a function `build()` that returns an `nn.Module`, a pair of a network with a text
+encoder and its tokenizer, or a `zoo.Model`. The folders are
 `models/` of the project and the folder named by HOOKLENS_MODELS_DIR. Files are loaded by path, so they never clash with
 a package `models` of the user. Optional names in a file:
 
@@ -28,8 +29,9 @@ from torchvision.transforms import InterpolationMode
 from explainers.errors import BadOption
 from explainers.probabilities import check_score
 from hooklens import resources
+from hooklens.zoo import text
 from hooklens.zoo.downloads import Progress
-from hooklens.zoo.model import Model, Preparation
+from hooklens.zoo.model import Model, Preparation, Tokenize
 from hooklens.zoo.overrides import UNKNOWN
 from hooklens.zoo.sources import python_files
 from hooklens.zoo.sources.source import ModelInfo, ModelUnavailable, Source, no_random_init
@@ -134,18 +136,23 @@ def _info(name: str, module: ModuleType, error: str = "") -> ModelInfo:
     )
 
 
-def _build(name: str, module: ModuleType, **arguments: Any) -> nn.Module | Model:
+def _build(name: str, module: ModuleType, **arguments: Any) -> tuple[Any, Tokenize | None]:
+    """Return what `build` returns, a network or a model, and its tokenizer if it returned one.
+
+    Errors   ModelUnavailable if it fails or returns something else
+    """
     try:
-        result = module.build(**arguments)
+        result, tokenize = text.with_tokenizer(module.build(**arguments))
     except Exception as error:  # the file's own code
         reason = str(error) if isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}"
         raise ModelUnavailable(f"Cannot build the network in {name}.py. {reason}") from error
     if not isinstance(result, (nn.Module, Model)):
         raise ModelUnavailable(f"build() of {name}.py returned {type(result).__name__}. Return an nn.Module")
-    return result
+    return result, tokenize
 
 
-def _model(name: str, module: ModuleType, result: nn.Module | Model) -> Model:
+def _model(name: str, module: ModuleType, built: tuple[Any, Tokenize | None]) -> Model:
+    result, tokenize = built
     if isinstance(result, Model):
         return result
     labels = list(module.labels()) if hasattr(module, "labels") else []
@@ -155,7 +162,7 @@ def _model(name: str, module: ModuleType, result: nn.Module | Model) -> Model:
     except BadOption as error:
         raise ModelUnavailable(f"SCORE in {name}.py: {error}") from error
     if settings is None:
-        return Model(name, result, labels, UNKNOWN, score=score)
+        return Model(name, result, labels, UNKNOWN, score=score, tokenize=tokenize)
     size, mode = settings["size"], InterpolationMode(settings.get("interpolation", "bilinear"))
     preparation = Preparation(size, settings.get("resize", size), settings["mean"], settings["std"], mode)
-    return Model(name, result, labels, preparation, score=score)
+    return Model(name, result, labels, preparation, score=score, tokenize=tokenize)

@@ -232,16 +232,17 @@ def test_a_module_without_forward_is_refused() -> None:
         saliency(nn.ModuleList([network()]), IMAGES)
 
 
-def test_clips_are_refused_and_the_remedy_works() -> None:
+def test_clips_as_images_with_more_channels() -> None:
     clips = torch.rand(2, 3, 4, 8, 8)
     layers = nn.Conv3d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 3)
     model = nn.Sequential(*layers).eval()
-    with pytest.raises(BadImages, match=r"images\.flatten\(1, 2\).*model\(images\.unflatten\(1, \(3, 4\)\)\)"):
-        saliency(model, clips)
     found = saliency(model, clips.flatten(1, 2), 1, forward=lambda images: model(images.unflatten(1, (3, 4))))
     leaf = clips.clone().requires_grad_()
     model(leaf)[:, 1].sum().backward()
     torch.testing.assert_close(found.unflatten(1, (3, 4)), leaf.grad)
+    torch.testing.assert_close(saliency(model, clips, 1), leaf.grad)
+    with pytest.raises(BadImages, match=r"For a single video \[C, T, H, W\], give images\[None\]"):
+        saliency(model, clips[0], 1)
 
 
 def test_an_array_is_a_numpy_array() -> None:

@@ -32,9 +32,19 @@ NAN, INF = float("nan"), float("inf")
 # Images and baselines
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (4, 4), (3, 4, 4), (1, 1, 3, 4, 4), (2, 2, 3, 4, 4), (1, 1, 1, 3, 4, 4)])
+@pytest.mark.parametrize("shape", [(), (4,), (4, 4), (3, 4, 4), (1, 1, 1, 3, 4, 4)])
 def test_images_must_have_four_dimensions(shape):
     with pytest.raises(BadImages, match=r"must have 4 dimensions, \[N, C, H, W\]"):
+        saliency(plain(), torch.zeros(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "shape, remedy", [((1, 1, 3, 4, 4), r"images\[0\]"), ((2, 2, 3, 4, 4), r"images\.flatten\(0, 1\)")]
+)
+def test_a_batch_of_batches_is_refused(shape, remedy):
+    with pytest.raises(
+        BadImages, match=rf"the model takes images \[N, C, H, W\]\. For a batch of batches, give {remedy}"
+    ):
         saliency(plain(), torch.zeros(shape, dtype=torch.float64))
 
 

@@ -268,13 +268,13 @@ def test_feature_maps_are_placed_and_ordinary_networks_are_not_touched():
 
 def test_placement_by_hand():
     maps = torch.tensor([[[1.0, 2.0, 3.0]]])
-    assert Placement((2.0,), (10.0, 6.0, 2.0), (4, 12)).place(maps).tolist() == [[[3, 2, 1]]]
-    assert Placement((2.0,), (-2.0, 2.0, 6.0), (4, 8)).place(maps).tolist() == [[[2, 3]]]  # one cell in the padding
-    assert Placement((2.0,), (6.0, 10.0, 2.0), (4, 12)).place(maps).tolist() == [[[3, 1, 2]]]
+    assert Placement(((2.0,), (10.0, 6.0, 2.0)), (4, 12)).place(maps).tolist() == [[[3, 2, 1]]]
+    assert Placement(((2.0,), (-2.0, 2.0, 6.0)), (4, 8)).place(maps).tolist() == [[[2, 3]]]  # one cell in the padding
+    assert Placement(((2.0,), (6.0, 10.0, 2.0)), (4, 12)).place(maps).tolist() == [[[3, 1, 2]]]
     # Centers 4, 8 and 12 of 16 pixels: a grid of 2-pixel cells with centers 1, 3, 5, ..., linear in between.
-    placed = Placement((8.0,), (4.0, 8.0, 12.0), (16, 16)).place(maps)[0, 0]
+    placed = Placement(((8.0,), (4.0, 8.0, 12.0)), (16, 16)).place(maps)[0, 0]
     assert placed.tolist() == [0, 1, 1.25, 1.75, 2.25, 2.75, 3, 0]
-    rows, columns = Placement((2.0,), (6.0, 10.0), (4, 12)).sources()
+    rows, columns = Placement(((2.0,), (6.0, 10.0)), (4, 12)).sources()
     assert rows == [0] and columns == [None, 0, 1]
 
 

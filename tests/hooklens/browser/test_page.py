@@ -65,8 +65,10 @@ def test_an_example_is_explained(visit: Visit) -> None:
 def test_layer_class_and_method_are_changed(visit: Visit) -> None:
     visit.open()
 
+    before = len(visit.requests)
     visit.after(lambda: visit.choose("layer", "stages.2.0.expand.0"))
     assert "stages.2.0.expand.0" in visit.status
+    assert not [url for url in visit.requests[before:] if "run/predict" in url], "a choice is one request"
 
     visit.after(lambda: visit.choose("class", "goldfish"))
     assert "goldfish" in visit.status
@@ -279,7 +281,8 @@ MISNAMED = """() => [...document.querySelectorAll('button, summary, [role=tab], 
     const ids = each.getAttribute('aria-labelledby'), plain = (text) => text.toLowerCase().replace(/\\s+/g, ' ').trim();
     const parts = ids?.split(' ').map((id) => document.getElementById(id).textContent) ?? [];
     const name = ids ? parts.join(' ') : each.getAttribute('aria-label');
-    return name && !plain(name).includes(plain(each.innerText)) ? [name, each.innerText] : null;
+    const text = plain(each.innerText), isWord = /\\p{L}|\\p{N}/u.test(text); // not a symbol
+    return name && isWord && !plain(name).includes(text) ? [name, text] : null;
   }).filter(Boolean)"""
 """The controls whose accessible name lacks their visible text: what a user says does not reach them."""
 

@@ -65,7 +65,7 @@ def test_a_factorization_is_one_colored_image(visit: Visit) -> None:
         "return found.size; }"
     )
     assert colors >= 2, "several hues"
-    visit.after(lambda: planes.get_by_role("option", name="Component 2").click())
+    visit.after_partial(lambda: planes.get_by_role("option", name="Component 2").click())
     assert not colored.is_visible() and page.locator("#hl-overlay .hl-tools").is_visible()
 
 
@@ -159,7 +159,9 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
         else:
             held.append(route)
 
-    page.route("**/assets/*.js", hold)
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.route("**/hl/page-*.js", hold)
     page.goto(app, wait_until="commit")
     page.wait_for_function("document.querySelector('#hl-first img')?.naturalWidth > 0")
     assert "German shepherd, 94%." in page.locator("#hl-first").inner_text()
@@ -168,6 +170,8 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
     for route in waiting:
         route.continue_()
     page.wait_for_function("Number(document.getElementById('hl-overlay')?.dataset.id || 0) > 0")
+    sent = [url for url in requests if not url.startswith(("data:", "blob:"))]
+    assert len(sent) <= 30 and not any("/assets/" in url for url in sent), "one script has all modules"
     assert page.locator("#hl-first").count() == 0
     canvas = page.locator("#hl-overlay canvas").first.bounding_box()
     assert picture and canvas
@@ -176,6 +180,16 @@ def test_the_first_map_is_shown_before_the_scripts(browser, app: str) -> None:
     page.wait_for_function("document.querySelector('#hl-explain') !== null")
     assert page.locator("#hl-first").count() == 0, "another question"
     page.context.close()
+
+
+@pytest.mark.slow
+def test_without_the_script_gradio_loads_its_modules_as_usual(browser, app: str) -> None:
+    page = browser.new_page()
+    page.route("**/hl/page-*.js", lambda route: route.abort())
+    page.goto(f"{app}/?example=cat")
+    page.wait_for_function("document.documentElement.dataset.hlState === 'done'", timeout=PATIENCE)
+    assert "tabby" in page.locator("#hl-bars").inner_text()
+    page.close()
 
 
 def test_lists_find_names_by_words_and_typing_replaces_the_old_name(visit: Visit) -> None:

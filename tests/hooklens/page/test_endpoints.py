@@ -136,7 +136,7 @@ def test_lists(client: Any) -> None:
         ({"method": "saliency", "options": {"<b>samples</b>": 3}}, "Saliency has no option “<b>samples</b>”"),
         ({"model": 5}, "model"),
         ({"layer": ["head"]}, "layer"),
-        ({"target": "x" * 500}, "200"),
+        ({"target": "x" * 501}, "500"),
     ],
 )
 def test_invalid_arguments_are_refused(client: Any, wrong: dict[str, Any], word: str) -> None:

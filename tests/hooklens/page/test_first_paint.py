@@ -11,7 +11,8 @@ from typing import Any
 
 from PIL import Image
 
-from hooklens.page.first_paint.first_paint import PICTURE, FirstPaint, head
+from hooklens.page.first_paint.bundle import Bundle
+from hooklens.page.first_paint.first_paint import FirstPaint, head
 from hooklens.page.overlay import landing
 
 PAGE = b"<!doctype html><html><head><title>x</title></head><body></body></html>"
@@ -31,7 +32,7 @@ def served(elements: str | None, path: str = "/", root: str = "") -> tuple[dict[
     async def collect(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": path, "root_path": root}
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": root, "headers": []}
     call = FirstPaint(app, elements)(scope, None, collect)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as pool:  # browser tests may have an event loop in this thread
         pool.submit(asyncio.run, call).result()
@@ -50,15 +51,27 @@ def test_the_picture_is_the_stored_map(monkeypatch: Any) -> None:
     for name in ("HOOKLENS_MODEL", "HOOKLENS_MODELS"):
         monkeypatch.delenv(name, raising=False)
     text = head("auto")
-    assert text is not None and "CONTENT" not in text and "DEFAULTS" not in text
+    assert text is not None and not re.search("CONTENT|DEFAULTS|STORED", text)
     stored = landing.load_stored("auto")
     assert stored is not None and json.dumps(stored["headline"][1])[1:-1] in text
     found = re.search(r"const defaults = (\{.*?\})", text)
     assert found and json.loads(found[1]) == {
         "model": "efficientnet_lite0", "layer": "head", "method": "grad_cam", "example": "dog",
     }  # fmt: skip
-    drawn, saved = landing.draw(stored), Image.open(io.BytesIO(PICTURE.read_bytes()))
+    drawn, saved = landing.draw(stored), Image.open(io.BytesIO(landing.PICTURE.read_bytes()))
     assert saved.size == drawn.size
     differences = [abs(a - b) for a, b in zip(saved.tobytes(), drawn.tobytes(), strict=True)]
     assert sum(differences) / len(differences) < 4, "run `python -m hooklens.page.overlay.landing`"
     assert head("resnet50") is None
+    sent = re.search(r"hooklens\.stored = (\{.*\});", text)
+    assert sent and json.loads(json.loads(sent[1])["hl-overlay"]["value"])["map"] == stored["view"]["map"]
+
+
+def test_the_bundle_replaces_the_elements_of_gradio() -> None:
+    bundle = Bundle(b"", "page-1.js", "<script entry></script>", "<link sheet>")
+    page = f'<head>{bundle.sheet}{bundle.entry}<script>c = {{"theme_hash": "a1"}}</script></head>'
+    edited = FirstPaint(None, "<b>", bundle).edit(page)  # type: ignore[arg-type]
+    assert edited.startswith("<head><script>window.hooklens") and '<b><link rel="preload"' in edited
+    assert 'src="hl/page-1.js"' in edited and "theme.css?v=a1" in edited
+    assert bundle.entry not in edited and bundle.sheet not in edited
+    assert FirstPaint(None, "<b>", bundle).edit("<head></head>") == "<head><b></head>", "another version of Gradio"  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ def test_one_time_values_are_in_the_last_step_too(blobs: str) -> None:
 
 
 def test_script_input_is_validated() -> None:
-    hostile = {"slot": 9, "number": "1", "image": ["x"], "page": {"model": 3, "layer": "x" * 500, "target": "a"},
+    hostile = {"slot": 9, "number": "1", "image": ["x"], "page": {"model": 3, "layer": "x" * 501, "target": "a"},
                "options": [1], "own": "x", "runner": 1, "classed": "yes", "lists": 1, "place": None}  # fmt: skip
 
     assert questions.parse(hostile) == PanelRequest(0, 0, page={"target": "a"})

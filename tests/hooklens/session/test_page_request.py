@@ -114,7 +114,7 @@ def test_after_a_change_of_model_the_request_is_lenient(uploaded: str) -> None:
 @pytest.mark.parametrize(
     "query, left_out",
     [
-        ({"layer": "x" * 300}, "layer"),
+        ({"layer": "x" * 501}, "layer"),
         ({"options": "{"}, "options"),
         ({"options": "[" * 1999}, "options"),
         ({"options": "[1]"}, "options"),

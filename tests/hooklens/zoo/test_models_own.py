@@ -34,6 +34,10 @@ class Mnist(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 28 * 28, 10))
 
+class Clips(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv3d(3, 4, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 4))
+
 class Odd(nn.Module):
     def forward(self, x):
         return {"a": x}
@@ -185,7 +189,7 @@ def test_task_is_detected_from_the_output() -> None:
     [
         ("own_net:none", {}, "own_net has no 'none'. Name a function"),
         ("own_net:number", {}, "'own_net:number' is 'int'. Name a function"),
-        ("own_net:nothing", {}, "'own_net:nothing' returned NoneType. Return an nn.Module or a zoo.Model"),
+        ("own_net:nothing", {}, "'own_net:nothing' returned NoneType. Return an nn.Module, a pair"),
         ("own_net:fails", {}, "'own_net:fails' raised KeyError: 'no data here'"),
         ("own_net:needs", {}, "'own_net:needs' raised TypeError: needs() missing 1 required"),
         ("not_here:Net", {}, "No module named 'not_here'"),
@@ -198,6 +202,8 @@ def test_task_is_detected_from_the_output() -> None:
             SETTINGS,
             "'own_net:Odd' returns dict for one image. A classifier must return scores [1, classes]",
         ),
+        ("own_net:Clips", SETTINGS, "'own_net:Clips' takes videos or volumes, but the page and data sets show images"),
+        ("own_net:Clips", {}, "pass the network and clips [N, C, T, H, W] to the functions of explainers"),
         ("own_net:Mnist", SETTINGS, "fails on an input of shape [1, 3, 32, 32]"),
         ("own_net:Mnist", {"mean": [0.1], "std": [0.2], "size": 30}, "fails on an input of shape [1, 1, 30, 30]"),
         ("own_net:Net", {**SETTINGS, "labels": ["a", "b"]}, "'own_net:Net' has 4 outputs but 2 labels were given"),

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hooklens import zoo
 from hooklens.cli import commands, serving
 from hooklens.zoo import checkpoints
 from tests.hooklens.zoo.test_checkpoints import safetensors
+from tests.support.two_encoders import TwoEncoders, save_hugging_face, tokenize
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "your_model.md").read_text(encoding="utf-8")
@@ -84,6 +86,42 @@ def test_example_that_converts_a_pickled_network(names: dict[str, Any]) -> None:
     target = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
     assert checkpoints.load(target, "weights.pt") == []
     assert all(torch.equal(value, expected[name]) for name, value in target.state_dict().items())
+
+
+def test_examples_with_a_text_encoder(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function runs with a small network in place of open_clip's, the call with a small CLIP."""
+    pytest.importorskip("transformers")
+    parts = {"create_model_and_transforms": lambda *_, **__: (TwoEncoders(), None, None)}
+    monkeypatch.setitem(sys.modules, "open_clip", SimpleNamespace(**parts, get_tokenizer=lambda _: tokenize))
+    Path("my_clip.py").write_text(BLOCKS[-4], encoding="utf-8")
+    own = zoo.load_model("my_clip.py:build", size=32, mean=[0.5] * 3, std=[0.5] * 3)
+    assert own.tokenize is tokenize and own.network(torch.zeros(1, 3, 32, 32)).shape == (1, 12)
+    save_hugging_face("CLIP", Path("my_clip"))
+    names["load_model"] = zoo.load_model
+
+    exec(compile(BLOCKS[-3], "docs/your_model.md", "exec"), names)
+
+    assert names["explanation"].map.shape == (1, 8, 8) and Path("overlay.png").stat().st_size > 1000
+
+
+def test_examples_with_videos(names: dict[str, Any]) -> None:
+    exec(compile(BLOCKS[-2], "docs/your_model.md", "exec"), names)
+
+    assert names["explanation"].map.shape == (1, 8, 16, 24) and names["evaluation"].curves["deletion"].shape == (1, 21)
+    with Image.open("map.gif") as drawn:
+        assert drawn.n_frames == 8 and drawn.size == (48, 32)
+
+    class TimeFirst(nn.Module):
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, clips: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.network(clips.transpose(1, 2)))
+
+    expected, names["network"] = names["explanation"].map, TimeFirst(names["network"]).eval()
+    exec(compile(BLOCKS[-1], "docs/your_model.md", "exec"), names)
+    assert names["explanation"].map.shape == expected.shape
 
 
 def test_message_is_the_real_one(tmp_path: Path) -> None:

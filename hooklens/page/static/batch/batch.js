@@ -20,7 +20,7 @@ class Batch {
     };
     this.files = new FileChooser(terms, props.limits, onMessage, () => this.tryExamples(props.examples));
     const startButton = button(terms.start, () => this.start(), { class: "hl-button hl-many-go" });
-    this.stopButton = button(terms.stop, () => trigger("stop", {}), { disabled: true });
+    this.stopButton = button(terms.stop, () => trigger("stop", {}), { disabled: true, "aria-label": terms.stop_name });
     this.saveButton = button(terms.save, () => this.save(), { disabled: true });
     element.firstElementChild.replaceChildren(
       this.files.box,

@@ -1,7 +1,7 @@
 // Steps through the images of a batch on the page, one after the other.
 import { selectTab } from "../gradio.js";
 import { perform, state, subscribe, update } from "../store.js";
-import { fill, make, makeButton } from "../wire.js";
+import { fill, make, makeSymbolButton } from "../wire.js";
 
 const VIEW = "overlay"; // the tab that shows the map
 
@@ -10,7 +10,7 @@ export function mount(element, { terms }) {
     const { files, at } = state.steps;
     update({ steps: { files, at: (at + step + files.length) % files.length } });
   };
-  const button = (text, label, act) => makeButton(text, act, { "aria-label": label, title: label });
+  const button = (text, label, act) => makeSymbolButton(text, act, { "aria-label": label, title: label });
   const where = make("p", { role: "status" });
   const root = make(
     "div",

@@ -1,7 +1,7 @@
 // Navigation of the open channel: Previous and Next in tile order, or a channel number.
 import { countChannels, isOutdated, neighbor, open } from "./state.js";
 import { change, provide, state, subscribe } from "../store.js";
-import { watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { watchProps, make, makeButton, makeSymbolButton, markDrawn } from "../wire.js";
 
 function go(step) {
   const next = neighbor(step);
@@ -14,7 +14,7 @@ class Pager {
     const off = { disabled: true };
     this.previous = makeButton(terms.previous, () => go(-1), off);
     this.next = makeButton(terms.next, () => go(1), off);
-    this.close = makeButton("×", () => open(null), { ...off, "aria-label": terms.close, title: terms.close });
+    this.close = makeSymbolButton("×", () => open(null), { ...off, "aria-label": terms.close, title: terms.close });
     const attributes = { type: "number", min: 0, step: 1, name: "channel", "aria-label": terms.channel };
     this.number = make("input", { ...attributes, ...off, onchange: () => this.enter() });
     this.count = make("span");

@@ -28,7 +28,7 @@ export class Toolbar {
     this.dead = make("span", { text: terms.dead });
     this.png = makeButton(terms.png, actions.png, { disabled: true });
     this.npy = makeButton(terms.npy, actions.npy, { disabled: true });
-    this.stop = makeButton(terms.stop, actions.stop, { hidden: true });
+    this.stop = makeButton(terms.stop, actions.stop, { hidden: true, "aria-label": terms.stop_name });
     this.ends = [make("span"), make("span")];
     this.legend = make("span", { class: "hl-channels-legend" }, this.ends[0], make("i"), this.ends[1]);
     this.root = this.arrange();

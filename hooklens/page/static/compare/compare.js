@@ -4,7 +4,7 @@ import { Panel } from "./panel.js";
 import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
-import { isPinned, whenAnswered } from "../gradio.js";
+import { keepsTarget, whenAnswered } from "../gradio.js";
 import { state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
 
@@ -165,7 +165,7 @@ class Board {
     const before = this.page.image;
     this.requests.setImage(image);
     if (!before || !this.page.image || before === this.page.image) return;
-    if (!this.coming && !isPinned()) for (const { own } of this.panels) if (own.target) delete own.target;
+    if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
     this.coming = false;
   }
 

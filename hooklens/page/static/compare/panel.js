@@ -4,7 +4,7 @@ import { likelyFirst } from "../panel/choice.js";
 import { Combobox } from "../panel/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
-import { fill, make, makeButton } from "../wire.js";
+import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const NAMES = ["method", "target", "layer", "model"];
 const PAGE = "page",
@@ -33,8 +33,8 @@ export class Panel {
     this.letter = make("b", { class: "hl-compare-letter" });
     const hidden = { hidden: true },
       lowerScore = () => this.choose("score", `=${this.latest.remedy.score}`);
-    this.copyButton = makeButton("+", () => board.duplicate(this));
-    this.removeButton = makeButton("×", () => board.remove(this));
+    this.copyButton = makeSymbolButton("+", () => board.duplicate(this));
+    this.removeButton = makeSymbolButton("×", () => board.remove(this));
     this.retryButton = makeButton(this.terms.again, () => board.sendRequest(this), hidden);
     this.lowerScoreButton = makeButton("", lowerScore, hidden);
     this.picks = Object.fromEntries(
@@ -104,7 +104,7 @@ export class Panel {
     const found = name === "target" && this.latest && this.latest.found;
     const items = (found || listed).map(([label, value, columns]) => ({ label, value: `=${value}`, columns }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
-    if (name === "target") fixed.push({ label: this.top, value: TOP }, { label: this.terms.runner, value: RUNNER });
+    if (name === "target") fixed.push({ label: this.top, value: TOP }, { label: this.second, value: RUNNER });
     return name === "target" && !found ? likelyFirst([...fixed, ...items], "=") : [...fixed, ...items];
   }
 
@@ -123,7 +123,12 @@ export class Panel {
 
   get top() {
     const task = this.latest && this.latest.task;
+    if (task === "text") return this.terms.first;
     return task === "detection" ? this.terms.strongest : task === "segmentation" ? this.terms.largest : this.terms.top;
+  }
+
+  get second() {
+    return this.latest?.task === "text" ? this.terms.second : this.terms.runner;
   }
 
   choose(name, value) {
@@ -156,14 +161,12 @@ export class Panel {
       name = "",
     } = this.latest || {};
     const { names } = this.board.page;
-    this.picks.target.name(
-      task === "detection" ? this.terms.object : task === "segmentation" ? this.terms.region : this.terms.target,
-    );
+    this.picks.target.name(this.terms.kinds[task] || this.terms.target);
     for (const each of NAMES) {
       const own = each === "target" ? this.runner || this.own.target !== undefined : this.own[each] !== undefined;
       const off = !this.pending && ((each === "layer" && !layered) || (each === "target" && !classed));
       let text = shown[each] || names[each] || "";
-      if (each === "target") text = name || (this.runner ? this.terms.runner : this.own.target || text || this.top);
+      if (each === "target") text = name || (this.runner ? this.second : this.own.target || text || this.top);
       else if (this.pending && own) text = this.label(each);
       if (off) text = each === "layer" ? this.terms.no_layer : this.terms.no_class;
       const value =

@@ -10,6 +10,7 @@ export class Requests {
     this.lists = new Map();
     this.boxes = new Map();
     this.classMethods = new Set(); // methods that use the class
+    this.textModels = new Set(); // models with a text encoder
     this.unused = { layer: new Set(), target: new Set() }; // methods that use no layer, or no class
     this.isEqual = this.isEqual.bind(this);
   }
@@ -49,7 +50,7 @@ export class Requests {
       classed,
       runner,
       layer: own.layer ?? (elsewhere ? "" : names.layer),
-      target: runner ? "" : (own.target ?? names.target),
+      target: (runner ? "" : (own.target ?? names.target)) || (this.textModels.has(model) ? names.target : ""),
       options: method === names.method ? sortKeys({ ...options, min_score }) : { min_score },
       strict: elsewhere ? { ...own } : null,
     };
@@ -94,6 +95,7 @@ export class Requests {
 
   /** Lists and the crop box are sent only once; store them. */
   learn(request, value) {
+    if (value.task === "text") this.textModels.add(request.model); // their first and second sentence are the page's
     if (value.lists) this.lists.set(this.listKey(request), value.lists);
     if (value.box) this.boxes.set(this.boxKey(request), value.box);
     value.box = this.boxes.get(this.boxKey(request));

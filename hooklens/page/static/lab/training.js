@@ -65,6 +65,7 @@ class Training {
       type: "button",
       class: "hl-button",
       text: terms.stop,
+      "aria-label": terms.stop_name,
       disabled: true,
       onclick: () => this.stop(),
     });

@@ -37,7 +37,8 @@ export class Components {
       canvas = make("canvas", { class: "hl-channels-tile", width: 64, height: 64, "aria-hidden": "true" });
     this.paint(canvas);
     const onclick = () => this.show(true);
-    return [make("button", { type: "button", role: "option", "aria-label": label, onclick }, canvas, make("b", { text: all }))];
+    const attributes = { type: "button", role: "option", "aria-label": label, onclick };
+    return [make("button", attributes, canvas, make("b", { text: all }))];
   }
 
   /** Return the swatch of a component, or nothing. */

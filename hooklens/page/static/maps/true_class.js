@@ -45,7 +45,8 @@ export class TrueClass {
 
   get items() {
     const names = this.scores ? namesOf(this.scores, state.classes) : [];
-    return likelyFirst([{ label: this.terms.clear, value: "" }, ...names.map((name) => ({ label: name, value: name }))]);
+    const none = { label: this.terms.clear, value: "" };
+    return likelyFirst([none, ...names.map((name) => ({ label: name, value: name }))]);
   }
 
   choose(name) {

@@ -1,11 +1,11 @@
 // The address always holds the state of the page. Each request (image, model, layer, class, method, options, bands) is
 // a step of the history: Back requests it again. Display settings (opacity, tab, channel, ...) belong to their step.
 import { newId, uploadFile, findImage, storeImage } from "./stored_images.js";
-import { isPinned, selectedTab, selectTab, tabs, watchTabs } from "../gradio.js";
+import { isPinned, keepsTarget, selectedTab, selectTab, tabs, watchTabs } from "../gradio.js";
 import { provide, state, subscribe, update } from "../store.js";
 
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
-const MAX_LENGTH = 200,
+const MAX_LENGTH = 500,
   MAX_OPTIONS_LENGTH = 2000; // characters, as in hooklens/session/bundles/links.py
 const NO_EXAMPLE = "none"; // the example of a page without an image
 const SHARED = "shared"; // the user's own image in a link that was copied
@@ -94,7 +94,7 @@ function recordRequest(changes) {
   set(now, true);
 }
 
-const newImage = (image) => ({ example: "", own: "", ...image, ...(isPinned() ? {} : { class: "" }) });
+const newImage = (image) => ({ example: "", own: "", ...image, ...(keepsTarget() ? {} : { class: "" }) });
 
 /** Record the request of a click before its answer: if the connection is lost, the page will be reloaded. */
 function recordClick(data) {
@@ -154,10 +154,10 @@ async function uploadOwnImage() {
   return id ? { own: id, file: await uploadFile(await findImage(id)) } : {};
 }
 
-/** Do the same when the page opens; returns the component's value. */
+/** Do the same when the page opens; returns the component's value, and whether the page shows the stored answer. */
 export async function restoreImage() {
   restoring ??= uploadOwnImage();
-  return [JSON.stringify(await restoring)];
+  return [JSON.stringify({ ...(await restoring), landed: Boolean(window.hooklens?.landed) })];
 }
 
 /** Store an answer's settings in the address, unless they belong to an earlier request. */

@@ -18,6 +18,8 @@ export function likelyFirst(items, prefix = "") {
   return [...items.filter(isFixed), ...first, ...rest];
 }
 
+const toItem = ([label, value, columns]) => ({ label, value, columns });
+
 class Choice {
   constructor(element, props, chosen) {
     Object.assign(this, { props, chosen, parsed: "", list: [] });
@@ -34,7 +36,7 @@ class Choice {
   get items() {
     const { names } = this.props;
     if (names !== this.parsed)
-      [this.parsed, this.list] = [names, JSON.parse(names).map(([label, value, columns]) => ({ label, value, columns }))];
+      [this.parsed, this.list] = [names, JSON.parse(names).map(toItem)];
     return this.list;
   }
 

@@ -79,7 +79,11 @@ export class Combobox {
     });
     this.list = make("ul", { id, role: "listbox", class: "hl-combobox-list", popover: "manual", "aria-label": label });
     this.element = make("div", { class: "hl-combobox" }, this.word, this.field, this.list);
-    this.field.addEventListener("click", () => this.open(""));
+    this.field.addEventListener("click", () => {
+      this.open("");
+      // After a click on selected text, the browser sets the cursor only now, and typing would extend the old name.
+      setTimeout(() => this.shown && this.field.value === this.text && this.field.select());
+    });
     this.field.addEventListener("focus", () => this.field.select()); // typing replaces the name
     this.word.addEventListener("click", () => this.field.focus());
     this.field.addEventListener("input", () => this.open(this.field.value));

@@ -15,7 +15,8 @@ export function mount(element, props, trigger, watch) {
   const button = (text, crop, more = {}) => make("button", { type: "button", text, onclick: () => use(crop), ...more });
   const center = button(terms.center, ""),
     whole = button(terms.whole, "whole", { title: terms.whole_hint });
-  const root = make("div", { class: "hl-segments", role: "group", "aria-label": terms.group, hidden: true }, center, whole);
+  const attributes = { class: "hl-segments", role: "group", "aria-label": terms.group, hidden: true };
+  const root = make("div", attributes, center, whole);
   element.firstElementChild.append(root);
   frameCrop(props.image, terms.frame, (position) => {
     if (props.value?.base) use(position.map((share) => String(Math.round(100 * share) / 100)).join(","));

@@ -32,7 +32,8 @@ export function mount(element, props, trigger, watch) {
           onclick: () => {
             props.value = { chosen: item.id };
             mark();
-            trigger("select", { example: item.id });
+            trigger("select", { example: item.id }); // shows the image
+            trigger("explain", { example: item.id });
           },
         },
         make("img", { src: item.src, alt: item.alt, width: 56, height: 56 }),

@@ -61,7 +61,10 @@ class Ranking {
       make("option", { value: "here", text: terms.here }),
     );
     this.startButton = button(terms.start, null, { type: "submit", class: "hl-button hl-ranking-go" });
-    this.stopButton = button(terms.stop, () => this.trigger("stop", {}), { disabled: true });
+    this.stopButton = button(terms.stop, () => this.trigger("stop", {}), {
+      disabled: true,
+      "aria-label": terms.stop_name,
+    });
     this.compareButton = button(terms.four, () => this.compare(), { disabled: true });
     this.csvButton = button(terms.csv, () => this.saveCsv(), { disabled: true });
     this.message = make("p", { class: "hl-wrong hl-ranking-wrong", id: `${id}-wrong`, role: "alert" });

@@ -44,6 +44,7 @@ class Strip {
       this.stopButton.disabled = true;
       this.trigger("stop", {});
     });
+    this.stopButton.setAttribute("aria-label", terms.stop_name);
     const title = make("h2", { class: "hl-title", text: terms.title });
     const buttons = [this.checkButton, this.randomizeButton, this.stopButton];
     return make("div", { class: "hl-trust-head" }, title, this.line, ...buttons);

@@ -1,5 +1,6 @@
 // A PDF of one page: images, text in Helvetica, boxes and lines. Units are those of figure.js.
 const POINTS = 72 / 127, // points of a unit of 0.2 mm
+  HEADER = "%PDF-1.4\n%\u00e2\u00e3\u00cf\u00d3\n", // the second line marks a binary file
   INK = /^#(..)(..)(..)$/;
 // Characters of Helvetica from the space to "~", in thousandths of the font size
 const WIDTHS = `278 278 355 556 556 889 667 191 333 333 389 584 278 333 278 278 556 556 556 556 556 556 556 556 556 556
@@ -138,7 +139,7 @@ export class Pdf {
   }
 
   async write(catalog) {
-    const parts = ["%PDF-1.4\n%\u00e2\u00e3\u00cf\u00d3\n"].map((text) => Uint8Array.from(text, (c) => c.charCodeAt(0))),
+    const parts = [Uint8Array.from(HEADER, (character) => character.charCodeAt(0))],
       starts = [];
     const ascii = new TextEncoder();
     let size = parts[0].length;

@@ -1,7 +1,7 @@
 """Memory of the server while visitors ask many different questions.
 
-`python -m benchmarks.memory --questions 2000` starts the app, sends the requests that the page sends, and prints the
-resident memory of the server after every hundred questions. A question is an image, a class, a layer and a method;
+`python -m benchmarks.page.memory --questions 2000` starts the app, sends the requests that the page sends, and prints
+the resident memory of the server after every hundred questions. A question is an image, a class, a layer and a method;
 about half of them are followed by the verdict, the channels or a ranking. A new visitor comes every 25 questions, and
 slow methods are stopped after two seconds.
 """
@@ -24,7 +24,7 @@ import httpx
 from PIL import Image
 
 import explainers
-from benchmarks.page import ROOT, free_port, start, until_served
+from benchmarks.page.__main__ import ROOT, free_port, start, until_served
 
 EXAMPLES = sorted((ROOT / "assets" / "examples").glob("*.jpg"))
 SIDES = (224, 500, 1000, 1600, 3000)

@@ -1,0 +1,1 @@
+"""Latency of the page in Chromium; see `__main__.py`."""

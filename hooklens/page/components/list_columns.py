@@ -1,0 +1,43 @@
+"""What the lists of models, layers, classes and methods show in columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hooklens.session.methods import costs
+
+if TYPE_CHECKING:
+    import explainers
+    from hooklens import zoo
+    from hooklens.session.answers import LoadedModel
+
+ON_DISK, TO_DOWNLOAD, MISSING = "on disk", "download", "not installed"
+STAGE = "stage"
+HEADS = {
+    "model": ["Model", "Accuracy", "Size", "Weights"],
+    "layer": ["Layer", "Size", "Channels", ""],
+    "target": ["Class", "Prediction"],
+    "method": ["Method", "Family", "Time"],
+}
+"""Column titles of the lists of names, by setting."""
+
+
+def model_columns(info: zoo.ModelInfo) -> list[str]:
+    """Return what a list of models shows in columns: title and task, accuracy, size, and whether it is on disk."""
+    task = "" if info.task == "classification" else f" · {info.task}"
+    accuracy = f"{info.accuracy:.1f}% {info.measure}" if info.accuracy else ""
+    size = f"{info.megabytes:.0f} MB" if info.megabytes else ""
+    return [info.title + task, accuracy, size, ON_DISK if info.cached else TO_DOWNLOAD if info.fetched else MISSING]
+
+
+def method_columns(method: explainers.Method, loaded: LoadedModel) -> list[str]:
+    """Return what a list of methods shows in columns: title, family, and estimated time."""
+    return [method.title, method.family, costs.badge(costs.seconds(method.name, loaded))]
+
+
+def layer_columns(layer: Any) -> list[str]:
+    """Return what a list of layers shows in columns: name, size, channels, and whether it ends a stage."""
+    from explainers.layers.layout import channel_axis  # torch takes seconds to start
+
+    height, width = layer.grid
+    return [layer.name, f"{height} × {width}", f"{layer.shape[channel_axis(layer.layout)]}", STAGE * layer.stage]

@@ -1,0 +1,1 @@
+"""Sentences as targets of networks with a text encoder."""

@@ -1,0 +1,282 @@
+"""Layers of networks for videos and volumes [N, C, T, H, W]: time is an axis like height and width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models import video
+from torchvision.models.video.mvit import MSBlockConfig
+
+import explainers
+from explainers import NoSpatialOutput, UnsupportedModel, default_layer, grad_cam, list_layers
+from explainers.maps.resize import resize
+
+SIZE = (32, 48, 64)
+OBJECT = (11.0, 34.0, 22.0)
+"""Frames, height and width, and the center of the object: 6 x 6 x 6 bright pixels."""
+
+
+class Changed(nn.Module):
+    """Two convolutions with positive weights after a change of the input, the second without a stride in time."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+        self.first = nn.Conv3d(1, 2, 3, 2, 1, bias=False)
+        self.second = nn.Conv3d(2, 2, 3, (1, 2, 2), 1, bias=False)
+        generator = torch.Generator().manual_seed(0)
+        for conv in (self.first, self.second):
+            conv.weight.data = torch.rand(conv.weight.shape, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(self.change(x))).mean((2, 3, 4))
+
+
+def bright() -> Tensor:
+    clips = torch.zeros(1, 1, *SIZE)
+    first, top, left = (int(center) - 3 for center in OBJECT)
+    clips[:, :, first : first + 6, top : top + 6, left : left + 6] = 1
+    return clips
+
+
+def center_of(heat: Tensor) -> list[float]:
+    """The center of mass of a map [t, h, w], in frames and pixels of the input."""
+    large = resize(heat[None].relu(), SIZE)[0].double()
+    axes = [large.sum([d for d in range(3) if d != axis]) for axis in range(3)]
+    return [float((line * (torch.arange(len(line)) + 0.5)).sum() / line.sum()) for line in axes]
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "crop": lambda x: x[:, :, 5:29, 8:, :40],
+    "pad": lambda x: F.pad(x, (16, 0, 0, 8, 12, 0)),
+    "pad_replicate": lambda x: F.pad(x, (16, 0, 0, 8, 12, 0), mode="replicate"),
+    "flip": lambda x: x.flip(2, 4),
+    "roll": lambda x: x.roll((8, -16), (2, 3)),
+    "every_second": lambda x: x[:, :, ::2],
+    "interpolate": lambda x: F.interpolate(x[:, :, 4:], (56, 48, 64), mode="trilinear"),
+    "pool": lambda x: F.max_pool3d(F.pad(x, (0, 0, 0, 0, 8, 0)), (2, 1, 1)),
+    "select": lambda x: x.index_select(2, torch.arange(8, 32)),
+    "concatenate": lambda x: torch.cat([x[:, :, 16:], x[:, :, :16]], 2),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_map_is_where_the_object_is_in_time_and_space(name: str) -> None:
+    net = Changed(CHANGES[name]).eval()
+    heat = grad_cam(net, bright(), 0, layer="second")[0]
+    assert center_of(heat) == pytest.approx(OBJECT, abs=2.1)
+    layer = next(layer for layer in list_layers(net, bright()) if layer.name == "second")
+    assert layer.grid and layer.centers and layer.layout == "NCTHW"
+    with torch.no_grad():
+        activation = net.second(net.first(net.change(bright())))[0].sum(0)
+    cell = torch.unravel_index(activation.argmax(), activation.shape)
+    assert [at[int(i)] for at, i in zip(layer.centers, cell, strict=True)] == pytest.approx(OBJECT, abs=4)
+
+
+def test_receptive_fields_have_three_axes() -> None:
+    net = nn.Sequential(nn.Conv3d(1, 1, (1, 3, 5)), nn.Conv3d(1, 1, 3, (2, 1, 1))).eval()
+    layers = list_layers(net, torch.zeros(1, 1, 8, 10, 12))
+    assert (layers[1].grid, layers[1].layout) == ((3, 6, 6), "NCTHW")
+    assert layers[0].receptive_field((2, 3, 4)) == (4, 3, 2, 9, 6, 3), "left, top, start, right, bottom, end"
+    assert layers[1].receptive_field((1, 0, 0)) == (0, 0, 2, 7, 5, 5)
+    with pytest.raises(explainers.BadOption, match=r"Pass \(frame, row, column\) from \(0, 0, 0\) to \(2, 5, 5\)"):
+        layers[1].receptive_field((0, 0))
+
+
+class PerFrame(nn.Module):
+    """A convolution on images, applied to the frames of videos in different ways."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how, self.convolution, self.head = how, nn.Conv2d(3, 6, 3, 2, 1), nn.Linear(6, 4)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.convolution(x).relu().mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, _, frames = x.shape[:3]
+        if self.how == "video first":
+            return self.head(self.features(x.transpose(1, 2).flatten(0, 1)).view(count, frames, -1).mean(1))
+        if self.how == "frame first":
+            return self.head(self.features(x.permute(2, 0, 1, 3, 4).flatten(0, 1)).view(frames, count, -1).mean(0))
+        if self.how == "loop":
+            return self.head(torch.stack([self.features(x[:, :, k]) for k in range(frames)]).mean(0))
+        if self.how == "slice":
+            return self.head(self.features(x[:, :, 2:3].squeeze(2)))
+        if self.how == "two frames":
+            return self.head(self.features(x[:, :, 2:4].mean(2)))
+        return self.head(self.features(x.mean(2)))  # all frames at once
+
+
+def test_frames_in_the_batch_are_the_time_of_the_map() -> None:
+    net, clips = PerFrame("video first").eval(), torch.randn(2, 3, 6, 8, 12)
+    layer = list_layers(net, clips, spatial=True)[0]
+    assert (layer.name, layer.shape, layer.grid, layer.frames) == ("convolution", (6, 6, 4, 6), (6, 4, 6), 6)
+    a = net.convolution(clips.transpose(1, 2).flatten(0, 1)).detach().requires_grad_()
+    scores = net.head(a.relu().mean((2, 3)).unflatten(0, (2, 6)).mean(1))
+    (g,) = torch.autograd.grad(scores[:, 1].sum(), a)
+    a, g = (each.detach().unflatten(0, (2, 6)).transpose(1, 2) for each in (a, g))
+    expected = (g.mean((2, 3, 4), keepdim=True) * a).sum(1)
+    torch.testing.assert_close(grad_cam(net, clips, 1, relu=False), expected)
+    with pytest.raises(UnsupportedModel, match="'convolution' runs on the 6 frames of a video one by one"):
+        explainers.ablation_cam(net, clips, 1)
+
+
+@pytest.mark.parametrize("how", ["frame first", "loop", "slice", "two frames"])
+def test_layers_without_a_known_time_are_refused(how: str) -> None:
+    net, clips = PerFrame(how).eval(), torch.randn(2, 3, 6, 8, 12)
+    with pytest.raises(NoSpatialOutput):
+        grad_cam(net, clips, 1)
+    assert explainers.saliency(net, clips, 1).shape == clips.shape
+
+
+def test_a_layer_after_the_mean_over_time_has_one_cell_in_time() -> None:
+    net, clips = PerFrame("mean").eval(), torch.randn(2, 3, 6, 8, 12)
+    images = grad_cam(
+        nn.Sequential(net.convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head),
+        clips.mean(2),
+        1,
+        layer="0",
+    )
+    torch.testing.assert_close(grad_cam(net, clips, 1, layer="convolution"), images[:, None])
+
+
+def small_mvit() -> nn.Module:
+    def block(width: int, out: int, stride: list[int]) -> MSBlockConfig:
+        return MSBlockConfig(1, width, out, [3, 3, 3], [3, 3, 3], stride, [1, 2, 2])
+
+    blocks = [block(8, 16, [1, 1, 1]), block(16, 16, [1, 2, 2]), block(16, 16, [1, 1, 1])]
+    return video.MViT(
+        (32, 48),
+        8,
+        blocks,
+        residual_pool=True,
+        residual_with_cls_embed=False,
+        rel_pos_embed=True,
+        proj_after_attn=True,
+        num_classes=5,
+    )
+
+
+def small_resnet() -> nn.Module:
+    """r3d_18 with one block for each stage, and a stride in time in the later ones."""
+    return video.resnet.VideoResNet(
+        video.resnet.BasicBlock, [video.resnet.Conv3DSimple] * 4, [1] * 4, video.resnet.BasicStem, num_classes=5
+    )
+
+
+def small_swin() -> nn.Module:
+    return video.SwinTransformer3d([2, 4, 4], 24, [2, 2], [2, 3], [2, 4, 4], num_classes=5)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, int, int], str]] = {
+    "resnet": (small_resnet, "layer3", (2, 6, 8), "NCTHW"),
+    "swin": (small_swin, "norm", (4, 6, 8), "NTHWC"),
+}
+
+
+PUBLISHED = {
+    "r3d_18": (video.r3d_18, "layer4", (1, 4, 4), "NCTHW"),
+    "mc3_18": (video.mc3_18, "layer4", (8, 4, 4), "NCTHW"),
+    "r2plus1d_18": (video.r2plus1d_18, "layer4", (1, 4, 4), "NCTHW"),
+    "swin3d_t": (video.swin3d_t, "features.4", (4, 4, 4), "NTHWC"),
+}
+"""The published sizes, for clips of 64 x 64 pixels."""
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED)])
+def test_networks_of_torchvision(name: str) -> None:
+    torch.manual_seed(0)
+    build, layer, grid, layout = NETWORKS[name] if name in NETWORKS else PUBLISHED[name]
+    size = (48, 64) if name in NETWORKS else (64, 64)
+    net, clips = build().eval(), torch.randn(1, 3, 8, *size)
+    found = next(each for each in list_layers(net, clips) if each.name == layer)
+    assert default_layer(net, clips) == layer and (found.grid, found.layout) == (grid, layout) and found.stage
+    with explainers.capture(net, [layer], gradients=True) as seen:
+        net(clips)[0, 2].backward()
+    a, g = seen.outputs[layer], seen.gradients[layer]
+    a, g = (each if layout == "NCTHW" else each.movedim(-1, 1) for each in (a, g))
+    expected = (g.mean((2, 3, 4), keepdim=True) * a).sum(1)
+    torch.testing.assert_close(grad_cam(net, clips, 2, relu=False), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_video_transformers_with_tokens() -> None:
+    torch.manual_seed(0)
+    net, clips = small_mvit().eval(), torch.randn(1, 3, 8, 32, 48)
+    layers = {layer.name: layer for layer in list_layers(net, clips)}
+    first = layers["blocks.0"] if layers["blocks.0"].grid else layers["blocks.0.norm1"]
+    assert (first.grid, first.layout, first.extra_tokens) == ((4, 8, 12), "tokens", 1)
+    assert grad_cam(net, clips, 2).shape[1:] == layers[default_layer(net, clips)].grid
+
+
+class PositionsFirst(nn.Module):
+    """Tokens of each position in all frames, one position after the other, after a class token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches, self.mix, self.head = nn.Conv2d(1, 4, 8, 8), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.token = nn.Parameter(torch.zeros(1, 1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        cells = self.patches(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1))
+        tokens = cells.permute(0, 3, 4, 1, 2).flatten(1, 3)
+        tokens = self.mix(torch.cat([self.token.expand(len(x), 1, 4), tokens], 1)).relu()
+        return self.head(tokens.mean(1))
+
+
+def test_tokens_that_run_over_the_frames_first() -> None:
+    net = PositionsFirst().eval()
+    clips = torch.cat([bright(), bright().flip(2, 3)])
+    layer = next(layer for layer in list_layers(net, clips) if layer.name == "mix")
+    assert (layer.grid, layer.layout, layer.extra_tokens, layer.frames) == ((32, 6, 8), "tokens", 1, 1)
+    maps = explainers.feature_maps(net, clips, layer="mix")
+    expected = net.mix(net.patches(clips.transpose(1, 2).flatten(0, 1)).movedim(1, -1)).detach()
+    torch.testing.assert_close(maps, expected.unflatten(0, (2, 32)).movedim(-1, 1))
+    found = explainers.ablation_cam(net, clips, 1, layer="mix", relu=False)
+    assert found.shape == (2, 32, 6, 8) and not torch.equal(found[0], found[1])
+
+
+def clips_for(net: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda images: net(images.transpose(1, 2)).logits
+
+
+@pytest.mark.slow
+def test_video_transformers_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "patch_size": 8,
+        "num_frames": 4,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "num_labels": 3,
+    }
+    torch.manual_seed(0)
+    clips = torch.randn(2, 3, 4, 16, 24)
+    mae = transformers.VideoMAEForVideoClassification(
+        transformers.VideoMAEConfig(image_size=(16, 24), tubelet_size=2, **sizes)
+    ).eval()
+    assert default_layer(mae, clips, forward=clips_for(mae)) == "videomae.encoder.layer.1"
+    for method in (grad_cam, explainers.attention_rollout):
+        assert method(mae, clips, 1, forward=clips_for(mae)).shape == (2, 2, 2, 3)
+    former = transformers.TimesformerForVideoClassification(
+        transformers.TimesformerConfig(image_size=32, **sizes)
+    ).eval()
+    clips, layer = torch.randn(2, 3, 4, 32, 32), "timesformer.encoder.layer.0"
+    assert default_layer(former, clips, forward=clips_for(former)) == layer
+    found = explainers.feature_maps(former, clips, layer=layer, forward=clips_for(former))
+    with explainers.capture(former, [layer]) as seen:
+        former(clips.transpose(1, 2))
+    tokens = seen.outputs[layer] if isinstance(seen.outputs[layer], Tensor) else seen.outputs[layer][0]
+    expected = tokens[:, 1:].unflatten(1, (4, 4, 4)).permute(0, 4, 3, 1, 2)  # [b, (h w t), k] in transformers' code
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(UnsupportedModel, match="attends within groups of 4 tokens"):
+        explainers.attention_rollout(former, clips, 1, forward=clips_for(former))

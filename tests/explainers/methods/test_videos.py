@@ -1,0 +1,300 @@
+"""All methods on videos and volumes [N, C, T, H, W]: against the same network on images, and by hand."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import METHODS, BadImages, BadOption, BadTarget
+from explainers.checks.fixtures import tiny_transformer
+
+CLIPS = torch.randn(2, 3, 5, 10, 14, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+FAST: dict[str, Any] = {"samples": 6, "steps": 5, "cells": 2, "anchors": 1, "masks": "grid"}
+
+
+def images_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3, padding=1),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+    ]  # fmt: skip
+    net = nn.Sequential(*layers)
+    for statistic, low, high in (("running_mean", -1.0, 1.0), ("running_var", 0.5, 2.0)):
+        net[1].get_buffer(statistic).uniform_(low, high)
+    return net.double().eval()
+
+
+def inflate(net: nn.Module) -> nn.Module:
+    """Return the same network for videos, whose operations do not mix frames before the pooling."""
+    new = copy.deepcopy(net)
+    for name, module in list(new.named_modules()):
+        other: nn.Module | None = None
+        if isinstance(module, nn.Conv2d):
+            kernel, stride, padding = (
+                (first, *rest)
+                for first, rest in zip((1, 1, 0), (module.kernel_size, module.stride, module.padding), strict=True)
+            )
+            other = nn.Conv3d(module.in_channels, module.out_channels, kernel, stride, padding)
+            other.weight.data, other.bias.data = module.weight.data[:, :, None], module.bias.data  # type: ignore
+        elif isinstance(module, nn.BatchNorm2d):
+            other = nn.BatchNorm3d(module.num_features)
+            other.load_state_dict(module.state_dict())
+        elif isinstance(module, nn.MaxPool2d):
+            other = nn.MaxPool3d((1, 2, 2))
+        elif isinstance(module, nn.AdaptiveAvgPool2d):
+            other = nn.AdaptiveAvgPool3d(1)
+        if other is not None:
+            new.set_submodule(name, other)
+    return new.double().eval()
+
+
+def options_of(name: str) -> dict[str, Any]:
+    return {key: value for key, value in FAST.items() if key in METHODS[name].options}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_video_of_one_frame_is_an_image(name: str) -> None:
+    method, images = METHODS[name], CLIPS[:, :, 0]
+    needs_tokens = method.needs is not None and method.applies(images_network()) is not None
+    net = tiny_transformer().double().eval() if needs_tokens else images_network()
+    if needs_tokens:
+        images = torch.randn(2, 3, 20, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    options = options_of(name)
+    if not method.videos:
+        with pytest.raises(BadImages, match=f"{name} explains images.*not videos and volumes"):
+            method(inflate(net), images[:, :, None], 1, **options)
+        return
+    found = method(inflate(net), images[:, :, None], 1, **options)
+    expected = method(net, images, 1, **options)
+    if method.returns == "channels":
+        torch.testing.assert_close(found, expected)
+        return
+    assert found.shape == (*expected.shape[:-2], 1, *expected.shape[-2:])
+    if name != "rise":  # draws one more number for each mask
+        torch.testing.assert_close(found[..., 0, :, :], expected)
+
+
+def volumes_network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv3d(3, 5, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2, ceil_mode=True), nn.Conv3d(5, 6, (2, 3, 3)),
+        nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 4),
+    ).double().eval()  # fmt: skip
+
+
+NET = volumes_network().requires_grad_(False)
+WITH_VIDEOS = [name for name, method in METHODS.items() if method.videos and method.needs is None]
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("name", WITH_VIDEOS)
+def test_a_batch_of_videos_equals_single_videos(name: str) -> None:
+    method, options = METHODS[name], options_of(name)
+    options |= {"window": (2, 4, 5)} if name == "occlusion" else {}
+    options |= {"masks": (2, 2, 2)} if "masks" in options else {}
+    found = method(NET, CLIPS, 1, **options)
+    sizes = {"pixels": CLIPS.shape[1:], "heat": CLIPS.shape[2:], "grid": (3, 5, 7), "channels": (5,)}
+    if method.returns != "features" and name != "cam":  # CAM needs the last convolution
+        assert found.shape == (2, *sizes[method.returns]), "the grid is that of the pooling"
+    assert found.dtype == torch.float64 and bool(found.isfinite().all())
+    single = torch.cat([method(NET, clip[None], 1, **options) for clip in CLIPS])
+    assert relative(found, single) < 1e-6 or not bool(single.any())
+
+
+def test_grad_cam_by_hand() -> None:
+    a = NET[:4](CLIPS).detach().requires_grad_()
+    (g,) = torch.autograd.grad(NET[4:](a)[:, 2].sum(), a)
+    expected = torch.einsum("nk,nkthw->nthw", g.mean((2, 3, 4)), a).detach()
+    torch.testing.assert_close(explainers.grad_cam(NET, CLIPS, 2, layer="3", relu=False), expected)
+    positive = torch.einsum("nkthw,nkthw->nthw", g.relu(), a).detach()
+    torch.testing.assert_close(explainers.layer_cam(NET, CLIPS, 2, layer="3", relu=False), positive)
+    found = explainers.explain("grad_cam", NET, CLIPS, 2, layer="3")
+    highest = torch.unravel_index(expected[1].argmax(), expected[1].shape)
+    assert found.statistics[1]["peak"] == tuple(map(int, highest)) and "2 maps of 2x3x5" in repr(found)
+    assert found.upsample((5, 10, 14)).shape == (2, 5, 10, 14)
+    torch.testing.assert_close(found.upsample((4, 3, 5))[:, 1], 0.75 * found.map[:, 0] + 0.25 * found.map[:, 1])
+
+
+def test_input_gradients_by_finite_differences() -> None:
+    found, step = explainers.saliency(NET, CLIPS, 3), 1e-6
+    for at in ((0, 1, 0, 3, 4), (1, 2, 4, 9, 0), (1, 0, 2, 5, 13)):
+        one = torch.zeros_like(CLIPS)
+        one[at] = step
+        slope = (NET(CLIPS + one) - NET(CLIPS - one))[at[0], 3] / (2 * step)
+        assert float(found[at]) == pytest.approx(float(slope), rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["integrated_gradients", "deep_lift", "guided_integrated_gradients", "gradient_shap"])
+def test_attributions_of_videos_are_complete(name: str) -> None:
+    options: dict[str, dict[str, Any]] = {
+        "gradient_shap": {"samples": 100, "sigma": 0.0, "baseline": 0.0},
+        "guided_integrated_gradients": {"steps": 200},
+    }
+    found = METHODS[name](NET, CLIPS, 3, **options.get(name, {}))
+    change = (NET(CLIPS) - NET(torch.zeros_like(CLIPS)))[:, 3]
+    torch.testing.assert_close(found.sum((1, 2, 3, 4)), change, rtol=1e-2, atol=2e-3)
+
+
+def test_relevance_of_videos_is_conserved() -> None:
+    net = volumes_network()
+    for module in net.modules():
+        if getattr(module, "bias", None) is not None:
+            module.bias.data.zero_()  # type: ignore[operator]
+    for rule in ("epsilon", "z_plus"):
+        found = explainers.lrp(net, CLIPS, 3, rule=rule, epsilon=1e-12)
+        torch.testing.assert_close(found.sum((1, 2, 3, 4)), net(CLIPS)[:, 3], rtol=1e-5, atol=1e-6)
+
+
+def test_units_and_full_gradients_of_videos() -> None:
+    a = NET[0](CLIPS)
+    for at, value in (
+        ((4, 1, 3), a[:, 2, 4, 1, 3]),
+        ("max", a[:, 2].flatten(1).amax(1)),
+        (None, a[:, 2].mean((1, 2, 3))),
+    ):
+        target = explainers.unit("0", 2, at)
+        torch.testing.assert_close(
+            explainers.explain("saliency", NET, CLIPS, target).statistics[1]["target_score"], float(value[1])
+        )
+    with pytest.raises(
+        BadTarget, match=r"Cell \(1, 3\) does not exist: layer '0' has frames 0 to 4, rows 0 to 9 and col"
+    ):
+        explainers.saliency(NET, CLIPS, explainers.unit("0", 2, (1, 3)))
+    parts = explainers.full_gradients(NET, CLIPS, 1)
+    torch.testing.assert_close(parts.total(), NET(CLIPS)[:, 1])
+    whole = explainers.full_grad(NET, CLIPS, 1, magnitude=False)
+    torch.testing.assert_close(whole.flatten(1).sum(1), parts.scores - parts.elsewhere)
+
+
+def test_occlusion_by_hand_with_windows_in_time() -> None:
+    total, counts, full = torch.zeros(2, 5, 10, 14).double(), torch.zeros(5, 10, 14), NET(CLIPS)[:, 1]
+    for first in (0, 1, 2, 3):
+        for top in (0, 3, 6):
+            for left in (0, 4, 8, 12):
+                box = slice(first, first + 2), slice(top, top + 4), slice(left, min(left + 5, 14))
+                hidden = CLIPS.clone()
+                hidden[(slice(None), slice(None), *box)] = 0
+                counts[box] += 1
+                drop = (full - NET(hidden)[:, 1]) / counts[box].numel()
+                total[(slice(None), *box)] += drop.view(-1, 1, 1, 1)
+    found = explainers.occlusion(NET, CLIPS, 1, window=(2, 4, 5), stride=(1, 3, 4))
+    torch.testing.assert_close(found, total.detach() / counts)
+    with pytest.raises(BadOption, match=r"three: \(frames, height, width\)"):
+        explainers.occlusion(NET, CLIPS, 1, window=(4, 5))
+
+
+def test_feature_ablation_of_labels_in_time() -> None:
+    labels = torch.zeros(5, 10, 14, dtype=torch.long)
+    labels[3:] = 1
+    hidden = CLIPS.clone()
+    hidden[:, :, 3:] = 0
+    late = (NET(CLIPS) - NET(hidden))[:, 2].detach()
+    found = explainers.feature_ablation(NET, CLIPS, 2, masks=labels)
+    torch.testing.assert_close(found[:, 3:], (late / (2 * 140)).view(-1, 1, 1, 1).expand(2, 2, 10, 14))
+    torch.testing.assert_close(
+        explainers.feature_ablation(NET, CLIPS, 2, masks=torch.stack([labels < 1, labels > 0])), found
+    )
+    with pytest.raises(BadOption, match=r"Superpixels.*masks='grid'"):
+        explainers.feature_ablation(NET, CLIPS, 2)
+
+
+def test_rise_finds_the_part_of_a_video_that_decides() -> None:
+    class Corner(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x[:, :, 4:, :12, 12:].mean((1, 2, 3, 4)), x.mean((1, 2, 3, 4))], 1)
+
+    clips = torch.ones(1, 3, 6, 24, 24)
+    heat = explainers.rise(Corner(), clips, 0, samples=512, cells=4)[0]
+    inside = torch.zeros(6, 24, 24, dtype=torch.bool)
+    inside[4:, :12, 12:] = True
+    assert heat.shape == (6, 24, 24) and inside.flatten()[heat.flatten().topk(150).indices].double().mean() > 0.9
+
+
+TOKENS = ["attention_rollout", "transformer_attribution", "le_grad", "grad_eclip", "attention_heads"]
+
+
+@pytest.mark.parametrize(
+    "name", [*TOKENS, "grad_cam", "lrp", "attn_lrp", "integrated_gradients", "ablation_cam", "token_pca"]
+)
+def test_tubelet_tokens_equal_the_tokens_of_the_frames_in_one_image(name: str) -> None:
+    """Patches of a single frame, in the order of the frames, are those of an image with one frame below the other."""
+    net = tiny_transformer().double().eval()
+    clips = torch.randn(2, 3, 3, 8, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    options = options_of(name) | ({"layer": "norms.1"} if METHODS[name].takes_layer and name not in TOKENS else {})
+    found = METHODS[name](inflate(net), clips, 1, **options)
+    expected = METHODS[name](net, clips.flatten(2, 3), 1, **options)
+    rows = 2 if METHODS[name].returns in ("grid", "features") else 8
+    assert found.shape[-3:-1] == (3, rows)
+    torch.testing.assert_close(found, expected.reshape(found.shape))
+
+
+def test_deletion_and_insertion_of_pixels_of_frames() -> None:
+    maps = torch.randn(2, 5, 10, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    found = explainers.evaluate(NET, CLIPS, maps, target=2, steps=4, baseline=None)
+    for n in range(2):
+        order = maps[n].flatten().argsort(descending=True)
+        for name, start, end in (("deletion", CLIPS[n], 0 * CLIPS[n]), ("insertion", 0 * CLIPS[n], CLIPS[n])):
+            for step in range(5):
+                changed = (
+                    torch.zeros(700, dtype=torch.bool).index_fill(0, order[: step * 700 // 4], True).view(5, 10, 14)
+                )
+                score = NET(torch.where(changed, end, start)[None]).softmax(1)[0, 2]
+                assert float(found.curves[name][n, step]) == pytest.approx(float(score), rel=1e-6)
+    assert sorted(found.controls["deletion"]) == ["centre", "edge", "random"]
+    shown = explainers.evaluate(
+        NET, CLIPS, "grad_cam", target=2, steps=3, metrics=["mu_fidelity", "average_drop", "sparseness"]
+    )
+    assert all(bool(values.isfinite().all()) for values in shown.values.values())
+    with pytest.raises(
+        BadOption, match=r"road is not defined for videos and volumes. Choose other metrics: deletion, .*"
+    ):
+        explainers.evaluate(NET, CLIPS, maps, metrics="road")
+    with pytest.raises(BadOption, match=r"Give one map per video: \[2, t, h, w\]"):
+        explainers.evaluate(NET, CLIPS, maps[:1])
+
+
+def test_overlays_of_frames_have_common_limits(tmp_path: Any) -> None:
+    explanation = explainers.explain("grad_cam", NET, CLIPS, 2, layer="0", relu=False)
+    explanation.save(str(tmp_path / "clip.npz"))
+    explanation = explainers.Explanation.load(str(tmp_path / "clip.npz"))
+    clips = (torch.rand(2, 5, 3, 40, 56) * 255).to(torch.uint8)
+    drawn = explanation.overlay_frames(clips)
+    assert [len(frames) for frames in drawn] == [5, 5] and drawn[0][0].size == (56, 40)
+    map = torch.zeros(2, 4, 4)
+    map[0, 1, 1], map[1, 2, 2] = 1.0, 0.25
+    frames = [clips[0, 0], clips[0, 0]]
+    first, second = explainers.overlay_frames(frames, map)
+    assert second.tobytes() == explainers.overlay(frames[1], map[1], limits=(0, 1), colors="magma").tobytes()
+    assert first.tobytes() == explainers.overlay(frames[0], map[0]).tobytes()
+    for refused in (lambda: explainers.overlay(frames[0], map), lambda: explanation.overlay(frames)):
+        with pytest.raises(ValueError, match="overlay_frames"):
+            refused()
+
+
+def test_other_axes_and_channels_are_refused_with_the_remedy() -> None:
+    class TimeFirst(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return NET(x.transpose(1, 2))
+
+    with pytest.raises(BadImages, match=r"forward=lambda images: model\(images\.transpose\(1, 2\)\)"):
+        explainers.grad_cam(TimeFirst(), CLIPS, 1)
+    net = TimeFirst().eval()
+    net.inner = NET
+    swapped = explainers.saliency(net, CLIPS, 1, forward=lambda images: net(images.transpose(1, 2)))
+    torch.testing.assert_close(swapped, explainers.saliency(NET, CLIPS, 1))
+    with pytest.raises(BadImages, match="images has 1 channel, but the model takes 3"):
+        explainers.saliency(NET, CLIPS[:, :1], 1)
+    with pytest.raises(BadImages, match=r"the model takes images \[N, C, H, W\].*images\.flatten\(0, 1\)"):
+        explainers.grad_cam(images_network(), CLIPS.transpose(1, 2), 1)
+    broken = CLIPS.clone()
+    broken[1, 2, 3, 4, 5] = float("nan")
+    with pytest.raises(BadImages, match="nan at image 1, channel 2, frame 3, row 4, column 5"):
+        explainers.saliency(NET, broken, 1)
