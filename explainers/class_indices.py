@@ -27,8 +27,8 @@ def class_indices(classes: Any) -> int | tuple[int, ...]:
                 f"target is a {classes.dtype} tensor of shape {tuple(classes.shape)} on {classes.device}; "
                 "give class indices as a 1-d LongTensor."
             )
-        if classes.ndim == 1 and bool((classes >= 0).all()):
-            return tuple(classes.tolist())
+        if classes.ndim == 1 and min(indices := classes.tolist(), default=0) >= 0:
+            return tuple(indices)
     one = whole_number(classes)
     several = whole_numbers(classes) if one is None else (one,)
     if several is None:

@@ -17,10 +17,10 @@ from explainers.hooks.cleanup import restores_state
 from explainers.hooks.locate import why_no_hooks
 from explainers.layers.layout import GridChanged
 from explainers.layers.profile import forget_profiles
+from explainers.network.dtypes import no_gradient, why_no_gradient
 from explainers.network.eval_view import EvalView, note_checked, one_call, outside_call
 from explainers.network.forward_wrapper import wrap_forward
 from explainers.network.image_check import validate_images
-from explainers.network.quantized import no_gradient, why_no_gradient
 from explainers.options import LayerName, Option, options_of, unknown_keyword
 from explainers.passes.loop import Partial, Progress
 from explainers.targets import TargetLike, Through

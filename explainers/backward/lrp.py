@@ -47,7 +47,8 @@ def relevance(run: Run, mode: Relevance, calmer: dict[str, Any], unbiased: dict[
     relevance = _backward(run, mode, start)
     if mode.rule_map is not None:
         mode.rule_map.check()
-    if starts and all(len(output) == len(relevance) for output in starts):
+    # Detections are not rows of images, even if there happens to be one for each image.
+    if starts and all(output.ndim > 1 and len(output) == len(relevance) for output in starts):
         scores = sum((output.flatten(1).sum(1) for output in starts), torch.zeros(len(relevance)).to(relevance))
         _refuse_overflow(relevance, scores, calmer)
         _note_absorbed(relevance, scores, mode, unbiased)

@@ -21,6 +21,7 @@ from explainers.layers.layer import Layer
 from explainers.layers.profile import known_profile
 from explainers.layers.score_kind import ScoreKind, score_kind
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
+from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView, one_call
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.network.nan_check import first_broken_layer
@@ -183,25 +184,32 @@ def _evidence(
 ) -> list[Evidence]:
     """Return what is known about the map of each image; `context` holds for all of them."""
     record = found.record
+    # Statistics and detectors read single numbers. Each would wait for an accelerator, so tensors move once.
+    shown, raw = found.shown.detach().cpu(), found.raw.detach().cpu()
+    signed = raw if found.signed is found.raw else shown
+    scores = None if record.scores is None else to_cpu_float64(record.scores.detach())
+    runners_up, correlations = (_numbers(each, len(images)) for each in comparison or (None, None))
+    target_scores, gradient_norms, promised_sums = (
+        _numbers(each, len(images)) for each in (record.target_scores, record.gradient_norms, record.promised_sums)
+    )
     described = describe_target(record.target, len(images)) if record.target else None
-    runner_up, correlation = comparison or (None, None)
     return [
         Evidence(
-            map=found.shown[n],
-            signed=found.signed[n],
-            raw=found.raw[n],
+            map=shown[n],
+            signed=signed[n],
+            raw=raw[n],
             method=chosen.name,
             layer=record.layer,
-            scores=None if record.scores is None else record.scores[n].detach().double(),
+            scores=None if scores is None else scores[n],
             probability_target=isinstance(record.target, (Probability, LogProbability)),
             target=described[n] if isinstance(described, list) else None,
-            target_score=_number(record.target_scores, n),
-            gradient_norm=_number(record.gradient_norms, n),
-            promised_sum=None if restricted else _number(record.promised_sums, n),
+            target_score=target_scores[n],
+            gradient_norm=gradient_norms[n],
+            promised_sum=None if restricted else promised_sums[n],
             reads_class=chosen.reads_class,
             size=min(images.shape[-2:]),
-            correlation=_number(correlation, n),
-            runner_up=None if runner_up is None else int(runner_up[n]),
+            correlation=correlations[n],
+            runner_up=runners_up[n],
             **context,
         )
         for n in range(len(images))
@@ -253,14 +261,15 @@ def _runner_up(record: Record, signed: Tensor) -> Tensor | None:
     scores, target = record.scores, record.target
     if not isinstance(target, Logit) or scores is None or scores.shape[1] < 2:
         return None
-    if not bool(scores.isfinite().all()) or not bool(signed.isfinite().all()):
+    if not bool(scores.isfinite().all() & signed.isfinite().all()):
         return None
     own = torch.tensor(target.classes, device=scores.device).expand(len(scores))
     return scores.scatter(1, own[:, None], float("-inf")).argmax(1)
 
 
-def _number(values: Tensor | None, index: int) -> float | None:
-    return None if values is None else float(values[index])
+def _numbers(values: Tensor | None, count: int) -> list[Any]:
+    """Return the numbers of all images, None for each if they are not known."""
+    return [None] * count if values is None else values.tolist()
 
 
 def _own_findings(record: Record, image: int) -> list[Finding]:

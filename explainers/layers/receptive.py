@@ -29,6 +29,7 @@ from explainers.hooks.cleanup import ordinary_tensors
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import Grid, LayerLayout, nothing_spatial
+from explainers.network.dtypes import to_float64
 
 Box = tuple[int, ...]
 Span = tuple[int, int]
@@ -224,11 +225,11 @@ def _window_sum(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], pads: list[int]
 ) -> Tensor:
     """Sum over windows per channel, in float64, since rounding of some algorithms leaks out of the window."""
-    planes = functional.pad(x.double().flatten(0, 1)[:, None], pads)
+    planes = functional.pad(to_float64(x).flatten(0, 1)[:, None], pads)
     ones = planes.new_ones(1, 1, *kernel)
     convolution: Callable[..., Tensor] = (torch.conv1d, torch.conv2d, torch.conv3d)[len(kernel) - 1]
     summed = convolution(planes, ones, None, tuple(stride), 0, tuple(dilation))
-    return summed.to(x.dtype).view(*x.shape[:2], *summed.shape[2:])
+    return summed.to(x.dtype).to(x.device).view(*x.shape[:2], *summed.shape[2:])
 
 
 def _per_dimension(value: Any, count: int) -> list[int]:
@@ -271,11 +272,12 @@ def _conv_transpose(
 ) -> Tensor:  # fmt: skip
     count = weight.ndim - 2
     batch = input if input.ndim == count + 2 else input[None]
-    planes = batch.unflatten(1, (groups, -1)).sum(dim=2).double().flatten(0, 1)[:, None]
+    planes = to_float64(batch.unflatten(1, (groups, -1)).sum(dim=2)).flatten(0, 1)[:, None]
     transpose = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[count - 1]
     ones = planes.new_ones(1, 1, *weight.shape[2:])
     sums = transpose(planes, ones, None, stride, padding, output_padding, 1, dilation).to(input.dtype)
-    output = _repeat(sums.view(len(batch), groups, *sums.shape[2:]), weight.shape[1])
+    sums = sums.to(input.device).view(len(batch), groups, *sums.shape[2:])
+    output = _repeat(sums, weight.shape[1])
     return output if input.ndim == count + 2 else output[0]
 
 

@@ -19,6 +19,7 @@ from explainers.errors import BadTarget
 from explainers.findings import Finding
 from explainers.layers.flow.dataflow import Graph
 from explainers.layers.profile import known_profile, profile
+from explainers.network.dtypes import to_float64
 from explainers.network.eval_view import EvalView
 from explainers.outputs import scores_of
 from explainers.probabilities import check_probabilities, declared, default_score
@@ -109,7 +110,7 @@ def _detect(view: EvalView, images: Tensor, scores: Tensor) -> ScoreKind:
 
 def _is_distribution(scores: Tensor, rounding: float) -> bool:
     """Return whether each row is a distribution over several classes."""
-    return scores.shape[1] > 1 and bool(((scores.double().sum(1) - 1).abs() <= rounding).all())
+    return scores.shape[1] > 1 and bool(((to_float64(scores).sum(1) - 1).abs() <= rounding).all())
 
 
 def _is_always_distribution(view: EvalView, images: Tensor, scores: Tensor, rounding: float) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from explainers.errors import BadOption, shorten
 from explainers.maps.resize import resize
+from explainers.network.dtypes import to_float64
 from explainers.options import check_keywords
 from explainers.perturbation.segments import components
 
@@ -60,7 +61,7 @@ def regions(map: Tensor, size: tuple[int, int], *, threshold: float = 0.5, least
     parts = []
     for label in labels[values >= threshold * top].unique().tolist():
         mask = labels == label
-        if float(mask.double().mean()) >= least:
+        if float(to_float64(mask).mean()) >= least:
             rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
             box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
             inside = values[mask]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.errors import shorten
+from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import whole_numbers
 
 MODES = ("bilinear", "nearest", "area")
@@ -55,12 +56,17 @@ def _lerp_axis(maps: Tensor, axis: int, side: int) -> Tensor:
     cells = maps.shape[axis]
     if side == cells:
         return maps
-    at = (torch.arange(side, dtype=torch.float64, device=maps.device) + 0.5) * cells / side - 0.5
-    at = at.clamp(0, cells - 1)
+    at = _centers(side, cells, maps.device).clamp(0, cells - 1)
     first = at.long()
-    weights = (at - first).to(maps.dtype).view(-1, *[1] * (maps.ndim - 1 - axis))
+    weights = (at - first).to(maps).view(-1, *[1] * (maps.ndim - 1 - axis))
+    first = first.to(maps.device)
     after = maps.index_select(axis, (first + 1).clamp(max=cells - 1))
     return torch.lerp(maps.index_select(axis, first), after, weights)
+
+
+def _centers(side: int, cells: int, device: torch.device) -> Tensor:
+    """Return the centers of `side` pixels in units of cells, float64, on the CPU if the device has no float64."""
+    return (torch.arange(side, dtype=torch.float64, device=float64_device(device)) + 0.5) * cells / side - 0.5
 
 
 def enlarge(maps: Tensor, size: tuple[int, int], *, smooth: bool = True) -> Tensor:
@@ -90,10 +96,11 @@ def _cubic_axis(maps: Tensor, side: int, smooth: bool) -> Tensor:
         return maps[..., (2 * torch.arange(side, device=maps.device) + 1) * cells // (2 * side)]
     if side < cells:
         return functional.adaptive_avg_pool2d(maps, (maps.shape[1], side))
-    at = (torch.arange(side, dtype=torch.float64, device=maps.device) + 0.5) * cells / side - 0.5
+    at = _centers(side, cells, maps.device)
     left = at.floor()
-    t = (at - left).to(maps.dtype)
-    a, b, c, d = (maps[..., (left.long() + step).clamp(0, cells - 1)] for step in (-1, 0, 1, 2))
+    t = (at - left).to(maps)
+    first = left.long().to(maps.device)
+    a, b, c, d = (maps[..., (first + step).clamp(0, cells - 1)] for step in (-1, 0, 1, 2))
     a, d = torch.where(a.isnan(), b, a), torch.where(d.isnan(), c, d)
     rise = c - b
     start, end = _slope(b - a, rise), _slope(rise, d - c)
@@ -149,13 +156,14 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     """Compute Spearman's rank correlation of each pair of maps over all cells.
 
-    Returns  `[N]` float64 in [-1, 1]; ties get their mean rank. NaN if a map is constant or not finite.
+    Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; ties get their mean rank. NaN if a map
+             is constant or not finite.
     Errors   ValueError if the shapes differ.
     Source   Spearman 1904; with ties: Pearson's correlation of mean ranks.
     """
     if a.shape != b.shape or a.ndim < 2:
         raise ValueError(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
-    rows = torch.stack([maps.detach().flatten(1).double() for maps in (a, b)])
+    rows = torch.stack([to_float64(maps.detach().flatten(1)) for maps in (a, b)])
     ordered, order = rows.sort(dim=-1)
     count = rows.shape[-1]
     position = torch.arange(count, device=rows.device).expand_as(rows)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from explainers.network.dtypes import to_float64
+
 _WINDOW, _SIGMA = 11, 1.5
 _K1, _K2 = 0.01, 0.03
 
@@ -20,7 +22,8 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     diverging color map draws them, (map / max |map| + 1) / 2, with range L = 1. If zero were not in the middle, a map
     and its negative would have opposite means and opposite structures, whose product is positive.
 
-    Returns  `[N]` float64 in [-1, 1]; a map of zeros is uniform gray. NaN if a map is not finite.
+    Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; a map of zeros is uniform gray. NaN if a
+             map is not finite.
     Errors   ValueError if the shapes differ or are not [N, h, w]
     Source   Wang et al. 2004, eq. 13, doi:10.1109/TIP.2003.819861
     """
@@ -39,7 +42,7 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
 
 def _scale_to_unit(maps: Tensor) -> Tensor:
     """Scale to [0, 1] in float64: zero becomes 0.5, the largest magnitude 0 or 1."""
-    maps = maps.detach().double()
+    maps = to_float64(maps.detach())
     largest = maps.abs().amax((1, 2), keepdim=True)
     return maps / largest.where(largest != 0, 1) / 2 + 0.5
 

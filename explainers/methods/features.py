@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.methods.cams.score_cams import channel_drops
+from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Choice, LayerName, Range
 from explainers.passes.at_layer import activation_and_score, features
@@ -93,14 +94,14 @@ def token_pca(
         torch.Size([1, 3, 14, 14])
     """
     a = features(model, images, layer)
-    cells = a.flatten(2).transpose(1, 2).double()
+    cells = to_float64(a.flatten(2).transpose(1, 2))
     u, s, _ = torch.linalg.svd(cells - cells.mean(dim=1, keepdim=True), full_matrices=False)
     # Singular values within the rounding error of the activations are set to 0.
     s = torch.where(s > 8 * torch.finfo(a.dtype).eps * cells.norm(dim=(1, 2))[:, None], s, 0)
     scores = (u * s[:, None])[:, :, :components].transpose(1, 2)
     scores = scores * scores.gather(2, scores.abs().argmax(dim=2, keepdim=True)).sign()
     maps = a.new_zeros(len(a), components, *a.shape[2:])
-    maps[:, : scores.shape[1]] = scores.unflatten(2, a.shape[2:]).to(a.dtype)
+    maps[:, : scores.shape[1]] = scores.unflatten(2, a.shape[2:]).to(a)
     return maps
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from explainers.metrics.significance import LEVEL, ROUNDING, holm, random_map_test, sign_flip_test, smallest_p
+from explainers.network.dtypes import to_cpu_float64
 
 NAMES = {"random": "random maps", "edge": "edge maps", "centre": "the center-bias baseline"}
 """The controls in messages."""
@@ -59,13 +60,13 @@ def compare(
 
     `spread` [N] and `random` [N, 2k] are the standard deviation and the values of the random maps.
     """
-    own, other = values.double().cpu(), others.double().cpu()
+    own, other = to_cpu_float64(values), to_cpu_float64(others)
     # The values have the precision of the network: smaller differences, such as those of a constant network, are noise.
     rounding = ROUNDING * torch.finfo(values.dtype).eps * torch.maximum(own.abs(), other.abs())
     difference = own - other if higher is not False else other - own
     difference = torch.where(difference.abs() <= rounding, 0.0, difference)
     known = difference.isfinite()
-    difference, scales = difference[known], spread.double().cpu()[known]
+    difference, scales = difference[known], to_cpu_float64(spread)[known]
     count = len(difference)
     mean, error = mean_and_error(difference)
     scale = float(scales.square().mean().sqrt()) if count else math.nan
@@ -117,7 +118,7 @@ def _join(names: Sequence[str]) -> str:
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
     """Return the mean of values [n] and its standard error s / √n, NaN for fewer than two."""
-    values = values.double()
+    values = to_cpu_float64(values)
     count = len(values)
     mean = float(values.mean()) if count else math.nan
     return mean, float(values.std() / math.sqrt(count)) if count > 1 else math.nan

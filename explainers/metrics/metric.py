@@ -44,7 +44,7 @@ class Measurement:
     def exclude(self, rows: Tensor, reason: str) -> Measurement:
         """Return a copy with NaN, and the given reason, in the rows where the mask `rows` [R] is true."""
         indices = rows.nonzero()[:, 0].tolist()
-        values = torch.where(rows, torch.nan, self.values)
+        values = torch.where(rows.to(self.values.device), torch.nan, self.values)
         return replace(self, values=values, reasons={**self.reasons, **dict.fromkeys(indices, reason)})
 
 
@@ -83,10 +83,10 @@ class Metric:
         return self.score != ""
 
     def __call__(self, trial: Trial, **options: Any) -> Measurement:
-        """Compute the values of all rows, in the precision of the maps."""
+        """Compute the values of all rows, in the precision of the maps and on their device."""
         found = self.function(trial, **options)
         found = found if isinstance(found, Measurement) else Measurement(found)
-        return replace(found, values=found.values.to(trial.maps.dtype))
+        return replace(found, values=found.values.to(trial.maps))
 
     def resolve_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Check the given options and add the defaults of the others.

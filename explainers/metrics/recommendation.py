@@ -15,6 +15,7 @@ from explainers.maps.resize import rank_correlation
 from explainers.metrics.comparison import Comparisons, adjust, mean_and_error
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import METRICS
+from explainers.network.dtypes import to_cpu_float64
 from explainers.passes.loop import Partial
 
 AGREE, DISAGREE = 0.7, 0.3
@@ -209,7 +210,7 @@ def _losses(rows: Sequence[RankedMap], metrics: Sequence[str]) -> Tensor:
     """
     found = torch.full((len(metrics), len(rows)), math.inf, dtype=torch.float64)
     for m, name in enumerate(metrics):
-        values = [row.evaluation.values[name].double().cpu() for row in rows]
+        values = [to_cpu_float64(row.evaluation.values[name]) for row in rows]
         required = torch.stack(values).isfinite().any(0) if values else torch.zeros(0, dtype=torch.bool)
         for k, each in enumerate(values):
             if bool(required.any()) and bool(each[required].isfinite().all()):

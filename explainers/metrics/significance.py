@@ -19,6 +19,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from explainers.network.dtypes import to_cpu_float64
+
 LEVEL = 0.05
 """A difference is significant if its adjusted p-value is below this."""
 EXACT = 16
@@ -37,7 +39,7 @@ def sign_flip_test(differences: Tensor) -> float:
 
     Source   Fisher 1935, The Design of Experiments, section 21; Phipson & Smyth 2010, arXiv:1603.05766, for the samples
     """
-    values = differences.detach().double().cpu()
+    values = to_cpu_float64(differences.detach())
     if len(values) < 2:
         return math.nan
     values = values[values != 0]
@@ -85,7 +87,7 @@ def random_map_test(difference: float, random: Tensor, *, is_mean: bool, roundin
 
     Source   Satterthwaite 1946, Biometrics Bulletin 2(6), for the degrees of freedom
     """
-    pairs = random.detach().double().cpu().unflatten(0, (-1, 2)) if len(random) > 2 else random.new_empty(0, 2)
+    pairs = to_cpu_float64(random.detach()).unflatten(0, (-1, 2)) if len(random) > 2 else random.new_empty(0, 2)
     if len(pairs) < 2 or not bool(pairs.isfinite().all()) or not math.isfinite(difference):
         return math.nan
     if abs(difference) <= rounding:

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from explainers.errors import UnsupportedModel, is_out_of_memory
 from explainers.findings import note_finding
 from explainers.hooks.records import map_tensors
+from explainers.network.dtypes import to_cpu_float64
 from explainers.network.eval_view import EvalView
 from explainers.network.rows.generators import SEED, Generators
 from explainers.network.rows.row_by_row import Behavior, RowByRow, row_by_row
@@ -274,8 +275,7 @@ def _difference(some: list[Tensor], others: list[Tensor]) -> float:
         if a.shape != b.shape or not bool((a.isfinite() == b.isfinite()).all()):
             return 1.0
         a, b = (torch.where(each.isfinite(), each, 0).flatten() for each in (a, b))
-        wide = torch.complex128 if a.is_complex() else torch.float64
-        a, b = (each.to("cpu", wide) for each in (a, b))
+        a, b = (each.cpu().to(torch.complex128) if a.is_complex() else to_cpu_float64(each) for each in (a, b))
         change, size = float((a - b).norm()), float(a.norm())
         largest = max(largest, change / size if size else float(change > 0))
     return largest

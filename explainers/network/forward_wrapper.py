@@ -21,6 +21,7 @@ from explainers.hooks.calls import Calls
 from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
 from explainers.hooks.locate import HookPoint, frozen_graph, unwrap
 from explainers.hooks.records import map_tensors
+from explainers.network.dtypes import to_float64
 
 Forward = Callable[[Tensor], Any]
 """Maps images [B, C, H, W] to the model's output, for any B and treating all rows alike."""
@@ -190,6 +191,6 @@ def _alike(clean: Any, reversed_output: Any, count: int) -> bool:
     for a, b in zip(*pairs, strict=False):
         if a.ndim and len(a) == count and a.shape == b.shape and a.is_floating_point():
             bound = min(1e-2, max(SAME, 10 * torch.finfo(a.dtype).eps))
-            if float((a.flip(0) - b).double().norm()) > bound * float(a.double().norm()):
+            if float(to_float64(a.flip(0) - b).norm()) > bound * float(to_float64(a).norm()):
                 return False
     return True

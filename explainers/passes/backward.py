@@ -16,8 +16,8 @@ from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.records import concatenate_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.network.batch_norm import guard_batch_norms
+from explainers.network.dtypes import no_gradient
 from explainers.network.fused_copy import channels_last
-from explainers.network.quantized import no_gradient
 from explainers.passes import graph
 from explainers.passes.forward import ForwardPasses
 from explainers.passes.leaf import LayerLeaf

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from explainers.network.dtypes import to_cpu_float64
 from explainers.passes.loop import Loop
 from explainers.passes.run import Run
 from explainers.perturbation.segments import Parts, blend
@@ -31,11 +32,11 @@ class CoalitionScorer:
         x = self.run.images
         shown = self.parts[index].shown(coalitions.to(x.device))
         batch = blend(x[index], self.cover[index], shown)
-        return to_float64(self.run.scoring.values(batch, [index] * len(batch)))
+        return to_cpu_float64(self.run.scoring.values(batch, [index] * len(batch)))
 
     def empty_and_full(self) -> tuple[Tensor, Tensor]:
         """Return the scores [N] of the empty and of the full coalition, float64 on the CPU."""
-        full = to_float64(self.run.scoring.score_inputs())
+        full = to_cpu_float64(self.run.scoring.score_inputs())
         empty = [self.values(n, torch.zeros(1, part.count, dtype=torch.bool)) for n, part in enumerate(self.parts)]
         return torch.cat(empty), full
 
@@ -76,11 +77,6 @@ class CoalitionScorer:
 
         loop.run(max(map(len, coalitions)), loop.rows(), work, maps)
         return maps(), [values[:reached] for values in scores]
-
-
-def to_float64(scores: Tensor) -> Tensor:
-    """Convert scores to float64 on the CPU, for fits and means without rounding."""
-    return scores.to("cpu").double()
 
 
 def every_coalition(count: int) -> Tensor:

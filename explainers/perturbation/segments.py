@@ -19,6 +19,7 @@ from torch import Tensor
 
 from explainers.errors import BadOption, nearest, shorten
 from explainers.layers.flow.axes import kinds_of
+from explainers.network.dtypes import to_cpu_float64
 
 Masks = Tensor | int | tuple[int, ...] | str
 """Segments: "superpixels", "grid", a grid's size, labels (integers) or masks (bool or float)."""
@@ -69,7 +70,7 @@ def superpixels(images: Tensor, count: int = _COUNT, compactness: float = 0.2) -
             "compactness."
         )
     # On the CPU, because the order of float sums varies on accelerators, which changes the regions.
-    pixels = images.detach().to("cpu", torch.float64)
+    pixels = to_cpu_float64(images.detach())
     return torch.stack([_slic(_rounded(image), count, compactness) for image in pixels]).to(images.device)
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.network.dtypes import float64_device
+
 STATISTICS = ("norm", "mean", "std", "max", "zero_fraction")
 # Number of rows kept on the device before they are transferred together.
 WAITING = 4096
@@ -245,7 +247,8 @@ def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
     """Return (Euclidean norm, real and imaginary part of the sum, largest magnitude, count of nonzeros).
 
     They are on the gradient's device, and zero if not needed. In float64, squares of large float32 values do not
-    overflow, and computing `std` as a difference is accurate enough.
+    overflow, and computing `std` as a difference is accurate enough. On a device without float64, the norm of the
+    values minus their mean follows as a sixth number, because that difference would cancel in float32.
     """
     wanted, flat = set(statistics), gradient.flatten()
     if not flat.numel():
@@ -258,7 +261,9 @@ def _moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
 
 
 def _moments_at_once(flat: Tensor, wanted: set[str]) -> Tensor:
-    dtype = torch.float32 if flat.device.type == "mps" else torch.float64
+    if float64_device(flat.device) != flat.device:
+        return _moments_in_float32(flat)
+    dtype = torch.float64
     zero = torch.zeros((), dtype=dtype, device=flat.device)
     moments = [zero, zero, zero, zero, zero]
     if "zero_fraction" in wanted:
@@ -276,10 +281,22 @@ def _moments_at_once(flat: Tensor, wanted: set[str]) -> Tensor:
     return torch.stack(moments)
 
 
+def _moments_in_float32(flat: Tensor) -> Tensor:
+    """Return all moments of values that are divided by the largest, whose squares neither overflow nor vanish."""
+    values = torch.view_as_real(flat).unbind(-1) if flat.is_complex() else (flat,)
+    parts = torch.stack([part.float() for part in values])
+    largest = torch.hypot(*parts).amax() if len(parts) == 2 else parts.abs().amax()
+    scale = largest.where(largest.isfinite() & (largest > 0), 1.0)
+    parts = parts / scale
+    sums, zero = parts.sum(1) * scale, torch.zeros_like(scale)
+    norm, centered = (each.square().sum().sqrt() * scale for each in (parts, parts - parts.mean(1, keepdim=True)))
+    return torch.stack([norm, sums[0], sums[1] if len(parts) == 2 else zero, largest, flat.count_nonzero(), centered])
+
+
 def _named(moments: Sequence[float], size: int, statistics: Sequence[str]) -> dict[str, float]:
-    norm, real, imaginary, largest, filled = moments
+    norm, real, imaginary, largest, filled, *centered = moments
     total = math.hypot(real, imaginary) if imaginary else real
-    spread = norm * norm - total * total / max(size, 1)
+    spread = centered[0] ** 2 if centered else norm * norm - total * total / max(size, 1)
     values = {
         "norm": norm,
         "mean": total / max(size, 1),

@@ -15,7 +15,7 @@ import typer
 
 from hooklens import __version__
 from hooklens.cli import masks, messages, serving
-from hooklens.cli.options import ModelOptions, RunOptions, expand, set_offline
+from hooklens.cli.options import Device, ModelOptions, RunOptions, expand, set_offline
 from hooklens.cli.progress import Progress
 from hooklens.errors import Refused
 
@@ -62,10 +62,11 @@ def serve(
     host: Annotated[str | None, typer.Option(help=messages.HOST)] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
     run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
+    device: Device = "auto",
 ) -> None:
     overrides = model.overrides()
     serving.check_address(host, port)
-    serving.serve(model.model, overrides, host, port, run)
+    serving.serve(model.model, overrides, host, port, run, device)
 
 
 @app.command(help=messages.EXPLAIN)
@@ -157,6 +158,7 @@ def evaluate(
     steps: Annotated[int, typer.Option(min=2, help=messages.STEPS)] = 20,
     precision: Annotated[str, typer.Option(help=messages.EVALUATED)] = "auto",
     seed: Seed = 0,
+    device: Device = "cpu",
     offline: Offline = False,
     pictures: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
 ) -> None:
@@ -178,6 +180,7 @@ def evaluate(
             steps=steps,
             precision=precision,
             seed=seed,
+            device=device,
             report=progress,
         )
     typer.echo(messages.evaluated(result, folder))

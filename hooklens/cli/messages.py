@@ -87,7 +87,7 @@ WORKERS = (
 )
 PRECISION = "float32, bf16 or auto, if the method supports it."
 SEED = "Random seed."
-DEVICE = "cpu, cuda, cuda:1 …"
+DEVICE = "cpu, cuda, cuda:1, mps, xpu, or auto for the first accelerator of this machine."
 ENGINE = "local, or ray for several machines (needs the extra ray)."
 ADDRESS = "Address of a Ray cluster. Default: start Ray on this machine."
 GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5."

@@ -36,6 +36,7 @@ def _size(text: str) -> int | tuple[int, int]:
 
 
 _NETWORK: dict[str, Any] = {"rich_help_panel": messages.NETWORK}
+Device = Annotated[str, typer.Option(help=messages.DEVICE)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ class RunOptions:
     workers: Annotated[int | None, typer.Option(min=0, help=messages.WORKERS)] = None
     precision: Annotated[str | None, typer.Option(help=messages.PRECISION)] = None
     seed: Annotated[int, typer.Option(min=0, help=messages.SEED)] = 0
-    device: Annotated[str, typer.Option(help=messages.DEVICE)] = "cpu"
+    device: Device = "cpu"
     engine: Annotated[str, typer.Option(help=messages.ENGINE)] = "local"
     address: Annotated[str | None, typer.Option(help=messages.ADDRESS)] = None
     gpus: Annotated[float, typer.Option(min=0, help=messages.GPUS)] = 0

@@ -10,18 +10,24 @@ from typing import Any
 from hooklens.errors import Refused
 
 
-def serve(model: str, overrides: dict[str, Any], host: str | None, port: int | None, run: Path | None) -> None:
+def serve(
+    model: str, overrides: dict[str, Any], host: str | None, port: int | None, run: Path | None, device: str = "auto"
+) -> None:
     """Serve the page until it is interrupted.
 
-    Errors   Refused if the named model or the run cannot be opened
+    Errors   Refused if the device is not available, or if the named model or the run cannot be opened
     """
+    if device != "auto":
+        from hooklens.zoo import devices  # torch takes seconds to start
+
+        devices.choose(device)
     from hooklens.page import build  # gradio takes seconds to start
 
     if run is not None:
         from hooklens.page.batch import finished_runs  # as above
 
         finished_runs.use_run(str(run))
-    build.serve(build.build(), model=model, own=overrides, host=host, port=port)
+    build.serve(build.build(), model=model, own=overrides, device=device, host=host, port=port)
 
 
 def check_address(host: str | None, port: int | None) -> None:

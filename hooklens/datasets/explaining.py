@@ -18,7 +18,7 @@ from hooklens.datasets.items import Item
 from hooklens.datasets.sentences import embed, find_sentences, target_of
 from hooklens.datasets.settings import LABEL, PREDICTED, WRONG, Classes, Settings
 from hooklens.errors import Refused
-from hooklens.zoo import text
+from hooklens.zoo import devices, text
 
 if TYPE_CHECKING:
     from hooklens.zoo import Model
@@ -44,10 +44,7 @@ class Explainer:
     def __post_init__(self) -> None:
         self.classes = Classes(self.model.labels)
         self.sentences = find_sentences(self.settings, self.model)
-        try:
-            torch.empty(0, device=self.device)
-        except Exception:  # each backend raises its own types of errors
-            raise Refused(f"Device {self.device!r} is not available. Use cpu, or cuda if there is a GPU.") from None
+        self.device = str(devices.choose(self.device))
         self.network = self.model.network.to(self.device)
         self.options = self.settings.method_options()
         long = explainers.METHODS[self.settings.method].long

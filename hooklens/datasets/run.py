@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from hooklens.datasets.settings import LABEL, WRONG, Classes, Settings, weights_
 from hooklens.datasets.shards import Shards, open_run
 from hooklens.datasets.sources import Listing, list_items
 from hooklens.errors import Refused
+from hooklens.zoo import devices
 
 if TYPE_CHECKING:
     from hooklens.zoo import Model
@@ -126,8 +128,11 @@ def prepare(
     """
     settings.check()
     listing = list_items(source, None if settings.only_label else limit)
+    place = devices.choose(device)
     model = model or load(settings)
     find_sentences(settings, model)  # before it looks for labels of classes
+    if warning := devices.compare(model, place):
+        warnings.warn(warning, stacklevel=2)
     if settings.only_label:
         listing = _select_label(listing, settings.only_label, model)
         listing = replace(listing, items=listing.items[:limit])
@@ -150,7 +155,8 @@ def create_job(
     count = "1 picture" if len(listing.items) == 1 else f"{len(listing.items)} pictures"
     record = settings.record(model, f"{count} ({hashlib.sha256(paths.encode()).hexdigest()[:16]})")
     # Sums with another number of threads differ in their last bits.
-    record |= {"layer": explainer.options.get("layer"), "threads": torch.get_num_threads() if device == "cpu" else None}
+    threads = torch.get_num_threads() if explainer.device == "cpu" else None
+    record |= {"layer": explainer.options.get("layer"), "threads": threads}
     record["weights_sha256"] = weights_hash(model)
     return Job(settings, model, listing, source, Shards(out, record))
 

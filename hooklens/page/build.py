@@ -193,6 +193,7 @@ def serve(
     *,
     model: str = "auto",
     own: Mapping[str, Any] | None = None,
+    device: str = "auto",
     host: str | None = None,
     port: int | None = None,
     block: bool = True,
@@ -202,6 +203,7 @@ def serve(
     Returns  the address: at once if `block` is False, otherwise when the server stops
     Errors   OSError if the port is taken; Refused if the named model cannot be loaded
     """
+    model_cache.use_device(device)
     named = bool(own) or model != settings.AUTO
     if limits.SHARED_GPU or named:
         model_cache.start(model, 0.0, own)  # on a shared GPU, models must be registered before the server runs

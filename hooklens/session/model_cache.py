@@ -43,6 +43,7 @@ COMPARING = frozenset({"finer_cam"})
 log = logging.getLogger("hooklens")
 load_requested = threading.Event()
 ready = threading.Event()
+_device = "auto"
 _started = 0.0
 _requested = settings.AUTO
 _own: Mapping[str, Any] = {}
@@ -76,6 +77,12 @@ def start(model: str = settings.AUTO, delay: float = 3.0, own: Mapping[str, Any]
         gc.freeze()  # what was imported stays: a later collection takes milliseconds instead of 0.3 s
 
     threading.Thread(target=load, name="engine", daemon=True).start()
+
+
+def use_device(name: str) -> None:
+    """Choose the device of all networks by its name, before the first one is loaded."""
+    global _device
+    _device = name
 
 
 def _prepare() -> None:
@@ -147,6 +154,7 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
 
     import explainers  # torch takes seconds to start
     from hooklens import zoo  # torch takes seconds to start
+    from hooklens.zoo import devices  # as above
     from hooklens.zoo.variants import change_settings, split_name  # as above
 
     with _lock:
@@ -157,7 +165,10 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
         model = change_settings(load(base, progress).model, changes)
     else:
         model = zoo.load_offered(name, progress=progress)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = devices.choose(_device)
+    if not _loaded and (warning := devices.compare(model, device)):
+        log.warning("%s", warning)
+        _errors.append(warning)
     network = model.network.to(device)
     images = torch.zeros(1, model.channels, *model.size, device=device)
     layers = explainers.list_layers(network, images, spatial=True)

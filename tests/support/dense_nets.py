@@ -81,23 +81,24 @@ class Detection(nn.Module):
         return [self._of(maps, images.shape[-2:]) for maps in self.backbone(images)]
 
     def _of(self, maps: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        cell = torch.tensor([size[1] / maps.shape[2], size[0] / maps.shape[1]] * 2)
+        device = maps.device
+        cell = torch.tensor([size[1] / maps.shape[2], size[0] / maps.shape[1]] * 2, device=device)
         boxes, labels, scores = [], [], []
         for label, plane in enumerate(maps, 1):
-            inside = plane.detach() > self.least
+            inside = plane.detach().cpu() > self.least
             regions = components(inside.long())
             for region in regions[inside].unique():
                 rows, columns = torch.nonzero(regions == region, as_tuple=True)
                 ends = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
                 left, top, right, bottom = map(int, ends)
-                boxes.append(torch.tensor([left, top, right, bottom]) * cell)
+                boxes.append(torch.tensor([left, top, right, bottom], device=device) * cell)
                 labels.append(label)
                 scores.append((1.25 * plane[top:bottom, left:right].mean()).clamp(max=1))
         empty = maps.sum() * 0  # keeps an empty answer on the graph
         order = sorted(range(len(labels)), key=lambda k: -float(scores[k].detach()))
         return {
-            "boxes": torch.stack([boxes[k] for k in order]) if order else torch.zeros(0, 4),
-            "labels": torch.tensor([labels[k] for k in order], dtype=torch.long),
+            "boxes": torch.stack([boxes[k] for k in order]) if order else torch.zeros(0, 4, device=device),
+            "labels": torch.tensor([labels[k] for k in order], dtype=torch.long, device=device),
             "scores": torch.stack([scores[k] for k in order]) if order else empty.expand(0),
         }
 

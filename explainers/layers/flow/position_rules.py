@@ -23,6 +23,7 @@ from explainers.layers.flow.axes import (
 from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, dims_of
 from explainers.layers.flow.positions import Positions
 from explainers.layers.flow.spectra import conjugate, transform
+from explainers.network.dtypes import to_float64
 
 
 def _resize_axes(operation: Operation) -> Result:
@@ -179,7 +180,7 @@ def _warp(operation: Operation) -> Result:
         return [tuple(lost_axis(axis, "grid_sample") for axis in axes[: output.ndim])], [Reads.SAME, Reads.SAME]
     corners = bool(operation.argument(4, "align_corners", False))
     for d, values in ((2, grid[0, :, :, 1]), (3, grid[0, :, :, 0].T)):
-        lines, size = values.detach().double(), operation.shape[d]
+        lines, size = to_float64(values.detach()), operation.shape[d]
         index = (lines[:, 0] + 1) / 2 * (size - 1) if corners else ((lines[:, 0] + 1) * size - 1) / 2
         before = known[d].factors[0].whole if len(known[d].factors) == 1 else None
         straight = bool((lines - lines[:, :1]).abs().max() < 1e-3)

@@ -22,6 +22,7 @@ from explainers.errors import BadOption
 from explainers.hooks.cleanup import restores_state
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
+from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
 from explainers.passes.at_layer import activations_and_gradients, features
@@ -368,16 +369,14 @@ def principal_component(planes: Tensor) -> Tensor:
 
 def make_peak_positive(component: Tensor) -> Tensor:
     """Choose the sign of a component so that the value with the largest magnitude is positive."""
-    return -component if -component.min() > component.max() else component
+    return torch.where(-component.min() > component.max(), -component, component)
 
 
 def _per_image(decompose: Callable[[Tensor], Tensor], maps: Tensor) -> Tensor:
     """Apply `decompose` to the maps of each image; an image with values that are not finite gives NaN."""
-    components = [decompose(planes.double().nan_to_num()) for planes in maps]
-    for component, planes in zip(components, maps, strict=True):
-        if not bool(planes.isfinite().all()):
-            component.fill_(torch.nan)
-    return torch.stack(components).to(maps.dtype)
+    components = [decompose(to_float64(planes).nan_to_num()) for planes in maps]
+    is_finite = maps.flatten(1).isfinite().all(1).to(components[0].device)
+    return torch.stack(components).where(is_finite.view(-1, *[1] * components[0].ndim), torch.nan).to(maps)
 
 
 def _center(planes: Tensor) -> Tensor:
@@ -393,12 +392,11 @@ def _project(planes: Tensor) -> Tensor:
 
 
 def _orient(component: Tensor, guide: Tensor) -> Tensor:
-    agreement = float(((guide - guide.mean()) * component).sum())
-    size = float((guide - guide.mean()).norm() * component.norm())
+    agreement = ((guide - guide.mean()) * component).sum()
+    size = (guide - guide.mean()).norm() * component.norm()
+    oriented = torch.where(agreement > 0, component, -component)
     # Treat correlations below rounding error as 0.
-    if abs(agreement) <= 1e-12 * size:
-        return make_peak_positive(component)
-    return component if agreement > 0 else -component
+    return torch.where(agreement.abs() <= 1e-12 * size, make_peak_positive(component), oriented)
 
 
 def _kernel_component(planes: Tensor, kernel: str, gamma: float) -> Tensor:

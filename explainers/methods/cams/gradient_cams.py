@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.findings import note_finding, note_gradient
+from explainers.network.dtypes import float64_device, to_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision, Range, Relu, Seed
 from explainers.passes.at_layer import activations_and_gradients, layer_with_patch_gradients
@@ -49,17 +50,17 @@ def _grad_cam(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _grad_cam_pp(a: Tensor, g: Tensor) -> Tensor:
-    g = g.double()  # third powers of small gradients underflow in float32
+    g = to_float64(g)  # third powers of small gradients underflow in float32
     return _grad_cam_pp_from_powers(a, g, g**2, g**3)
 
 
 def _grad_cam_pp_from_powers(a: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
     """Evaluate equation 19 for the first three powers of the gradient or their means; α = 0 for a denominator of 0."""
-    a64 = a.double()
+    a64 = to_float64(a)
     denominator = 2 * second + a64.sum(dim=cell_axes(a), keepdim=True) * third
     alpha = (second / denominator).where(denominator != 0, 0)
     weights = (alpha * first.relu()).sum(dim=cell_axes(a), keepdim=True)
-    return (weights * a64).sum(dim=1).to(a.dtype)
+    return (weights * a64).sum(dim=1).to(a)
 
 
 def _hires_cam(a: Tensor, g: Tensor) -> Tensor:
@@ -315,13 +316,14 @@ def smooth_grad_cam_pp(
         run.use_layer(layout)
         scale = sigma * extremes(x)[1]
         generators, done = PerImageGenerators(len(x), seed), 0
-        powers = torch.zeros(3, *a.shape, dtype=torch.float64, device=a.device)
+        powers = torch.zeros(3, *a.shape, dtype=torch.float64, device=float64_device(a.device))
 
         def work(chunk: range) -> None:
             nonlocal done
             for n in range(len(x)):
                 noisy = x[n] + scale[n] * generators.normal(n, len(chunk), *x.shape[1:]).to(x)
-                gradients = maps_of(layout, run.backward.at([layout], noisy, [n] * len(chunk))[layout.name][1]).double()
+                found = run.backward.at([layout], noisy, [n] * len(chunk))[layout.name][1]
+                gradients = to_float64(maps_of(layout, found))
                 powers[:, n] += torch.stack([(gradients**p).sum(0) for p in (1, 2, 3)])
             done = chunk.stop
 

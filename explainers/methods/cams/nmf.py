@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from explainers.network.dtypes import to_cpu_float64
 from explainers.perturbation.rng import PerImageGenerators
 
 # Maximum number of sweeps over all factors, and the relative change of the maps at which they stop.
@@ -23,7 +24,7 @@ def factors_of(planes: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
 
     Source   Lee & Seung 1999; coordinate descent of Cichocki & Phan 2009, algorithm 2
     """
-    rows = (planes.flatten(1) - lowest(planes)[:, None]).T.double()
+    rows = to_cpu_float64((planes.flatten(1) - lowest(planes)[:, None]).T)  # many tiny steps, one after another
     generators = PerImageGenerators(1, seed)
     # Two objects may start in one factor and never separate, so the best of several short attempts is continued.
     attempts = [_fit(rows, *_start(rows, count, generators), _SHORT) for _ in range(_ATTEMPTS if count > 1 else 1)]

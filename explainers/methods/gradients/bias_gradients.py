@@ -26,6 +26,7 @@ from explainers.layers.layout import LayerLayout
 from explainers.layers.lookup import list_layers
 from explainers.layers.placement import Placement, place_axis
 from explainers.maps.resize import resize
+from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward, wrap_forward
 from explainers.options import check_keywords
 from explainers.passes.run import Run, open_run
@@ -169,11 +170,12 @@ def _affine_bias(module: nn.Module) -> Tensor | None:
     """Return the constant term of the module's affine map, one value per channel, or None if there is none."""
     mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and mean is not None and variance is not None:
-        scale = (variance.double() + module.eps).rsqrt() * (1 if module.weight is None else module.weight.double())
-        return (0 if module.bias is None else module.bias.double()) - mean.double() * scale
+        weight = 1 if module.weight is None else to_float64(module.weight)
+        scale = (to_float64(variance) + module.eps).rsqrt() * weight
+        return (0 if module.bias is None else to_float64(module.bias)) - to_float64(mean) * scale
     kinds = (nn.modules.conv._ConvNd, nn.Linear, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
     bias = getattr(module, "bias", None)
-    return bias.double() if isinstance(module, kinds) and isinstance(bias, Tensor) else None
+    return to_float64(bias) if isinstance(module, kinds) and isinstance(bias, Tensor) else None
 
 
 def _bias_times_gradient(bias: Tensor, gradient: Tensor, module: nn.Module) -> Tensor:
@@ -182,7 +184,8 @@ def _bias_times_gradient(bias: Tensor, gradient: Tensor, module: nn.Module) -> T
         isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward
     )
     spread = bias if last else bias.reshape(-1, *[1] * (gradient.ndim - 2))
-    return at_least_float32(spread.to(gradient.device) * gradient.double()).to(at_least_float32(gradient).dtype)
+    wide = to_float64(gradient)
+    return at_least_float32(spread.to(wide.device) * wide).to(at_least_float32(gradient))
 
 
 def _spread(maps: Tensor, size: tuple[int, ...], placement: Placement | None) -> Tensor:

@@ -24,6 +24,7 @@ from explainers.layers.layout import LayerLayout
 from explainers.methods.gradients.layer_paths import NoiseSeed, token_sums
 from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
+from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import LayerName, Precision
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients
@@ -138,13 +139,13 @@ def _trapezoids(a: Tensor, g: Tensor) -> Tensor:
 
 def _jumps(a: Tensor, g: Tensor) -> Tensor:
     """Return how far the sum is from those with the gradient of either end of each interval: [R - 1], float64."""
-    return (g.diff(dim=0) * a.diff(dim=0)).flatten(1).sum(1, dtype=torch.float64) / 2
+    return to_float64((g.diff(dim=0) * a.diff(dim=0)).flatten(1)).sum(1) / 2
 
 
 def _removals(a: Tensor, g: Tensor) -> Tensor:
     """Return how much the sum changes if a point between its neighbors is left out, for R points: [R - 2], float64."""
     change = g[:-2] * (a[1:-1] - a[2:]) + g[1:-1] * (a[2:] - a[:-2]) + g[2:] * (a[:-2] - a[1:-1])
-    return change.flatten(1).sum(1, dtype=torch.float64) / 2
+    return to_float64(change.flatten(1)).sum(1) / 2
 
 
 def _error(removals: Tensor, jumps: Tensor) -> float:
@@ -171,9 +172,7 @@ class _Conductance(Bisection):
         at, scores = (
             torch.tensor([values[i] for i in order], dtype=torch.float64) for values in (self._points, self._scores)
         )
-        sums, jumps = self._each(
-            pairwise(order), lambda a, g: (_trapezoids(a, g).sum(dtype=torch.float64), _jumps(a, g))
-        )
+        sums, jumps = self._each(pairwise(order), lambda a, g: (to_float64(_trapezoids(a, g)).sum(), _jumps(a, g)))
         if self._complete:
             defects = scores.diff() - sums
             self.done = self._is_complete(scores, defects)

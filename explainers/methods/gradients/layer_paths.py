@@ -23,6 +23,7 @@ from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import gauss_legendre, integrate_by_gap, spread
+from explainers.network.dtypes import to_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, LayerName, Precision, Range
 from explainers.passes.at_layer import SuffixBatch, layer_with_patch_gradients, retry_with_repeated_batch
@@ -237,7 +238,7 @@ def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | Non
     """Return the part [N] of a layer's values that is not in its maps, or None if there are no class tokens."""
     if layout.layout != "tokens":
         return None
-    return whole.flatten(1).sum(1, dtype=torch.float64) - maps.flatten(1).sum(1, dtype=torch.float64)
+    return to_float64(whole.flatten(1)).sum(1) - to_float64(maps.flatten(1)).sum(1)
 
 
 def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from explainers.network.dtypes import to_float64
 from explainers.passes.loop import Loop, Rows
 
 
@@ -79,7 +80,7 @@ class Bisection:
         count = len(scores)
         self._points += self._pending[:count]
         self._scores += scores.tolist()
-        self._slopes += parts.flatten(1).double().sum(1).tolist()
+        self._slopes += to_float64(parts.flatten(1)).sum(1).tolist()
         self._parts += list(parts)
         del self._pending[:count]
         if not self._pending:

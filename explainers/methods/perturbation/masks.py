@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, shorten
+from explainers.network.dtypes import to_cpu_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import NAMES, baseline_of
-from explainers.perturbation.coalitions import CoalitionScorer, to_float64
+from explainers.perturbation.coalitions import CoalitionScorer
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
 from explainers.targets import TargetLike, ThroughLike
@@ -166,7 +167,7 @@ def feature_ablation(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = to_float64(run.scoring.score_inputs())
+        full = to_cpu_float64(run.scoring.score_inputs())
         all_but_one = [~torch.eye(part.count, dtype=torch.bool) for part in scorer.parts]
 
         def heat(n: int, scores: Tensor) -> Tensor:

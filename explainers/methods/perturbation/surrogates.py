@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from explainers.findings import note_finding, note_promised_sum
+from explainers.network.dtypes import to_cpu_float64
 from explainers.network.forward_wrapper import Forward
 from explainers.options import Baseline, Choice, Precision, Range, Seed
 from explainers.passes.loop import Loop, Progress
 from explainers.passes.run import open_run
 from explainers.perturbation.baselines import NAMES, baseline_of
-from explainers.perturbation.coalitions import CoalitionScorer, every_coalition, to_float64
+from explainers.perturbation.coalitions import CoalitionScorer, every_coalition
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
@@ -73,7 +74,7 @@ def lime(
     loop = Loop(batch_size, progress, budget)
     with open_run(model, images, target, many=True, precision=precision, loop=loop) as run:
         scorer = CoalitionScorer(run, parts_of(masks, run.images), baseline_of(run.images, baseline, seed))
-        full = to_float64(run.scoring.score_inputs())
+        full = to_cpu_float64(run.scoring.score_inputs())
         generators = PerImageGenerators(len(images), seed)
         z = [
             _shuffle(every_coalition(part.count))

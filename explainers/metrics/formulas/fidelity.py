@@ -22,6 +22,7 @@ from torch.nn import functional
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.candidates import Candidate
 from explainers.metrics.metric import Measurement, Trial, metric
+from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import Choice, Range
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.coalitions import within_rounding
@@ -103,7 +104,7 @@ def _squares(trial: Trial, samples: int) -> tuple[Tensor, Tensor, dict[int, str]
         return batch
 
     # Sums over rectangles are differences of running sums.
-    running = functional.pad(trial.maps.double().cumsum(1).cumsum(2), (1, 0, 1, 0))
+    running = functional.pad(to_float64(trial.maps).cumsum(1).cumsum(2), (1, 0, 1, 0))
     top, left, bottom, right = boxes.to(running.device).unbind(1)
     corners = running[:, bottom, right] - running[:, top, right] - running[:, bottom, left] + running[:, top, left]
     return _losses(trial, ("squares",), samples, make), corners, {}
@@ -131,15 +132,16 @@ def _noise(trial: Trial, samples: int, sigma: float) -> tuple[Tensor, Tensor, di
     def make(image: int, chosen: Sequence[int]) -> Tensor:
         return x[image] - spans[image] * torch.stack([noise(k) for k in chosen])
 
-    sums = torch.full((len(trial.maps), samples), torch.nan, dtype=torch.float64, device=x.device)
+    sums = torch.full((len(trial.maps), samples), torch.nan, dtype=torch.float64, device=float64_device(x.device))
     reasons: dict[int, str] = {}
     for k, each in enumerate(trial.candidates):
         rows = trial.rows(k)
         if reason := _why_no_derivatives(each, x):
             reasons |= dict.fromkeys(rows, reason)
         else:
-            products = [(each.raw.double() * noise(s)).flatten(1).sum(1) for s in range(samples)]
-            sums[[*rows]] = torch.stack(products, 1) * spans.double().flatten()[:, None]
+            raw = to_float64(each.raw)
+            products = [(raw * noise(s).to(raw.device)).flatten(1).sum(1) for s in range(samples)]
+            sums[[*rows]] = torch.stack(products, 1) * to_float64(spans).flatten()[:, None]
     return _losses(trial, ("noise", sigma), samples, make), sums, reasons
 
 
@@ -207,9 +209,9 @@ def mu_fidelity(
     values, is_constant = losses.new_full((len(losses),), torch.nan), []
     for row, image in enumerate(trial.image_indices):
         reached = losses[row].isfinite()
-        heat = trial.maps[row].double()
+        heat = to_float64(trial.maps[row])
         heat = heat / heat.abs().max().clamp(min=torch.finfo(heat.dtype).tiny)  # avoids over- and underflow of squares
-        sums = _sums(heat, segments[image]) @ subsets[image].double().T.to(losses.device)
+        sums = _sums(heat, segments[image]) @ subsets[image].double().T.to(heat.device)
         sums, lost = sums[reached], losses[row][reached]
         even = len(sums) > 1 and float(sums.amax() - sums.amin()) <= _EVEN * float(sums.abs().amax())
         values[row] = math.nan if even else _correlation(sums, lost, correlation)
@@ -233,7 +235,7 @@ def _sample_subsets(segments: Sequence[Parts], share: float, samples: int, seed:
 def _sums(heat: Tensor, part: Parts) -> Tensor:
     """Return the map's sum over each part, [parts]."""
     assert part.labels is not None
-    return heat.new_zeros(part.count).index_add(0, part.labels.flatten(), heat.flatten())
+    return heat.new_zeros(part.count).index_add(0, part.labels.flatten().to(heat.device), heat.flatten())
 
 
 def _correlation(a: Tensor, b: Tensor, kind: str) -> float:
@@ -254,7 +256,7 @@ def _losses(trial: Trial, key: tuple[Any, ...], samples: int, make: Callable[[in
     if (key, samples) not in trial.image_cache:
         first = range(len(trial.images))
         scores = trial.scores(samples, lambda row, chosen: make(trial.image_indices[row], chosen), first)
-        losses = (trial.image_scores[: len(first), None].double() - scores[: len(first)]).double()
+        losses = to_float64(trial.image_scores[: len(first), None]) - to_float64(scores[: len(first)])
         if trial.loop.ended_early:
             return losses[trial.image_indices]
         trial.image_cache[key, samples] = losses
@@ -265,7 +267,7 @@ def _losses(trial: Trial, key: tuple[Any, ...], samples: int, make: Callable[[in
 def _is_unchanged(trial: Trial, losses: Tensor) -> Tensor:
     """Return a mask [R] of rows whose score does not change beyond rounding, so that every map predicts it."""
     found = []
-    for score, lost in zip(trial.image_scores.double(), losses, strict=True):
+    for score, lost in zip(to_float64(trial.image_scores), losses, strict=True):
         reached = lost[lost.isfinite()]
         found.append(len(reached) > 0 and within_rounding(torch.cat([score[None], score - reached]), trial.dtype))
     return torch.tensor(found, device=losses.device)
@@ -299,7 +301,7 @@ def completeness_gap(trial: Trial) -> Measurement:
         True
     """
     (own,) = trial.candidates
-    values, reasons = own.raw.new_full((len(own.raw),), torch.nan, dtype=torch.float64), {}
+    values, reasons = torch.full((len(own.raw),), torch.nan, dtype=torch.float64), {}
     for row in range(len(values)):
         known = own.explanation.statistics[row] if own.explanation is not None else {}
         if own.explanation is None:
@@ -309,5 +311,5 @@ def completeness_gap(trial: Trial) -> Measurement:
         elif not known["promised_sum"]:
             reasons[row] = "the expected sum is 0: the score does not change"
         else:
-            values[row] = abs(float(own.explanation.raw[row].double().sum()) / known["promised_sum"] - 1)
+            values[row] = abs(float(to_float64(own.explanation.raw[row]).sum()) / known["promised_sum"] - 1)
     return Measurement(values, reasons=reasons)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from explainers.metrics.metric import Measurement, Trial, metric
+from explainers.network.dtypes import to_float64
 from explainers.options import Range
 from explainers.passes.tensors import at_least_float32
 from explainers.perturbation.baselines import extremes
@@ -79,7 +80,7 @@ def _area(curves: Tensor) -> Measurement:
 
 def area(curves: Tensor) -> Tensor:
     """Return the area under curves [..., points] over [0, 1], by the trapezoidal rule, in float64."""
-    return torch.trapezoid(curves.double(), dx=1 / (curves.shape[-1] - 1))
+    return torch.trapezoid(to_float64(curves), dx=1 / (curves.shape[-1] - 1))
 
 
 def _curves(trial: Trial, kind: str) -> Tensor:

@@ -21,6 +21,7 @@ from explainers.errors import BadOption
 from explainers.maps.resize import rank_correlation
 from explainers.metrics.candidates import Candidate
 from explainers.metrics.metric import Measurement, Trial, metric
+from explainers.network.dtypes import float64_device, to_float64
 from explainers.options import Range
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
@@ -194,8 +195,8 @@ def _compare_noisy(trial: Trial, radius: float, samples: int) -> _Comparisons:
             return x + radius * spans * noise.to(x)
 
         def compare(k: int, before: Candidate, raw: Tensor, maps: Tensor) -> list[Tensor]:
-            change = _norm(raw.double() - before.raw.double()) / _norm(before.raw.double())
-            moved = _norm(changed(k).double() - x.double())  # 0 for an image of one value, whose range is 0
+            change = _norm(to_float64(raw) - to_float64(before.raw)) / _norm(to_float64(before.raw))
+            moved = _norm(to_float64(changed(k)) - to_float64(x))  # 0 for an image of one value, whose range is 0
             return [change, change / torch.where(moved > 0, moved, torch.inf), _rank_agreement(before.maps, maps)]
 
         trial.cache[key] = _compare_reruns(trial, samples, changed, compare)
@@ -205,7 +206,9 @@ def _compare_noisy(trial: Trial, radius: float, samples: int) -> _Comparisons:
 
 def _rank_agreement(before: Tensor, after: Tensor) -> Tensor:
     """Return the rank correlation [N] of maps, 0 for a map that has become constant."""
-    return torch.where(_is_constant(after) & ~_is_constant(before), 0.0, rank_correlation(before, after))
+    agreement = rank_correlation(before, after)
+    has_lost = _is_constant(after) & ~_is_constant(before)
+    return torch.where(has_lost.to(agreement.device), 0.0, agreement)
 
 
 def _is_constant(maps: Tensor) -> Tensor:
@@ -241,7 +244,7 @@ class _Comparisons:
         values = self.values[:, :, statistic]
         is_constant = _is_constant(self.trial.maps)
         found = self._measurement(values.nanmean(1)).exclude(is_constant, "the map is constant")
-        is_undefined = found.values.isnan() & ~is_constant & ~self.is_broken & self.is_started
+        is_undefined = found.values.isnan().to(is_constant.device) & ~is_constant & ~self.is_broken & self.is_started
         return found.exclude(is_undefined, "the compared part of the map is constant")
 
     @property
@@ -267,7 +270,8 @@ def _compare_reruns(
     Errors   BadOption
     """
     found: list[Tensor] = []
-    missing = torch.full((len(trial.maps), 3), torch.nan, dtype=torch.float64, device=trial.images.device)
+    device = float64_device(trial.images.device)
+    missing = torch.full((len(trial.maps), 3), torch.nan, dtype=torch.float64, device=device)
     is_broken = torch.zeros(len(trial.maps), dtype=torch.bool, device=trial.images.device)
 
     def work(chunk: range) -> None:
@@ -275,7 +279,7 @@ def _compare_reruns(
             images, rows = change(k), []
             for index, each in enumerate(trial.candidates):
                 raw, maps = _rerun(each, images)
-                rows.append(torch.stack([*compare(k, each, raw, maps)], 1).double())
+                rows.append(to_float64(torch.stack([*compare(k, each, raw, maps)], 1)))
                 is_broken[[*trial.rows(index)]] |= ~raw.flatten(1).isfinite().all(1)
             found.append(torch.cat(rows))
 

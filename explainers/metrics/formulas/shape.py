@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.metrics.metric import Measurement, Trial, metric
+from explainers.network.dtypes import to_float64
 from explainers.options import Range
 
 _ARRAS = "Arras et al. 2022, arXiv:2003.07258"
@@ -41,7 +42,7 @@ def sparseness(trial: Trial) -> Measurement:
         >>> evaluate(model, images, "grad_cam", metrics=["sparseness"]).values["sparseness"].shape
         torch.Size([1])
     """
-    sizes = trial.maps.flatten(1).double().abs().sort(dim=1).values
+    sizes = to_float64(trial.maps.flatten(1)).abs().sort(dim=1).values
     count = sizes.shape[1]
     weights = (count - torch.arange(count, dtype=torch.float64, device=sizes.device) - 0.5) / count
     totals = sizes.sum(1)
@@ -69,7 +70,7 @@ def complexity(trial: Trial) -> Measurement:
         >>> evaluate(model, images, "grad_cam", metrics=["complexity"]).values["complexity"].shape
         torch.Size([1])
     """
-    sizes = trial.maps.flatten(1).double().abs()
+    sizes = to_float64(trial.maps.flatten(1)).abs()
     totals = sizes.sum(1, keepdim=True)
     entropies = torch.special.entr(sizes / totals).sum(1)
     return Measurement(entropies).exclude(totals[:, 0] == 0, "the map is zero everywhere")
@@ -107,7 +108,7 @@ def pointing_game(
     maps, inside = trial.maps.flatten(1), _regions(trial)
     near = within(inside, tolerance)[trial.image_indices].flatten(1)
     highest = maps == maps.amax(1, keepdim=True)
-    hits = (highest & near).double().sum(1) / highest.double().sum(1)
+    hits = to_float64(highest & near).sum(1) / to_float64(highest).sum(1)
     return Measurement(hits)
 
 
@@ -135,9 +136,9 @@ def relevance_mass(trial: Trial) -> Measurement:
         >>> evaluate(model, images, "grad_cam", metrics=["relevance_mass"], region=box).values["relevance_mass"].shape
         torch.Size([1])
     """
-    positive, inside = trial.maps.flatten(1).double().clamp(min=0), _regions(trial)[trial.image_indices].flatten(1)
+    positive, inside = to_float64(trial.maps.flatten(1)).clamp(min=0), _regions(trial)[trial.image_indices].flatten(1)
     total = positive.sum(1)
-    shares = Measurement((positive * inside).sum(1) / total)
+    shares = Measurement((positive * inside.to(positive.device)).sum(1) / total)
     return shares.exclude(total == 0, "the map has no positive values")
 
 
@@ -168,7 +169,8 @@ def relevance_rank(trial: Trial) -> Measurement:
     maps, inside = trial.maps.flatten(1), _regions(trial)[trial.image_indices].flatten(1)
     sizes = inside.sum(1, keepdim=True)
     last = maps.sort(dim=1, descending=True).values.gather(1, sizes - 1)
-    above, equal = (maps > last).double(), (maps == last).double()
+    above, equal = to_float64(maps > last), to_float64(maps == last)
+    sizes, inside = sizes.to(above.device), inside.to(above.device)
     chosen = above + equal * (sizes - above.sum(1, keepdim=True)) / equal.sum(1, keepdim=True)
     return Measurement((chosen * inside).sum(1) / sizes[:, 0])
 

@@ -22,6 +22,7 @@ from hooklens.datasets.rows import map_of
 from hooklens.datasets.sentences import embed, find_sentences, target_of
 from hooklens.datasets.shards import refuse_disk_errors
 from hooklens.errors import Refused
+from hooklens.zoo import devices
 
 FILE = "evaluation.json"
 BATCH = 4
@@ -37,6 +38,7 @@ def evaluate(
     steps: int = 20,
     precision: str = "auto",
     seed: int = 0,
+    device: str = "cpu",
     report: Callable[[int, int], object] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a random sample of the maps, and save the result as evaluation.json in the folder of the run.
@@ -44,8 +46,8 @@ def evaluate(
     Returns  the content of the file: for each metric its mean and standard error over the sample, those of the
              controls, and which controls it is significantly better than (a sign-flip test, adjusted for the number of
              comparisons)
-    Errors   Refused if no image is available, or if the network has changed; BadOption for a metric that cannot be
-             computed from stored maps
+    Errors   Refused if no image is available, the device is not, or the network has changed; BadOption for a metric
+             that cannot be computed from stored maps
     """
     names = list(dict.fromkeys(metrics))
     for name in names:
@@ -57,13 +59,14 @@ def evaluate(
                 f"{name} {needs}, so stored maps are not sufficient. Use explainers.evaluate or another metric."
             )
     rows = _sample(finished_run, images, seed)
-    network = finished_run.model.network
     sentences = find_sentences(finished_run.settings, finished_run.model)
     similarity = target_of(embed(finished_run.model, sentences), sentences) if sentences else None
+    place = devices.choose(device)
+    network = finished_run.model.network.to(place)
     evaluations: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
-        inputs = torch.cat([image for _, image in batch])
+        inputs = torch.cat([image for _, image in batch]).to(place)
         maps = [torch.from_numpy(map_of(row)) for row, _ in batch]
         options: dict[str, Any] = {"metrics": names, "steps": steps, "precision": precision, "seed": seed}
         target = [row["target_index"] for row, _ in batch] if similarity is None else similarity

@@ -29,12 +29,13 @@ def contributions(name: str, images: torch.Tensor, target: int | Target, layer: 
 
 
 def _contributions(network: Any, images: torch.Tensor, target: int | Target, layer: str) -> torch.Tensor:
+    from explainers.network.dtypes import to_float64  # torch takes seconds to start
     from explainers.passes.run import open_run  # torch takes seconds to start
 
     with open_run(network, images, target) as run:
         location = run.layer_layout(layer)
         activation, gradient = run.backward.at([location], run.images)[location.name]
-        product = (activation.detach().double() * gradient.double()).movedim(location.channel_axis, 0)
+        product = (to_float64(activation.detach()) * to_float64(gradient)).movedim(location.channel_axis, 0)
         return product.flatten(1).sum(1)
 
 

@@ -154,8 +154,10 @@ def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers
     """
     import torch  # torch takes seconds to start
 
+    from explainers.network.dtypes import to_float64  # torch takes seconds to start
+
     def measure(gradient: Tensor) -> Tensor:
-        values = gradient.double()
+        values = to_float64(gradient)
         return torch.stack([values.norm(), (values == 0).double().mean()]).cpu()
 
     norms = network_calls.measure_gradients(network, images, target, layers, measure)

@@ -165,7 +165,7 @@ def test_the_table_has_a_row_per_network_with_the_worst_of_its_sizes() -> None:
         Row("b", (8, 8), "lrp", "refused", "No. Use c.", 1.0),
     ]
 
-    page = table(cells, "python -m benchmarks.zoo", "torch 2.14")
+    page = table(cells, "torch 2.14")
 
     assert "| a | `layer4` 7 × 5 at 100% | ✓ | **wrong** 1 |  |" in page
     assert "| b *(fixed: 8 × 8)* |  |  | unsupported 2 | unsupported 2 |" in page

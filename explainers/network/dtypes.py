@@ -1,10 +1,11 @@
-"""Quantized networks, whose operations use integer arithmetic and have no backward pass."""
+"""Dtypes with limits: quantized networks have no backward pass, and some devices, such as Apple's MPS, no float64."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from explainers.hooks.locate import unwrap
 
@@ -30,3 +31,25 @@ def no_gradient(name: str) -> str:
         f"The network is quantized ({name}), and quantized operations have no backward pass. Use a gradient-free "
         "method such as occlusion, rise, score_cam or ablation_cam, or explain the floating-point network."
     )
+
+
+@lru_cache(maxsize=64)
+def float64_device(device: torch.device) -> torch.device:
+    """Return the device if it computes in float64, else the CPU, which takes over such computations."""
+    if device.type in ("cpu", "cuda"):
+        return device
+    try:
+        (torch.ones(1, dtype=torch.float64, device=device) / 3).cpu()
+    except (TypeError, RuntimeError):  # MPS refuses the dtype, and some Intel GPUs the first operation
+        return torch.device("cpu")
+    return device
+
+
+def to_float64(tensor: Tensor) -> Tensor:
+    """Convert to float64, on the CPU if the tensor's device has no float64. The graph is kept."""
+    return tensor.to(float64_device(tensor.device)).double()
+
+
+def to_cpu_float64(tensor: Tensor) -> Tensor:
+    """Convert to float64 on the CPU, for small or sequential computations."""
+    return tensor.to("cpu").double()  # a device without float64 cannot convert while it copies

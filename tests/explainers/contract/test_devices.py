@@ -1,0 +1,312 @@
+"""Everything on a pretended accelerator: the CPU's results, on the model's device, with few transfers.
+
+Without float64, as on Apple's MPS, every method runs on the network with convolutions in each test run, and a few on
+the other kinds of networks; `--slow` runs all methods on all of them and on the device with float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explainers
+from explainers import METHODS, METRICS, Contrast, Logit, Probability, Regression, Sum, unit
+from tests.explainers.metrics.test_metrics_contracts import SMALL as SMALL_METRICS
+from tests.support.calls import NAMES, small
+from tests.support.dense_nets import Detection, Segmentation
+from tests.support.nets import random_images, residual
+from tests.support.pretended_device import WITH_FLOAT64, WITHOUT_FLOAT64, PretendedTensor, pretended_devices
+from tests.support.token_nets import vit
+
+Make = Callable[[], tuple[nn.Module, Tensor, Any]]
+MASK = torch.zeros(24, 24).index_fill_(0, torch.arange(4, 14), 1.0)
+BOX = torch.tensor([[6.0, 4.0, 22.0, 20.0]])
+
+# An optimization amplifies differences of rounding, and so do third powers near a denominator of 0.
+ROUNDING = {"extremal_perturbation": 1e-2, "grad_cam_pp": 1e-4}
+CHEAPER = {"steps": 4, "components": 2, "segments": 9}
+
+
+def convolutions() -> tuple[nn.Module, Tensor, Any]:
+    return residual().float(), random_images(2).float(), [2, 0]
+
+
+def transformer() -> tuple[nn.Module, Tensor, Any]:
+    return vit(2).float(), random_images(2, height=64, width=64).float(), [2, 0]
+
+
+def segmentation() -> tuple[nn.Module, Tensor, Any]:
+    torch.manual_seed(0)
+    return Segmentation().eval(), torch.rand(2, 3, 24, 24), explainers.MaskScores(MASK, 1)
+
+
+def detection() -> tuple[nn.Module, Tensor, Any]:
+    image = torch.full((1, 3, 32, 32), 0.3)
+    image[:, :, 4:20, 6:22] = torch.tensor([0.9, 0.0, 0.0]).view(3, 1, 1)
+    return Detection().eval(), image, explainers.BoxScores(BOX, 1)
+
+
+KINDS: dict[str, Make] = {each.__name__: each for each in (convolutions, transformer, segmentation, detection)}
+SOME = {
+    "transformer": "grad_cam eigen_cam score_cam saliency lrp attention_heads attention_rollout "
+    "transformer_attribution le_grad grad_eclip shapley_cam",
+    "segmentation": "grad_cam grad_cam_pp saliency full_grad occlusion",
+    "detection": "grad_cam saliency lrp d_rise",
+}
+
+
+def cases() -> list[Any]:
+    found = []
+    for kind in KINDS:
+        for name in METHODS:
+            quick = name in NAMES if kind == "convolutions" else name in SOME[kind].split()
+            for device in (WITHOUT_FLOAT64, WITH_FLOAT64):
+                marks = [] if quick and (device == WITHOUT_FLOAT64 or name == "grad_cam") else [pytest.mark.slow]
+                found.append(pytest.param(kind, name, device, marks=marks, id=f"{kind}-{name}-{device}"))
+    return found
+
+
+def cheap(name: str, kind: str) -> dict[str, Any]:
+    """Options that make a call cheap; path integrals on the first network choose their points themselves."""
+    chosen = small(name) | {key: value for key, value in CHEAPER.items() if key in METHODS[name].options}
+    if kind == "convolutions" and METHODS[name].options.get("steps") and METHODS[name].options["steps"].default is None:
+        del chosen["steps"]
+    if kind == "transformer" and "window" in chosen:
+        chosen |= {"window": 16, "stride": 16}
+    return chosen
+
+
+def on(device: torch.device, make: Make, compute: Callable[[nn.Module, Tensor, Any], Any]) -> Any:
+    """Return `compute(network, images, target)` on a device; the target stays on the CPU."""
+    network, images, target = make()
+    return compute(network.to(device), images.to(device), target)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors in a result, also in its tables and fields."""
+    if isinstance(value, Tensor):
+        return [value]
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in tensors(part)]
+
+
+def assert_same(found: Any, expected: Any, device: torch.device | None, share: float = 1e-5) -> None:
+    """The tensors are the same up to a share of their largest value, and on the device."""
+    pairs = [*zip(tensors(found), tensors(expected), strict=True)]
+    assert pairs
+    for own, other in pairs:
+        assert device is None or own.device == device
+        assert own.dtype == other.dtype and own.shape == other.shape
+        largest = float(other.abs().nan_to_num().amax()) if other.numel() else 0.0
+        torch.testing.assert_close(own.cpu(), other, rtol=0, atol=share * largest, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind, name, device", cases())
+def test_every_method_gives_the_map_of_the_cpu(kind: str, name: str, device: torch.device) -> None:
+    network, _, _ = KINDS[kind]()
+    if name != "d_rise" and METHODS[name].applies(network) is not None:
+        pytest.skip("not for this network")
+
+    def compute(network: nn.Module, images: Tensor, target: Any) -> Tensor:
+        return METHODS[name](network, images, target if METHODS[name].reads_class else None, **cheap(name, kind))
+
+    try:
+        expected = on(torch.device("cpu"), KINDS[kind], compute)
+    except explainers.ExplainerError as error:
+        pytest.skip(str(error))
+    with pretended_devices():
+        found = on(device, KINDS[kind], compute)
+        assert_same(found, expected, device, ROUNDING.get(name, 2e-5))
+
+
+TARGETS: dict[str, Any] = {
+    "none": None,
+    "tensor": torch.tensor([2, 1]),
+    "function": lambda scores: scores[:, 1] - scores[:, 0],
+    "contrast": Contrast(2, 0),
+    "sum": Sum(Logit(2), Logit(1)),
+    "probability": Probability(2),
+    "log_probability": explainers.LogProbability([2, 1]),
+    "regression": Regression(index=2),
+    "similarity": explainers.Similarity(torch.arange(1.0, 8)),
+    "unit": unit("layer1", 2, at=(3, 3)),
+    "strongest": unit("layer1", 2, at="max"),
+    "through": explainers.Through(2, "layer2", [1]),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_gives_the_gradient_of_the_cpu(target: str) -> None:
+    def compute(network: nn.Module, images: Tensor, _: Any) -> Tensor:
+        return explainers.saliency(network, images, TARGETS[target])
+
+    expected = on(torch.device("cpu"), convolutions, compute)
+    with pretended_devices():
+        assert_same(on(WITHOUT_FLOAT64, convolutions, compute), expected, WITHOUT_FLOAT64)
+
+
+def _evaluate(network: nn.Module, images: Tensor, target: Any) -> Any:
+    maps = explainers.explain("saliency", network, images, target)
+    box = torch.tensor([[2, 2, 9, 9], [1, 1, 8, 8]])
+    found = evaluate_all(network, images, maps, region=box)
+    assert all(METRICS[name].title in str(found) for name in found.values)
+    return found.values
+
+
+def evaluate_all(network: nn.Module, images: Tensor, maps: Any, **settings: Any) -> explainers.Evaluation:
+    names = [name for name in METRICS if METRICS[name].region <= ("region" in settings)]
+    options = {name: SMALL_METRICS[name] for name in names if name in SMALL_METRICS}
+    fixed: dict[str, Any] = {"options": options, "steps": 4, "controls": False, "precision": "float32"}
+    return explainers.evaluate(network, images, maps, metrics=names, **fixed, **settings)
+
+
+def _randomize(network: nn.Module, images: Tensor, target: Any) -> Any:
+    found = explainers.randomization_test(network, images, "grad_cam", target=target, seeds=1)
+    return [found.signed, found.magnitude]
+
+
+def _recommend(network: nn.Module, images: Tensor, target: Any) -> Any:
+    # One method without a budget that could end it: the rows do not depend on the clock.
+    chosen: dict[str, Any] = {
+        "methods": ["eigen_cam"],
+        "layers": ["layer2"],
+        "seconds": 1000,
+        "steps": 4,
+        "precision": "float32",
+    }
+    found = explainers.recommend(network, images, target=target, **chosen)
+    return [row.evaluation.values for row in found.rows]
+
+
+def _fused(network: nn.Module, images: Tensor, target: Any) -> Any:
+    return explainers.fuse(explainers.sweep("grad_cam_pp", network, images, target), size=tuple(images.shape[-2:]))
+
+
+CALLS: dict[str, Callable[[nn.Module, Tensor, Any], Any]] = {
+    "explain": lambda *call: explainers.explain("grad_cam_pp", *call),
+    "evaluate": _evaluate,
+    "recommend": _recommend,
+    "randomization_test": _randomize,
+    "smooth": lambda *call: explainers.smooth("grad_cam", augment=True, samples=3)(*call),
+    "sweep": _fused,
+    "feature_factors": lambda *call: explainers.feature_factors(*call, components=2),
+    "full_gradients": explainers.full_gradients,
+}
+ON_CPU = ("randomization_test",)
+"""Calls whose numbers are tables on the CPU."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_gives_the_result_of_the_cpu(call: str) -> None:
+    expected = on(torch.device("cpu"), convolutions, CALLS[call])
+    with pretended_devices():
+        found = on(WITHOUT_FLOAT64, convolutions, CALLS[call])
+        assert_same(found, expected, None if call in ON_CPU else WITHOUT_FLOAT64)
+        if call == "explain":
+            assert found.statistics == expected.statistics and found.findings == expected.findings
+
+
+def test_layers_fields_regions_and_overlays_are_those_of_the_cpu() -> None:
+    def compute(network: nn.Module, images: Tensor, target: Any) -> Any:
+        found = explainers.list_layers(network, images, spatial=True)
+        layers = [(each.name, each.receptive_field((1, 2))) for each in found]
+        heat = explainers.grad_cam(network, images, target)[0]
+        boxes = [(region.box, round(region.share, 6)) for region in explainers.regions(heat, (12, 16))]
+        return layers, boxes, explainers.overlay(images[0].sigmoid(), heat).tobytes()
+
+    expected = on(torch.device("cpu"), convolutions, compute)
+    with pretended_devices():
+        assert on(WITHOUT_FLOAT64, convolutions, compute) == expected
+
+
+EDITS: dict[str, Callable[[nn.Module], AbstractContextManager[Any]]] = {
+    "clip": lambda network: explainers.clip_gradients(network, norm=0.1),
+    "clip_values": lambda network: explainers.clip_gradients(network, value=0.1),
+    "noise": lambda network: explainers.add_gradient_noise(network, std=0.1),
+    "scale": lambda network: explainers.scale_gradients(network, {"fc.*": 0.1}),
+    "freeze": lambda network: explainers.freeze(network, "conv1.*"),
+    "record": lambda network: explainers.record_gradients(network, histograms=4, activations=["layer1"]),
+    "capture": lambda network: explainers.capture(network, "layer1", gradients=True),
+    "edit": lambda network: explainers.edit_outputs(network, {"layer1": lambda output: 2 * output}),
+}
+
+
+@pytest.mark.parametrize("device", [WITH_FLOAT64, WITHOUT_FLOAT64], ids=str)
+@pytest.mark.parametrize("edit", EDITS)
+def test_hooks_in_training_act_as_on_the_cpu(edit: str, device: torch.device) -> None:
+    def compute(network: nn.Module, images: Tensor, _: Any) -> Any:
+        network.train()
+        with EDITS[edit](network) as found:
+            network(images).square().sum().backward()
+        if edit == "record":
+            return [torch.tensor([*row.statistics.values(), *row.histogram]) for row in found.rows]
+        recorded = [found.outputs["layer1"], found.gradients["layer1"]] if edit == "capture" else []
+        return [*recorded, *(parameter.grad for parameter in network.parameters())]
+
+    expected = on(torch.device("cpu"), convolutions, compute)
+    with pretended_devices():
+        assert_same(on(device, convolutions, compute), expected, None if edit == "record" else device)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_statistics_of_gradients_are_accurate_without_float64(scale: float, mean: float) -> None:
+    """The squares neither overflow nor vanish, and the spread around a large mean does not cancel."""
+    noise = 1e-3 * torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    gradient = (mean + noise) * scale
+
+    def statistics(tensor: Tensor) -> dict[str, float]:
+        with explainers.record_gradients({"x": tensor.requires_grad_()}) as log:
+            (tensor * gradient.to(tensor.device)).sum().backward()
+        return dict(log.rows[0].statistics)
+
+    expected = statistics(torch.zeros(5000))
+    with pretended_devices():
+        found = statistics(torch.zeros(5000).to(WITHOUT_FLOAT64).detach())
+    assert {name: pytest.approx(value, rel=1e-4) for name, value in expected.items()} == found
+
+
+SINGLE_PASS = [
+    name
+    for name in NAMES
+    if not METHODS[name].long and METHODS[name].family in ("cam", "gradient") and METHODS[name].returns != "channels"
+]
+SEVERAL_PARTS = ("cam", "deep_feature_factorization", "full_grad", "refine_cam", "sess", "xrai")
+"""CAM checks that the head is linear, and the others combine several maps or layers."""
+
+
+@pytest.mark.parametrize("name", [name for name in SINGLE_PASS if name not in SEVERAL_PARTS])
+def test_a_pass_moves_few_tensors_between_devices(name: str) -> None:
+    """Each transfer makes the CPU wait for the accelerator, so their number does not grow with the batch."""
+    network, images, _ = convolutions()
+    with pretended_devices() as transfers:
+        network, images = network.to(WITHOUT_FLOAT64), torch.cat([images] * 2).to(WITHOUT_FLOAT64)
+        METHODS[name](network, images, 2, **cheap(name, "convolutions"))  # traces the network
+        transfers.clear()
+        METHODS[name](network, images, 2, **cheap(name, "convolutions"))
+        from_device, to_device = transfers["from device"], transfers["to device"]
+
+    each_image = len(images) if "eigen" in name or "kpca" in name else 0  # one decomposition for each image
+    assert from_device <= 4 + each_image and to_device <= 4
+
+
+def test_the_pretended_device_refuses_what_accelerators_refuse() -> None:
+    with pretended_devices() as transfers:
+        ours, theirs = torch.ones(2, 2).to(WITHOUT_FLOAT64), torch.ones(2, 2)
+        for mixed in (lambda: ours + theirs, lambda: ours @ theirs, lambda: theirs[ours.long()]):
+            with pytest.raises(RuntimeError, match="same device"):
+                mixed()
+        refused = (ours.double, lambda: ours.to("cpu", torch.float64), lambda: theirs.double().to(ours.device))
+        for wide in refused:
+            with pytest.raises(TypeError, match="float64"):
+                wide()
+        assert isinstance(ours + torch.tensor(1.0), PretendedTensor) and ours.sum().item() == 4
+        assert transfers == {"to device": 1, "from device": 1}
