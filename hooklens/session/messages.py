@@ -146,6 +146,11 @@ def other_model(why: str, title: str) -> str:
     return f"The model of this link is not available. {why} The map is from {title}; choose another under Model."
 
 
+def use_model(title: str) -> str:
+    """Return the label of the button that keeps the model of the map."""
+    return f"Use {title}"
+
+
 def changed_settings(text: str) -> str:
     """Return the changed settings of a model as part of its title: "size 96x64, score sigmoid"."""
     return text.replace("&", ", ").replace("=", " ")

@@ -233,6 +233,13 @@ def findings(step: Answer, ident: int) -> dict[str, Any]:
     return {"id": ident, "items": items}
 
 
+def add_button(packed: dict[str, Any], sentence: str, label: str, remedy: dict[str, Any]) -> None:
+    """Add a button that applies `remedy` to the packed finding with this sentence."""
+    for item in packed["items"]:
+        if item["sentence"] == sentence:
+            item |= {"label": label, "remedy": remedy}
+
+
 def bands(settings: Settings, requested: str) -> dict[str, Any]:
     """Pack the band picker; for an RGB image it is hidden and keeps the `requested` bands for the next image."""
     choice = settings.bands

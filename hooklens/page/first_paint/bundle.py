@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import brotli  # a requirement of gradio
+import brotli
 import gradio
 from starlette.requests import Request
 from starlette.responses import Response

@@ -12,7 +12,7 @@ import json
 import re
 from pathlib import Path
 
-import brotli  # a requirement of gradio
+import brotli
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

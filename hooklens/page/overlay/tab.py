@@ -149,9 +149,13 @@ class Overlay(Tab):
             except Refused as error:
                 if not question.model or model_cache.has(question.model) or not model_cache.first_model():
                     raise
-                other = replace(question, model="", layer="", lenient=True)
-                note = messages.other_model(str(error), model_cache.load(model_cache.first_model()).title)
-                yield from self._updates(other, {}, run, [*notes, note])
+                other, first = replace(question, model="", layer="", lenient=True), model_cache.first_model()
+                title = model_cache.load(first).title
+                note = messages.other_model(str(error), title)
+                for updates in self._updates(other, {}, run, [*notes, note]):
+                    if self.findings in updates:
+                        page_view.add_button(updates[self.findings], note, messages.use_model(title), {"model": first})
+                    yield updates
             if message := links.missing(request.query_params, question):
                 ident = page_view.number()
                 yield {self.status: messages.status("idle", message, ident=ident)}

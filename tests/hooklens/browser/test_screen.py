@@ -224,6 +224,9 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
         and "EfficientNet-Lite0" in visit.status
         and page.locator("#hl-bars button").count()
     )
+    page.locator("#hl-findings button", has_text="Use EfficientNet-Lite0").click()
+    page.wait_for_function("!document.querySelector('#hl-findings').innerText.includes('no_such_net')")
+    assert "no_such_net" not in page.url
 
 
 def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:

@@ -158,8 +158,8 @@ def test_a_long_method_keeps_within_the_memory_of_a_job(ready: None, monkeypatch
     row = 4 * sum(torch.Size(layer.shape).numel() for layer in layers)
     batches: list[int] = []
     # Without the limit, the library uses more than three rows on any machine.
-    monkeypatch.setattr("explainers.passes.loop.SECONDS", 1e9)
-    monkeypatch.setattr("explainers.passes.loop.reused_bytes", lambda: 2**32)
+    monkeypatch.setattr("explainers.passes.batches.batch_size.SECONDS", 1e9)
+    monkeypatch.setattr("explainers.passes.batches.batch_size.reused_bytes", lambda: 2**32)
     values = Scoring.values
 
     def counted(self: Scoring, batch: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
