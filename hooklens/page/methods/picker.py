@@ -20,7 +20,7 @@ LONGEST = 200  # characters of a reason
 
 def picker(label: str, elem_id: str) -> Named:
     """Create a picker, which `update` fills; it raises "input" when a method is chosen."""
-    return named("methods/methods", elem_id, title=label, words=messages.PICKER, offer="", choices=[])
+    return named("methods/methods", elem_id, title=label, words=messages.PICKER, offer="", names="[]")
 
 
 def update(settings: Settings) -> Any:

@@ -116,7 +116,7 @@ class Picker {
     const methods = this.offer.methods || [],
       name = this.props.value;
     const own = methods.find((method) => method.name === name);
-    const first = (this.props.choices || []).find(([, value]) => value === name); // before the model is loaded
+    const first = JSON.parse(this.props.names || "[]").find(([, value]) => value === name); // before the model is loaded
     this.title.textContent = own ? own.title : first ? first[0] : readable(name);
     this.cost.textContent = own ? own.cost : "";
     this.button.dataset.method = name || "";
@@ -296,6 +296,6 @@ class Picker {
 
 export function mount(element, props, trigger, watch) {
   const picker = new Picker(element, props, (method) => trigger("input", { method }));
-  watch(["value", "offer", "choices"], () => picker.show());
+  watch(["value", "offer", "names"], () => picker.show());
   picker.show();
 }
