@@ -1,8 +1,9 @@
 """The settings of a network's modules, to notice that it was changed after its profile was cached.
 
 A changed stride, depth or configuration changes the shapes of later layers without replacing a module. Reading the
-settings takes about a microsecond per module, a forward pass much longer. All of the user's hooks are one setting.
-Values of tensors are read only if a network moves its image by them, as by a learned warp.
+settings takes about a microsecond per module, a forward pass much longer. The user's hooks are not settings, since most
+of them only look; a hook that changes the size of a layer is noticed when the layer's output is read. Values of tensors
+are read only if a network moves its image by them, as by a learned warp.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from explainers.network.dtypes import to_cpu_float64
 
 Settings = list[Any]
 """Values of attributes, shapes and ids, in a fixed order; no references to modules or tensors."""
@@ -24,14 +27,11 @@ _MOST_ITEMS, _MOST_LEVELS, _MOST_VALUES = 200, 3, 1000
 
 
 def read_settings(modules: Iterable[nn.Module]) -> Settings:
-    """Return the settings of the modules: hooks, plain attributes, configurations, shapes of parameters."""
-    found: Settings = [None]
+    """Return the settings of the modules: plain attributes, configurations, shapes of parameters."""
+    found: Settings = []
     known: dict[int, Any] = {}
-    hooks: list[Any] = []
     for module in modules:
         table = module.__dict__
-        if table["_forward_hooks"] or table["_forward_pre_hooks"]:
-            hooks += [*table["_forward_hooks"], *table["_forward_pre_hooks"]]  # numbers that are never used again
         found.append((id(type(module)), id(type(module).forward)))
         found += [
             value if type(value) in _PLAIN else _summary(value, known)
@@ -41,7 +41,6 @@ def read_settings(modules: Iterable[nn.Module]) -> Settings:
         for name in ("_parameters", "_buffers"):
             if tensors := table.get(name):
                 found += [None if tensor is None else tensor.shape for tensor in tensors.values()]
-    found[0] = tuple(hooks)
     return found
 
 
@@ -54,7 +53,7 @@ def read_values(modules: Iterable[nn.Module]) -> list[float]:
                 continue
             if 0 < tensor.numel() <= _MOST_NUMBERS:
                 values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-                values = values.detach().to("cpu", torch.float64).flatten()
+                values = to_cpu_float64(values.detach()).flatten()
                 found.append(float(values @ torch.arange(1.0, len(values) + 1, dtype=torch.float64)))
     return found
 

@@ -163,7 +163,7 @@ def theme() -> gr.themes.Base:
         "button_primary_text_color": ("#ffffff", "#ffffff"),
         "button_primary_border_color": (ACCENT, ACCENT),
         "button_secondary_background_fill": ("#ffffff", "#2a2a30"),
-        "button_secondary_background_fill_hover": ("#f0f0f3", "#34343c"),
+        "button_secondary_background_fill_hover": ("#f0f0f3", "#2c2c34"),
         "button_secondary_border_color": ("#d0d0d6", "#45454e"),
         "color_accent_soft": ("#ececfb", "#33334d"),
         "link_text_color": (ACCENT, "#a3a3f0"),

@@ -499,8 +499,10 @@ def refusal(error, name, net, images, target=None, **options):
 )
 def test_wrong_images_are_refused(name, spoil):
     net = Counting(residual())
-    message = refusal((BadImages, TypeError), name, net, spoil(random_images()))
-    assert len(message) > 20 and net.count == [0], "refused before any work"
+    images = spoil(random_images())
+    message = refusal((BadImages, TypeError), name, net, images)
+    is_video = images.ndim == 5  # only a pass of the network shows whether it takes videos
+    assert len(message) > 20 and (is_video or net.count == [0]), "refused before any work"
 
 
 @each_classy

@@ -258,7 +258,8 @@ def test_a_channel_has_the_score_of_its_most_similar_mask(method, options, weigh
     found = method(watch, images, 2, layer="net.layer2", channels=4, weights=weights, relu=False, **quiet, **options)
     torch.testing.assert_close(found[0], torch.einsum("k,khw->hw", w, a), rtol=1e-9, atol=1e-11)
     repeats = options.get("samples", options.get("steps", 1))
-    assert sum(len(x) for x in watch.inputs) <= 4 * repeats + 3
+    # One row is a new profile, because the recorded inputs are a changed attribute of the network.
+    assert sum(len(x) for x in watch.inputs) <= 4 * repeats + 4
 
 
 def test_shared_masks_are_reported_and_the_remedy_is_the_full_run():

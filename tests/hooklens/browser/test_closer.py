@@ -208,7 +208,7 @@ def test_the_crop_is_framed_on_the_image(visit: Visit, tmp_path) -> None:
 def test_the_most_likely_classes_have_small_maps(visit: Visit) -> None:
     page = visit.open().page
     small = page.locator("#hl-bars canvas[data-small]")
-    assert small.count() == 3 and page.locator("#hl-bars button").count() == 5
+    assert small.count() == 3 and page.locator("#hl-bars button[data-index]").count() == 5
     assert len({each.evaluate("(c) => c.toDataURL()") for each in small.all()}) == 3
     assert "Grad-CAM at head" in page.locator("#hl-bars").inner_text()
     boxes = "[...document.querySelectorAll('#hl-bars button')].map((each) => each.getBoundingClientRect().height)"

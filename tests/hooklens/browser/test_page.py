@@ -38,7 +38,7 @@ def test_the_first_example_is_explained_on_load(visit: Visit) -> None:
 
     assert re.match(r"Grad-CAM for .+ at head of .+ · \d", visit.status), visit.status
     assert re.match(r".+, \d+%\. ", visit.headline), visit.headline
-    assert visit.page.locator("#hl-bars button").count() == 5
+    assert visit.page.locator("#hl-bars button[data-index]").count() == 5
     assert visit.page.locator("#hl-strip .hl-rail-box canvas").count() >= 4
     assert visit.page.locator("#hl-examples button[aria-pressed=true]").get_attribute("data-id") == "dog"
 

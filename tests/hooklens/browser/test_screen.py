@@ -235,5 +235,5 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     page.goto(f"{visit.address}/?method=rise&example=cat")
     page.locator("#hl-bars button").first.wait_for(timeout=PATIENCE)
     assert page.evaluate("document.documentElement.dataset.hlState") == "busy"
-    assert "tabby" in page.locator("#hl-bars").inner_text() and page.locator("#hl-bars button").count() == 5
+    assert "tabby" in page.locator("#hl-bars").inner_text() and page.locator("#hl-bars button[data-index]").count() == 5
     page.locator("#hl-stop").click()

@@ -143,7 +143,7 @@ def test_rows_of_long_methods_do_not_depend_on_the_speed(tmp_path: Path, model: 
     images(tmp_path, 2)
     found = []
     for out, slow in (("quick", 1.0), ("slow", 1000.0)):
-        monkeypatch.setattr("explainers.passes.loop.SECONDS", 0.5 / slow)
+        monkeypatch.setattr("explainers.passes.batches.batch_size.SECONDS", 0.5 / slow)
         settings_ = Settings(method="smooth_grad", options={"samples": 40}, batch_size=2)
         job = run.prepare(settings_, str(tmp_path / "pictures"), tmp_path / out, model=model)
         run.run(job, decode=decode, workers=0)

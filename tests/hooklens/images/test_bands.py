@@ -325,7 +325,7 @@ def test_form_and_api_request_the_same_bands(tmp_path: Path, monkeypatch: pytest
     assert replace(form, use_cache=False) == from_api({"path": str(path)}, bands="3,2,1") and form.bands == "3,2,1"
     assert from_form(str(path), "", "", "", "", {}) == from_form(str(path), "", "", "", "", None, {})
     assert form.signature != from_form(str(path), "", "", "", "", {}).signature
-    for wrong in ({"text": 5}, {"text": "x" * 300}, [], "3,2,1"):
+    for wrong in ({"text": 5}, {"text": "x" * 600}, [], "3,2,1"):
         assert from_form(str(path), "", "", "", "", wrong, {}).bands == ""
 
 
