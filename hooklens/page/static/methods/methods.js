@@ -116,7 +116,8 @@ class Picker {
     const methods = this.offer.methods || [],
       name = this.props.value;
     const own = methods.find((method) => method.name === name);
-    const first = JSON.parse(this.props.names || "[]").find(([, value]) => value === name); // before the model is loaded
+    // Before the model is loaded, only the name of the selected method is known.
+    const first = JSON.parse(this.props.names || "[]").find(([, value]) => value === name);
     this.title.textContent = own ? own.title : first ? first[0] : readable(name);
     this.cost.textContent = own ? own.cost : "";
     this.button.dataset.method = name || "";
