@@ -20,6 +20,7 @@ def axe_script() -> str:
     return (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow  # minutes on two cores
 def test_axe_finds_nothing_in_any_view(visit: Visit) -> None:
     script, found = axe_script(), dict[str, list[Any]]()
     page = visit.open().page
