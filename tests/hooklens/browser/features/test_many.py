@@ -26,8 +26,8 @@ def ended(visit: Visit, kind: str) -> str:
     return visit.page.locator("#hl-many .hl-line").inner_text()
 
 
-def test_uploads_become_a_report_that_can_be_saved(visit: Visit) -> None:
-    visit.open()
+def test_uploads_become_a_report_that_can_be_saved(first_view: Visit) -> None:
+    visit = first_view
     page, own = visit.page, visit.page.locator("#hl-many")
     page.get_by_role("tab", name="Batch").click()
     own.get_by_role("button", name="Explain all").click()
