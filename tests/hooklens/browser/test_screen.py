@@ -33,7 +33,7 @@ def test_a_class_agnostic_map_offers_one_of_the_class(first_view: Visit) -> None
     assert "The evidence is " in visit.headline and visit.status.startswith("Grad-CAM for German shepherd")
 
 
-def test_the_true_class_more_classes_and_another_crop(visit: Visit) -> None:
+def test_the_true_class_and_more_classes(visit: Visit) -> None:
     page = visit.open("?true=malinois").page
     side = page.locator("#hl-bars")
     side.get_by_text("malinois has rank 2 of 1,000: 1.4%.").wait_for()
@@ -42,15 +42,19 @@ def test_the_true_class_more_classes_and_another_crop(visit: Visit) -> None:
     assert len(shares) == 20 and shares[:2] == ["94%", "1.4%"]
     visit.after(lambda: side.get_by_role("button", name="Explain it").click())
     assert "for malinois" in visit.status
+    visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
+    assert "not set" in side.get_by_role("combobox", name="True class").input_value(), "another image"
 
+
+@pytest.mark.slow
+def test_another_crop(visit: Visit) -> None:
+    page = visit.open("?true=malinois").page
     visit.after(lambda: page.get_by_role("button", name="Whole image").click())
     assert "(crop whole)" in visit.status and "crop%3Dwhole" in page.url and "true=malinois" in page.url
     assert page.evaluate("document.querySelector('#hl-overlay canvas').width") > 0
     visit.after(lambda: page.get_by_role("button", name="Center crop").click())
     visit.after(lambda: page.locator("#hl-image .hl-window i").press("ArrowUp"))
     assert "(crop 0.5,0.4)" in visit.status and page.locator("#hl-crop [aria-pressed=true]").count() == 0
-    visit.after(lambda: page.locator("#hl-examples button[data-id=cat]").click())
-    assert "not set" in side.get_by_role("combobox", name="True class").input_value(), "another image"
 
 
 def test_a_factorization_is_one_colored_image(visit: Visit) -> None:
