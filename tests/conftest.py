@@ -20,7 +20,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 FEW_CASES = 8
 """A sample contains about this number of the cases of a test, or one of `SAMPLE` cases if that is more."""
-SAMPLE = 8
+SAMPLE = 10
 LEFT_OUT = pytest.StashKey[int]()
 APP_TESTS = ("tests/hooklens/browser", "tests/hooklens/page/test_endpoints.py")
 """Tests with the fixture `app`."""
