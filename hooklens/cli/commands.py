@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from hooklens import __version__
-from hooklens.cli import masks, messages, serving
+from hooklens.cli import masks, messages, run_commands, serving
 from hooklens.cli.options import Device, ModelOptions, RunOptions, expand, set_offline
 from hooklens.cli.progress import Progress
 from hooklens.errors import Refused
@@ -210,6 +210,9 @@ def replay(bundle: Annotated[Path, typer.Argument(help=messages.BUNDLE)], model:
     from hooklens.session.bundles import replay as replays  # torch takes seconds to start
 
     raise typer.Exit(replays.run(str(bundle), typer.echo, model=model.model, own=model.overrides()))
+
+
+run_commands.register(app)
 
 
 def _box(text: str | None) -> tuple[float, float, float, float] | None:

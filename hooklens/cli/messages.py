@@ -17,6 +17,7 @@ HOOKLENS = """Visualize what an image model looks at, for one image or for a who
 \b
     hooklens explain photos/ --out run               predictions and maps of all images, as Parquet
     hooklens report run --out report.html            HTML report: mistakes, mean maps, clusters of maps
+    hooklens compare run_a run_b                     changed predictions and maps of two runs
     hooklens evaluate run                            faithfulness metrics, compared with control maps
     hooklens serve                                   interactive page for single images
 """
@@ -47,6 +48,14 @@ EVALUATE = """Evaluate a sample of the maps of a run, compared with control maps
     hooklens evaluate run --images 200 --metrics deletion,insertion,road
 
 The result is printed and saved as evaluation.json, which the report includes.
+"""
+COMPARE = """Compare two runs of the same images: two models, checkpoints, methods, or versions of the data.
+
+\b
+    hooklens compare run_a run_b --out compare.html
+
+The page shows changed predictions, images that B gained and lost, tests of the accuracies, and the images whose maps
+disagree most. Next to it, compare.parquet has one row per image.
 """
 MODELS = "List the available models. --model also accepts timm:NAME, hf:NAME, hf:FOLDER and file.py:factory."
 METHODS = "List the available methods."
@@ -93,6 +102,8 @@ ADDRESS = "Address of a Ray cluster. Default: start Ray on this machine."
 GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5."
 FOLDER = "A finished run: the --out folder of hooklens explain."
 REPORT_OUT = "HTML file to write."
+COMPARE_OUT = "HTML file to write; a Parquet file of the same name is written next to it."
+MATCH = "What identifies an image in both runs: path, or sha256 for its content."
 BOX = "left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
 MASK = "A mask image (white is inside), or a folder with one mask per image that has the same name and any suffix."
 LINK = "URL of the page, to open images of the report in it: http://127.0.0.1:7860."
@@ -119,7 +130,7 @@ DEVICE_WITH_RAY = "it is for the local engine. With ray, use --gpus 1."
 ONLY_WITH_RAY = "it needs --engine ray."
 PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
 
-EXPLAINING, REPORTING, EVALUATING = "Explained", "Rendered", "Evaluated"
+EXPLAINING, REPORTING, EVALUATING, COMPARING = "Explained", "Rendered", "Evaluated", "Compared"
 NOT_RESUMABLE = "Interrupted. Nothing was written; the same command starts again."
 CACHED = "available"
 

@@ -10,25 +10,24 @@ from hooklens.datasets.report.text import evaluation, percent, plural, title
 from hooklens.datasets.settings import WRONG
 
 if TYPE_CHECKING:
+    from hooklens.datasets.report.analysis.columns import Columns
     from hooklens.datasets.run_data import RunData
 
 FEW = 10
 """Minimum number of images of a class to be reported as the class with the lowest accuracy."""
 
 
-def head(
-    data: RunData, columns: summary.Columns, settings: Mapping[str, Any], rows: list[summary.ClassRow]
-) -> dict[str, Any]:
+def head(data: RunData, columns: Columns, settings: Mapping[str, Any], rows: list[summary.ClassRow]) -> dict[str, Any]:
     """Return the title, subtitle, tiles and sections."""
     manifest, rate = data.manifest, summary.accuracy(columns)
     method, layer = title(settings.get("method", "")), settings.get("layer")
-    images = plural(len(columns.path), "image")
+    images = plural(len(columns), "image")
     heading = f"{method} on {settings.get('model', 'the network')}: {images}"
     where = f"at layer {layer}" if layer else "at the network's default layer"
     source = manifest.get("source") or "unknown"
-    tiles = [{"name": "Images", "value": f"{len(columns.path):,}", "note": plural(len(rows), "class")}]
+    tiles = [{"name": "Images", "value": f"{len(columns):,}", "note": plural(len(rows), "class")}]
     if settings.get("where") == WRONG:
-        total = manifest.get("counts", {}).get("looked_at", len(columns.path))
+        total = manifest.get("counts", {}).get("looked_at", len(columns))
         tiles[0]["note"] = f"of {total:,}: only wrong predictions"
     if rate is not None:
         low, high = rate.interval
@@ -36,7 +35,7 @@ def head(
         tiles.append({"name": "Accuracy", "value": f"{100 * rate.value:.1f}%", "note": note})
     else:
         tiles.append({"name": "Accuracy", "value": "–", "note": "no label is a class of the network"})
-    broken = len(columns.path) - len(columns.readable)
+    broken = int((~columns.readable).sum())
     tiles.append(
         {"name": "Unreadable", "value": f"{broken:,}", "note": "listed at the end of the page" if broken else "none"}
     )

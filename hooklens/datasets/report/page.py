@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 DRAWING = Path(__file__).resolve().parents[2] / "page" / "static" / "drawing"
 """The app's code for drawing maps, so that maps look the same in both."""
-SCRIPTS = (*(DRAWING / f"{name}.js" for name in ("constants", "colors", "field", "paint")), STATIC / "report.js")
+DRAWING_SCRIPTS = (
+    *(DRAWING / f"{name}.js" for name in ("constants", "colors", "field", "paint")),
+    *(STATIC / f"{name}.js" for name in ("drawing", "tables")),
+)
+SCRIPTS = (*DRAWING_SCRIPTS, STATIC / "report.js")
 
 
 def write(
@@ -55,17 +59,17 @@ def write(
     return path
 
 
-def render(content: dict[str, Any]) -> str:
+def render(content: dict[str, Any], template: str = "report.html", scripts: Sequence[Path] = SCRIPTS) -> str:
     """Return the page for the result of `gather`; all text in it is escaped."""
     from jinja2 import Environment, FileSystemLoader  # slow to import, or an extra
     from markupsafe import Markup  # slow to import, or an extra
 
-    text = script()
+    text = script(scripts)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     # In a script element, only "</" and "<!--" have a special meaning.
     data = json.dumps(content.pop("data"), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     whole = Environment(loader=FileSystemLoader(STATIC), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return whole.get_template("report.html").render(
+    return whole.get_template(template).render(
         **content,
         css=Markup((STATIC / "report.css").read_text(encoding="utf-8")),
         script=Markup(text),
@@ -74,9 +78,9 @@ def render(content: dict[str, Any]) -> str:
     )
 
 
-def script() -> str:
+def script(scripts: Sequence[Path]) -> str:
     """Return the scripts as one module, without their imports of each other and their exports."""
-    parts = [path.read_text(encoding="utf-8") for path in SCRIPTS]
+    parts = [path.read_text(encoding="utf-8") for path in scripts]
     return "\n".join(
         re.sub(r"^export ", "", re.sub(r"^import .*$", "", part, flags=re.M), flags=re.M) for part in parts
     )
