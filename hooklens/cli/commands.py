@@ -115,19 +115,20 @@ def report(
     box: Annotated[str | None, typer.Option(help=messages.BOX)] = None,
     mask: Annotated[Path | None, typer.Option(help=messages.MASK, exists=True)] = None,
     link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
+    metadata: Annotated[str | None, typer.Option(help=messages.METADATA)] = None,
     offline: Offline = False,
 ) -> None:
-    from hooklens.datasets import report as reports  # as above
-    from hooklens.datasets import shards  # torch takes seconds to start
-    from hooklens.datasets.finished.finished_run import FinishedRun  # as above
+    from hooklens.datasets import report as reports  # torch takes seconds to start
+    from hooklens.datasets.report import metadata as lists  # as above
 
     set_offline(offline)
     if out.expanduser().is_dir():
         raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
     if link is not None and not link.startswith(("http://", "https://")):
         raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
-    data = shards.open_run(folder)
-    run = FinishedRun(data, _decode())
+    run = run_commands.open_finished(folder)
+    data = run.data
+    paths = data.columns(["path"])["path"] if mask is not None or metadata is not None else None
     missing: set[str] = set()
 
     def read(path: str) -> Any:
@@ -143,8 +144,10 @@ def report(
             read=read,
             model=run.try_model(),
             box=_box(box),
-            mask=None if mask is None else masks.find(mask, data.table["path"].to_pylist()),
+            mask=None if mask is None or paths is None else masks.find(mask, paths.to_pylist()),
             link=link,
+            metadata=None if metadata is None or paths is None else lists.read(metadata, paths),
+            source=run.source,
             progress=progress,
         )
     typer.echo(messages.reported(path, len(missing)))

@@ -107,6 +107,10 @@ MATCH = "What identifies an image in both runs: path, or sha256 for its content.
 BOX = "left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
 MASK = "A mask image (white is inside), or a folder with one mask per image that has the same name and any suffix."
 LINK = "URL of the page, to open images of the report in it: http://127.0.0.1:7860."
+METADATA = (
+    "A CSV, JSON-lines or Parquet list with a column path and other columns, whose values are compared by accuracy. "
+    "Default: the list that the run explains."
+)
 SAMPLE = "Number of images, randomly sampled."
 METRICS = "Comma-separated metrics: deletion, insertion, road, average_drop, infidelity, mu_fidelity, sparseness …"
 STEPS = "Steps of a curve."

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hooklens.datasets.report import headlines, images, links, text
+from hooklens.datasets.report import headlines, images, links, metadata, quality, text
 from hooklens.datasets.report.analysis import shortcuts, summary
 from hooklens.datasets.report.analysis.clusters import Cluster, find_clusters
 from hooklens.datasets.report.analysis.columns import Columns, distinct
+from hooklens.datasets.report.analysis.embedding import Features
 from hooklens.datasets.report.analysis.map_pass import MAPS, MapPass, displayed, grid_size, read_all
 from hooklens.datasets.report.analysis.maps import border_region, box_region, mask_region, pack
 from hooklens.datasets.report.images import Read
@@ -21,6 +22,7 @@ from hooklens.datasets.settings import WRONG
 from hooklens.errors import Refused
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from PIL import Image
 
     from hooklens.datasets.report.analysis.map_pass import Coverage
@@ -46,6 +48,9 @@ class Report:
     box: Sequence[float] | None = None
     mask: Image.Image | Callable[[str], Image.Image | None] | None = None
     link: str | None = None
+    metadata: Mapping[str, pa.Array] | None = None
+    source: str | None = None
+    """Where the images are now, if not in the source of the manifest."""
     progress: Callable[[int, int], None] | None = None
 
 
@@ -63,6 +68,8 @@ class _Context:
     """The index on the page of the image of a row."""
     shown_maps: dict[int, Floats] = field(default_factory=dict)
     """The maps of the images on the page, by row."""
+    features: Features | None = None
+    """The features of the images on the page; None without a network."""
     requested: int = 0
     available: int = 0
     """The number of images that were requested, and the number of images that were found."""
@@ -107,15 +114,16 @@ class _Context:
         """The names of all classes."""
         return distinct(self.data.manifest.get("classes", []))
 
-    def crop_of_row(self, row: int) -> Image.Image | None:
-        """Return the part of the image of a row that the network received."""
+    def image(self, row: int) -> Image.Image | None:
+        """Return the image of a row, or None if it is not available anymore."""
         image = self.report.read(self.columns.path(row))
         self.requested, self.available = self.requested + 1, self.available + (image is not None)
-        return None if image is None else images.crop(image, self.report.model)
+        return image
 
     def crop(self, number: int) -> Image.Image | None:
         """Return the part of the image of a clustered map that the network received."""
-        return self.crop_of_row(int(self.maps.rows[number]))
+        image = self.image(int(self.maps.rows[number]))
+        return None if image is None else images.crop(image, self.report.model)
 
 
 def gather(data: RunData, report: Report) -> dict[str, Any]:
@@ -131,12 +139,13 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
     codes = np.where(columns.readable, summary.groups(columns).codes, -1)
     maps = read_all(data, columns, codes, text.by_size(method), _regions(report, columns))
-    page = _Context(data, report, columns, maps)
+    page = _Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
     compared = page.available > 0 or not page.requested
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
-    _choose(page, mistakes, clusters, candidates)
+    errors, error_rows = quality.errors_section(data, columns, page.only_wrong)
+    _choose(page, [*mistakes, *error_rows], clusters, candidates)
     rows, pairs, findings = (
         summary.class_rows(columns, maps),
         summary.confusions(columns),
@@ -159,18 +168,55 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         **_clusters(page, clusters, candidates),
         **_mistakes(page, mistakes),
         **text.metrics(data.folder),
+        **_quality(page),
+        **errors,
+        "label_errors": _error_cards(page, error_rows),
         "unreadable": text.unreadable(summary.unreadable(columns)),
         "facts": text.facts(page.data, page.settings),
     }
+    content["sections"] = headlines.sections(content)
     content["highlights"] = headlines.highlights(rows, pairs, findings, content, compared)
     content["images_note"] = text.images_note(len(page.shown), int(columns.readable.sum()), report.link, data.folder)
+    shown = _images(page, maps.regions[text.BORDER].shares, clusters)
+    embedded = quality.embedding_section(page.features, int(columns.readable.sum()))
+    content["embedding_note"], content["has_places"] = embedded["embedding_note"], bool(embedded["places"])
     content["data"] = {
-        "images": _images(page, maps.regions[text.BORDER].shares, clusters),
+        "images": shown,
+        "places": embedded["places"],
         "maps": page.packed_maps,
         "findings": {row.code: row.title for row in findings},
         "unit": text.unit(method, manifest.get("score", "")),
     }
     return content
+
+
+def _quality(page: _Context) -> dict[str, Any]:
+    """Return the sections about probabilities, metadata and the hierarchy of classes."""
+    manifest, columns = page.data.manifest, page.columns
+    values = page.report.metadata
+    if values is None:
+        values = metadata.of_source(page.report.source or str(manifest.get("source", "")), columns.paths)
+    return {
+        **quality.calibration_section(columns, page.only_wrong, manifest.get("score", "")),
+        **quality.slices_section(values, columns, page.only_wrong),
+        **quality.hierarchy_section(columns, manifest.get("classes") or []),
+    }
+
+
+def _error_cards(page: _Context, rows: list[int]) -> list[dict[str, Any]]:
+    columns = page.columns
+    return [
+        {
+            "image": page.shown[row],
+            "path": columns.path(row),
+            "label": columns.label[row],
+            "prediction": columns.prediction[row],
+            "label_probability": text.percent(float(columns.label_probability[row])),
+            "probability": text.percent(float(columns.probability[row])),
+        }
+        for row in rows
+        if row in page.shown
+    ]
 
 
 def _regions(report: Report, columns: Columns) -> dict[str, Coverage]:
@@ -223,8 +269,12 @@ def _images(page: _Context, border: Floats, clusters: list[Cluster]) -> list[dic
     entries = []
     for done, (row, record) in enumerate(zip(page.shown, _records(page, list(page.shown)), strict=True)):
         values = page.shown_maps.get(row)
-        crop = None if values is None else page.crop_of_row(row)
-        image, width, height = images.small(crop, budget) if crop is not None else (None, 1, 1)
+        original = None if values is None else page.image(row)
+        image, width, height = None, 1, 1
+        if original is not None:
+            image, width, height = images.small(images.crop(original, page.report.model), budget)
+            if page.features is not None:
+                page.features.add(done, original)
         correct = int(columns.correct[row])
         entry = {"path": record["path"], "probability": summary.as_numbers(record["probability"])}
         entry |= {name: getattr(columns, name)[row] for name in ("label", "prediction", "target")}

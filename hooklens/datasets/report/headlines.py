@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hooklens.datasets.report.analysis import summary
-from hooklens.datasets.report.text import evaluation, percent, plural, title
+from hooklens.datasets.report.text import percent, plural, title
 from hooklens.datasets.settings import WRONG
 
 if TYPE_CHECKING:
@@ -40,18 +40,12 @@ def head(data: RunData, columns: Columns, settings: Mapping[str, Any], rows: lis
         {"name": "Unreadable", "value": f"{broken:,}", "note": "listed at the end of the page" if broken else "none"}
     )
     tiles.append({"name": "Explained", "value": _target(settings), "note": f"{method} {where}"})
-    sections = [("summary", "Highlights"), ("classes", "Classes")]
-    sections += [("confusions", "Confusions"), ("mistakes", "Mistakes")] if rate is not None else []
-    sections += [("means", "Mean maps"), ("relevance", "Relevance"), ("findings", "Findings"), ("clusters", "Clusters")]
-    sections += [("metrics", "Metrics")] if evaluation(data.folder) else []
-    sections += [("images", "Images"), ("about", "Details")]
     subtitle = f"Source {source}. Finished {str(manifest.get('finished', ''))[:16].replace('T', ' ')}."
     return {
         "title": f"{heading} – Hooklens",
         "heading": heading,
         "subtitle": subtitle,
         "tiles": tiles,
-        "sections": sections,
         "labelled": rate is not None,
     }
 
@@ -99,3 +93,16 @@ def highlights(
 
 def _line(text: str, strong: bool = False) -> dict[str, Any]:
     return {"text": text, "strong": strong}
+
+
+def sections(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the ids and titles of the sections of the page."""
+    labelled = content["labelled"]
+    listed = [("summary", "Highlights", True), ("classes", "Classes", True)]
+    listed += [("confusions", "Confusions", labelled), ("hierarchy", "Hierarchy", bool(content["ancestors"]))]
+    listed += [("mistakes", "Mistakes", labelled), ("calibration", "Calibration", labelled)]
+    listed += [("slices", "Slices", content["slices"] is not None), ("label-errors", "Label errors", labelled)]
+    listed += [("means", "Mean maps", True), ("relevance", "Relevance", True), ("findings", "Findings", True)]
+    listed += [("clusters", "Clusters", True), ("metrics", "Metrics", bool(content.get("metrics")))]
+    listed += [("embedding", "Features", True), ("images", "Images", True), ("about", "Details", True)]
+    return [(id, title) for id, title, shown in listed if shown]

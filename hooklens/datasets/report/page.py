@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from hooklens.datasets.run_data import RunData
 from hooklens.datasets.shards import refuse_disk_errors
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from PIL import Image
 
     from hooklens.zoo import Model
@@ -27,7 +28,7 @@ DRAWING_SCRIPTS = (
     *(DRAWING / f"{name}.js" for name in ("constants", "colors", "field", "paint")),
     *(STATIC / f"{name}.js" for name in ("drawing", "tables")),
 )
-SCRIPTS = (*DRAWING_SCRIPTS, STATIC / "report.js")
+SCRIPTS = (*DRAWING_SCRIPTS, *(STATIC / f"{name}.js" for name in ("report", "selection", "embedding")))
 
 
 def write(
@@ -39,6 +40,8 @@ def write(
     box: Sequence[float] | None = None,
     mask: Image.Image | Callable[[str], Image.Image | None] | None = None,
     link: str | None = None,
+    metadata: Mapping[str, pa.Array] | None = None,
+    source: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write the report of a finished run, and return its path.
@@ -46,12 +49,13 @@ def write(
     `read` returns the image of a path, or None if it is not available anymore; `model` determines the region that the
     network received, and computes the maps of the expected class of mistakes; `box` (left, top, right, bottom as
     fractions of that region) and `mask` (white is inside; one for all images, or a function of the path) are regions
-    whose share of the relevance is reported; `link` is the URL of an app; `progress` is called with the number of
-    finished images and the total number.
+    whose share of the relevance is reported; `link` is the URL of an app. `metadata` has columns with a value per row,
+    whose slices are compared (default: the other columns of the list that the run explains, which is found at `source`
+    if it was moved). `progress` is called with the number of finished images and the total number.
 
     Errors   Refused for a run without a readable image, for an invalid box or mask, and for a full disk
     """
-    report = gather(data, Report(read, model, box, mask, link, progress))
+    report = gather(data, Report(read, model, box, mask, link, metadata, source, progress))
     path = Path(out).expanduser()
     with refuse_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -72,23 +72,42 @@ function extend() {
   more.textContent = `Show ${Math.min(PAGE, order.length - drawn)} more`;
 }
 
+/** Functions that are called after the list has changed. */
+const whenFiltered = [];
+let selected = null;
+
+/** List only these images, in addition to the filters; null: all. */
+function select(numbers) {
+  selected = numbers;
+  filter();
+}
+
 function filter() {
-  order = DATA.images.map((_, k) => k).filter((k) => matches(DATA.images[k]));
+  order = DATA.images.map((_, k) => k).filter((k) => matches(DATA.images[k]) && (!selected || selected.has(k)));
   const by = ORDERS[form.elements.order.value];
   if (by) order.sort((a, b) => by(DATA.images[a], DATA.images[b]));
   grid.replaceChildren();
   drawn = 0;
   extend();
-  const correct = order.filter((k) => DATA.images[k].correct).length, known = order.filter((k) => DATA.images[k].correct !== null).length;
-  $("#count").textContent = order.length ? `${order.length.toLocaleString("en")} of ${DATA.images.length.toLocaleString("en")} images${known && form.elements.correct ? `, ${correct.toLocaleString("en")} correct` : ""}`
+  const correct = order.filter((k) => DATA.images[k].correct).length;
+  const known = order.filter((k) => DATA.images[k].correct !== null).length;
+  const count = (value) => value.toLocaleString("en");
+  const parts = [`${count(order.length)} of ${count(DATA.images.length)} images`];
+  if (selected) parts.push("in the rectangle");
+  if (known && form.elements.correct) parts.push(`${count(correct)} correct`);
+  $("#count").textContent = order.length ? parts.join(", ")
     : "No image matches these filters. Reset them, or use fewer filters.";
+  for (const call of whenFiltered) call();
 }
 
 fill("class", countValues(DATA.images.map(className)));
 fill("prediction", countValues(DATA.images.map((entry) => entry.prediction)));
 fill("finding", countValues(DATA.images.flatMap((entry) => entry.findings)), (code) => DATA.findings[code] || code);
 form.addEventListener("input", filter);
-form.addEventListener("reset", () => setTimeout(filter));
+form.addEventListener("reset", () => {
+  selected = null;
+  setTimeout(filter);
+});
 form.addEventListener("submit", (event) => event.preventDefault());
 more.addEventListener("click", () => {
   const first = grid.children.length;
@@ -97,9 +116,11 @@ more.addEventListener("click", () => {
 });
 filter();
 
-/** Print all images of the list, not only those that were scrolled to: a browser does not wait before it prints. */
+/** Print everything: all images of the list, all mistakes and all groups. A browser does not wait before it prints. */
 addEventListener("beforeprint", () => {
   while (drawn < order.length) extend();
+  for (const card of $$(".mistake[hidden]")) card.hidden = false;
+  for (const group of $$("details")) group.open = true;
   drawAll();
 });
 
