@@ -124,3 +124,19 @@ def printed(result: Comparison, alignment: Alignment, page: str, table: str) -> 
     lines = [f"{plural(pairing.paired, 'image')} in both runs; {alone}."]
     lines += [*accuracy_lines(result), *map_lines(result, alignment)]
     return "\n".join([*lines, f"{page!r}: open it in a browser. {table!r}: one row per image."])
+
+
+def numbers(result: Comparison) -> dict[str, Any]:
+    """Return the main numbers of a comparison."""
+    names = ("labeled", "correct_a", "correct_b", "gained", "lost")
+    counts = {name: result.total(name) for name in names}
+    mean = result.correlation.mean()
+    return {
+        "paired": result.pairing.paired,
+        "compared": result.compared,
+        "agree": result.agree,
+        **counts,
+        "p": statistics.mcnemar(counts["gained"], counts["lost"]) if counts["labeled"] else None,
+        "rank_correlation": None if mean is None else mean.value,
+        "changes": dict(result.changes),
+    }

@@ -37,8 +37,8 @@ def calibration_section(columns: Columns, only_wrong: bool, score: str) -> dict[
     significant = found.p < slices.LEVEL
     verdict = "more than" if significant else "not significantly more than"
     note = (
-        f"Expected calibration error (ECE): {100 * found.ece:.2f}%, the mean over {plural(found.count, 'image')} of the "
-        f"difference between accuracy and mean probability in {calibration.BINS} bins of equal width (Guo et al. "
+        f"Expected calibration error (ECE): {100 * found.ece:.2f}%, the mean over {plural(found.count, 'image')} of "
+        f"the difference between accuracy and mean probability in {calibration.BINS} bins of equal width (Guo et al. "
         f"2017). That is {verdict} the {100 * found.expected:.2f}% that a perfectly calibrated network has with so "
         f"many images (p = {found.p:.3f}, {calibration.SIMULATIONS:,} simulations)."
     )
@@ -88,8 +88,8 @@ def slices_section(metadata: Mapping[str, pa.Array], columns: Columns, only_wron
     skipped = "; ".join(f"{name}: {reason}" for name, reason in found.skipped.items())
     note = (
         f"{plural(found.tested, 'slice')} of at least {slices.LEAST} labeled images were compared with all other "
-        "images (Fisher's exact test, one-sided, adjusted for the number of slices by Holm). Only slices with a significantly "
-        "lower accuracy are listed." + (f" Columns without slices: {skipped}." if skipped else "")
+        "images (Fisher's exact test, one-sided, adjusted for the number of slices by Holm). Only slices with a "
+        "significantly lower accuracy are listed." + (f" Columns without slices: {skipped}." if skipped else "")
     )
     return {"slices": rows, "slices_note": note}
 

@@ -36,8 +36,8 @@ class Bin:
 class Calibration:
     """The bins that are not empty, and the expected calibration error (ECE).
 
-    `expected` is the mean ECE of a perfectly calibrated network with these bins, which is above 0 for a finite number of
-    images, and `p` the share of such networks with at least this ECE, by simulation.
+    `expected` is the mean ECE of a perfectly calibrated network with these bins, which is above 0 because the number of
+    images is finite, and `p` the share of such networks with at least this ECE, by simulation.
     """
 
     count: int

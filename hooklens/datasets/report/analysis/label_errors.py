@@ -91,7 +91,7 @@ def _may_exceed(
     Such a class has at most the lowest listed probability, and at most what the listed ones leave.
     """
     lowest = np.full(rows, np.inf)
-    np.minimum.at(lowest, row, p)
+    np.fmin.at(lowest, row, p)
     rest = 1 - np.bincount(row, weights=np.nan_to_num(p), minlength=rows)
     most = np.minimum(lowest, np.maximum(rest, 0))
     return (lengths < classes) & (most >= limits.min() - NEAR)
