@@ -62,7 +62,7 @@ def export(
     folder = Path(out).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Refused(f"{str(folder)!r} already exists and is not an empty folder. Choose another --out.")
-    model = run.model  # its preprocessing says where a map is in the image
+    model = run.model  # its preprocessing determines the region of a map
     written = missing = 0
     with refuse_disk_errors(folder), _remove_unfinished(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ def window(preparation: Preparation, size: tuple[int, int]) -> tuple[float, floa
 
 
 def place(values: Floats, box: tuple[float, float, float, float], size: tuple[int, int]) -> Floats:
-    """Return a map `[h, w]` at its place in an image of this width and height, with 0 outside of it."""
+    """Return a map `[h, w]` at its position in an image of this width and height, with 0 outside of it."""
     width, height = size
     left, top, right, bottom = (round(edge * side) for edge, side in zip(box, (width, height) * 2, strict=True))
     inner = max(1, right - left), max(1, bottom - top)

@@ -50,7 +50,7 @@ class Report:
     link: str | None = None
     metadata: Mapping[str, pa.Array] | None = None
     source: str | None = None
-    """Where the images are now, if not in the source of the manifest."""
+    """The present location of the source, if it is not that in the manifest."""
     progress: Callable[[int, int], None] | None = None
 
 

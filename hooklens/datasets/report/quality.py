@@ -26,14 +26,14 @@ def calibration_section(columns: Columns, only_wrong: bool, score: str) -> dict[
     if only_wrong:
         return {
             "calibration": None,
-            "calibration_note": "The run has only wrong predictions, so it has no calibration.",
+            "calibration_note": "The run has only wrong predictions, so calibration was not computed.",
         }
     found = calibration.calibrate(columns.probability, columns.correct)
     if found is None:
         reason = (
             "The scores are not probabilities" if score == "logit" else "No image has a known label and a probability"
         )
-        return {"calibration": None, "calibration_note": f"{reason}, so there is no calibration."}
+        return {"calibration": None, "calibration_note": f"{reason}, so calibration was not computed."}
     significant = found.p < slices.LEVEL
     verdict = "more than" if significant else "not significantly more than"
     note = (
@@ -144,15 +144,15 @@ def embedding_section(features: embedding.Features | None, readable: int) -> dic
     if features is None:
         return {
             "places": [],
-            "embedding_note": "There is no view of the features, because the network is not available.",
+            "embedding_note": "Features are not shown, because the network is not available.",
         }
     values = features.values()
     places = embedding.project(values)
     if features.failed:
-        note = "There is no view of the features, because the network has no layer with height and width."
+        note = "Features are not shown, because the network has no layer with height and width."
     elif places is None:
         note = (
-            f"There is no view of the features: it needs {embedding.LEAST} images with different features, and "
+            f"Features are not shown: t-SNE needs {embedding.LEAST} images with different features, and "
             f"{len(values)} are available."
         )
     else:

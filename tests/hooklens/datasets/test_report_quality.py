@@ -31,7 +31,7 @@ from tests.hooklens.datasets.test_dataset_report import data_of, page_text, row,
 
 
 def test_calibration_by_hand():
-    """Four bins: (0.25, 0.5] has 0.3 and 0.5, one correct; (0.5, 0.75] has 0.6, wrong; (0.75, 1] has 0.9, 1, correct."""
+    """Bins: (0.25, 0.5] has 0.3 and 0.5, one correct; (0.5, 0.75] has 0.6, wrong; (0.75, 1] has 0.9, 1, correct."""
     p, correct = np.array([0.3, 0.5, 0.6, 0.9, 1.0, 0.7, np.nan]), np.array([1, 0, 0, 1, 1, -1, 1])
     found = calibrate(p.astype(np.float32), correct, bins=4)
     assert found.count == 5 and [(b.low, b.rate.correct, b.rate.count) for b in found.bins] == [
@@ -180,7 +180,7 @@ def test_bad_metadata_is_refused(tmp_path, text, message):
 
 
 def test_hierarchy_of_the_classes():
-    """A pug and a beagle are dogs, a tabby and a tiger cat are cats; a goldfish and a bookcase have little in common."""
+    """A pug and a beagle are dogs, a tabby and a tiger cat are cats; goldfish and bookcase have little in common."""
     names = WNIDS.read_text("ascii").split()
     assert tree().sizes["n00001740"] == 1000 and tree().names["n00001740"] == "entity"
     assert all(tree().ancestors(name)[-1] == "n00001740" for name in names)
@@ -220,11 +220,11 @@ def test_sections_are_on_the_page(tmp_path):
     assert "Expected calibration error (ECE): 46.00%, the mean over 5 images" in text
     assert "Columns without slices: camera: it has only one value." in text
     assert "Label errors were not estimated: no image has a known label and a probability." in text
-    assert "There is no view of the features, because the network is not available." in text
+    assert "Features are not shown, because the network is not available." in text
     assert data_of(out)["places"] == []
     finished.manifest["settings"] = finished.manifest["settings"] | {"where": "wrong"}
     text = page_text(report.write(finished, tmp_path / "r.html", read=lambda path: None))
-    assert "The run has only wrong predictions, so it has no calibration." in text
+    assert "The run has only wrong predictions, so calibration was not computed." in text
 
 
 def test_a_large_run_is_sampled(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Mistakes of a network with the ImageNet classes by their place in the hierarchy of WordNet."""
+"""Mistakes of a network with the ImageNet classes by their position in the hierarchy of WordNet."""
 
 from __future__ import annotations
 

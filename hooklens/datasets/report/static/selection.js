@@ -1,6 +1,6 @@
 // Download the listed images as CSV.
 
-/** Quote a value for CSV. A spreadsheet must not run a text as a formula, so such a text begins with an apostrophe. */
+/** Quote a value for CSV. A spreadsheet must not run a text as a formula, so such a text starts with an apostrophe. */
 function quote(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);
