@@ -50,7 +50,7 @@ class Exit(IntEnum):
 
 DETECTOR_METHODS = ("d_rise",)
 """Methods that do not apply to classifiers."""
-Folder = Annotated[Path, typer.Argument(help=messages.FOLDER)]
+Folder = Annotated[str, typer.Argument(help=messages.FOLDER)]
 Seed = Annotated[int, typer.Option(min=0, help=messages.SEED)]
 Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
 
@@ -61,7 +61,7 @@ def serve(
     model: ModelOptions,
     host: Annotated[str | None, typer.Option(help=messages.HOST)] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
-    run: Annotated[Path | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
+    run: Annotated[str | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
     device: Device = "auto",
 ) -> None:
     overrides = model.overrides()
@@ -73,7 +73,7 @@ def serve(
 @expand
 def explain(
     source: Annotated[str, typer.Argument(help=messages.SOURCE)],
-    out: Annotated[Path, typer.Option(help=messages.OUT)],
+    out: Annotated[str, typer.Option(help=messages.OUT)],
     run: RunOptions,
     model: ModelOptions,
 ) -> None:

@@ -70,7 +70,7 @@ SCORE = (
 )
 OFFLINE = "Do not download anything."
 SOURCE = "Images to explain."
-OUT = "Folder of the run: a new folder, or an unfinished run to resume."
+OUT = "Folder of the run: a new folder, or an unfinished run to resume. Also in a store: s3://bucket/run, gs://bucket/run."
 METHOD = "Method (see: hooklens methods)."
 LAYER = "Name of the layer. Default: that of the method."
 TARGET = (
@@ -91,7 +91,7 @@ DEVICE = "cpu, cuda, cuda:1, mps, xpu, or auto for the first accelerator of this
 ENGINE = "local, or ray for several machines (needs the extra ray)."
 ADDRESS = "Address of a Ray cluster. Default: start Ray on this machine."
 GPUS = "With ray: GPUs per worker that explains, such as 1 or 0.5."
-FOLDER = "A finished run: the --out folder of hooklens explain."
+FOLDER = "A finished run: the --out folder or URL of hooklens explain."
 REPORT_OUT = "HTML file to write."
 BOX = "left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
 MASK = "A mask image (white is inside), or a folder with one mask per image that has the same name and any suffix."
@@ -173,8 +173,8 @@ def reported(path: Path, missing: int) -> str:
     return f"{line}\n{_images(missing)} of the run {verb} not available anymore; only the maps are shown."
 
 
-def evaluated(result: dict[str, Any], folder: Path) -> str:
+def evaluated(result: dict[str, Any], folder: str) -> str:
     """Return the results of the metrics."""
     lines = [metric["sentence"] for metric in result["metrics"].values()]
-    path = str(folder / "evaluation.json")
+    path = f"{folder.rstrip('/')}/evaluation.json"
     return "\n".join([*lines, f"Evaluated {_images(result['pictures'])}. Saved as {path!r}."])
