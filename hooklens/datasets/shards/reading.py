@@ -91,7 +91,7 @@ class RunFiles:
 
     @property
     def _file_system(self) -> Any:
-        return None if self.store.local else self.store.fs
+        return None if isinstance(self.store, LocalStore) else self.store.fs
 
 
 @contextmanager
