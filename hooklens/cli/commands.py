@@ -17,6 +17,7 @@ from hooklens import __version__
 from hooklens.cli import masks, messages, serving
 from hooklens.cli.options import Device, ModelOptions, RunOptions, expand, set_offline
 from hooklens.cli.progress import Progress
+from hooklens.cli.stopping import TERMINATED, StopOnTerminate, Terminated
 from hooklens.errors import Refused
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ class Exit(IntEnum):
     ERROR = 1
     UNREADABLE = 3
     INTERRUPTED = 130
+    TERMINATED = TERMINATED
 
 
 DETECTOR_METHODS = ("d_rise",)
@@ -95,15 +97,22 @@ def explain(
         seed=run.seed,
     )
     _keep_freed_memory()
-    job = runs.prepare(settings, source, out, limit=run.limit, device=run.device)
-    with Progress(messages.EXPLAINING) as progress:
-        if run.engine == "ray":
-            from hooklens.datasets import ray_engine  # ray is an extra
+    with StopOnTerminate() as stop:
+        job = runs.prepare(settings, source, out, limit=run.limit, device=run.device)
+        with Progress(messages.EXPLAINING) as progress:
 
-            workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus)
-            done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=progress)
-        else:
-            done = runs.run(job, decode=_decode(), workers=run.workers, device=run.device, report=progress)
+            def report(done: int, total: int) -> None:
+                progress(done, total)
+                stop(done, total)
+
+            stop.running = True
+            if run.engine == "ray":
+                from hooklens.datasets import ray_engine  # ray is an extra
+
+                workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus)
+                done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=report)
+            else:
+                done = runs.run(job, decode=_decode(), workers=run.workers, device=run.device, report=report)
     typer.echo(messages.explained(done, settings))
     raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
 
@@ -249,9 +258,12 @@ def main(arguments: list[str] | None = None) -> None:
         app(arguments)
     except KeyboardInterrupt:
         _exit_interrupted()
+    except Terminated:
+        typer.echo(messages.TERMINATED, err=True)
+        _exit_interrupted(Exit.TERMINATED)
     except SystemExit as end:
-        if end.code == Exit.INTERRUPTED:  # typer converts Ctrl+C to this code
-            _exit_interrupted()
+        if end.code in (Exit.INTERRUPTED, Exit.TERMINATED):  # typer converts Ctrl+C to this code
+            _exit_interrupted(Exit(end.code))
         raise
     except Exception as error:
         if not _is_expected(error):
@@ -272,11 +284,11 @@ def _print_once() -> Callable[..., None]:
     return show
 
 
-def _exit_interrupted() -> NoReturn:
+def _exit_interrupted(code: Exit = Exit.INTERRUPTED) -> NoReturn:
     """Exit at once: finished batches are on the disk, and a worker may be blocked while it passes on its batch."""
     for worker in multiprocessing.active_children():
         worker.kill()
-    sys.exit(Exit.INTERRUPTED)
+    sys.exit(code)
 
 
 def _is_expected(error: Exception) -> bool:

@@ -33,7 +33,7 @@ To resume a run that was stopped or killed, run the same command again.
     hooklens explain val.csv --model resnet50 --method hires_cam --target label --out run
     hooklens explain val/ --where wrong --method integrated_gradients --option steps=32 --out mistakes
 
-Exit codes: 0 success, 1 error, 2 usage error, 3 some images could not be read, 130 interrupted.
+Exit codes: 0 success, 1 error, 2 usage error, 3 some images could not be read, 130 interrupted, 143 terminated.
 """
 REPORT = """Write an HTML report of a run, as one self-contained file.
 
@@ -118,6 +118,8 @@ NOT_AN_OPTION = "{text!r} is not an option. Use name=value."
 DEVICE_WITH_RAY = "it is for the local engine. With ray, use --gpus 1."
 ONLY_WITH_RAY = "it needs --engine ray."
 PICTURES_RENAMED = "--pictures is deprecated and will be removed in the next version. Use --images."
+
+TERMINATED = "Terminated. Finished batches are kept; run the same command again to resume."
 
 EXPLAINING, REPORTING, EVALUATING = "Explained", "Rendered", "Evaluated"
 NOT_RESUMABLE = "Interrupted. Nothing was written; the same command starts again."

@@ -40,6 +40,17 @@ def read(item: Item) -> bytes:
 
     Errors   Refused, with the message for the row of the image
     """
+    for pause in PAUSES:  # a store may fail for a moment
+        try:
+            return _read(item)
+        except Refused:
+            if is_local(item.url) or _is_final(item):
+                raise
+        time.sleep(pause)
+    return _read(item)
+
+
+def _read(item: Item) -> bytes:
     try:
         return _row_bytes(item) if item.row >= 0 else _file_bytes(item)
     except Refused:
