@@ -24,7 +24,7 @@ from hooklens.datasets.explaining import Explainer
 from hooklens.datasets.items import Item
 from hooklens.datasets.sentences import find_sentences
 from hooklens.datasets.settings import LABEL, WRONG, Classes, Settings, weights_hash
-from hooklens.datasets.shards import Shards, open_files
+from hooklens.datasets.shards import Shards, read_manifest
 from hooklens.datasets.sources import Listing, list_items
 from hooklens.errors import Refused
 from hooklens.zoo import devices
@@ -96,7 +96,7 @@ class Job:
 
     def stored_counts(self) -> dict[str, int] | None:
         """Return the counts in the manifest of a finished run, or None."""
-        return dict(open_files(self.shards.folder).manifest["counts"]) if self.shards.is_finished else None
+        return dict(read_manifest(self.shards.folder)["counts"]) if self.shards.is_finished else None
 
     def finish(self, seconds: float) -> dict[str, int]:
         """Close the complete shards, write the manifest, and return the counts."""

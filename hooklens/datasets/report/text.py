@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hooklens.datasets.report.analysis import shortcuts, summary
-from hooklens.datasets.shards.store import open_store
+from hooklens.datasets.stores import open_store
 
 if TYPE_CHECKING:
     from hooklens.datasets.report.analysis.maps import Floats, Maps
-    from hooklens.datasets.shards import RunData
+    from hooklens.datasets.run_data import RunData
 
 BORDER, BOX, MASK = "border", "box", "mask"
 WHERE = {BORDER: "at the border", BOX: "in the box", MASK: "in the mask"}

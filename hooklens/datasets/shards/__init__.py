@@ -8,14 +8,14 @@
     work/commits/00000.json        counts of a shard, written after the shard
     manifest.json                  settings, versions, hash of the weights, counts, names of the shards
 
-`writing` writes a run, `reading` reads a finished one, `store` has the files of both.
+`writing` writes a run, `reading` opens a finished one, and `run_data` has its rows.
 """
 
-from hooklens.datasets.shards.reading import RunData, RunFiles, open_files, open_run
-from hooklens.datasets.shards.store import LOCK, MANIFEST, SETTINGS, WORK, refuse_disk_errors
+from hooklens.datasets.run_data import RunData
+from hooklens.datasets.shards.reading import open_run, read_manifest
 from hooklens.datasets.shards.writing import Shards
+from hooklens.datasets.stores import LOCK, MANIFEST, SETTINGS, WORK, refuse_disk_errors
 
 __all__ = [
-    "LOCK", "MANIFEST", "SETTINGS", "WORK", "RunData", "RunFiles", "Shards", "open_files", "open_run",
-    "refuse_disk_errors",
+    "LOCK", "MANIFEST", "SETTINGS", "WORK", "RunData", "Shards", "open_run", "read_manifest", "refuse_disk_errors",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ import uuid
 import warnings
 from typing import Any
 
-from hooklens.datasets.shards.store import LOCK, WORK, LocalStore, RemoteStore
+from hooklens.datasets.stores import LOCK, WORK, LocalStore, RemoteStore
 from hooklens.errors import Refused
 
 RENEW = 5.0

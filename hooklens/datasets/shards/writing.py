@@ -21,7 +21,7 @@ from pyarrow import parquet as pq
 from hooklens.datasets.rows import SCHEMA
 from hooklens.datasets.settings import differences
 from hooklens.datasets.shards.locks import LEASE, FileLock, Lease
-from hooklens.datasets.shards.store import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
+from hooklens.datasets.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
 from hooklens.errors import Refused
 
 COMMITS = f"{WORK}/commits"

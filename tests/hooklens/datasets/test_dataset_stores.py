@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from hooklens.datasets import run
+from hooklens.datasets import run, stores
 from hooklens.datasets.finished.evaluation import FILE
 from hooklens.datasets.settings import Settings
-from hooklens.datasets.shards import Shards, locks, open_files, open_run, store
+from hooklens.datasets.shards import Shards, locks, open_run, read_manifest
 from hooklens.errors import Refused
 from hooklens.images.uploads import open_image
 from hooklens.zoo.model import Model, Preparation
@@ -65,7 +65,7 @@ def rows(out: str | Path) -> list[dict[str, Any]]:
 
 
 def manifest(out: str | Path) -> dict[str, Any]:
-    return {**open_files(out).manifest, "finished": None, "seconds": None}
+    return {**read_manifest(out), "finished": None, "seconds": None}
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,8 @@ class Killed(BaseException):
 
 
 def files(out: str) -> list[str]:
-    found = store.open_store(out)
-    assert isinstance(found, store.RemoteStore)
+    found = stores.open_store(out)
+    assert isinstance(found, stores.RemoteStore)
     found.fs.invalidate_cache()
     return sorted(str(path).rpartition(out.rpartition("/")[2] + "/")[2] for path in found.fs.find(found.root))
 
@@ -124,10 +124,11 @@ def test_run_in_a_store_equals_a_local_run(out, source, model, expected):
         prepare(source, out, model, method="hires_cam")
     with pytest.raises(Refused, match="contains other files"):
         prepare(source, out.rpartition("/")[0], model)
-    store.open_store(out).write(FILE, b"{}")
-    assert open_files(out).read_file(FILE) == b"{}"
-    table = open_files(out).dataset.to_table(["path"])
-    assert table["path"].to_pylist() == [row["path"] for row in rows(expected)]
+    stores.open_store(out).write(FILE, b"{}")
+    assert open_run(out).store.read(FILE) == b"{}"
+    paths = [row["path"] for row in rows(expected)]
+    assert open_run(out).columns(["path"])["path"].to_pylist() == paths
+    assert open_run(out).take([40, 3], ["path"])["path"].to_pylist() == [paths[40], paths[3]]
 
 
 def test_killed_run_in_a_store_ends_with_the_same_rows(out, source, model, expected, monkeypatch):
@@ -147,7 +148,7 @@ def test_killed_run_in_a_store_ends_with_the_same_rows(out, source, model, expec
         return call
 
     for name in ("write", "create", "delete"):
-        monkeypatch.setattr(store.RemoteStore, name, breaking(getattr(store.RemoteStore, name)))
+        monkeypatch.setattr(stores.RemoteStore, name, breaking(getattr(stores.RemoteStore, name)))
     monkeypatch.setattr(locks, "_is_alive", lambda content: False)
     kills = 0
     for _ in range(60):
@@ -219,7 +220,7 @@ def test_lease_of_another_machine(exclusive, source, model, expected, monkeypatc
     monkeypatch.setattr(locks, "RENEW", 0.1)
     monkeypatch.setattr(locks, "WAIT", 0.4)
     monkeypatch.setattr(locks, "_is_alive", lambda content: None)
-    monkeypatch.setattr(store.RemoteStore, "is_exclusive", exclusive, raising=False)
+    monkeypatch.setattr(stores.RemoteStore, "is_exclusive", exclusive, raising=False)
     out = f"memory://bucket/lease{random.getrandbits(64)}"
     job = prepare(source, out, model)
     with pytest.warns(UserWarning, match="It is watched for 0.4 seconds"), pytest.raises(Refused, match="is writing"):
@@ -237,13 +238,13 @@ def test_lease_of_another_machine(exclusive, source, model, expected, monkeypatc
 def test_store_without_conditional_writes_has_one_writer(monkeypatch):
     """Both processes find no lease and write it. The last one has it."""
     monkeypatch.setattr(locks, "RENEW", 0.2)
-    monkeypatch.setattr(store.RemoteStore, "is_exclusive", False, raising=False)
+    monkeypatch.setattr(stores.RemoteStore, "is_exclusive", False, raising=False)
 
-    def overwrite(self: store.RemoteStore, name: str, data: bytes) -> bool:
+    def overwrite(self: stores.RemoteStore, name: str, data: bytes) -> bool:
         self.write(name, data)
         return True
 
-    monkeypatch.setattr(store.RemoteStore, "create", overwrite)
+    monkeypatch.setattr(stores.RemoteStore, "create", overwrite)
     from concurrent.futures import ThreadPoolExecutor
 
     def take(_: int) -> str:
@@ -253,7 +254,7 @@ def test_store_without_conditional_writes_has_one_writer(monkeypatch):
             return str(error)
         return "mine"
 
-    target = store.open_store(f"memory://bucket/open{random.getrandbits(64)}")
+    target = stores.open_store(f"memory://bucket/open{random.getrandbits(64)}")
     monkeypatch.setattr(locks.Lease, "_wait_for_owner", lambda self: 0)
     with ThreadPoolExecutor(3) as pool:
         found = sorted(pool.map(take, range(3)))
@@ -292,7 +293,7 @@ def test_truncated_files_of_a_store_are_written_again(source, model, expected):
     out = f"memory://bucket/cut{random.getrandbits(64)}"
     with pytest.raises(Killed):
         explain(source, out, model, stop)
-    target = store.open_store(out)
+    target = stores.open_store(out)
     for name in ("work/000001-0001.arrow", "work/commits/00000.json", "part-00001.parquet"):
         target.write(name, (target.read(name) or b"1234")[:-3])
     assert explain(source, out, model).new == COUNT - 4
@@ -301,17 +302,17 @@ def test_truncated_files_of_a_store_are_written_again(source, model, expected):
 
 def test_commits_are_written_after_their_shards(source, model, monkeypatch):
     written: list[str] = []
-    write = store.RemoteStore.write
+    write = stores.RemoteStore.write
 
-    def note(self: store.RemoteStore, name: str, data: bytes, sync: bool = True) -> None:
+    def note(self: stores.RemoteStore, name: str, data: bytes, sync: bool = True) -> None:
         written.append(name)
         write(self, name, data, sync)
 
-    monkeypatch.setattr(store.RemoteStore, "write", note)
+    monkeypatch.setattr(stores.RemoteStore, "write", note)
     out = f"memory://bucket/order{random.getrandbits(64)}"
     explain(source, out, model)
     order = [name for name in written if not name.endswith(".arrow") and "lease" not in name]
     shards = [name for k in range(3) for name in (f"part-{k:05d}.parquet", f"work/commits/{k:05d}.json")]
     assert order == ["settings.json", *shards, "manifest.json"]
-    assert json.loads(store.open_store(out).read("manifest.json") or b"")["parts"] == shards[::2]
-    assert Shards(out, json.loads(store.open_store(out).read("settings.json") or b"")).is_finished
+    assert json.loads(stores.open_store(out).read("manifest.json") or b"")["parts"] == shards[::2]
+    assert Shards(out, json.loads(stores.open_store(out).read("settings.json") or b"")).is_finished
