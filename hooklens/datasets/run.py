@@ -232,23 +232,37 @@ def _shorten(names: list[str]) -> str:
 
 
 def run(
-    job: Job, *, decode: Decode, workers: int | None = None, device: str = "cpu", report: Report | None = None
+    job: Job,
+    *,
+    decode: Decode,
+    workers: int | None = None,
+    device: str = "cpu",
+    report: Report | None = None,
+    detail: Callable[[int, int, int], object] | None = None,
 ) -> Summary:
     """Explain all unfinished images of a job, and write its manifest.
 
-    `report` is called after each batch. An exception in it stops the run; finished batches are kept.
+    `report` is called after each batch. An exception in it stops the run; finished batches are kept. `detail` is called
+    before it with the number of images of the batch that could not be read, the shard from 1, and the number of shards.
 
     Errors   Refused if the disk is full; those of `explainers`
     """
     start = time.perf_counter()
     with job.shards.writing():
-        new = _run(job, decode, workers, Explainer(job.model, job.settings, device), report)
+        new = _run(job, decode, workers, Explainer(job.model, job.settings, device), report, detail)
         seconds = time.perf_counter() - start
         counts = job.stored_counts() or job.finish(seconds)
     return Summary(job.shards.folder, counts, new, seconds)
 
 
-def _run(job: Job, decode: Decode, workers: int | None, explainer: Explainer, report: Report | None) -> int:
+def _run(
+    job: Job,
+    decode: Decode,
+    workers: int | None,
+    explainer: Explainer,
+    report: Report | None,
+    detail: Callable[[int, int, int], object] | None,
+) -> int:
     """Explain all unfinished images, and return their number."""
     todo = [] if job.shards.is_finished else list(job.missing())
     new = sum(len(batch) for _, _, batch in todo)
@@ -262,6 +276,8 @@ def _run(job: Job, decode: Decode, workers: int | None, explainer: Explainer, re
         if next_shard != shard:
             job.close(shard)
         done += len(items)
+        if detail is not None:
+            detail(len(batch.errors) - batch.errors.count(None), shard + 1, job.count())
         if report is not None:
             report(done, len(job.items))
     return new
