@@ -102,12 +102,12 @@ def explain(
         plan = planning.measure(settings, source, out, run, _decode())
         log.done(plan.text(), **plan.values())
         return
-    job = runs.prepare(settings, source, out, limit=run.limit, device=run.device)
+    job = runs.prepare(settings, source, out, limit=run.limit, device=run.local_device)
     with Progress(messages.EXPLAINING) as progress:
         if run.engine == "ray":
             from hooklens.datasets import ray_engine  # ray is an extra
 
-            workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus)
+            workers = ray_engine.Workers(most=run.workers or None, gpus=run.gpus, device=run.device)
             done = ray_engine.run(job, decode=_decode(), address=run.address, workers=workers, report=progress)
         else:
             done = runs.run(

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
@@ -86,11 +87,13 @@ class Job:
         counts = {"looked_at": len(self.items), "pictures": 0, "unreadable": 0}
         classes = Classes(self.model.labels)
         labeled, wrong = Counter(classes.find(item.label) for item in self.items), 0
+        used: set[str] = set()
         for shard in range(self.count()):
             self.shards.close(shard, len(self.batches(shard)))
             rows = self.shards.read_rows(shard)
             counts["pictures"] += len(rows)
             counts["unreadable"] += len(rows) - rows["error"].null_count
+            used |= {name for name in _column(rows, "device") if name}
             wrong += int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
             labeled.subtract(
                 classes.find(label) for label in rows.filter(rows["error"].is_valid())["label"].to_pylist()
@@ -102,6 +105,7 @@ class Job:
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "score": self.model.score_kind,
+            "devices": sorted(used),
             "counts": counts,
             "labelled": {str(index): count for index, count in sorted(labeled.items()) if count},
             "source": self.source,
@@ -235,7 +239,8 @@ def run(
     if workers is None:
         workers = 0 if new <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     explainer = Explainer(job.model, job.settings, device)
-    batches = decode_batches([batch for _, _, batch in todo], decode, job.model.preparation, workers)
+    pin = devices.copies_asynchronously(torch.device(explainer.device))
+    batches = decode_batches([batch for _, _, batch in todo], decode, job.model.preparation, workers, pin)
     following = [shard for shard, _, _ in [*todo[1:], (-1, 0, [])]][: len(todo)]
     for (shard, index, items), next_shard, batch in zip(todo, following, batches, strict=True):
         job.shards.write_batch(shard, index, explainer(batch))
@@ -254,6 +259,12 @@ def _counts(job: Job, seconds: float) -> dict[str, int]:
     if not job.shards.is_finished:
         return job.finish(seconds)
     return dict(open_run(job.shards.folder).manifest["counts"])
+
+
+def _column(rows: pa.Table, name: str) -> list[Any]:
+    """Return the different values of a column, which shards of older versions may lack."""
+    found: list[Any] = pc.unique(rows[name]).to_pylist() if name in rows.column_names else []
+    return found
 
 
 def versions() -> dict[str, str]:

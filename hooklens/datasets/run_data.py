@@ -24,7 +24,7 @@ BATCH = 8192
 """Maximum number of rows per batch."""
 PIECE = 2**26
 """Bytes of the rows that are read at once; a row may be larger, since a map has any size."""
-ADDED = ("map_scale",)
+ADDED = ("map_scale", "device")
 """Columns that runs of older versions do not have; they are read as null."""
 
 

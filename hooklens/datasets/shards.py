@@ -195,7 +195,9 @@ class Shards:
             with pa.memory_map(str(file)) as source:
                 tables.append(ipc.open_file(source).read_all())
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.concat_tables(tables).combine_chunks(), sink, compression="zstd")
+        # Batches of an older version may lack columns, which are then null.
+        merged = pa.concat_tables(tables, promote_options="default").combine_chunks()
+        pq.write_table(merged, sink, compression="zstd")
         with refuse_disk_errors(self.folder):
             self._write(self.part(shard), sink.getvalue())
         for file in files:

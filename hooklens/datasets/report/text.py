@@ -317,6 +317,7 @@ def facts(data: RunData, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *listed,
         ("Weights", f"SHA-256 {manifest['weights_sha256']}" if manifest.get("weights_sha256") else "unknown"),
+        *([("Device", ", ".join(used))] if (used := manifest.get("devices")) else []),
         ("Versions", versions or "unknown"),
         *([("Probabilities", PROBABILITIES[score])] if (score := manifest.get("score")) in PROBABILITIES else []),
         ("Source", str(manifest.get("source", "unknown"))),
