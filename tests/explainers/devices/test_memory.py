@@ -31,7 +31,7 @@ FULL = {
     "cudnn engine": RuntimeError("GET was unable to find an engine to execute this computation"),
     "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 }
-SMALL_PASSES = ("layer_integrated_gradients", "extremal_perturbation")
+SMALL_PASSES = ("extremal_perturbation",)
 """Methods whose passes have two rows here."""
 ROWS: list[int] = []
 """Rows of each finished pass."""
