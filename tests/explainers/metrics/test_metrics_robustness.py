@@ -193,7 +193,7 @@ def test_noise_is_shared_by_the_metrics_and_stops_after_a_run():
         runs.append(len(x))
         return x[:, 0]
 
-    settings = {"metrics": NOISY, "options": {name: {"samples": 5} for name in NOISY}, "target": 0}
+    settings = {"metrics": NOISY, "options": {name: {"samples": 5} for name in NOISY}, "target": 0, "seed": 2}
     whole = evaluate(curved(), IMAGES, heat, **settings).values
     assert runs == [3] * 6, "the images, and five changes of them"
     runs.clear()
