@@ -132,7 +132,8 @@ export class Rows {
     const jump = (group) => {
       const row = group.querySelector("[role=option]");
       this.actions.mark(Number(row.dataset.k));
-      this.list.scrollTop += group.getBoundingClientRect().top - this.list.getBoundingClientRect().top - this.headHeight;
+      const [box, { top }] = [this.list, group].map((element) => element.getBoundingClientRect());
+      this.list.scrollTop += top - box.top - this.headHeight;
     };
     this.jumps.replaceChildren(
       ...groups.map((group) => {
@@ -157,7 +158,8 @@ export class Rows {
       { top, bottom, height } = row.getBoundingClientRect(),
       title = row.closest("[role=group]")?.firstElementChild.offsetHeight || 0,
       first = box.top + this.headHeight + title;
-    if (isCentered && (top < first || bottom > box.bottom)) this.list.scrollTop += top - (first + box.bottom - height) / 2;
+    const isOutside = top < first || bottom > box.bottom;
+    if (isCentered && isOutside) this.list.scrollTop += top - (first + box.bottom - height) / 2;
     else if (top < first) this.list.scrollTop -= first - top;
     else if (bottom > box.bottom) this.list.scrollTop += bottom - box.bottom;
     return row.id;
