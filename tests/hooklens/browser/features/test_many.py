@@ -26,13 +26,17 @@ def ended(visit: Visit, kind: str) -> str:
     return visit.page.locator("#hl-many .hl-line").inner_text()
 
 
-def test_uploads_become_a_report_that_can_be_saved(visit: Visit) -> None:
+def test_uploads_become_a_report_that_can_be_saved(visit: Visit, tmp_path: Path) -> None:
     visit.open()
     page, own = visit.page, visit.page.locator("#hl-many")
     page.get_by_role("tab", name="Batch").click()
     own.get_by_role("button", name="Explain all").click()
     assert ended(visit, "error") == "No files selected. Choose images or a zip archive of images."
-    own.locator("input[type=file]").set_input_files([str(path) for path in EXAMPLES[:3]])
+    with zipfile.ZipFile(tmp_path / "two.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        for path in EXAMPLES[1:3]:
+            file.write(path, path.name)
+        file.writestr("__MACOSX/._hidden.jpg", b"")
+    own.locator("input[type=file]").set_input_files([str(EXAMPLES[0]), str(tmp_path / "two.zip")])
     own.get_by_role("button", name="Explain all").click()
     assert ended(visit, "done") == "3 images explained with Grad-CAM for EfficientNet-Lite0."
     frame = page.frame_locator("#hl-many iframe")
