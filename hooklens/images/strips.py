@@ -17,6 +17,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
@@ -204,7 +205,6 @@ def _decoded(
     """Yield consecutive parts of the decompressed rows, as returned by `_parts`, as images."""
     depth, color = data[24], data[25]
     distance, unpack = _filter_distance(data), image.tile[0].args
-    unpack = unpack if isinstance(unpack, str) else unpack[0]
     inflate = _Inflate(data, check)
     previous = b""
     for width, top, count in parts:
@@ -248,7 +248,7 @@ def _reduce_passes(image: PngImageFile, data: bytes, factor: int, check: Check) 
     strips = (strip for strip, _ in _png_passes(image, data, check))
     shown = pixels.range_of(strips) if pixels.is_deep(image) else None
     cells = [math.ceil(side / factor) for side in image.size]
-    sums = None
+    sums: Any = None
     for strip, (x, y, across, down) in _png_passes(image, data, check):
         plain = np.asarray(pixels.eight_bits(strip, shown))
         columns, first = np.unique((x + across * np.arange(strip.width)) // factor, return_index=True)

@@ -247,7 +247,8 @@ class Overlay(Tab):
         picker: Any = None,
     ) -> Iterator[Updates]:
         """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks."""
-        answer = loaded = None
+        answer = None
+        loaded = None
         for step in engine.explain(question, run):
             ident = page_view.number()
             if isinstance(step, Settings):
