@@ -54,10 +54,9 @@ SEARCH = """async () => {
 }"""
 
 
-def test_search_in_lists(visit: Visit) -> None:
+def test_search_in_lists(first_view: Visit) -> None:
     """Names, names of torchvision, keywords, accents and other scripts; matches at the start of a word come first."""
-    visit.page.goto(visit.address)
-    found: dict[str, Any] = visit.page.evaluate(SEARCH)
+    found: dict[str, Any] = first_view.page.evaluate(SEARCH)
 
     assert found["found"] == {
         "pan": ["giant panda", "panpipe", "frying pan", "company", "Big pan"],
@@ -77,8 +76,8 @@ def test_search_in_lists(visit: Visit) -> None:
     assert found["thousands"] == "model_4999.variant"
 
 
-def test_a_method_is_found_and_selected_by_keyboard(visit: Visit) -> None:
-    visit.open()
+def test_a_method_is_found_and_selected_by_keyboard(first_view: Visit) -> None:
+    visit = first_view
     page, field, box = visit.page, visit.page.locator(FIELD), visit.page.locator("#hl-method .hl-combobox-box")
     page.locator("#hl-class [role=combobox]").focus()
     for _ in range(9):  # the checkbox is in between
